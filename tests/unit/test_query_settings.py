@@ -6,20 +6,13 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from udp_stream.adapters.ledgers.statement import statement
 from udp_stream.adapters.settings import load
-from udp_stream.cli.charged_plate import lines_of_plate
-from udp_stream.cli.plan_of_queries import facts_of_queries, print_queries
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.components import SharedBudget
-from udp_stream.ledger.filters import Filter, metric_epsilon_nano
-from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.planning.periods import amount_text
+from udp_stream.ledger.filters import Filter
 from udp_stream.queries.elimination import Everyone
 from udp_stream.queries.plane import QUANTA_PER_METRE
-from udp_stream.release.query_road import answer_moment
-from udp_stream.testing import a_moment, a_query_context, seeded_bits
-from udp_stream.units import NANO
+from udp_stream.testing import seeded_bits
 
 FINGERPRINTS = ["46e5163a189e86d7", "1d74f826da118ed8", "4430f1e15e4bbe18", "d9e8f7db388dac14"]
 BUDGET = "[queries]\nrho = 100.0\ncenter = [-97.74, 30.27]\n"
@@ -165,11 +158,6 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
         (BUDGET + THRESHOLD.replace("0.2", "20"), r"query\.share of full"),
         (BUDGET + RANGE + "share = 0.2\n", r"query\.share of north"),
         (BUDGET + THRESHOLD + "edge_m = 0\n", r"query\.edge_m of full"),
-        (BUDGET.replace("rho", "epsilon") + "reach_m = 2000\n" + RANGE + "rounds = 2\n",
-         "queries.reach_m:"),
-        (SHARED + "reach_m = 2000\n" + RANGE + "rounds = 2\n", "queries.reach_m:"),
-        (BUDGET + "reach_m = 0\n" + RANGE, "queries.reach_m:"),
-        (BUDGET + "delta = 1e-6\n" + RANGE, "queries.delta:"),
         (BUDGET + RANGE + "k = 3\n", r"query\.k of north"),
         (BUDGET + DENSITY + "k = 1\n", r"query\.k of square"),
         (BUDGET + THRESHOLD + "k = 3\n", r"query\.k of full"),
@@ -210,34 +198,6 @@ def test_the_noise_that_plan_tells_is_that_of_estimates(tmp_path, amount, how, s
     else:
         noise = pie.estimate(state, np.arange(4000)) - asked.query.distance(where)
     assert noise.std() / QUANTA_PER_METRE == pytest.approx(asked.deviation_m, rel=0.08)
-
-
-def test_a_rho_is_told_as_an_epsilon_up_to_the_reach_and_never_less_than_equation_10_says(tmp_path, capsys):
-    """By `plan`, `ledger show` and `ledger export`; the same answers either way."""
-    told = loaded(tmp_path, BUDGET + "reach_m = 2000\ndelta = 1e-5\n" + RANGE)
-    alone = loaded(tmp_path, BUDGET + RANGE)
-    assert told.standing_queries == alone.standing_queries
-    budget = metric_epsilon_nano(100 * NANO, 1e-5, 2)
-    said = f"epsilon {amount_text(budget)} per km with delta 1e-05 for places up to 2000 m apart"
-    assert told.position_periods.promise == f"rho 100 per square km ({said}), per 1d"
-    ledger, moment = MemoryLedger(), a_moment()
-    context = replace(a_query_context(), periods=told.position_periods)
-    (query,) = told.standing_queries
-    answer_moment([query], moment, context, ledger, lambda _: None)
-    (period,) = ledger.periods()
-    most = int(ledger.balances(period, moment.plates).charged.max())
-    (of,) = statement(told, ledger)["positions"]["periods"]
-    assert of["epsilon_per_km_max_over_plates"] == metric_epsilon_nano(most, 1e-5, 2) / NANO > 0
-    assert (of["epsilon_per_km_guaranteed"], of["delta"], of["reach_m"]) == (budget / NANO, 1e-5, 2000)
-    assert "epsilon_per_km_guaranteed" not in statement(alone, ledger)["positions"]["periods"][0]
-    spent = ledger.charged_by_period(moment.plates[0])[period]
-    (line,) = lines_of_plate(ledger, moment.plates[0], told)
-    assert f"\tepsilon {amount_text(metric_epsilon_nano(spent, 1e-5, 2))} per km with delta 1e-05 for" in line.text
-    assert line.facts["epsilon_per_km_charged"] == metric_epsilon_nano(spent, 1e-5, 2) / NANO
-    print_queries(told)
-    of_moment = metric_epsilon_nano(query.budget_nano, 1e-5, 2)
-    assert amount_text(of_moment) in capsys.readouterr().out
-    assert facts_of_queries(told)[0]["epsilon_per_km_budget"] == of_moment / NANO
 
 
 @pytest.mark.parametrize("how", ["flag", "variable"])

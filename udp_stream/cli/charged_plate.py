@@ -76,9 +76,6 @@ def _of_positions(period: str, nano: int, settings: Settings) -> Line:
     measure, periods = measure_of(period), settings.position_periods
     text = f"{period}\tcharged {amount_by_distance(measure, nano)}"
     facts: dict[str, object] = {"period": period, "measure": measure, "of": "positions", "charged": nano / NANO}
-    if periods.reach is not None and measure == "zcdp":
-        text += f"\t{periods.reach.in_words(nano)}"
-        facts |= periods.reach.facts(nano, "_charged")
     if not periods.budget_nano or measure != periods.measure:
         return Line(f"{text}\tby queries that [queries] does not ask now", facts)
     if _plain_length(time_of(period)) != periods.length:

@@ -6,8 +6,7 @@ from rich.table import Table
 
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.report import printer
-from udp_stream.planning.periods import amount_text
-from udp_stream.planning.position_periods import Reach, amount_by_distance
+from udp_stream.planning.position_periods import amount_by_distance
 from udp_stream.queries.asked import AskedTogether
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.units import NANO, duration_name
@@ -15,12 +14,11 @@ from udp_stream.units import NANO, duration_name
 
 def facts_of_queries(settings: Settings) -> list[dict[str, object]]:
     """The same for programs."""
-    return [_facts(query, settings.position_periods.reach) for query in settings.standing_queries]
+    return [_facts(query) for query in settings.standing_queries]
 
 
-def _facts(query: StandingQuery, reach: Reach | None) -> dict[str, object]:
+def _facts(query: StandingQuery) -> dict[str, object]:
     asked = query.asked(plates=1)
-    as_epsilon = reach.facts(query.budget_nano, "_budget") if reach else {}
     of_all = {"deviation_plates": asked.deviation_plates} if isinstance(asked, AskedTogether) else {}
     return {
         "name": query.name,
@@ -28,7 +26,6 @@ def _facts(query: StandingQuery, reach: Reach | None) -> dict[str, object]:
         "every": duration_name(query.every_s),
         "measure": query.measure,
         "budget": query.budget_nano / NANO,
-        **as_epsilon,
         "rounds": query.rounds,
         "deviation_m": asked.deviation_m,
         **of_all,
@@ -41,9 +38,7 @@ def print_queries(settings: Settings) -> None:
     if not queries:
         return
     table = Table(box=None, pad_edge=False)
-    reach = settings.position_periods.reach
-    as_epsilon = [f"epsilon per km, to {reach.metres.normalize():f} m"] if reach else []
-    for name in ("query", "kind", "every", "at most, for a moment", *as_epsilon, "rounds", "noise, m"):
+    for name in ("query", "kind", "every", "at most, for a moment", "rounds", "noise, m"):
         table.add_column(name, justify="left" if name in ("query", "kind") else "right")
     for query in queries:
         amount = amount_by_distance(query.measure, query.budget_nano)
@@ -52,8 +47,7 @@ def print_queries(settings: Settings) -> None:
         if isinstance(asked, AskedTogether):
             noise = f"{asked.deviation_plates:,.2g} plates"
         every = duration_name(query.every_s)
-        epsilon = [amount_text(reach.epsilon_nano(query.budget_nano))] if reach else []
-        table.add_row(query.name, query.kind, every, amount, *epsilon, f"{query.rounds} {query.split}", noise)
+        table.add_row(query.name, query.kind, every, amount, f"{query.rounds} {query.split}", noise)
     out = printer(100)
     out.print(table)
     out.print(

@@ -7,58 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from math import isfinite
 
 import numpy as np
 
-from udp_stream.ledger.filters import metric_epsilon_nano
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import POSITIONS, amount_text, name_in, overlapping, period_of
-from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotGrid
-
-
-@dataclass(frozen=True)
-class Reach:
-    """How far apart two places may be, in metres, for which a rho is also told as an epsilon, and with which delta.
-
-    >>> Reach(Decimal(2000), 1e-6).epsilon_nano(10**9)
-    9152657441
-    """
-
-    metres: Decimal
-    delta: float
-
-    def epsilon_nano(self, rho_nano: int) -> int:
-        """Per km, of charges of this sum per square km, rounded up (`ledger/filters.py`, equation 10)."""
-        return metric_epsilon_nano(rho_nano, self.delta, self.metres / 1000)
-
-    def in_words(self, rho_nano: int) -> str:
-        """The same, with what it holds for.
-
-        >>> Reach(Decimal(2000), 1e-6).in_words(10**9)
-        'epsilon 9.152657441 per km with delta 1e-06 for places up to 2000 m apart'
-        """
-        epsilon = f"epsilon {amount_text(self.epsilon_nano(rho_nano))} per km"
-        return f"{epsilon} with delta {self.delta:g} for places up to {self.metres.normalize():f} m apart"
-
-    def facts(self, rho_nano: int, what: str = "") -> dict[str, float]:
-        """The same for programs: fields whose names end in `what`.
-
-        >>> Reach(Decimal(2000), 1e-6).facts(10**9, "_charged")
-        {'epsilon_per_km_charged': 9.152657441, 'delta': 1e-06, 'reach_m': 2000.0}
-        """
-        epsilon = self.epsilon_nano(rho_nano) / NANO
-        return {f"epsilon_per_km{what}": epsilon, "delta": self.delta, "reach_m": float(self.metres)}
 
 
 @dataclass(frozen=True)
 class PositionPeriods:
     """Periods of one length in a zone, or one for a lifetime; and each plate's budget for one, in nano-units.
 
-    With a `reach`, a rho is also told as an epsilon. Where it is a part of one budget, `whole` says that in words.
+    Where it is a part of one budget, `whole` says that in words.
     `within` are sums of both kinds known to be within it.
 
     >>> from datetime import UTC
@@ -76,14 +39,11 @@ class PositionPeriods:
     one_budget: OneBudget | None = None
     whole: str = ""
     within: set[tuple[str, ...]] = field(default_factory=set, compare=False)
-    reach: Reach | None = None
 
     @property
     def promise(self) -> str:
         """What a plate's positions are promised, in words; and what with its speeds, if both have one budget."""
         amount = amount_by_distance(self.measure, self.budget_nano)
-        if self.reach is not None:
-            amount += f" ({self.reach.in_words(self.budget_nano)})"
         own = f"{amount}, per {self.length}"
         return own if self.one_budget is None else f"{own}; with its speeds {self.whole}, where {self.one_budget.said}"
 

@@ -13,7 +13,6 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Entry
 from udp_stream.planning.one_budget import OneBudget, noted, of_same_time
 from udp_stream.planning.periods import Loss, loss_in, measure_of
-from udp_stream.planning.position_periods import Reach
 from udp_stream.release.query_record import QueryResult, decode_result
 from udp_stream.release.record import kind_of
 from udp_stream.units import NANO
@@ -64,7 +63,7 @@ class _Spent:
 class StatedPositions:
     """Rounds and results of standing queries, by budget period.
 
-    >>> StatedPositions().stated({}, [], None)
+    >>> StatedPositions().stated({}, [])
     {}
     """
 
@@ -78,11 +77,10 @@ class StatedPositions:
             made = _result(entry.release_id, entry.payload)
             self.results[made.query.name, made.status, made.policy, made.software] += 1
 
-    def stated(self, meta: Mapping[str, str], speeds: Collection[Speeds], reach: Reach | None) -> dict[str, Any]:
+    def stated(self, meta: Mapping[str, str], speeds: Collection[Speeds]) -> dict[str, Any]:
         """The field `positions` of a statement; nothing where no query was asked.
 
-        `meta` are the ledger's notes, which tell where both kinds had one budget; `speeds` are periods. With a
-        `reach` a rho is stated as an epsilon, too.
+        `meta` are the ledger's notes, which tell where both kinds had one budget; `speeds` are periods.
         """
         if not self.periods:
             return {}
@@ -101,7 +99,7 @@ class StatedPositions:
                 "composition": "basic, per plate: the sum of what it was charged in rounds; "
                 f"{TOGETHER if shared else APART}",
                 **({"one_budget": shared} if shared else {}),
-                "periods": [_stated(period, spent, reach) for period, spent in sorted(self.periods.items())],
+                "periods": [_stated(period, spent) for period, spent in sorted(self.periods.items())],
                 "results": [
                     {"query": name, "status": status, "policy": policy, "software": software, "results": count}
                     for (name, status, policy, software), count in sorted(self.results.items())
@@ -133,23 +131,15 @@ class StatedPositions:
         }
 
 
-def _stated(period: str, spent: _Spent, reach: Reach | None) -> dict[str, Any]:
+def _stated(period: str, spent: _Spent) -> dict[str, Any]:
     in_rho = measure_of(period) == "zcdp"
     unit = "rho_per_square_km" if in_rho else "epsilon_per_km"
     guaranteed, most = max(spent.budgets), max(spent.nano.values(), default=0)
-    as_epsilon: dict[str, Any] = {}
-    if reach is not None and in_rho:
-        as_epsilon = {
-            **reach.facts(guaranteed, "_guaranteed"),
-            **reach.facts(most, "_max_over_plates"),
-            "epsilon_holds": "with delta, for positions that are nowhere more than reach_m apart (equation 10)",
-        }
     return {
         "period": period,
         f"{unit}_guaranteed": guaranteed / NANO,
         f"{unit}_of_budgets": [budget / NANO for budget in sorted(spent.budgets)],
         f"{unit}_max_over_plates": most / NANO,
-        **as_epsilon,
         "plates_charged": len(spent.nano),
         "rounds": spent.rounds,
     }

@@ -165,7 +165,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 ],
             },
         },
-        **account.positions.stated(ledger.meta(), account.periods.values(), settings.queries.reach),
+        **account.positions.stated(ledger.meta(), account.periods.values()),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),
     }

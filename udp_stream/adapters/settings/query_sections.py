@@ -19,7 +19,6 @@ from udp_stream.ledger.components import Measured, component_limit_nano
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import amount_text
-from udp_stream.planning.position_periods import Reach
 from udp_stream.queries.standing import Kind, Position, SplitName, StandingQuery
 from udp_stream.units import duration_name, nano_allowance, parse_duration
 
@@ -30,11 +29,6 @@ _NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}")
 _REGIONS = "box", "polygon", "cells"
 
 _AMOUNT_MAX = 1e6
-
-_REACH_MAX_M = 1_000_000
-
-DELTA = 1e-6
-"""Beside `queries.reach_m`."""
 
 EDGE_M = 500.0
 """Of a threshold's region: noise on its count is that of a plate's place in metres, divided by it."""
@@ -80,14 +74,6 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     center: Position | None = None
     share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     unit_m: Annotated[float, msgspec.Meta(gt=0, le=100_000)] | None = None
-    reach_m: Annotated[float, msgspec.Meta(gt=0, le=_REACH_MAX_M)] | None = None
-    delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] | None = None
-
-    @property
-    def reach(self) -> Reach | None:
-        """How far apart places may be for which a rho is stated as an epsilon too."""
-        delta = DELTA if self.delta is None else self.delta
-        return None if self.reach_m is None else Reach(Decimal(str(self.reach_m)), delta)
 
     def shared_nano(self, budget_nano: int) -> int:
         """Of a plate's one budget, what positions have of it, rounded down; 0 where they have one of their own."""
@@ -158,7 +144,7 @@ def standing_queries(
     """The queries as the core takes them; `box` is that of pings. ConfigError for one that cannot be asked."""
     if not asked:
         return ()
-    _check_section(section, budget.measure)
+    _check_section(section)
     center = _center(section, box)
     names = [one.name for one in asked]
     for one in asked:
@@ -202,7 +188,7 @@ def _standing(
     return query
 
 
-def _check_section(section: QueriesSection, measure: Measure) -> None:
+def _check_section(section: QueriesSection) -> None:
     given = [name for name in ("rho", "epsilon", "share") if getattr(section, name) > 0]
     rule = (
         "a budget for positions: one of queries.rho (per square km), queries.epsilon (per km) and queries.share (of "
@@ -211,10 +197,6 @@ def _check_section(section: QueriesSection, measure: Measure) -> None:
     require(len(given) == 1, "queries", rule, " and ".join(given) or "none")
     rule = "how many metres count as much as a speed does, where queries.share is given, and nowhere else"
     require((section.unit_m is not None) == (given == ["share"]), "queries.unit_m", rule, section.unit_m or "none")
-    rule = "none where positions are counted in epsilon, which holds however far places are apart"
-    require(section.reach_m is None or measure == "zcdp", "queries.reach_m", rule, section.reach_m)
-    rule = "none without queries.reach_m: a rho alone has no delta"
-    require(section.delta is None or section.reach_m is not None, "queries.delta", rule, section.delta)
     if section.period != "lifetime":
         seconds_of("queries.period", section.period)
     seconds_of("queries.age", section.age)

@@ -260,8 +260,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         grid = None if (seconds := self.queries.period_seconds) is None else SlotGrid(seconds, self.zone)
         budget, own, one = self._budget, self._position_budget, self._one_budget
         whole = amount_in_words(own.measure, budget.nano, budget.delta, self.policy.accounting) if one else ""
-        reach = self.queries.reach if own.measure == "zcdp" else None
-        return PositionPeriods(*own, self.queries.period_name, grid, one, whole, reach=reach)
+        return PositionPeriods(*own, self.queries.period_name, grid, one, whole)
 
     @property
     def _one_budget(self) -> OneBudget | None:
