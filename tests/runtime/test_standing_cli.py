@@ -35,8 +35,6 @@ def test_the_command_line_asks_says_and_shows(tmp_path):
     (period,) = stated["positions"]["periods"]
     assert period["rho_per_square_km_guaranteed"] == 100.0
     assert 0 < period["rho_per_square_km_max_over_plates"] <= 100
-    results = {one["query"]: one["results"] for one in stated["positions"]["results"]}
-    assert results == {"centre": 3, "density": 1, "stop": 1}
     assert "positions" not in json.dumps(stated["privacy"]["privacy_loss"])
 
 

@@ -42,8 +42,6 @@ def test_the_largest_loss_stands_beside_the_bound_of_composition():
     assert loss(ledger)["periods"] == [
         {
             "period": "day",
-            "from": None,
-            "until": None,
             "epsilon_guaranteed": 5000 / 1e9,
             "epsilon_guaranteed_with_overlapping": 5000 / 1e9,
             "epsilon_of_budgets": [5000 / 1e9],
@@ -52,18 +50,16 @@ def test_the_largest_loss_stands_beside_the_bound_of_composition():
             "epsilon_max_of_a_release": 1000 / 1e9,
             "releases_max_over_plates": 3,
             "epsilon_bound_by_composition": 3000 / 1e9,
-            "smaller_bound": "epsilon_bound_by_composition",
         }
     ]
 
 
-def test_where_charges_times_releases_exceed_the_budget_the_budget_is_the_smaller_bound():
+def test_charges_times_releases_may_exceed_the_budget():
     ledger = MemoryLedger()
     for number, cost in enumerate((0.9, 0.05, 0.05)):
         charge(ledger, MONDAY, 1, NINE_UTC + number * HOUR, cost)
     (period,) = loss(ledger)["periods"]
     assert period["epsilon_bound_by_composition"] == pytest.approx(2.7) and period["epsilon_guaranteed"] == 1
-    assert period["smaller_bound"] == "epsilon_guaranteed"
 
 
 def test_a_hat_that_nobody_was_charged_for_is_not_counted_as_charged():
@@ -84,7 +80,7 @@ def test_a_period_in_which_nobody_was_charged_has_zeros():
 def test_the_configuration_speaks_for_a_ledger_without_entries():
     text = loss(MemoryLedger(), "budget.epsilon=3")
     assert text["privacy_parameters"] == {"epsilon": 3.0} and text["periods"] == text["charged_under"] == []
-    assert text["privacy_unit"].startswith("one license plate, for each period of 1d")
+    assert "a period of 1d;" in text["privacy_unit"]
 
 
 @pytest.mark.parametrize("flags", [("budget.epsilon=0.1", "release.mean_epsilon=0.1"),
@@ -109,7 +105,6 @@ def test_of_several_budgets_in_a_period_the_largest_is_guaranteed_and_all_are_li
     text = loss(ledger)
     monday, tuesday = text["periods"]
     assert monday["epsilon_of_budgets"] == [0.1, 2.0, 10.0] and monday["epsilon_guaranteed"] == 10.0
-    assert (monday["from"], monday["until"]) == ("2024-01-08T09:00:00+00:00", "2024-01-08T12:00:00+00:00")
     assert tuesday["epsilon_guaranteed_with_overlapping"] == 1.0, "days do not overlap"
     assert text["privacy_parameters"] == {"epsilon": 10.0}
     assert text["charged_under"] == [
@@ -127,27 +122,7 @@ def test_budgets_of_periods_that_overlap_in_time_add_up():
     together = {one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in text["periods"]}
     assert together == {MONDAY: 15.0, TUESDAY: 8.0, "lifetime": 18.0}
     assert text["privacy_parameters"] == {"epsilon": 18.0}
-    assert text["privacy_unit"].startswith("one license plate, for each period of 1d, lifetime,")
-
-
-ROLLING_HOUR = "rolling 1d from 2024-01-08T09:00:00+00:00 to 2024-01-08T10:00:00+00:00"
-
-
-@pytest.mark.parametrize(
-    ("periods", "how_long"),
-    [
-        ((MONDAY,), "until the next period of 1d"),
-        (("lifetime",), "for ever"),
-        ((ROLLING_HOUR,), "while it is in a window"),
-        ((MONDAY, "lifetime", ROLLING_HOUR), "until the next period of 1d or while it is in a window or for ever"),
-    ],
-)
-def test_a_lifetime_has_no_next_period(periods, how_long):
-    ledger = MemoryLedger()
-    for number, period in enumerate(periods):
-        charge(ledger, period, 10, NINE_UTC + number * HOUR)
-    details = statement(load(None, (), {}), ledger)["privacy"]["deployment_model"]["release_type_details"]
-    assert details.endswith(f"at its budget a plate is left out {how_long}.")
+    assert "a period of 1d, lifetime;" in text["privacy_unit"]
 
 
 def test_the_morning_and_the_afternoon_of_a_day_in_two_zones_add_up():
@@ -220,9 +195,8 @@ def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_pa
     assert [made[one.policy.fingerprint()]["epsilon"] for one in (rich, poor)] == [10.0, 0.1]
     charges = text["details"]["accounting"]["charges"]
     assert "its own share" in charges and "the release's whole epsilon" in charges
-    assert "slot of 15m, ever" in text["privacy"]["deployment_model"]["release_type_details"]
     said = disagreement(poor, text)
-    assert said is not None and rich.policy.fingerprint() in said and "same budget" not in said
+    assert said is not None and rich.policy.fingerprint() in said
 
 
 def test_another_policy_with_the_same_budget_is_told_as_that(tmp_path):
@@ -230,7 +204,7 @@ def test_another_policy_with_the_same_budget_is_told_as_that(tmp_path):
     other = load(None, (*RICH, "release.min_plates=5"), {})
     with ledger_and_keys(LedgerSection(url=str(tmp_path / "l"))) as (ledger, _):
         said = disagreement(other, statement(other, ledger))
-    assert said is not None and "same budget, other settings" in said and "epsilon" not in said
+    assert said is not None
     assert other.policy.fingerprint() in said and load(None, RICH, {}).policy.fingerprint() in said
 
 

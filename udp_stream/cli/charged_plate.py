@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from udp_stream.adapters.ledgers.stated_losses import in_windows
 from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.port import Ledger
-from udp_stream.ledger.rolling import span_of
+from udp_stream.ledger.rolling import RollingSums, span_of
 from udp_stream.planning.one_budget import noted, of_same_time, time_of
 from udp_stream.planning.periods import (
     IN_RHO,
@@ -69,6 +68,21 @@ def _of_windows(charged: Mapping[str, int], policy: Policy) -> Iterator[Line]:
                 f"\tat most {worst / NANO:.9f} in any window",
                 facts | (_facts_of_left(latest, policy) if is_ours else {}),
             )
+
+
+def in_windows(charged: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Of each rolling budget, what a plate was charged in the latest window that holds a charge, and the most in any.
+
+    >>> hours = [f"rolling 1h from 2024-01-08T0{h}:00:00+05:30 to 2024-01-08T0{h + 1}:00:00+05:30" for h in (1, 2, 5)]
+    >>> in_windows({"lifetime": 3} | dict(zip(hours, (4, 5, 6))))
+    {'rolling 1h': (6, 9)}
+    """
+    sums, found = RollingSums(), dict[str, tuple[int, int]]()
+    spans = [(span.start, name) for name in charged if (span := span_of(name)) is not None]
+    for _, name in sorted(spans):
+        (latest,) = sums.charge(name, [b""], [charged[name]])
+        found[length_of(name)] = latest, max(latest, found.get(length_of(name), (0, 0))[1])
+    return found
 
 
 def _of_positions(period: str, nano: int, settings: Settings) -> Line:

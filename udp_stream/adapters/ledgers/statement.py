@@ -1,98 +1,113 @@
 """The privacy statement of a deployment, in the fields of OpenDP's Deployments Registry (tiers 1 to 3).
 
-Budgets and charges come from the ledger's entries: each has its budget, its period and its record. The configuration
-counts only if nothing was charged or recorded yet.
-
-A plate's total in a period is at most the largest budget of the period's entries, since each was admitted only while
-the total stayed within its own. Periods of other lengths or zones are other balances, so the budgets of those that
-overlap in time, as their names tell (`periods.py`), add up.
+All but the words comes from the ledger's entries; the configuration counts where nothing was charged or recorded yet.
+A plate's total in a period is at most the largest budget of its entries, each admitted only while the total stayed
+within its own. Budgets of periods that overlap in time add up (`planning/periods.py`). Losses of positions are of
+another kind: stated apart, and with those of speeds where both had one budget (`planning/one_budget.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from math import inf
 from typing import Any
 
 import msgspec
 
-from udp_stream.adapters.ledgers.stated_losses import (
-    IN_A_ROW,
-    NOISE,
-    RHO_TO_EPSILON,
-    Spent,
-    account_of,
-    measures_in,
-    most_of,
-    stretches_in_words,
-    unit_of,
-    variant_of,
-    with_others,
-    with_overlapping,
-)
-from udp_stream.adapters.ledgers.stated_positions import StatedPositions
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.conversion import epsilon_of_both
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entry, Ledger
-from udp_stream.ledger.rolling import ROLLING
-from udp_stream.planning.periods import IN_RHO, length_of, loss_in, name_in, of_positions
-from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of, slot_of
-from udp_stream.units import NANO, duration_name
+from udp_stream.ledger.rolling import RollingSums, span_of
+from udp_stream.planning import periods as names
+from udp_stream.planning.one_budget import OneBudget, noted, of_same_time
+from udp_stream.planning.periods import IN_RHO, Loss, loss_in, measure_of
+from udp_stream.planning.policy import AccountingDetail, Policy
+from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of
+from udp_stream.units import NANO
 from udp_stream.version import __version__
-from udp_stream.windows.tables import SlotGrid
 
-CHARGES = {
+_UNITS = "epsilon", "rho"
+_NOISE = {"pure": "discrete Laplace", "zcdp": "discrete Gaussian"}
+_MADE = "policy", "epsilon", "period", "software"
+_Made = tuple[str, float, str, str]
+_CHARGES = {
     "individual": "each plate its own share of the noise's sensitivity, which its number of pings tells",
     "uniform": "each admitted plate the release's whole epsilon",
 }
 
 
-class _Made(msgspec.Struct, frozen=True):
-    """Under what a record says that it was made."""
+@dataclass(slots=True)
+class _Spent:
+    """What one period's plates were charged; of a rolling budget the most in any window. `promised` has the largest
+    budget of each period or span that was charged."""
 
-    policy: str
-    epsilon: float
-    period: str
-    accounting: str
-    accounting_detail: str
-    software: str
+    nano: Counter[bytes] = field(default_factory=Counter)
+    releases: Counter[bytes] = field(default_factory=Counter)
+    rolling: tuple[RollingSums, RollingSums] = field(default_factory=lambda: (RollingSums(), RollingSums()))
+    largest_charge: int = 0
+    budgets: set[int] = field(default_factory=set)
+    promised: dict[str, int] = field(default_factory=dict)
+
+    def take(self, entry: Entry) -> None:
+        charged = {plate: nano for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True) if nano}
+        plates, amounts = list(charged), list(charged.values())
+        if span_of(entry.period) is None:
+            self.nano.update(charged)
+            self.releases.update(plates)
+        else:
+            nano, releases = self.rolling
+            # `|=` of counters keeps the larger number: the most in any window.
+            self.nano |= dict(zip(plates, nano.charge(entry.period, plates, amounts), strict=True))
+            self.releases |= dict(zip(plates, releases.charge(entry.period, plates, [1] * len(plates)), strict=True))
+        if charged:
+            self.promised[entry.period] = max(entry.budget, self.promised.get(entry.period, 0))
+        self.largest_charge = max(self.largest_charge, *amounts, 0)
+        self.budgets.add(entry.budget)
+
+    def stated(self, unit: str) -> dict[str, Any]:
+        """The loss of the plate that lost most, and the bound eps max_l G_l, which knows no shares and no budget."""
+        most = max(self.releases.values(), default=0)
+        return {
+            f"{unit}_guaranteed": max(self.budgets) / NANO,
+            f"{unit}_of_budgets": [budget / NANO for budget in sorted(self.budgets)],
+            "plates_charged": len(self.nano),
+            f"{unit}_max_over_plates": max(self.nano.values(), default=0) / NANO,
+            f"{unit}_max_of_a_release": self.largest_charge / NANO,
+            "releases_max_over_plates": most,
+            f"{unit}_bound_by_composition": self.largest_charge * most / NANO,
+        }
 
 
 @dataclass(slots=True)
 class _Account:
-    """All that the entries of a ledger say.
+    """All that the entries of a ledger say. `under` counts the HATs with a charge, by length and budget of their
+    periods; `made` and `released` the records, all and those that are not withheld."""
 
-    `under` counts the HATs with a charge, by length and budget of all periods that something was charged in.
-    `made` and `released` count the records, all and those that are not withheld.
-    """
-
-    periods: dict[str, Spent] = field(default_factory=dict)
-    positions: StatedPositions = field(default_factory=StatedPositions)
+    speeds: dict[str, _Spent] = field(default_factory=dict)
+    positions: dict[str, _Spent] = field(default_factory=dict)
     under: Counter[tuple[str, int]] = field(default_factory=Counter)
     made: Counter[_Made] = field(default_factory=Counter)
     released: Counter[_Made] = field(default_factory=Counter)
-    slots_s: set[int] = field(default_factory=set)
+    charges: set[AccountingDetail] = field(default_factory=set)
 
     def take(self, entry: Entry) -> None:
-        if of_positions(entry.period):
-            self.positions.take(entry)
+        if names.of_positions(entry.period):
+            self.positions.setdefault(entry.period, _Spent()).take(entry)
             return
-        start, end = _span(entry.release_id)
-        if end < inf:
-            self.slots_s.add(int(end - start))
-        self.periods.setdefault(account_of(entry.period), Spent()).take(entry, start, end)
+        self.speeds.setdefault(_account_of(entry.period), _Spent()).take(entry)
         if (kind := kind_of(entry.release_id)) in ("hat", CITY):
             # A question to the city adds 0: the budget it was charged under is listed, and it is no HAT.
-            self.under[length_of(entry.period), entry.budget] += kind == "hat" and bool(entry.charged.any())
+            self.under[names.length_of(entry.period), entry.budget] += kind == "hat" and bool(entry.charged.any())
         if kind == "hat" and entry.payload is not None:
             record = _record(entry.release_id, entry.payload)
-            made = _made(record)
+            how = record.privacy
+            made = record.policy, how.period_epsilon, how.period, record.software
             self.made[made] += 1
             self.released[made] += record.status == "released"
+            self.charges.add(how.accounting_detail)
 
 
 def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
@@ -100,15 +115,13 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
 
     Raises PrivacyRefused if the ledger holds a record that cannot be read.
     """
-    policy = settings.policy
-    account = _Account()
+    policy, account, meta = settings.policy, _Account(), ledger.meta()
     for entry in ledger.entries():
         if kind_of(entry.release_id) != CLIPS:
             account.take(entry)
-    lengths = {length for length, _ in account.under} or {policy.period}
-    slots = ", ".join(duration_name(seconds) for seconds in sorted(account.slots_s)) or settings.hat.slot
-    noise = ", ".join(NOISE[measure] for measure in sorted(measures_in(account.periods, policy)))
-    details = {made.accounting_detail for made in account.made} or {policy.accounting_detail}
+    measures = {measure_of(period) for period in account.speeds} or {policy.measure}
+    concentrated = "zCDP" if measures == {"zcdp"} and policy.accounting == "zcdp" else "Approximate DP"
+    charges = account.charges or {policy.accounting_detail}
     return {
         "basic": {
             "name": "Speeds of buses by H3 cell and timeslot",
@@ -119,15 +132,13 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             "intended_use": "Publishing what a live bus feed says of a city's traffic, without a driver's conduct.",
         },
         "privacy": {
-            "dp_variant": {"variant_name": variant_of(account.periods, policy)},
-            "privacy_loss": {**_privacy_loss(settings, account, lengths), "caveats": list(caveats(ledger.meta()))},
+            "dp_variant": {"variant_name": "Pure DP" if measures == {"pure"} else concentrated},
+            "privacy_loss": {**_privacy_loss(settings, account), "caveats": list(caveats(meta))},
             "deployment_model": {
                 "model_name": "Central",
                 "release_type": "Many releases",
-                "release_type_details": (
-                    f"One release per cell and slot of {slots}, ever. A ledger charges each plate before anything is "
-                    f"drawn; at its budget a plate is left out {_left_out(lengths)}."
-                ),
+                "release_type_details": "One release per cell and slot, ever. A ledger charges each plate before "
+                "anything is drawn; at its budget a plate is left out until its period is over.",
                 "data_source_type": "Dynamic",
                 "access_type": "Non-interactive",
             },
@@ -142,30 +153,24 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 "numbers of plates and samples, refusals by reason, which cells exist",
             ],
             "accounting": {
-                "charges": "; or ".join(CHARGES[detail] for detail in sorted(details)),
+                "charges": "; or ".join(_CHARGES[detail] for detail in sorted(charges)),
                 "composition": "basic, per plate: the sum of what it was charged; never more than the bound of arXiv "
                 "2405.06261, the largest charge of a release times the most releases that one plate is in",
-                "post_processing": "intervals and expected errors of noisy means, clamping to [0, U] (variances to "
-                "[0, U^2/4]), monotone CDFs, rounding: means to 0.001 km/h, variances to 0.001 km2/h2, CDF values to "
-                "0.000001",
             },
             "implementation": {
-                "mechanisms": f"{noise} and exponential mechanism, exact integer arithmetic (arXiv 2004.00010)",
+                "mechanisms": f"{_joined(_NOISE[measure] for measure in measures)} and exponential mechanism, exact "
+                "integer arithmetic (arXiv 2004.00010)",
                 "randomness": "operating system",
                 "floating_point": "noise is added to integers; the set of outputs does not depend on the data",
-                "software": _joined(made.software for made in account.made) or f"udp-stream {__version__}",
-                "policy": _joined(made.policy for made in account.made) or policy.fingerprint(),
+                "software": _joined(software for *_, software in account.made) or f"udp-stream {__version__}",
+                "policy": _joined(made for made, *_ in account.made) or policy.fingerprint(),
                 "policies": [
-                    {
-                        **msgspec.structs.asdict(made),
-                        "hats_recorded": records,
-                        "hats_released": account.released[made],
-                    }
-                    for made, records in sorted(account.made.items(), key=lambda one: msgspec.structs.astuple(one[0]))
+                    {**dict(zip(_MADE, made, strict=True)), "hats_recorded": n, "hats_released": account.released[made]}
+                    for made, n in sorted(account.made.items())
                 ],
             },
         },
-        **account.positions.stated(ledger.meta(), account.periods.values()),
+        **({"positions": _positions(account, meta)} if account.positions else {}),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),
     }
@@ -173,69 +178,122 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
 
 def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
     """A sentence naming both if the ledger was charged, or its records made, under other settings than these."""
-    policy = settings.policy
-    under = [
-        (unit, one[unit], one["period"])
-        for one in stated["privacy"]["privacy_loss"]["charged_under"]
-        for unit in ("epsilon", "rho")
-        if unit in one
-    ]
+    policy, loss = settings.policy, stated["privacy"]["privacy_loss"]
+    amounts = [(one["period"], unit, one[unit]) for one in loss["charged_under"] for unit in _UNITS if unit in one]
+    under = {f"{unit} {amount:g} per {period}" for period, unit, amount in amounts}
     policies = {made["policy"] for made in stated["details"]["implementation"]["policies"]}
-    ours = unit_of(name_in(policy.measure, policy.period)), policy.budget_nano / NANO, policy.period
-    if {ours}.issuperset(under):
-        if {policy.fingerprint()}.issuperset(policies):
-            return None
-        return (
-            f"the configuration has policy {policy.fingerprint()}, the ledger's records were made under "
-            f"{_joined(policies)}: same budget, other settings; the statement follows the ledger"
-        )
+    unit = _unit(names.name_in(policy.measure, policy.period))
+    ours = f"{unit} {policy.budget_nano / NANO:g} per {policy.period}"
+    if {ours}.issuperset(under) and {policy.fingerprint()}.issuperset(policies):
+        return None
     return (
-        f"the configuration has {_budgets([ours])} (policy {policy.fingerprint()}), the ledger was charged under "
-        f"{_budgets(under)} (policy {_joined(policies) or 'of no record yet'}): the statement follows the ledger"
+        f"the configuration has {ours} (policy {policy.fingerprint()}), the ledger was charged under {_joined(under)} "
+        f"(policy {_joined(policies) or 'of no record yet'}): the statement follows the ledger"
     )
 
 
-def _privacy_loss(settings: Settings, account: _Account, lengths: Collection[str]) -> dict[str, Any]:
+def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
     """The guarantee is what a plate can lose by its pings in one period, to all the releases that they are in.
 
     A period is the whole of it, as its name says, whichever slots of it were charged.
     """
-    policy, slots = settings.policy, settings.calendar.slots
-    periods = sorted(account.periods.items())
-    units = " or ".join(sorted({unit_of(period) for period, _ in periods} or {unit_of(name_in(policy.measure, ""))}))
-    sums = {period: loss_in(period, charged.guaranteed) for period, charged in periods}
-    sums |= with_others({name: budget for _, charged in periods for name, budget in charged.promised.items()})
-    rolls = any(length.startswith(ROLLING) for length in lengths)
+    policy = settings.policy
+    lengths = {length.removesuffix(IN_RHO) for length, _ in account.under} or {policy.period}
+    sums = _with_overlapping(account)
     return {
-        "privacy_unit": f"one license plate, {stretches_in_words(lengths)}, with all its pings in it",
-        "privacy_parameters": most_of(sums, policy),
+        "privacy_unit": f"one license plate, with all its pings in a period of {_joined(lengths)}; of a rolling period "
+        "any stretch of that length, wherever it begins",
+        "privacy_parameters": _most_of(sums.values(), policy),
         "charged_under": [
-            {unit_of(length): budget / NANO, "period": length.removesuffix(IN_RHO), "hats_charged": hats}
+            {_unit(length): budget / NANO, "period": length.removesuffix(IN_RHO), "hats_charged": hats}
             for (length, budget), hats in sorted(account.under.items())
         ],
         "composition_over_periods": "a plate's loss in a period is at most the largest budget that any of its releases "
-        f"was admitted under ({units}_guaranteed); losses in different periods add up, and epsilon is the most of any "
-        f"period together with those that overlap it in time ({units}_guaranteed_with_overlapping)"
-        f"{IN_A_ROW if rolls else ''}{RHO_TO_EPSILON if 'rho' in units else ''}",
+        "was admitted under (guaranteed); budgets of periods that overlap in time add up (with_overlapping), and "
+        "epsilon is the most of any period; a rho is an epsilon with delta by arXiv 2004.00010, Corollary 13",
         "periods": [
             {
                 "period": period,
-                "from": _iso(charged.start, period, slots),
-                "until": _iso(charged.end, period, slots),
-                f"{unit_of(period)}_guaranteed": charged.guaranteed / NANO,
-                **with_overlapping(sums[period]),
-                **charged.facts(unit_of(period)),
+                **spent.stated(_unit(period)),
+                **{f"{unit}_guaranteed_with_overlapping": n / NANO for unit, n in _amounts(sums[period]) if n},
             }
-            for period, charged in periods
+            for period, spent in sorted(account.speeds.items())
         ],
     }
 
 
-def _span(release_id: str) -> tuple[float, float]:
-    try:
-        return slot_of(release_id)
-    except ValueError:
-        return -inf, inf
+def _with_overlapping(account: _Account) -> dict[str, Loss]:
+    """Of each period, or rolling budget, the most with the periods that overlap it and were charged."""
+    promised = {name: nano for spent in account.speeds.values() for name, nano in spent.promised.items()}
+    most: dict[str, Loss] = {}
+    for period, loss in names.together(promised).items():
+        most[_account_of(period)] = max(loss, most.get(_account_of(period), Loss()))
+    return {period: loss_in(period, max(spent.budgets)) for period, spent in account.speeds.items()} | most
+
+
+def _most_of(losses: Collection[Loss], policy: Policy) -> dict[str, float]:
+    """The most of any period; of a rho what it is with the policy's delta, and of both kinds what they are together."""
+    losses = losses or [loss_in(names.name_in(policy.measure, ""), policy.budget_nano)]
+    if not any(loss.rho_nano for loss in losses):
+        return {"epsilon": max(losses).epsilon_nano / NANO}
+    epsilon, most = max((epsilon_of_both(one.epsilon_nano, one.rho_nano, policy.delta), one) for one in losses)
+    return {"epsilon": epsilon, "delta": policy.delta} | ({} if most.epsilon_nano else {"rho": most.rho_nano / NANO})
+
+
+def _positions(account: _Account, meta: Mapping[str, str]) -> dict[str, Any]:
+    """What standing queries cost, by distance."""
+    shared = [_in_one_budget(time, one, account) for time, one in noted(meta).items()]
+    units = {"pure": "epsilon_per_km", "zcdp": "rho_per_square_km"}
+    return {
+        "privacy_unit": "one license plate, with its positions at all moments of a period",
+        "adjacency": "positions: the same pings are accepted, and the same plates are there at every moment; "
+        "one plate's positions differ, each by at most a distance d in the plane of the configuration",
+        "dp_variant": "metric privacy in the local model, of thresholds in the central one: e^(epsilon d), or "
+        "Renyi divergence a rho d^2 of every order a > 1 (Adaptive Privacy Budgeting, Liang and Yi)",
+        "unprotected_quantities": ["which plates sent pings, when, how many of them, and who was asked in a round"],
+        "composition": "basic, per plate; added to losses of speeds only where both had one budget (`one_budget`)",
+        **({"one_budget": shared} if shared else {}),
+        "periods": [
+            {"period": period, **spent.stated(units[measure_of(period)])}
+            for period, spent in sorted(account.positions.items())
+        ],
+    }
+
+
+def _in_one_budget(time: str, one: OneBudget, account: _Account) -> dict[str, Any]:
+    """Both kinds together, in the units of the one budget that was promised for this time."""
+    budgets = {name: max(spent.budgets) for name, spent in account.positions.items()}
+    charged = {name: spent.nano for name, spent in account.positions.items()}
+    for spent in account.speeds.values():
+        budgets |= spent.promised
+        # Of a rolling budget it is the most in any window: counted once, not for each span.
+        charged |= dict.fromkeys(list(spent.promised)[:1], spent.nano)
+    budgets = {name: budgets[name] for name in of_same_time(time, budgets)}
+    plates: dict[bytes, Loss] = {}
+    for name in budgets.keys() & charged.keys():
+        for plate, nano in charged[name].items():
+            plates[plate] = plates.get(plate, Loss()) + loss_in(name, one.nano_of(name, nano))
+    return {
+        "period": time,
+        "unit_m": float(one.unit_m),
+        "units": one.said,
+        "promised": str(one.whole),
+        "guaranteed": str(one.most_in(budgets, time)),
+        "max_over_plates": str(max(plates.values(), default=Loss())),
+    }
+
+
+def _account_of(period: str) -> str:
+    """The name under which losses of a period are stated: of the spans of a rolling budget one for all."""
+    return period if span_of(period) is None else names.length_of(period)
+
+
+def _amounts(loss: Loss) -> Iterable[tuple[str, int]]:
+    return zip(_UNITS, (loss.epsilon_nano, loss.rho_nano), strict=True)
+
+
+def _unit(period: str) -> str:
+    return "epsilon" if measure_of(period) == "pure" else "rho"
 
 
 def _record(release_id: str, payload: bytes) -> Release:
@@ -245,40 +303,5 @@ def _record(release_id: str, payload: bytes) -> Release:
         raise PrivacyRefused(f"{release_id}: expected a release record in the ledger, got other bytes") from error
 
 
-def _made(record: Release) -> _Made:
-    of, how = record.privacy, (record.privacy.accounting, record.privacy.accounting_detail)
-    return _Made(record.policy, of.period_epsilon, of.period, *how, record.software)
-
-
-def _iso(seconds: float, period: str, slots: SlotGrid) -> str | None:
-    """The time at the period's own offset from UTC, which its name tells, else in the zone of the slots."""
-    if abs(seconds) == inf:
-        return None
-    try:
-        offset = datetime.fromisoformat(period.removesuffix(IN_RHO).partition(" from ")[2]).tzinfo
-    except ValueError:
-        return slots.iso(int(seconds) * 1000)
-    return datetime.fromtimestamp(seconds, offset).isoformat(timespec="seconds")
-
-
-def _left_out(lengths: Collection[str]) -> str:
-    """For how long a plate is that has spent its budget."""
-    plain = set(map(_plain, lengths))
-    rolling = {length for length in plain if length.startswith(ROLLING)}
-    ending = plain - rolling - {"lifetime"}
-    words = [f"until the next period of {_joined(ending)}"] if ending else []
-    words += ["while it is in a window"] if rolling else []
-    words += ["for ever"] if "lifetime" in plain else []
-    return " or ".join(words)
-
-
-def _plain(length: str) -> str:
-    return length.removesuffix(IN_RHO)
-
-
 def _joined(names: Iterable[str]) -> str:
     return ", ".join(sorted(set(names)))
-
-
-def _budgets(under: Iterable[tuple[str, float, str]]) -> str:
-    return ", ".join(f"{unit} {amount:g} per {period}" for unit, amount, period in under)
