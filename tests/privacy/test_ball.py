@@ -145,6 +145,26 @@ def test_a_plate_of_which_a_hat_is_missing_moves_nothing():
     assert still[0] == still[1]
 
 
+def test_a_step_that_the_lattice_adds_is_within_the_room():
+    """Of speeds that are scaled into the ball some come to its very edge: rounding up takes next to nothing off their
+    factors. The sums of two of them are up to a step of the lattice farther apart once they are rounded."""
+    plan = plan_of((1, 1), [U // 2, U // 2], rho_nano=40)
+    lattice = lattice_of(plan.sensitivity, plan.cost)
+    room, rounding = (int(one[0]) for one in room_and_rounding(plan))
+
+    def difference(speed):
+        """Scaled, in steps."""
+        (norm, _) = norms_of(plan, np.array([speed, U // 2]))
+        off = int(plan.weights[0]) * (speed - U // 2)
+        return off * factor_of(room, rounding, int(norm)) / WHOLE / 2**lattice.shift
+
+    farthest, most = sorted(range(U * 3 // 4, U, 3), key=difference)[-20:], 0
+    for speed, other in itertools.product(farthest, (U // 2, U // 2 + 5, U // 2 + 10)):
+        (slow,), (fast,) = (released([plan], [np.array([one, other])]) for one in (U - speed, speed))
+        most = max(most, fast - slow)
+    assert lattice.shift and 0.97 * room < Fraction(most * 2**ball.BITS, lattice.t) ** 2 <= room
+
+
 def test_speeds_that_change_places_among_hats_have_the_same_norm_and_other_checks():
     """With half of either the vector is longer: HATs that two runs have drawn would tell twice as much."""
     plans = [plan_of((1,), [U // 2])] * 2

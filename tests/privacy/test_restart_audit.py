@@ -10,7 +10,7 @@ import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -26,6 +26,8 @@ from udp_stream.release import balls, estimate
 from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.record import kind_of
 from udp_stream.release.road import release_slot
+from udp_stream.shuffle import protocol, source
+from udp_stream.shuffle.wire import Factors
 from udp_stream.testing import Died, SeededEntropy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotPings, cells_of, tabulate
@@ -175,8 +177,12 @@ def slot_road(run, ledger):
     release_slot(*tabulate(SlotPings(START, START + 3_600_000, names, *columns)), context, ledger, lambda _: None)
 
 
-def kafka():
-    """Workers one after another over two source partitions and two shards, all of them over one log."""
+def kafka(dies=0.0):
+    """Workers one after another over two source partitions and two shards, all of them over one log.
+
+    `dies`: how often the broker kills a worker with each message or commit, in all runs but those that must live. All
+    that is sent of a slot is then sent in small pieces.
+    """
     broker = Broker()
 
     def work(run, ledger):
@@ -185,22 +191,36 @@ def kafka():
             for number, message in enumerate(messages(run)):
                 broker.append(TOPICS.pings.name, number % 2, message)
             broker.now_ms = START + 300 * 60_000
+        # The same deaths for neighbours: messages are as many, whatever the speeds are.
+        broker.dice = random.Random(f"{len(run.rows)} {ledger.run}") if dies and run.dies_at is not None else None
+        broker.dies = dies
 
         async def live(thread):
             await Worker(broker, ledger, thread, settings_of((*run.flags, "kafka.shards=2"))).run(random.Random(0))
 
         with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
             patch.setattr(test_processors, "SeededEntropy", Named)
-            asyncio.run(live(thread))
+            if dies:
+                for module, cut in (source, "cut"), (protocol, "cut_norms"), (protocol, "cut_factors"):
+                    patch.setattr(module, cut, partial(getattr(module, cut), rows_max=2))
+            try:
+                asyncio.run(live(thread))
+            except test_processors.Died as died:
+                raise Died from died
 
     return work
 
 
 def plate_hash(road):
-    return (lambda plate: name_of(plate).encode()) if road == "kafka" else (lambda plate: key_of(name_of(plate)))
+    return (lambda plate: name_of(plate).encode()) if "kafka" in road else (lambda plate: key_of(name_of(plate)))
 
 
-ROADS = {"embedded": lambda: embedded, "kafka": kafka}
+ROADS = {
+    "embedded": lambda: embedded,
+    "kafka": kafka,
+    "slot": lambda: slot_road,
+    "kafka, killed": partial(kafka, dies=0.01),
+}
 
 
 def neighbours(first, plate, speeds):
@@ -220,7 +240,7 @@ def audited(first, second, plate, road="embedded"):
 
 
 @pytest.mark.parametrize("dies_at", [0, 4])
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("road", ["embedded", "kafka"])
 def test_a_run_under_another_u_costs_no_plate_what_another_one_was_fast(road, dies_at):
     """One ping of one plate is above the new U, or is not: to all other plates that is the same."""
     rows, speeds = city()
@@ -261,9 +281,6 @@ def test_runs_whose_lengths_are_not_compared_are_found(monkeypatch):
     assert lost > 1.2 * charged
 
 
-ROADS["slot"] = lambda: slot_road
-
-
 def random_neighbours(seed, road):
     """Two to four runs over one slot, in which U changes, speeds are edited and pings come twice; all but the last may
     die. The neighbours' speeds of plate 0 are others, in any of the runs, and often the same in several of them."""
@@ -273,10 +290,10 @@ def random_neighbours(seed, road):
     mine, flags, worlds = np.flatnonzero(rows[:, 0] == 0), IN_RHO, [[], []]
     its = rng.integers(0, 66, mine.size)
     kept = [its, 65 - its] if rng.random() < 0.3 else [np.full(mine.size, one) for one in (0, 65)]
-    runs = int(rng.integers(2, 5))
+    runs = 6 if road == "kafka, killed" else int(rng.integers(2, 5))
     for number in range(runs):
         dies_at = None if number == runs - 1 else int(rng.integers(0, 8))
-        if number and road != "kafka":  # there the log is the state: only settings change
+        if number and "kafka" not in road:  # there the log is the state: only settings change
             kept = [other_speeds(rng, its) if rng.random() < 0.5 else its for its in kept]
             if rng.random() < 0.3:  # another plate's speeds, alike in both worlds
                 edited = rng.integers(1, plates)
@@ -314,8 +331,12 @@ def shares_of(seeds, road):
         yield lost / charged if charged else float(lost > 0), len(set(left.ledger.by.values()))
 
 
-@pytest.mark.parametrize(("road", "many"), long_rows([("slot", 25), ("kafka", 6)],
-                         [("slot", 25), ("kafka", 6), ("slot", 1000), ("kafka", 60)]))  # fmt: skip
+SHORT = [("slot", 25), ("kafka", 6), ("kafka, killed", 4)]
+
+
+@pytest.mark.parametrize(
+    ("road", "many"), long_rows(SHORT, [*SHORT, ("slot", 1000), ("kafka", 60), ("kafka, killed", 60)])
+)
 @pytest.mark.timeout(900)
 def test_whatever_runs_do_to_a_slot_no_plate_loses_more_than_it_was_charged(road, many):
     shares, runs = zip(*shares_of(range(many), road), strict=True)
@@ -334,7 +355,24 @@ def not_compared(norms, expected, *_):
     return norms.factors(expected)
 
 
-@pytest.mark.parametrize("wrong", [all_or_none, not_compared])
-def test_planted_faults_are_found(wrong, monkeypatch):
-    monkeypatch.setattr(balls, "factors_once", wrong)
-    assert max(share for share, _ in shares_of(range(13, 24), "slot")) > 1
+def all_or_none_of_a_shard(self, measured, honest=Factors.of):
+    factors = honest(self, measured)
+    return dict.fromkeys(factors, 0) if 0 in factors.values() else factors
+
+
+def not_compared_by_a_shard(self, measured):
+    return {plate: self.factors.get(plate, 0) for plate in measured}
+
+
+PLANTED = [
+    (balls, "factors_once", all_or_none, "slot", range(13, 17)),
+    (balls, "factors_once", not_compared, "slot", range(18, 24)),
+    (Factors, "of", all_or_none_of_a_shard, "kafka", range(19, 21)),
+    (Factors, "of", not_compared_by_a_shard, "kafka, killed", (26, 39)),
+]
+
+
+@pytest.mark.parametrize(("where", "name", "wrong", "road", "seeds"), PLANTED, ids=[one[2].__name__ for one in PLANTED])
+def test_planted_faults_are_found(where, name, wrong, road, seeds, monkeypatch):
+    monkeypatch.setattr(where, name, wrong)
+    assert max(share for share, _ in shares_of(seeds, road)) > 1

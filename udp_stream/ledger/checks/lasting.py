@@ -39,9 +39,13 @@ def check_survives_reopen(open_ledger: LedgerFactory) -> None:
     """
     plates = plates_of("reopen", 2)
     asked = ask("reopen/1", [3, 11], terms=b"first")
+    # As of a slot whose plates share clips: eight bytes for each of 64,000 plates, and nobody is charged.
+    long = ask("reopen/2", [], terms=bytes(range(256)) * 2000)
     with open_ledger() as ledger:
-        ledger.admit("reopen", 10, plates, [asked])
+        ledger.admit("reopen", 10, plates, [asked, long])
     with open_ledger() as ledger:
+        (verdict,) = ledger.admit("reopen", 10, (), [ask("reopen/2", [], terms=b"second")])
+        expect(verdict.terms == long.terms, True, "terms of any bytes and of half a megabyte survive")
         (verdict,) = ledger.admit("reopen", 1000, plates, [ask("reopen/1", [1, 1], terms=b"second")])
         expect((verdict.charged.tolist(), verdict.terms), ([3, 0], b"first"), "a verdict survives")
         expect(balances_of(ledger, "reopen", plates), [3, 0], "a charge survives")
