@@ -92,7 +92,7 @@ def test_a_worker_says_once_what_is_likely_set_wrongly(city):
             assert two.poll() is None and time.monotonic() < deadline, said.read_text()
             time.sleep(0.1)
     entries = {entry["event"]: entry for entry in map(json.loads, said.read_text().splitlines())}
-    assert '[source] time_format = "epoch_s"' in entries["refused"]["message"]
-    assert "Asia/Kolkata" in entries["zone"]["message"]
-    assert said.read_text().count('"event": "refused"') == said.read_text().count('"event": "zone"') == 1
+    assert "found epoch_s" in entries["refused"]["message"]
+    assert "Asia/Kolkata" in entries["feed"]["message"]
+    assert said.read_text().count('"event": "refused"') == said.read_text().count('"event": "feed"') == 1
     assert not [message for message in good if json.loads(message)["license_plate"] in said.read_text()]

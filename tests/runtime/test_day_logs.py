@@ -18,7 +18,7 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
 from udp_stream.adapters.logs import begin_log, end_log, say
 from udp_stream.adapters.settings import LedgerSection, load
-from udp_stream.cli.feed_watch import FeedWatch
+from udp_stream.cli.first_look import FeedWatch
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.run_log import RunLog

@@ -98,14 +98,6 @@ def test_the_unit_of_a_long_file_is_that_of_its_beginning_and_the_rest_is_not_he
     assert _unit_of_files([f"{tmp_path}/week.gz"], Settings()).startswith("kmh: pings move about as")
 
 
-def test_times_of_another_offset_than_the_zone_s_are_a_question(tmp_path):
-    messages = [message.replace(b"+05:30", b"+01:00") for message in fleet_log(clean=True)[:3000]]
-    (tmp_path / "feed.ndjson").write_bytes(b"\n".join(messages))
-    status, said = doctor(tmp_path, "feed.ndjson")
-    assert status == 0 and said["pings"].startswith("unknown pings of feed.ndjson")
-    assert said["speeds"].startswith("ok ")
-
-
 def test_a_file_that_the_system_refuses_fails_its_check_and_the_others_are_made(tmp_path):
     """It ended doctor with one bare line, and with --json nothing was printed."""
     (tmp_path / "a.ndjson").write_bytes(b"".join(line + b"\n" for line in fleet_log(clean=True)[:3000]))

@@ -58,15 +58,6 @@ def test_a_feed_in_any_form_gives_the_hats_and_counts_of_the_plain_form(name, pl
     assert written.speed.max_kmh == 65 and written.budget.epsilon == 10
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", list(FORMS))
-def test_plan_reads_a_feed_in_any_form(name, plain, tmp_path):
-    (tmp_path / name).write_bytes(FORMS[name](PINGS))
-    assert run("init", name, "--out", "city.toml", cwd=tmp_path).returncode == 0
-    done = run("plan", name, "--config", "city.toml", cwd=tmp_path)
-    assert done.returncode == 0 and b"start here" in done.stdout, done.stderr
-
-
 LIVE = way_in.polled_gtfs, way_in.polled_json, way_in.piped
 
 
@@ -84,9 +75,8 @@ def test_what_is_not_known_says_so_and_has_a_public_choice(tmp_path):
     done = run("init", "few.ndjson", cwd=tmp_path)
     text = done.stdout.decode()
     assert "# NOT KNOWN: the recording has too few pairs" in text and b"NOT KNOWN" in done.stderr
-    checks = text.count("# CHECK") + text.count("# NOT KNOWN")
-    assert checks == 1 and f"{checks} line of the configuration says CHECK".encode() in done.stderr
-    assert b"pings from 2024-01-08 09:00 to 09:00" in done.stderr and b" by the clock of Asia/Kolkata" in done.stderr
+    assert b"2024-01-08 09:00 to 2024-01-08 09:00" in done.stderr and b"zone Asia/Kolkata" in done.stderr
+    assert "CHECK:" not in text
     assert "61.4" not in text and tomllib.loads(text)["speed"]["max_kmh"] == 65
     assert "e^10 is 22,026" in text and "Never take it from recorded speeds" in text
 
@@ -95,14 +85,14 @@ def test_an_offset_that_is_not_the_places_is_to_be_checked(tmp_path):
     far = [flat(one, timestamp=one["observationDateTime"].replace("+05:30", "+01:00")) for one in PINGS[:400]]
     (tmp_path / "far.ndjson").write_text("\n".join(map(json.dumps, far)))
     text = run("init", "far.ndjson", cwd=tmp_path).stdout.decode()
-    assert "# CHECK: this is the zone of the place, +05:30 then; the feed's times say +01:00." in text
+    assert "# CHECK: the feed's times say +1 h from UTC, and the place has +5.5 h." in text
 
 
 WRONG = [
-    (b"", "expected a sample of pings, and it is empty"),
-    (b"hello\nworld\n", "found text without a separator (comma, semicolon, tab, bar): neither JSON nor CSV"),
-    (b'{"bus": 1, "lat": 1.5, "lon": 2.5}', "found no field for time, speed among bus, lat, lon"),
-    (b"[1, 2]", "found values without names: put each line into an object"),
+    (b"", "found an empty file"),
+    (b"hello\nworld\n", "found text, neither JSON nor CSV"),
+    (b'{"bus": 1, "lat": 1.5, "lon": 2.5}', "speed: found no such name, wanted a number"),
+    (b"[1, 2]", "found JSON that is no object"),
     (b'{"id": 1', "found JSON that is not whole"),
 ]
 
@@ -141,4 +131,4 @@ def test_plan_reads_a_feed_by_its_mapping_and_says_what_would_help_without_it(tm
     planned = run("plan", "feed.ndjson", "--config", "city.toml", cwd=tmp_path)
     assert planned.returncode == 0 and b"start here" in planned.stdout, planned.stderr
     blind = run("plan", "feed.ndjson", cwd=tmp_path)
-    assert blind.returncode == 2 and b'found bus_id: [source] plate = "bus_id"' in blind.stderr
+    assert blind.returncode == 2 and b"found bus_id, " in blind.stderr

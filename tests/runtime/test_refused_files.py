@@ -71,11 +71,11 @@ def test_doctor_fails_on_a_file_of_which_nothing_is_read_and_says_what_would_hel
     wrong = [json.loads(line) | {"observationDateTime": 1_704_688_205} for line in LOG.splitlines()]
     (here / "epochs").write_text("\n".join(map(json.dumps, wrong)))
     status, out, _ = udp_stream(here, "doctor", "epochs", "--ledger", "l")
-    assert status == 2 and "FAIL  pings of epochs: " in out and "[source] time_format =" in out
+    assert status == 2 and "FAIL  pings of epochs: " in out and "found epoch_s" in out
     status, out, _ = udp_stream(
         here, "doctor", "pings.ndjson", "--ledger", "l", "--set", "hat.timezone=America/Chicago"
     )
-    assert status == 3 and "FAIL  pings of pings.ndjson" in out
+    assert status == 3 and "FAIL  pings of pings.ndjson: hat.timezone is 'America/Chicago'" in out
     status, out, _ = udp_stream(here, "doctor", "pings.ndjson", "--ledger", "l")
     assert status == 0 and "ok    pings of pings.ndjson" in out
 
@@ -105,19 +105,3 @@ def test_a_document_that_ends_too_early_is_released_as_far_as_it_goes_with_statu
     _, expected, _ = udp_stream(here, "replay", "before.ndjson", *words)
     hats = [[json.loads(line)["counts"] for line in text.splitlines()] for text in (out, expected)]
     assert hats[0] and hats[0] == hats[1][: len(hats[0])]  # slots that were open stay so, as with damaged gzip
-
-
-@pytest.mark.parametrize("verb", [("replay", "-", "--trial"), ("replay", "-", "--dry-run"), ("plan", "-")])
-def test_a_pipe_of_csv_with_other_names_is_told_what_works_and_that_works(verb, here):
-    rows = [json.loads(line) for line in LOG.splitlines()]
-    csv = "\n".join(["bus;t;x;y;v", *(
-        f"{one['license_plate']};{one['observationDateTime']};{';'.join(map(str, one['location']['coordinates'][:2]))};"
-        f"{one['speed']}" for one in rows
-    )]).encode()  # fmt: skip
-    status, _, err = udp_stream(here, *verb, stdin=csv)
-    assert status == 2 and "init sample.csv --out" in err
-    (here / "sample.csv").write_bytes(csv)
-    assert udp_stream(here, "init", "sample.csv", "--out", "city.toml")[0] == 0
-    flags = "--set", "hat.slot=15m", "--set", "release.min_plates=2", "--config", "city.toml"
-    status, _, err = udp_stream(here, *verb, *flags, stdin=csv)
-    assert status == 0, err

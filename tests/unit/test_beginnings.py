@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import subprocess
 
 import pytest
 
@@ -10,11 +9,9 @@ from tests.gtfs import START_S, snapshot, vehicle
 from tests.unit.test_found_feed import ping
 from udp_stream.adapters.files.beginnings import from_header
 from udp_stream.adapters.files.prompt import prompt_messages
-from udp_stream.adapters.files.sample import read_sample
 from udp_stream.adapters.files.sources import read_messages
-from udp_stream.cli.found_feed import find_feed
+from udp_stream.cli.found_feed import find_feed, read_sample
 from udp_stream.errors import UsageError
-from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import FeedMapping, mapped_form, whole_part
 
 FORM = mapped_form(FeedMapping(plate="bus", time="timestamp", longitude="lon", latitude="lat", speed="speed"))
@@ -35,26 +32,23 @@ def messages(path):
 
 
 KINDS = [
-    (b"PK\x03\x04" + bytes(99), "is a zip archive or a spreadsheet (.xlsx), which is not read: unpack it"),
-    (b"PAR1" + bytes(99), "is Parquet, which is not read: write it as CSV"),
-    (CSV.encode("utf-16"), "is text in UTF-16: `"),
-    (CSV.encode("utf-16-be"), "is text in UTF-16BE: `"),
-    (b"\xfd7zXZ\0", "is compressed by xz, which is not read: unpack it with unxz"),
-    (CSV.replace("bus", "büs").encode("latin-1"), "text that is not UTF-8, but likely Latin-1: `"),
+    (b"PK\x03\x04" + bytes(99), "a zip archive or a spreadsheet"),
+    (b"PAR1" + bytes(99), "Parquet"),
+    (CSV.encode("utf-16"), "text in UTF-16"),
+    (CSV.encode("utf-16-be"), "text in UTF-16"),
+    (b"\xfd7zXZ\0", "compressed by xz"),
+    (CSV.replace("bus", "b\u00fcs").encode("latin-1"), "text that is not UTF-8"),
 ]
 
 
 @pytest.mark.parametrize("name", ["feed.csv", "feed.csv.gz"])
 @pytest.mark.parametrize(("content", "words"), KINDS, ids=[str(at) for at in range(len(KINDS))])
-def test_a_file_that_is_no_text_in_utf8_is_named_with_the_command_that_helps(content, words, name, tmp_path):
+def test_a_file_that_is_no_text_in_utf8_is_named(content, words, name, tmp_path):
     path = written(tmp_path, name, content)
     for read in (messages, read_sample):
         with pytest.raises(UsageError) as raised:
             read(path)
         assert words in str(raised.value), str(raised.value)
-    if "text" in words:
-        assert "iconv -f" in str(raised.value) and " -t UTF-8" in str(raised.value)
-        assert ("gzip -dc" in str(raised.value)) is name.endswith(".gz") and path in str(raised.value)
 
 
 BEFORE = ["sep=;\n", '"sep=;"\r\n', "# made by X\n# on Monday\n", "sep=;\n\n#x\n", "\n"]
@@ -142,20 +136,15 @@ def test_init_uses_what_came_before_the_damage_and_says_so(name, make, cut, word
     content = make(many)
     whole = find_feed([written(tmp_path, f"whole-{name}", content)])
     found = find_feed([written(tmp_path, name, content[: int(len(content) * cut)])])
-    assert words in found.damage and whole.damage == "" and found.keys == whole.keys
+    assert any(words in one for one in found.checks[""]) and not whole.checks[""] and found.keys == whole.keys
     assert 0 < found.pings < whole.pings and found.refused == 0
 
 
 def test_gtfs_realtime_under_another_name_is_said_to_be_binary(tmp_path):
     path = tmp_path / "vehicle-positions"
     path.write_bytes(snapshot(*(vehicle(f'A"{at}', time_s=START_S + at) for at in range(90))))
-    with pytest.raises(UsageError, match=r"found binary: a GTFS-realtime file has a name in \.pb"):
+    with pytest.raises(UsageError, match=r"found binary: GTFS-realtime has a name in"):
         read_sample(str(path))
-
-
-def test_a_header_alone_is_named_so(tmp_path):
-    with pytest.raises(UsageError, match="found a header with no row below it"):
-        read_sample(written(tmp_path, "feed.csv", HEADER + "\n"))
 
 
 def test_rows_in_another_encoding_do_not_hide_the_others(tmp_path):
@@ -165,12 +154,11 @@ def test_rows_in_another_encoding_do_not_hide_the_others(tmp_path):
 
 
 VALUES = [
-    (b"null", "null alone, and no object"),
-    (b"5", "values without names"),
-    (b"[]", "an empty array"),
-    (b"hello world\nthis is no feed\n", "text without a separator (comma, semicolon, tab, bar)"),
-    (b"[4711, 1706159153, 72.83, 21.19, 23.7]\n" * 9, "values without names: put each line into an object: `sed"),
-    (b"\x07\x00\x01" * 50, "binary: a GTFS-realtime file has a name in .pb"),
+    (b"null", "no object"),
+    (b"5", "no object"),
+    (b"[]", "no object"),
+    (b"hello world\nthis is no feed\n", "neither JSON nor CSV"),
+    (b"\x07\x00\x01" * 50, "binary"),
     (b"<html>no</html>", "XML or HTML"),
 ]
 
@@ -179,24 +167,7 @@ VALUES = [
 def test_what_holds_no_ping_is_named_by_its_kind(content, words, tmp_path):
     with pytest.raises(UsageError) as raised:
         read_sample(written(tmp_path, "feed.json", content))
-    assert words in str(raised.value) and "4711" not in str(raised.value) and "23.7" not in str(raised.value)
-
-
-def test_the_command_for_rows_without_names_makes_rows_that_are_read(tmp_path):
-    """`sed` as the sentence has it, and the paths that it begins to list."""
-    rows = [[4000 + at % 9, 1706159153 + at, 72.8 + at % 77 / 1000, 21.1, at % 40] for at in range(50)]
-    path = written(tmp_path, "my rows.ndjson", "\n".join(map(json.dumps, rows)))
-    with pytest.raises(UsageError) as raised:
-        read_sample(path)
-    command = str(raised.value).split("`")[1].replace("> rows.ndjson", f"> {tmp_path}/named.ndjson")
-    subprocess.run(command, shell=True, check=True)
-    form = mapped_form(
-        FeedMapping(records="r", plate="0", time="1", longitude="2", latitude="3", speed="4", time_format="epoch_s")
-    )
-    decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), form.format)
-    lines = [one for some in read_messages(f"{tmp_path}/named.ndjson", form=form) for one in some]
-    pings, refusals = decoder.decode(lines)
-    assert len(pings) == 50 and not refusals and len(pings.plates) == 9
+    assert words in str(raised.value)
 
 
 ROW = "GJ05BX1000,2024-01-08T10:00:05+05:30,72.83,21.19,23"
@@ -207,14 +178,9 @@ ROW = "GJ05BX1000,2024-01-08T10:00:05+05:30,72.83,21.19,23"
     [
         (f"{ROW}\n{ROW}\n", "write the names of the columns above it, such as plate,time,lon,lat,speed."),
         (f"#plate,time,lon,lat,speed\n{ROW}\n{ROW}\n", "(A line that begins with # is left out: no header.)"),
-        ("plate,note,time,lon,lat,speed\n" + 'A,"a\nb",2024-01-08,1,2,3\n' * 9, "a quoted cell holds a line break"),
-        (
-            f"plate,time,lon,lat,speed\n{ROW},\n{ROW},\n",
-            "rows of another number of cells than their header: are there separators at their ends?",
-        ),
-        (f"plate,time,lon,lat,speed\r{ROW}\r{ROW}\r", "text whose lines end in a carriage return alone: `tr "),
+        (f"plate,time,lon,lat,speed\r{ROW}\r{ROW}\r", "text whose lines end in a carriage return alone"),
     ],
-    ids=["no header", "a header behind #", "line breaks", "wider rows", "carriage returns"],
+    ids=["no header", "a header behind #", "carriage returns"],
 )
 def test_csv_that_cannot_be_read_says_what_to_change(text, words, tmp_path):
     (tmp_path / "a.csv").write_text(text)
@@ -223,16 +189,6 @@ def test_csv_that_cannot_be_read_says_what_to_change(text, words, tmp_path):
     assert (
         words in str(raised.value) and str(raised.value).startswith(str(tmp_path)) and "GJ05" not in str(raised.value)
     )
-
-
-def test_the_command_for_carriage_returns_makes_rows_that_are_read(tmp_path):
-    header = "license_plate,observationDateTime,location.coordinates.0,location.coordinates.1,speed"
-    path = tmp_path / "an old feed.csv"
-    path.write_bytes("\r".join([header, ROW, ROW]).encode())
-    with pytest.raises(UsageError, match="carriage return alone") as raised:
-        list(read_messages(str(path)))
-    subprocess.run(str(raised.value).split("`")[1].replace("> ", f"> {tmp_path}/"), shell=True, check=True)
-    assert len(next(read_messages(f"{tmp_path}/lines.csv"))) == 2
 
 
 def test_rows_with_a_lone_quote_are_no_cells_with_line_breaks(tmp_path):

@@ -87,7 +87,7 @@ def test_rows_that_the_configuration_does_not_allow_are_named_with_the_rule(caps
 def test_a_file_without_an_accepted_ping_is_refused(capsys, tmp_path):
     file = written(tmp_path / "a.ndjson", [{"license_plate": "A1"}])
     status, out, err = plan(capsys, file)
-    assert status == 2 and out == "" and "No ping was accepted of its beginning" in " ".join(err.split())
+    assert status == 2 and out == "" and "of its beginning refused" in " ".join(err.split())
 
 
 def row(resolution, slot, error, constant=4.0, counts=3.0, served=0.5):

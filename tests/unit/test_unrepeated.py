@@ -57,7 +57,7 @@ def test_a_large_answer_that_is_refused_whole_is_shortened_and_refused_for_the_s
     assert len(piece) <= PIECE_BYTES_MAX < len(body) and short == whole and whole[0].reason != Reason.NOT_JSON
     plain = FeedForm(FeedMapping(), JSON)
     if form == "features":
-        assert '[source] preset = "geojson"' in advise([Refused(short[0], piece)], plain)[0]
+        assert "found features.0.geometry.coordinates.0" in advise([Refused(short[0], piece)], plain)[0]
 
 
 def test_what_cannot_be_shortened_so_is_cut():

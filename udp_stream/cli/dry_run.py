@@ -18,21 +18,24 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from udp_stream.adapters.files.endings import as_far_as_whole
-from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
-from udp_stream.cli.first_look import RefusedSample, joined, looked_at, print_warning, require_readable_pings
+from udp_stream.cli.first_look import (
+    RefusedSample,
+    joined,
+    looked_at,
+    print_warning,
+    require_readable_pings,
+    warnings_of,
+)
 from udp_stream.cli.plan_of_feed import Positions, from_future, numbered, row_of, verdict
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import console, printer
-from udp_stream.cli.wrong_zone import wrong_offset, wrong_zone
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.pings.decode import PingDecoder, Pings, Reason, originals
-from udp_stream.pings.found_plate import VEHICLE_ID, plate_warning, shared_plate_warning
 from udp_stream.pings.speed_unit import FITS_NONE, unit_evidence
-from udp_stream.pings.time_offsets import SaidOffset, said_offsets
 from udp_stream.release.summary import Summary
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slots import AgreementClock
@@ -48,7 +51,6 @@ class _Read:
     positions: Positions
     speed: NDArray[np.int32]
     beginning: Pings
-    offsets: list[SaidOffset]
     refused: Counter[str]
 
 
@@ -79,7 +81,7 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
         f"{expected.constant:.2f}, a line on counts by {expected.counts:.2f}: {verdict(row)}",
     )
     out.print(table)
-    for warning in _warnings(read, settings, VEHICLE_ID if all(map(is_gtfs_file, names)) else "source.plate"):
+    for warning in _warnings(read, settings):
         out.print(f"warning: {warning}", markup=False, soft_wrap=True)
     summary = Summary(pings=read.speed.size, refused=read.refused)
     sample.print_advice(summary, settings)
@@ -92,7 +94,6 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
     numbers: dict[str, int] = {}
     columns: list[tuple[NDArray[np.generic], ...]] = []
     beginning: Pings | None = None
-    offsets: list[SaidOffset] = []
     refused: Counter[str] = Counter()
     progress, clock = ReadingProgress(names), AgreementClock(settings.window_rules)  # one log, one clock
     rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
@@ -111,7 +112,6 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
                     continue
                 if beginning is None:
                     beginning = pings
-                    offsets = said_offsets(messages, pings, settings.source.mapping, source.format)
                 kept = ~from_future(clock, pings)
                 refused[str(Reason.TIME_IN_FUTURE)] += int((~kept).sum())
                 read = (pings.time_ms, pings.lat, pings.lon, pings.speed)
@@ -121,7 +121,7 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
             "no ping was accepted. `udp-stream replay` without --dry-run says why: it charges nothing then"
         )
     plate, time_ms, lat, lon, speed = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return _Read(Positions(plate, len(numbers), time_ms, lat, lon), speed, beginning, offsets, refused)
+    return _Read(Positions(plate, len(numbers), time_ms, lat, lon), speed, beginning, refused)
 
 
 def _repeats(positions: Positions) -> int:
@@ -130,7 +130,7 @@ def _repeats(positions: Positions) -> int:
     return int(((np.diff(positions.plate[order]) == 0) & (np.diff(positions.time_ms[order]) == 0)).sum())
 
 
-def _warnings(read: _Read, settings: Settings, plate_field: str) -> Iterator[str]:
+def _warnings(read: _Read, settings: Settings) -> Iterator[str]:
     """What is likely to be set wrongly."""
     evidence = unit_evidence(read.beginning, settings.speed.unit)
     if evidence.fits_none:
@@ -146,13 +146,4 @@ def _warnings(read: _Read, settings: Settings, plate_field: str) -> Iterator[str
             f"{above:.1%} of the pings are above speed.max_kmh = {settings.speed.max_kmh:g} and would be clamped to "
             "it. Choose U from what buses may drive, not from this figure"
         )
-    where = read.positions
-    zone = settings.hat.timezone
-    sentence = wrong_zone(where.time_ms, where.lon, where.lat, zone, settings.source.mapping)
-    if (sentence := sentence or wrong_offset(read.offsets, zone)) is not None:
-        yield sentence
-    sentence = plate_warning(where.time_ms.size, where.plates, int(np.ptp(where.time_ms)), plate_field)
-    if sentence is not None:
-        yield sentence
-    if (sentence := shared_plate_warning(where.plate, where.time_ms, where.lon, where.lat)) is not None:
-        yield sentence
+    yield from warnings_of(read.beginning, settings)

@@ -1,59 +1,86 @@
-"""A first look at what will be read: a feed that is mostly refused stops the run before anything is charged, and says
-what would help.
+"""What is looked at beside a run: is a feed mostly refused, does it lie in the zone that is configured, are its plates
+vehicles'? Before a file is charged, once as a refusal; while a live feed goes on, once as a line of the log.
 
-No value of a speed decides: a ping that is refused for its speed alone counts as one that is read. So whether a run
-begins is the same for neighbours.
+All of it is public: how many pings are refused and why, and where and when plates pinged. No value of a speed decides:
+a ping that is refused for its speed alone counts as one that is read. Whether a run begins is so
+the same for neighbours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from udp_stream.adapters.logs import WARNING, say
 from udp_stream.adapters.schemes import Source, open_sources, scheme_of
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
 from udp_stream.cli.report import console
-from udp_stream.cli.wrong_zone import on_land, wrong_offset, wrong_zone
 from udp_stream.errors import UsageError
-from udp_stream.pings.advice import Refused, advise
-from udp_stream.pings.decode import PingDecoder, PingFormat, Pings, Reason, Refusal, originals
-from udp_stream.pings.found_plate import VEHICLE_ID, may_be_one_poll, plate_warning, shared_plate_warning
+from udp_stream.pings.advice import OF_A_SPEED, OF_THE_CLOCK, Refused, advise
+from udp_stream.pings.decode import PingDecoder, PingFormat, Pings, Refusal, originals
+from udp_stream.pings.found import plate_warning
 from udp_stream.pings.json import FeedForm
-from udp_stream.pings.time_offsets import SaidOffset, said_offsets
 from udp_stream.release.summary import Summary
+from udp_stream.windows.source import ReadResult
 
-OF_A_SPEED = (Reason.SPEED_NOT_FINITE, Reason.SPEED_NEGATIVE, Reason.SPEED_ABOVE_LIMIT)
-"""Reasons that look at the value of a speed: docs/pings.md."""
-
-OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE)
-"""Reasons that are not in a message."""
-
-LOOKED_AT = 4096
-"""Messages of a file, or somewhat more."""
-
-JOINED_MESSAGES, JOINED_BYTES = 200_000, 2**28
-"""Of a frame that pairs of pings are looked for in."""
-
-SAMPLE_MAX = 200
-"""Refused messages that are kept for advice."""
+LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
+"""Messages of a file; refused messages that are kept; messages and bytes that pairs of pings are looked for in."""
 
 SHARE_WORTH_ADVICE = 0.05
 """Of all pings: fewer refusals of one kind are faults of the feed, and no wrong setting."""
 
 
-class Doubt(str):
-    """A sentence that asks: what it is about may be right, which cannot be told from here."""
+def zone_of(lon: float, lat: float) -> str:
+    """The IANA zone of a place.
 
-    __slots__ = ()
+    >>> zone_of(72.83, 21.19), zone_of(30.27, -97.74)
+    ('Asia/Kolkata', 'Etc/UTC')
+    """
+    from tzfpy import get_tz  # 3 MB of boundaries: only where it is asked
+
+    return (str(get_tz(lon, lat)) if abs(lon) <= 180 and abs(lat) <= 90 else "") or "Etc/UTC"
 
 
-Warn = Callable[[str], None]
-"""Takes a sentence about a setting that is likely wrong."""
+def is_sea(zone: str) -> bool:
+    """Whether a zone is none of any land: no city has it.
+
+    >>> is_sea(zone_of(21.19, 72.83)), is_sea("Asia/Kolkata")
+    (True, False)
+    """
+    return zone.startswith("Etc/")
+
+
+def zone_offset_minutes(zone: str, at_ms: int) -> int:
+    """How far a zone is ahead of UTC at a time.
+
+    >>> zone_offset_minutes("Asia/Kolkata", 1706159153000)
+    330
+    """
+    moment = datetime.fromtimestamp(at_ms / 1000, ZoneInfo(zone))
+    return (moment.utcoffset() or timedelta(0)) // timedelta(minutes=1)
+
+
+def zone_warning(pings: Pings, zone: str) -> str | None:
+    """A sentence if clocks in this zone do not show the hour of the place where these pings lie; None if they do."""
+    middle_ms, place = int(np.median(pings.time_ms)), zone_of(float(np.median(pings.lon)), float(np.median(pings.lat)))
+    if is_sea(place):
+        return "the pings lie at sea: are longitude and latitude exchanged in [source]?"
+    if zone_offset_minutes(place, middle_ms) == zone_offset_minutes(zone, middle_ms):
+        return None
+    return f"hat.timezone is {zone!r}, and the pings lie in {place!r}: slots would go by another city's clock"
+
+
+def warnings_of(pings: Pings, settings: Settings, plate_field: str = "source.plate") -> list[str]:
+    """What is likely to be set wrongly: the zone, the plate."""
+    found = (zone_warning(pings, settings.hat.timezone), plate_warning(pings, plate_field)) if len(pings) else ()
+    return [sentence for sentence in found if sentence is not None]
 
 
 def print_warning(sentence: str) -> None:
@@ -61,7 +88,9 @@ def print_warning(sentence: str) -> None:
     console().print(f"warning: {sentence}", markup=False, soft_wrap=True)
 
 
-def require_readable_pings(names: Sequence[str], settings: Settings, warn: Warn = print_warning) -> None:
+def require_readable_pings(
+    names: Sequence[str], settings: Settings, warn: Callable[[str], None] = print_warning
+) -> None:
     """UsageError if of the beginning of a file more is refused than accepted, if nothing can be read of it, or if none
     has a ping; of GTFS-realtime files that stand together, of all of them. What is no file on disk is left alone."""
     on_disk, has_some = [name for name in names if is_on_disk(name)], False
@@ -77,14 +106,12 @@ def require_readable_pings(names: Sequence[str], settings: Settings, warn: Warn 
                 else:
                     is_whole = True
             except UsageError:
-                if not first:
+                if not first:  # else the run says it, after what comes before the damage
                     raise
-                # the run says it, after what comes before the damage
         has_some = has_some or bool(first)
-        _require_mostly_read(name, first, source.format, settings, warn, is_whole=is_whole)
+        _require_mostly_read(name, first, source.format, settings, warn, is_whole)
     if not has_some and names and len(on_disk) == len(names):
-        has_none = "the file has none" if len(names) == 1 else "the files have none"
-        raise UsageError(f"{', '.join(names[:3])}: expected pings, and {has_none}")
+        raise UsageError(f"{', '.join(names[:3])}: expected pings, and found none")
 
 
 def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[bytes]]:
@@ -96,7 +123,7 @@ def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[by
     for first in frames:
         if not is_on_disk(name) and scheme_of(name) is None:
             shown = "standard input" if name == "-" else name
-            _require_mostly_read(shown, first, source.format, settings, print_warning)
+            _require_mostly_read(shown, first, source.format, settings, print_warning, False)
         yield first
         break
     yield from frames
@@ -130,63 +157,30 @@ def is_on_disk(name: str) -> bool:
     return name != "-" and scheme_of(name) is None and Path(name).is_file()
 
 
-class _Looked(NamedTuple):
-    """Where plates are from; and whether what was looked at may be all of one poll."""
-
-    plate_field: str
-    may_be_poll: bool
-
-
 def _require_mostly_read(
     name: str,
     messages: Sequence[bytes],
     ping_format: PingFormat,
     settings: Settings,
-    warn: Warn,
-    *,
-    is_whole: bool = False,
+    warn: Callable[[str], None],
+    is_whole: bool,
 ) -> None:
     pings, refusals = PingDecoder(settings.ping_rules, ping_format).decode(messages)
     refused = [one for one in refusals if one.reason not in OF_A_SPEED]
     read = len(pings) + len(refusals) - len(refused)
     if len(refused) <= read:
-        offsets = said_offsets(messages, pings, settings.source.mapping, ping_format)
-        looked = _Looked(VEHICLE_ID, True) if not ping_format.is_json else _Looked("source.plate", is_whole)
-        for sentence in _warnings(pings, offsets, settings, looked) if len(pings) else ():
-            warn(sentence)
+        for sentence in warnings_of(pings, settings, "source.plate" if ping_format.is_json else "vehicle.id"):
+            warn(sentence if is_whole or not ping_format.is_json else str(sentence))
         return
-    reason = max(Reason, key=lambda reason: sum(one.reason == reason for one in refused))
-    commonest = sum(one.reason == reason for one in refused)
     sample = refused[:SAMPLE_MAX]
-    pieces = originals(messages, sample, ping_format)
-    advice = advise(
-        [Refused(refusal, piece) for refusal, piece in zip(sample, pieces, strict=True)],
-        FeedForm(settings.source.mapping, ping_format),
-        settings.pings.box,
-        on_land,
+    pieces = zip(sample, originals(messages, sample, ping_format), strict=True)
+    said = advise(
+        [Refused(refusal, piece) for refusal, piece in pieces], FeedForm(settings.source.mapping, ping_format)
     )
-    accepted = "No ping was" if not read else f"Only {counted(read, 'ping')} {'was' if read == 1 else 'were'}"
     raise UsageError(
-        f"{name}: {accepted} accepted of its beginning: {commonest:,} of {read + len(refused):,} pings "
-        f"were refused as {reason}. Nothing of it was charged or released.{_lines(advice)}"
+        f"{name}: {len(refused):,} of {counted(read + len(refused), 'ping')} of its beginning refused; nothing was "
+        "charged or released" + "".join(f"\n  {sentence}" for sentence in said)
     )
-
-
-def _warnings(pings: Pings, offsets: Sequence[SaidOffset], settings: Settings, looked: _Looked) -> Iterator[str]:
-    """From what is public: places, times, and how many plates there are."""
-    zone = settings.hat.timezone
-    if sentence := wrong_zone(pings.time_ms, pings.lon, pings.lat, zone, settings.source.mapping):
-        yield sentence
-    elif sentence := wrong_offset(offsets, zone):
-        yield Doubt(sentence)
-    if sentence := plate_warning(len(pings), len(pings.plates), int(np.ptp(pings.time_ms)), looked.plate_field):
-        yield Doubt(sentence) if looked.may_be_poll and may_be_one_poll(pings.time_ms) else sentence
-    if sentence := shared_plate_warning(pings.plate, pings.time_ms, pings.lon, pings.lat):
-        yield sentence
-
-
-def _lines(advice: Sequence[str]) -> str:
-    return "".join(f"\n  {sentence}" for sentence in advice)
 
 
 class RefusedSample:
@@ -205,12 +199,97 @@ class RefusedSample:
             self._reject(message, refusal)
 
     def advice(self, summary: Summary, settings: Settings) -> list[str]:
-        """What would help against the kinds of refusals that are more than a feed's own faults."""
+        """The kinds of refusals that are more than a feed's own faults."""
         least = SHARE_WORTH_ADVICE * (summary.pings + summary.refused.total())
         many = [one for one in self._kept if summary.refused[one.refusal.reason] > least]
-        return [f"refused: {sentence}" for sentence in advise(many, settings.source.form, settings.pings.box, on_land)]
+        return [f"refused: {sentence}" for sentence in advise(many, settings.source.form)]
 
     def print_advice(self, summary: Summary, settings: Settings) -> None:
         """The same, for people."""
         for sentence in self.advice(summary, settings):
             console().print(sentence, markup=False, soft_wrap=True)
+
+
+def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
+    say(text, event, figures, WARNING)
+
+
+class FeedWatch:
+    """The same of a feed that goes on, each sentence once, in the log: mostly refused, zone, plates.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.pings.decode import Reason
+    >>> from udp_stream.windows.source import Refused as ReadRefused
+    >>> watch = FeedWatch(Settings(), lambda text, event, _: print(f"{event}: {text}"))
+    >>> page = b"<html>"
+    >>> watch.look([page], ReadResult([], [ReadRefused(0, Refusal(0, -1, Reason.NOT_JSON, "$"), page)], 1, 0))
+    >>> watch.end()
+    refused: 1 of 1 ping refused: not_json at $: found XML or HTML
+    >>> watch.accepted_nothing
+    True
+    """
+
+    REFUSALS_MIN, WINDOW, PINGS_MIN, BYTES_MAX, SPAN_MS = 10, 4096, 4096, 2**24, 600_000
+    """Refusals before something is said; pings after which those before count half, so that a feed that changes after
+    months is noticed; pings that tell zone and plates, kept for so many bytes, and the time that they must span: a
+    vehicle pings more than once in ten minutes."""
+
+    def __init__(self, settings: Settings, warn: Callable[[str, str, Mapping[str, object]], None] = _warn) -> None:
+        """Nothing was read yet."""
+        self._settings, self._warn = settings, warn
+        self._sample: list[Refused] = []
+        self._refused: Counter[str] = Counter()
+        self._accepted = 0
+        self._total: Counter[bool] = Counter()  # by whether it was accepted
+        self._is_mostly_refused = False
+        self._beginning: list[bytes] | None = []
+        self._bytes = self._pings = 0
+        self._newest_ms: int | None = None
+
+    def look(self, messages: Sequence[bytes], read: ReadResult) -> None:
+        """Look at what became of a batch of messages; those that were read before are not in `read`."""
+        if not read.messages:
+            return
+        refused = [one for one in read.refused if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
+        accepted = read.pings + len(read.refused) - len(refused)
+        self._total.update({True: accepted, False: len(refused)})
+        self._accepted += accepted
+        self._refused.update(str(one.refusal.reason) for one in refused)
+        self._sample = [*self._sample, *(Refused(one.refusal, one.original) for one in refused)][-SAMPLE_MAX:]
+        self._judge(self.REFUSALS_MIN)
+        if self._accepted + self._refused.total() >= self.WINDOW:
+            self._accepted //= 2
+            self._refused = Counter({reason: count // 2 for reason, count in self._refused.items()})
+        if read.pings and self._beginning is not None:
+            self._newest_ms = self._newest_ms or read.newest_ms
+            self._beginning += messages
+            self._bytes, self._pings = self._bytes + sum(map(len, messages)), self._pings + read.pings
+            span_ms = (read.newest_ms or 0) - (self._newest_ms or 0)
+            if self._bytes > self.BYTES_MAX or (self._pings >= self.PINGS_MIN and span_ms >= self.SPAN_MS):
+                self._judge_beginning()
+
+    def end(self) -> None:
+        """Nothing comes any more: say also what rests on few pings."""
+        self._judge(1)
+        self._judge_beginning()
+
+    @property
+    def accepted_nothing(self) -> bool:
+        """Whether something was refused, and all of it, for what its messages are."""
+        return self._total[False] > 0 and self._total[True] == 0
+
+    def _judge(self, least: int) -> None:
+        refused, was = self._refused.total(), self._is_mostly_refused
+        self._is_mostly_refused = refused > self._accepted and refused >= least
+        if self._is_mostly_refused and not was:
+            said = "; ".join(advise(self._sample, self._settings.source.form))
+            text = f"{refused:,} of {counted(refused + self._accepted, 'ping')} refused: {said}"
+            self._warn(text, "refused", {"refused": dict(self._refused), "accepted": self._accepted})
+
+    def _judge_beginning(self) -> None:
+        if not self._beginning:
+            return
+        pings, _ = self._settings.decoder.decode(self._beginning)
+        self._beginning = None
+        for sentence in warnings_of(pings, self._settings):
+            self._warn(sentence, "feed", {})

@@ -11,19 +11,15 @@ from udp_stream.cli.report import from_before, worth
 from udp_stream.release.summary import Summary
 
 
-def print_json_summary(
-    summary: Summary, settings: Settings, said: Sequence[str] = (), last: Sequence[str] = ()
-) -> None:
+def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str] = ()) -> None:
     """One line on standard error, where the summary for people goes; also with --quiet, as it was asked for.
 
-    `said` are further sentences of the run, put before those of the summary, and `last` those behind.
+    `said` are further sentences of the run, put before those of the summary.
     """
-    print(json.dumps(summary_facts(summary, settings, said, last), ensure_ascii=False), file=sys.stderr, flush=True)
+    print(json.dumps(summary_facts(summary, settings, said), ensure_ascii=False), file=sys.stderr, flush=True)
 
 
-def summary_facts(
-    summary: Summary, settings: Settings, said: Sequence[str] = (), last: Sequence[str] = ()
-) -> dict[str, object]:
+def summary_facts(summary: Summary, settings: Settings, said: Sequence[str] = ()) -> dict[str, object]:
     """The object: counts, shares from 0 to 1, km/h; null where there is no mean to expect an error of.
 
     >>> facts = summary_facts(Summary(pings=5, repeats=1, pings_released=3), Settings())
@@ -49,7 +45,7 @@ def summary_facts(
         "mean_share": summary.share(summary.pings_of_means),
         "expected_error_kmh": summary.expected_error / summary.pings_of_means if summary.pings_of_means else None,
         "estimates": _estimates(summary),
-        "said": [*said, *([before] if before else []), *worth(summary, settings), *last],
+        "said": [*said, *([before] if before else []), *worth(summary, settings)],
     }
 
 

@@ -74,7 +74,7 @@ class ReadResult:
 
 
 Look = Callable[[Sequence[bytes], ReadResult], None]
-"""Is given messages and what became of them, before a slot that they close is released: `cli/feed_watch.py`."""
+"""Is given messages and what became of them, before a slot that they close is released: `cli/first_look.py`."""
 
 
 @dataclass(frozen=True, slots=True)

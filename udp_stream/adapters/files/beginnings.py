@@ -27,16 +27,15 @@ def text_of(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
     b'{}[]'
     >>> list(text_of("bus.csv", iter([b"PK", b"\\x03\\x04"])))
     Traceback (most recent call last):
-    udp_stream.errors.UsageError: bus.csv is a zip archive or a spreadsheet (.xlsx), which is not read: unpack it, or...
+    udp_stream.errors.UsageError: bus.csv: expected text in UTF-8, found a zip archive or a spreadsheet (.x...
     """
     start = b""
     for block in blocks:
         start += block
         if len(start) >= KIND_BYTES:
             break
-    title, name = ("standard input", "FILE") if path == "-" else (path, path)
-    if (kind := other_kind(start, name)) is not None:
-        raise UsageError(f"{title} is {kind}")
+    if (kind := other_kind(start)) is not None:
+        raise UsageError(f"{'standard input' if path == '-' else path}: expected text in UTF-8, found {kind}")
     yield start.removeprefix(BYTE_ORDER_MARK)
     yield from blocks
 

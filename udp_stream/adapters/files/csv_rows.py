@@ -31,8 +31,7 @@ import msgspec
 
 from udp_stream.adapters.files.json_rows import Cell, Template, nested
 from udp_stream.errors import UsageError
-from udp_stream.pings.found_fields import shown_names
-from udp_stream.pings.found_times import found_time_form
+from udp_stream.pings.found import found_time_form, shown_names
 from udp_stream.pings.json import FIELDS, FeedMapping, Path, steps_of
 from udp_stream.pings.other_kinds import odd_text
 from udp_stream.pings.times import number_of
@@ -110,8 +109,8 @@ def _columns(path: str, line: bytes, mapping: FeedMapping) -> _Columns:
             return _Columns(delimiter, len(header), fields)
         if not missing or len(absent) < len(missing):
             missing = absent
-    if (kind := odd_text(line, path)) is not None:
-        raise UsageError(f"{path} is {kind}")
+    if (kind := odd_text(line)) is not None:
+        raise UsageError(f"{path}: expected text in UTF-8, found {kind}")
     raise UsageError(f"{path}: expected a CSV header with {', '.join(missing)}{_found_in(line, mapping)}")
 
 

@@ -27,10 +27,11 @@ from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.adapters.text import counted
-from udp_stream.cli.first_look import Doubt, is_on_disk, joined, require_readable_pings
+from udp_stream.cli.first_look import is_on_disk, joined, require_readable_pings
 from udp_stream.cli.named_recordings import named, require_savable
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decode import PingDecoder, PingFormat
+from udp_stream.pings.found import Doubt
 from udp_stream.pings.speed_unit import FITS_NONE, PAIRS_MIN, unit_evidence
 from udp_stream.units import KMH_PER_UNIT
 
@@ -140,8 +141,8 @@ def _topics(settings: Settings) -> str:
         from streams.group import require_rights
         from streams.topics import differences
     found = differences(settings.kafka)
-    if found:
-        raise ConfigError("; ".join(found))
+    if wrong := [sentence for sentence in found if not isinstance(sentence, Doubt)]:
+        raise ConfigError("; ".join(wrong))
     require_rights(settings.kafka)
     return f"as they should be at {settings.kafka.bootstrap}"
 

@@ -15,13 +15,12 @@ from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.records_out import records_out, require_form
 from udp_stream.adapters.schemes import Source, open_sources
 from udp_stream.adapters.settings import Settings
-from udp_stream.cli.first_look import RefusedSample, looked_at, print_warning, require_readable_pings
+from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable_pings
 from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, require_lines, used_files
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.query_results import require_queries
-from udp_stream.cli.report import SOFTWARE, console, print_summary, troubles
+from udp_stream.cli.report import SOFTWARE, print_summary, troubles
 from udp_stream.cli.summary_json import print_json_summary
-from udp_stream.cli.wrong_unit import unchecked_unit, wrong_unit
 from udp_stream.errors import UsageError
 from udp_stream.release.query_record import QueryResult
 from udp_stream.release.record import Release
@@ -50,8 +49,6 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             for name, source in open_sources(arguments.files, settings.speed.unit, progress.of, said.append, form=form)
         ]
         require_readable_pings(arguments.files, settings)
-        if (sentence := wrong_unit(settings)) is not None:
-            print_warning(sentence)
         for name in (arguments.out, arguments.smoothed):
             require_form(name or "-")
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
@@ -84,8 +81,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             if runtime.summary.messages or arguments.json:
                 _summarize(runtime.summary, settings, said, refused, as_json=arguments.json)
             raise
-        unchecked = unchecked_unit(settings, sources) if runtime.summary.pings else None
-        _summarize(runtime.summary, settings, said, refused, unchecked, as_json=arguments.json)
+        _summarize(runtime.summary, settings, said, refused, as_json=arguments.json)
         if not runtime.summary.pings:
             raise UsageError("no ping was accepted")
 
@@ -95,20 +91,16 @@ def _summarize(
     settings: Settings,
     said: Sequence[str],
     refused: RefusedSample,
-    unchecked: str | None = None,
     *,
     as_json: bool,
 ) -> None:
-    """On standard error: numbers, what went wrong, what would help, and what was not checked."""
-    at_the_end = [] if unchecked is None else [unchecked]
+    """On standard error: numbers, what went wrong, what would help."""
     if as_json:
         advice = refused.advice(summary, settings)
-        print_json_summary(summary, settings, [*said, *troubles(summary), *advice], at_the_end)
+        print_json_summary(summary, settings, [*said, *troubles(summary), *advice])
         return
     print_summary(summary, settings, said)
     refused.print_advice(summary, settings)
-    for sentence in at_the_end:
-        console().print(sentence, markup=False, soft_wrap=True)
 
 
 def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:

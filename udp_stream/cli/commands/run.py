@@ -25,8 +25,7 @@ from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.spoken_log import SpokenLog
 from udp_stream.adapters.text import counted
 from udp_stream.cli.appended import appended, appended_records, require_appendable
-from udp_stream.cli.feed_watch import FeedWatch
-from udp_stream.cli.first_look import require_readable_pings
+from udp_stream.cli.first_look import FeedWatch, require_readable_pings
 from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.cli.outputs import PRIVATE, require_distinct, require_lines, used_files
 from udp_stream.cli.query_results import require_queries

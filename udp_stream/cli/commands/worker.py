@@ -6,7 +6,7 @@ import argparse
 
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.settings import Settings
-from udp_stream.cli.feed_watch import FeedWatch
+from udp_stream.cli.first_look import FeedWatch
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import needs
 

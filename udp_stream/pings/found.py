@@ -1,0 +1,462 @@
+"""Where a feed that is not known has the fields of a ping: told from a sample of its records, by names and by formats.
+
+It is a proposal for a person to check: nothing is charged or released. Of values nothing leaves this file but the kind;
+of names, only those that can be no plate.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from unicodedata import normalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.pings.decode import Pings
+from udp_stream.pings.json import FIELDS, FeedMapping, Path, first_element, mapping_of, steps_of
+from udp_stream.pings.times import EPOCHS, ISO, NO_OFFSET, UNREADABLE, TimeValue, as_float, number_of, read_times
+
+Value = str | int | float | bool | None
+"""A value of JSON that is no object and no array."""
+
+Record = Mapping[Path, Value]
+"""A record, flat: the values at its paths."""
+
+SHARE_MIN = 0.9
+"""Of a path's values, how many must be what the field is."""
+
+_DEPTH_MAX, _ELEMENTS_MAX, _FIELDS_MAX, NAMES_MAX = 8, 16, 200, 12
+_WORD = re.compile(r"[^\W\d][\w ./()°%-]{0,39}")
+"""A name that may be shown, if it has no two digits, and a small letter where it has one: else it may be a plate."""
+
+
+def flat(value: object) -> Record | None:
+    """An object or array of JSON as a flat record; None for anything else.
+
+    >>> flat({"vehicle": {"id": "A1"}, "at": [72.8, 21.1], "stops": [{"id": 1}]})
+    {('vehicle', 'id'): 'A1', ('at', 0): 72.8, ('at', 1): 21.1, ('stops', 0, 'id'): 1}
+    """
+    found: dict[Path, Value] = {}
+    if isinstance(value, dict | list):
+        _flatten(value, (), found)
+    return found if isinstance(value, dict | list) else None
+
+
+def _flatten(value: object, path: Path, found: dict[Path, Value]) -> None:
+    if len(path) > _DEPTH_MAX or len(found) >= _FIELDS_MAX:
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _flatten(inner, (*path, str(key)), found)
+    elif isinstance(value, list):
+        for at, inner in enumerate(value[:_ELEMENTS_MAX]):
+            _flatten(inner, (*path, at), found)
+    elif path and isinstance(value, str | int | float | None):
+        found[path] = value
+
+
+def values_by_path(records: Sequence[Record]) -> dict[Path, list[Value]]:
+    """The values of every path that at least half of the records have; without nulls, and what no path can name.
+
+    >>> values_by_path([{("id",): 1, ("x",): None}, {("id",): 2, ("a.b",): 3}, {("id",): 3}])
+    {('id',): [1, 2, 3]}
+    """
+    found: defaultdict[Path, list[Value]] = defaultdict(list)
+    for record in records:
+        for path, value in record.items():
+            if value is not None:
+                found[path].append(value)
+    return {path: values for path, values in found.items() if 2 * len(values) >= len(records) and _has_name(path)}
+
+
+def _has_name(path: Path) -> bool:
+    """Whether `[source]` can name it: no key of it has a dot in it, or is of digits alone."""
+    try:
+        return steps_of(dotted(path)) == path
+    except ValueError:
+        return False
+
+
+def dotted(path: Path) -> str:
+    """A path as `[source]` has it.
+
+    >>> dotted(("location", "coordinates", 0))
+    'location.coordinates.0'
+    """
+    return ".".join(map(str, path))
+
+
+def is_shown(path: Path) -> bool:
+    """Whether a path may be shown: no key of it may be a plate.
+
+    >>> is_shown(("vehicle", "id")), is_shown(("GJ05BX1916", "speed")), is_shown(("at", 0))
+    (True, False, True)
+    """
+    return all(isinstance(step, int) or _is_word(step) for step in path)
+
+
+def _is_word(name: str) -> bool:
+    digits = sum(map(str.isdigit, name))
+    return _WORD.fullmatch(name) is not None and digits <= any(map(str.islower, name))
+
+
+def shown_names(paths: Iterable[Path]) -> str:
+    """The paths that may be shown, in one clause; of the elements of an array, the first.
+
+    >>> shown_names([("vehicle", "id"), ("A1", "B2C3D4"), ("at", 0, "x"), ("at", 1, "x"), ("speed",)])
+    'vehicle.id, at.0.x, speed'
+    """
+    names = [dotted(path) for path in paths if is_shown(path) and not first_element(path)]
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
+"""2000 to 2099: what a ping's time may be."""
+
+_DATES = (
+    *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y-%m-%d", "%Y%m%d", "%Y.%m.%d"),
+    *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%b %d %Y", "%a, %d %b %Y"),
+)
+_CLOCKS = ("%H:%M:%S", "%H:%M:%S.%f", "%H:%M", "%I:%M:%S %p", "%I:%M %p", "%H%M%S", "%H.%M.%S")
+_PATTERNS = (
+    *(f"{date}{joint}{clock}" for date in _DATES for joint in (" ", "T", ", ", "", "-") for clock in _CLOCKS),
+    *(f"{clock}{joint}{date}" for date in _DATES for joint in (" ", ", ") for clock in _CLOCKS),
+)
+_COUNT_MIN = 1e8
+"""Seconds since 1970: what is less is no time of our days."""
+
+_TIMES_MAX = 200
+"""Times that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeForm:
+    """A format that reads nearly all of a sample. `has_offset`: times say how far they are from UTC.
+
+    `span_ms` is from the first to the last of them, read as UTC where they do not say. `month_first`: the same
+    format with day and month exchanged, where it reads them over the same span; else "".
+
+    >>> found_time_form(["25.01.2024 10:35:00", "26.01.2024 09:00:00"])
+    TimeForm(time_format='%d.%m.%Y %H:%M:%S', has_offset=False, span_ms=80700000, month_first='')
+    """
+
+    time_format: str
+    has_offset: bool
+    span_ms: int
+    month_first: str = ""
+
+
+def found_time_form(values: Sequence[Value]) -> TimeForm | None:
+    """The format of these times; None if they are none. Of several formats, the one that gives the shortest span: a
+    recording is of few days. If that does not tell, the day is first.
+
+    >>> found_time_form(["soon"]) is None, found_time_form([1706159153000]).time_format
+    (True, 'epoch_ms')
+    """
+    values = values[:: -(-len(values) // _TIMES_MAX) or 1]  # from all over the sample
+    times: list[TimeValue] = [value for value in values if isinstance(value, str | int | float) and value is not True]
+    if not times or len(times) < SHARE_MIN * len(values):
+        return None
+    numbers = [number_of(value) if isinstance(value, str) else as_float(value) for value in times]
+    if sum(number is not None and number > _COUNT_MIN for number in numbers) >= SHARE_MIN * len(times):
+        forms = [form for one in EPOCHS if (form := _form(times, one)) is not None]
+        if forms:
+            return forms[0]
+    if sum(isinstance(value, str) for value in times) < SHARE_MIN * len(times):
+        return None
+    if (iso := _form(times, ISO)) is not None:
+        return iso
+    example = next(value for value in times if isinstance(value, str))
+    forms = [form for pattern in _patterns(example) if (form := _form(times, pattern)) is not None]
+    best = min(forms, key=lambda form: form.span_ms, default=None)
+    if best is None:
+        return None
+    exchanged = re.sub("%d(.)%m", r"%m\1%d", best.time_format)
+    same = {form.time_format for form in forms if form.span_ms == best.span_ms} - {best.time_format}
+    return TimeForm(best.time_format, best.has_offset, best.span_ms, exchanged if exchanged in same else "")
+
+
+def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
+    time_ms, status = read_times(times, time_format, UTC)
+    good = (status != UNREADABLE) & (time_ms >= EARLIEST_MS) & (time_ms < LATEST_MS)
+    if good.sum() < SHARE_MIN * len(times):
+        return None
+    says = time_format in EPOCHS or (read_times(times, time_format, None)[1][good] != NO_OFFSET).mean() >= SHARE_MIN
+    return TimeForm(time_format, bool(says), int(np.ptp(time_ms[good])))
+
+
+def _patterns(example: str) -> list[str]:
+    """Patterns that the example's look allows: digits stand where digits can stand, words where words can."""
+    readings = [("", example)]  # as it is, too: what looks like an offset may be a year, as in 10:35 25-01-2024
+    if match := re.search(r"( ?)[+-][0-9]{2}:?[0-9]{2}$", example):
+        readings.append((f"{match[1]}%z", example[: match.start()]))
+    elif example.endswith("Z"):
+        readings = [("%z", example[:-1])]
+    stand_in = {pattern: re.sub("%[bBap]", "a", pattern) for pattern in _PATTERNS}
+    looks = {pattern: _look(re.sub("%.", "0", text)) for pattern, text in stand_in.items()}
+    return [f"{pattern}{tail}" for tail, rest in readings for pattern in _PATTERNS if looks[pattern] == _look(rest)]
+
+
+def _look(text: str) -> str:
+    """A text with each run of digits as one, and each run of letters as one."""
+    return re.sub(r"[^\W0-9_]+", "a", re.sub("[0-9]+", "0", text))
+
+
+def offset_minutes(text: Value) -> int | None:
+    """Minutes ahead of UTC that a text of a time says; 0 for Z, None if it says nothing.
+
+    >>> offset_minutes("2024-01-25T10:35:00+05:30"), offset_minutes("2024-01-25T10:35:00Z"), offset_minutes("10:35")
+    (330, 0, None)
+    """
+    if not isinstance(text, str):
+        return None
+    if re.search("[0-9][Zz]$", text):
+        return 0
+    match = re.search(r"[0-9. ]([+-])([0-9]{2}):?([0-9]{2})$", text)
+    if match is None or len(text) < len("2024-01-25T10:35+05:30"):
+        return None
+    minutes = int(match[2]) * 60 + int(match[3])
+    return None if minutes > 14 * 60 else -minutes if match[1] == "-" else minutes  # more than 14 hours: a year
+
+
+PINGS_JUDGED_MIN, PLATES_PER_PING, SNAPSHOT_MS, POLL_MS = 50, 0.9, 60_000, 180_000
+"""Fewer pings say nothing of a plate; more plates for each ping look like ids of messages, unless all are of a minute.
+They may be a poll's if the middle half of the times lies within three (43 s in one of 1,708 of Delhi's buses)."""
+
+SHARE_OF_ONE_PLATE, TIMES_MEDIAN, FAR_KM, FAR_SHARE = 0.1, 10, 5.0, 0.001
+"""One of ten plates or more with a tenth of all pings and ten times the median's is a word for a missing plate (the
+busiest bus of five recorded days had 3.4 times the median's). One second in two places 5 km apart is no vehicle's."""
+
+
+class Doubt(str):
+    """A sentence of what may be right: one poll looks so, too."""
+
+    __slots__ = ()
+
+
+def plate_warning(pings: Pings, field: str = "source.plate") -> str | None:
+    """A sentence if the plate looks like a message's id, a route's, or a word for a missing one; None if it may be a
+    vehicle's. A budget is a plate's: with an id of each message in its place, the promise for a vehicle is void.
+    """
+    plate, time_ms = pings.plate.astype(np.int64), pings.time_ms
+    if plate.size < PINGS_JUDGED_MIN:
+        return None
+    of_each = np.bincount(plate)
+    of_each = of_each[of_each > 0]
+    quarter, three = np.quantile(time_ms, (0.25, 0.75))
+    what = f"{plate.size:,} pings of {of_each.size:,} plates"
+    if of_each.size > PLATES_PER_PING * plate.size and np.ptp(time_ms) > SNAPSHOT_MS:
+        sentence = f"{what}: is {field} the vehicle's, and not the message's? (One poll alone looks so, too.)"
+        return Doubt(sentence) if three - quarter <= POLL_MS else sentence
+    most, median = int(of_each.max()), float(np.median(of_each))
+    if of_each.size >= 10 and most >= max(SHARE_OF_ONE_PLATE * plate.size, TIMES_MEDIAN * median):
+        return f"{what}, and {most:,} are of one: is it a word for a missing plate? Who shares a plate shares a budget"
+    far = _in_two_places(plate, time_ms, pings.lon, pings.lat)
+    if far >= max(10, FAR_SHARE * plate.size):
+        return f"{what}, and {far:,} are far from another of their plate and second: is {field} a route's?"
+    return None
+
+
+def _in_two_places(
+    plate: NDArray[np.int64], time_ms: NDArray[np.int64], lon: NDArray[np.float64], lat: NDArray[np.float64]
+) -> int:
+    order = np.lexsort((time_ms, plate))
+    together = (np.diff(plate[order]) == 0) & (np.diff(time_ms[order] // 1000) == 0)
+    north, east = np.diff(lat[order]) * 111.2, np.diff(lon[order]) * 111.2 * np.cos(np.radians(lat[order][1:]))
+    return int((together & (np.hypot(north, east) >= FAR_KM)).sum())
+
+
+Names = tuple[str, ...]
+
+_PLATES: Names = (
+    *("licenseplate", "licenceplate", "platenumber", "plate", "registrationnumber", "registration", "regno"),
+    *("vehicleregistration", "vehicleid", "vehiclevehicleid", "busid", "vehiclenumber", "busnumber", "vehicleno"),
+    *("busno", "vehicleref", "vehiclecode", "vehicle", "bus", "ordem", "veh", "unitid", "fleetnumber", "vehiclelabel"),
+    *("kennzeichen", "fahrzeugnummer", "fahrzeugid", "fahrzeug", "wagennummer", "wagen"),
+    *("immatriculation", "plaque", "vehicule", "matricula", "patente", "placa", "vehiculo", "veiculo", "prefixo"),
+    *("label", "deviceid", "device", "trackerid", "imei", "id", "0"),
+)
+_TIMES: Names = (
+    *("observationdatetime", "observedat", "recordedattime", "recordedat", "gpstime", "gpstimestamp", "fixtime"),
+    *("timestamp", "datetime", "locationtime", "lastlocationupdatetime", "positiontime", "time", "tst", "datahora"),
+    *("zeitstempel", "zeitpunkt", "datumzeit", "zeit", "uhrzeit", "horodatage", "dateheure", "fechahora", "fecha"),
+    *("hora", "heure", "datum", "ts", "date", "updatedat", "lastupdated", "lastupdate", "t", "1"),
+)
+_LONGITUDES: Names = (
+    *("longitude", "lon", "lng", "long", "coordinates0", "x", "geolon", "geolng"),
+    *("longitud", "laengengrad", "langengrad", "laenge", "lange"),
+)
+_LATITUDES: Names = ("latitude", "lat", "coordinates1", "y", "geolat", "latitud", "breitengrad", "breite")
+_SPEEDS: Names = (
+    *("speed", "speedkmh", "speedkmhr", "speedkph", "speedmps", "speedms", "speedmph", "velocity", "vehiclespeed"),
+    *("gpsspeed", "velocidade", "spd", "geschwindigkeit", "vitesse", "velocidad", "tempo", "v", "kmh", "vkmh", "mph"),
+)
+_NEVER = re.compile(r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b")
+_NO_PLATE = re.compile(r"trip|route|stop|\bline|driver|block|direction|shape|agency")
+"""Words that no name of the field has; searched in names whose words stand apart."""
+
+_UNITS = (
+    *(("kmh", r"km/?_?-?h|kph|kmhr|kmph"), ("mph", r"mph|mi/?h"), ("knots", r"knot|(\b|_|speed|velocity)(kn|kts?)$")),
+    *(("fps", r"fps|f(ee)?t/?s|feet"), ("cms", r"cm/?p?_?s"), ("mps", r"m/s|mps|meterspersecond|_ms$")),
+)
+"""Units that names say; not all of them are in `KMH_PER_UNIT`."""
+
+
+def unit_of_name(name: str) -> str | None:
+    """The unit that the name of a field of speeds says, by the last step of its path; None if it says none.
+
+    >>> unit_of_name("position.speed_kmh"), unit_of_name("speed"), unit_of_name("speed_kn")
+    ('kmh', None, 'knots')
+    """
+    last = name.rpartition(".")[2].lower()
+    return next((unit for unit, words in _UNITS if re.search(words, last)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMapping:
+    """The mapping, and what its times are.
+
+    >>> rows = [{("bus",): at % 3, ("t",): 1706159153 + at, ("pos", "lng"): 72.8, ("pos", "lat"): 21.1, ("kmh",): "7,5"}
+    ...         for at in range(9)]
+    >>> found = found_mapping(rows)
+    >>> found.mapping.plate, found.mapping.longitude, found.mapping.time_format
+    ('bus', 'pos.lng', 'epoch_s')
+    """
+
+    mapping: FeedMapping
+    times: TimeForm
+
+
+def found_mapping(records: Sequence[Record]) -> FoundMapping | list[str]:
+    """The mapping of these records; or, of each field for which no path was found, a clause: what was found, what is
+    wanted.
+
+    >>> found_mapping([{("bus",): 1, ("time",): "10:35"}])[:2]
+    ['time: found text at time, wanted a date and time of day', 'longitude: found no such name, wanted degrees']
+    """
+    values = values_by_path(records)
+    paths: dict[str, Path] = {}
+    for field in ("speed", "longitude", "latitude", "time"):  # the plate last: much can be one
+        fitting = [path for path in _ranked(values, field, paths) if _FITS[field](values[path])]
+        if fitting:
+            paths[field] = fitting[0]
+    form = found_time_form(values[paths["time"]]) if "time" in paths else None
+    plates = [path for path in _ranked(values, "plate", paths) if _FITS["plate"](values[path])]
+    plates = [path for path in plates if _is_named(path)] or plates
+    vehicles = [path for path in plates if _may_be_vehicles(values[path], values.get(paths.get("time", ()), ()), form)]
+    if plates:
+        paths["plate"] = (vehicles or plates)[0]
+    if form is None or len(paths) < len(FIELDS):
+        return [_instead(field, values) for field in FIELDS if field not in paths]
+    mapping = mapping_of({field: dotted(path) for field, path in paths.items()} | {"time_format": form.time_format})
+    return FoundMapping(mapping, form)
+
+
+WANTED: Mapping[str, str] = {
+    "plate": "text or a whole number, of the vehicle",
+    "time": "a date and time of day",
+    "longitude": "degrees",
+    "latitude": "degrees",
+    "speed": "a number, 0 or more",
+}
+"""What each field of a ping must be."""
+
+
+def _instead(field: str, values: Mapping[Path, list[Value]]) -> str:
+    path = next((one for one in _ranked(values, field, {}) if is_shown(one)), None)
+    found = "no such name" if path is None else f"{kind_of(values[path])} at {dotted(path)}"
+    return f"{field}: found {found}, wanted {WANTED[field]}"
+
+
+def kind_of(values: Sequence[Value]) -> str:
+    """What kind most of the values are; never a value.
+
+    >>> kind_of(["A1", "A2", 7]), kind_of([None]), kind_of([])
+    ('text', 'nothing (null)', 'an object or an array')
+    """
+    names: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+    kinds = Counter(names.get(type(value), "nothing (null)") for value in values)
+    return kinds.most_common(1)[0][0] if kinds else "an object or an array"
+
+
+def _ranked(values: Mapping[Path, list[Value]], field: str, taken: Mapping[str, Path]) -> list[Path]:
+    """Paths with a name of the field, the likeliest first; none through a key that may be a plate."""
+    names, never = _NAMES[field]
+    ranked = [
+        (rank, path)
+        for path in values
+        if path not in taken.values() and is_shown(path[:-1]) and (rank := _rank(path, names, never)) is not None
+    ]
+    return [path for _, path in sorted(ranked, key=lambda one: one[0])]
+
+
+def _rank(path: Path, names: Names, never: re.Pattern[str] | None) -> tuple[int, int] | None:
+    """How likely a path is one of these names, the least first: by its last keys, then by how deep it lies."""
+    steps = path[:-1] if len(path) > 1 and path[-1] == "value" else path  # as NGSI has it
+    words = [re.sub(r"[^a-z0-9]", "", normalize("NFKD", str(step).lower())) for step in steps]
+    if never is not None and never.search(" ".join(re.findall("[A-Z]?[a-z]+|[A-Z]+", dotted(path))).lower()):
+        return None
+    endings = {words[-1], "".join(words[-2:]), "".join(words[-3:]), "".join(words)}
+    ranks = [at for at, name in enumerate(names) if name in endings]
+    if not ranks:
+        ranks = [len(names) + at for at, name in enumerate(names) if len(name) > 3 and name in words[-1]]
+    return (min(ranks), len(path)) if ranks else None
+
+
+def _is_named(path: Path) -> bool:
+    """Whether it ends in a name that plates have, and not only in a longer one, such as the vehicle's type."""
+    rank = _rank(path, *_NAMES["plate"])
+    return rank is not None and rank[0] < len(_PLATES)
+
+
+def _numbers(values: Sequence[Value]) -> list[float]:
+    """The values that are numbers, or texts of one."""
+    found = [number_of(value) if isinstance(value, str) else value for value in values if not isinstance(value, bool)]
+    return [float(number) for number in found if number is not None and abs(number) < 1e300]
+
+
+def _are_degrees(values: Sequence[Value]) -> bool:
+    numbers = _numbers(values)
+    within = sum(abs(number) <= 180 for number in numbers)
+    return within >= SHARE_MIN * len(values) and any(number % 1 for number in numbers)
+
+
+def _are_speeds(values: Sequence[Value]) -> bool:
+    """Feeds write -1 for a speed that they do not know; not all of them are that."""
+    speeds = sum(0 <= number < 1000 for number in _numbers(values))
+    return speeds > 0 and speeds + sum(value in (-1, "-1") for value in values) >= SHARE_MIN * len(values)
+
+
+def _are_plates(values: Sequence[Value]) -> bool:
+    texts = sum(isinstance(value, str) and 0 < len(value.strip()) <= 64 for value in values)
+    return texts + sum(type(value) is int for value in values) >= SHARE_MIN * len(values)
+
+
+def _may_be_vehicles(plates: Sequence[Value], times: Sequence[Value], form: TimeForm | None) -> bool:
+    """Whether these are no ids of messages, another in each, and no id of the feed, the same in all."""
+    if len(plates) < PINGS_JUDGED_MIN or form is None:
+        return True
+    if len(set(plates)) == 1:  # one vehicle's pings differ in their times, those of many do not
+        return len(set(times)) > PLATES_PER_PING * len(times)
+    return form.span_ms <= SNAPSHOT_MS or len(set(plates)) <= PLATES_PER_PING * len(plates)
+
+
+_NAMES: Mapping[str, tuple[Names, re.Pattern[str] | None]] = {
+    "plate": (_PLATES, _NO_PLATE),
+    "time": (_TIMES, _NEVER),
+    "longitude": (_LONGITUDES, None),
+    "latitude": (_LATITUDES, None),
+    "speed": (_SPEEDS, _NEVER),
+}
+_FITS: Mapping[str, Callable[[Sequence[Value]], bool]] = {
+    "plate": _are_plates,
+    "time": lambda values: found_time_form(values) is not None,
+    "longitude": _are_degrees,
+    "latitude": _are_degrees,
+    "speed": _are_speeds,
+}
