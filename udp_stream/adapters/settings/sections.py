@@ -10,11 +10,9 @@ from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
-from msgspec import structs
 
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.live_section import LiveSection
-from udp_stream.adapters.settings.chosen_accounting import chosen_accounting
 from udp_stream.adapters.settings.ledger_section import LedgerSection
 from udp_stream.adapters.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
 from udp_stream.adapters.settings.query_sections import (
@@ -44,7 +42,7 @@ from udp_stream.planning.policy import (
 from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.planning.schedules import Schedule
 from udp_stream.queries.standing import StandingQuery
-from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
+from udp_stream.units import QUANTA_PER_KMH, nano_allowance
 from udp_stream.windows.slots import WindowRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
 
@@ -93,7 +91,7 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     epsilon: Budget | None = None
     period: str = "1d"
-    accounting: Accounting | Literal["auto"] = "pure"
+    accounting: Accounting = "pure"
     delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] = 1e-6
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
     accounting_detail: AccountingDetail = "individual"
@@ -114,19 +112,6 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
                 return nano_allowance(self.rho)
             case "approximate":
                 return rho_nano_of(nano_allowance(self.promised), self.delta)
-            case "auto":
-                raise ValueError("expected an accounting that was chosen")
-
-    def accounting_of(self, release: ReleaseSection, share: float = 0.0) -> Accounting:
-        """The same where it is not "auto"; else by the other settings. Of the budget positions have this share."""
-        if self.accounting != "auto":
-            return self.accounting
-        if release.suppression != "off":
-            return "pure"  # there is no other
-        around = release.mean in ("auto", "forecast-clip") and release.mean_epsilon == "auto"
-        asked = release.mean_epsilon, release.variance_epsilon, release.cdf_epsilon
-        rho = rho_nano_of(nano_allowance(self.promised), self.delta) / NANO
-        return chosen_accounting(self.promised * (1 - share), rho * (1 - share), asked, around)
 
     def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
         """What a release of this epsilon may cost, in the same units, rounded up; None is for "auto"."""
@@ -172,7 +157,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def policy(self) -> Policy:
         """What changes privacy, or what is computed."""
-        budget, (period, period_seconds) = self._budget, budget_period(self.budget.period)
+        budget, (period, period_seconds) = self.budget, budget_period(self.budget.period)
         return Policy(
             resolution=self.hat.resolution,
             slot_seconds=whole_seconds("hat.slot", self.hat.slot),
@@ -192,7 +177,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             cdf_nano=budget.charge_nano(self.release.cdf_epsilon),
             bins=self.release.bins,
             min_plates=self.release.min_plates,
-            accounting=self._accounting,
+            accounting=budget.accounting,
             delta=self.budget.delta,
             accounting_detail=self.budget.accounting_detail,
             suppression=self.release.suppression,
@@ -202,14 +187,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             schedule=self.budget.schedule,
             source=self.source.written,
         )
-
-    @property
-    def _accounting(self) -> Accounting:
-        return self.budget.accounting_of(self.release, self.queries.share)
-
-    @property
-    def _budget(self) -> BudgetSection:
-        return structs.replace(self.budget, accounting=self._accounting)
 
     @property
     def ping_rules(self) -> PingRules:
@@ -258,15 +235,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def position_periods(self) -> PositionPeriods:
         """The budget periods of positions, in the zone of the slots."""
         grid = None if (seconds := self.queries.period_seconds) is None else SlotGrid(seconds, self.zone)
-        budget, own, one = self._budget, self._position_budget, self._one_budget
+        budget, own, one = self.budget, self._position_budget, self._one_budget
         whole = amount_in_words(own.measure, budget.nano, budget.delta, self.policy.accounting) if one else ""
         return PositionPeriods(*own, self.queries.period_name, grid, one, whole)
 
     @property
     def _one_budget(self) -> OneBudget | None:
-        return self.queries.one_budget(self._position_budget.measure, self._budget.nano)
+        return self.queries.one_budget(self._position_budget.measure, self.budget.nano)
 
     @property
     def _position_budget(self) -> PositionBudget:
-        measure: Measure = "pure" if self._accounting == "pure" else "zcdp"
-        return self.queries.position_budget(measure, self._budget.nano)
+        measure: Measure = "pure" if self.budget.accounting == "pure" else "zcdp"
+        return self.queries.position_budget(measure, self.budget.nano)
