@@ -54,7 +54,6 @@ CONFIGURATIONS: dict[str, tuple[str, ...]] = {
     "variance alone": ("release.mean_epsilon=0", "release.variance_epsilon=0.5"),
     "bins by edges": ("release.mean_epsilon=0", "release.cdf_epsilon=0.5", "release.bins=[0, 0, 10, 20, 65]"),
     "sixteen bins": ("release.mean_epsilon=0", "release.cdf_epsilon=0.5", "release.bins=16"),
-    "uniform accounting": ("release.mean_epsilon=0.4", "budget.accounting_detail=uniform", "budget.epsilon=2"),
     "suppression": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
     ON_KAFKA: ("release.mean_epsilon=0.4", "release.cdf_epsilon=0.3", "budget.epsilon=6.0"),
     "around forecasts": ("release.mean=forecast-clip",),

@@ -24,7 +24,7 @@ from tests.golden.outputs import (
 
 SHORT = {
     *("auto, best-fit", "levy, wrap-around", "optimal, best-fit", "all statistics", "automatic epsilons that run out"),
-    *("uniform accounting", "suppression", "around forecasts", "counts left out", "as on Kafka, in rho"),
+    *("suppression", "around forecasts", "counts left out", "as on Kafka, in rho"),
 }
 
 

@@ -21,7 +21,6 @@ from udp_stream.units import NANO
 
 APPROXIMATE = (*WITH_CDF, "budget.accounting=approximate")
 OTHERS = (*APPROXIMATE, "release.mean=optimal", "release.mean_epsilon=0.3")
-UNIFORM = (*APPROXIMATE, "budget.accounting_detail=uniform")
 BUDGET = rho_nano_of(10 * NANO, 1e-6)
 
 
@@ -54,7 +53,6 @@ def audited(monkeypatch, plate, seed, flags=APPROXIMATE):
     [
         pytest.param(APPROXIMATE, 2, id="individual, twice"),
         pytest.param(APPROXIMATE, 3, id="individual", marks=pytest.mark.long),
-        pytest.param(UNIFORM, 3, id="uniform", marks=pytest.mark.long),
     ],
 )
 def test_what_a_plate_loses_stays_under_its_ledger_whatever_history_the_noise_makes(monkeypatch, busiest, flags, seeds):

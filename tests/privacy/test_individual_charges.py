@@ -212,22 +212,14 @@ def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch
     policy = policy_of("release.mean=array-averaging")
     plan = plan_hat(np.array([8, 8, 7, 1]), terms_of(policy, NANO, 0, 0), policy)
     admitted = np.array([True, True, False, True])
-    assert plan_admitted(plan, admitted, policy).charges.tolist() == [NANO, NANO, NANO // 8]
+    assert plan_admitted(plan, admitted).charges.tolist() == [NANO, NANO, NANO // 8]
 
     def packed_anew(self, plan, admitted):
         return self.plan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.range, "best-fit")
 
     monkeypatch.setattr(ArrayAveraging, "for_admitted", packed_anew)
     with pytest.raises(Exception, match="lose more"):
-        plan_admitted(plan, admitted, policy)
-
-
-def test_uniform_accounting_charges_everybody_alike_and_plans_anew():
-    policy = policy_of("budget.accounting_detail=uniform", "release.mean=baseline")
-    plan = plan_hat(np.array([9, 2, 1]), terms_of(policy, NANO, 0, NANO // 2), policy)
-    assert plan.charges.tolist() == [3 * NANO // 2] * 3
-    final = plan_admitted(plan, np.array([False, True, True]), policy)
-    assert final.mean.cost.nano == NANO and final.mean.sensitivity == 2 * policy.max_speed
+        plan_admitted(plan, admitted)
 
 
 @pytest.mark.parametrize("name", long_but(["optimal"], ["baseline", "array-averaging", "optimal"]))

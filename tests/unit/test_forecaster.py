@@ -246,12 +246,10 @@ def test_where_an_automatic_epsilon_would_say_nothing_all_hats_are_withheld_and_
     assert charged(*enough)[1] == (cdf == "auto")  # a mean alone tells too little here, too, but is priced
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "spent"), [(1.9, [7.6, 7.6, 9.5, 9.5]), (2.5, [10.0] * 4), (5.0, [10.0] * 4), (10.0, [10.0] * 4)]
-)
-def test_a_fifth_of_a_budget_is_let_out_over_the_day_unless_a_hat_may_cost_more_than_that(epsilon, spent):
+@pytest.mark.parametrize(("epsilon", "is_held"), [(1.9, True), (2.5, False), (5.0, False), (10.0, False)])
+def test_a_fifth_of_a_budget_is_let_out_over_the_day_unless_a_hat_may_cost_more_than_that(epsilon, is_held):
     """The most that any plate has been charged of 10 after each quarter of a day; within one it visits four HATs."""
-    flags = (f"release.mean_epsilon={epsilon}", "budget.accounting_detail=uniform")
+    flags = (f"release.mean_epsilon={epsilon}",)
     ledger, forecaster, policy = MemoryLedger(), a_forecaster(), load(None, (*FLAGS, *flags), {}).policy
     found = []
     for number in range(4):
@@ -259,4 +257,5 @@ def test_a_fifth_of_a_budget_is_let_out_over_the_day_unless_a_hat_may_cost_more_
         released(ledger, number, forecaster, policy=policy)
         forecaster.saw(counts)
         found.append(max(sum(ledger.charged_by_period(plate).values()) for plate in counts.plates) / 1e9)
-    assert found == spent
+    assert all(most <= let_out for most, let_out in zip(found, (8.5, 9.0, 9.5, 10.0), strict=True)) == is_held
+    assert found[0] > (7 if is_held else 8.5) and found[-1] > found[0] - 1e-9

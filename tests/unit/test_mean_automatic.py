@@ -164,16 +164,15 @@ def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts
 
 def test_an_automatic_epsilon_is_compared_at_equal_charge_and_a_fixed_one_at_equal_epsilon():
     counts = SamplesPerPlate(np.array([40, 9, 8, 8, 7, 7, 6, 5, 5, 4]))
-    fixed, automatic, uniform = (
+    fixed, automatic = (
         terms_of(load(None, ("release.mean=auto", *flags), {}).policy, NANO, 0, 0).of("mean")
         for flags in (
             ("release.mean_epsilon=1",),
             ("release.mean_epsilon=auto",),
-            ("release.mean_epsilon=auto", "budget.accounting_detail=uniform"),
         )
     )
     plan_mean, public = MeanStatistic().plan, PublicSettings(Range(0, U))
-    assert [terms.compare_at for terms in (fixed, automatic, uniform)] == ["epsilon", "charge", "epsilon"]
+    assert [terms.compare_at for terms in (fixed, automatic)] == ["epsilon", "charge"]
     assert [plan_mean(counts, terms, public).mechanism for terms in (fixed, automatic)] == [
         "array-averaging",
         "baseline",

@@ -1,16 +1,15 @@
 """One plan per HAT and slot: what was chosen is in the terms, for shards, retries and later versions."""
 
 import dataclasses
-from itertools import pairwise, product
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 import pytest
 
-from tests.forms import long_rows
 from tests.protocol.explore import fields_of
 from tests.unit.test_flow import START, a_context, run
-from tests.unit.test_planner import city, planned, uneven_city
+from tests.unit.test_planner import city, opened, planned, uneven_city
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.mechanisms import accuracy as automatic_mean
 from udp_stream.mechanisms import cdf as cdfs
@@ -44,16 +43,10 @@ def released(contents, plan, context, ledger):
     return record_slot(*contents, plan, context, ledger).payloads
 
 
-@pytest.mark.parametrize(
-    ("detail", "grouping"),
-    long_rows(
-        [("individual", "best-fit"), ("uniform", "wrap-around")],
-        product(["individual", "uniform"], ["best-fit", "wrap-around"]),
-    ),
-)
+@pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
 @pytest.mark.parametrize("mean", MEANS)
-def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_first(mean, grouping, detail):
-    flags = (f"release.mean={mean}", f"release.grouping={grouping}", f"budget.accounting_detail={detail}")
+def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_first(mean, grouping):
+    flags = (f"release.mean={mean}", f"release.grouping={grouping}")
     dice = np.random.default_rng(5)
     for automatic in (False, True):
         context = a_context(*(AUTO if automatic else ALL), *flags)
@@ -80,7 +73,7 @@ def test_a_plan_on_chosen_terms_is_the_plan_that_chose_them(mean, grouping):
         context = a_context(*ALL, *flags, f"release.bins={bins}")
         for plates in (1, 2, 7, 40):
             counts = np.ceil(dice.pareto(0.8, plates) * 3 + 1).astype(np.int64)
-            (terms,) = {t.open() for t in planned(city(1)[0], *ALL, *flags)[0]}
+            (terms,) = {opened(t) for t in planned(city(1)[0], *ALL, *flags)[0]}
             first = plan_hat(counts, terms, context.policy)
             again = plan_hat(counts, first.terms, context.policy)
             assert all(one.choice is not None for one in first.terms.statistics) and again.terms == first.terms
@@ -108,7 +101,7 @@ def test_a_version_that_would_choose_otherwise_keeps_to_what_was_priced(where, m
     other = Choice("tree", 1, 3, True)
     monkeypatch.setattr(cdfs, "_best_choice", lambda *_: other)
     monkeypatch.setattr(statistics, "plan_variance", lambda c, e, u: statistics.plan_variance_with_cap(c, e, u, 1))
-    assert plan_hat(contents[0].count, plan.terms[0].open(), context.policy).cdf.cap == 1  # it would
+    assert plan_hat(contents[0].count, opened(plan.terms[0]), context.policy).cdf.cap == 1  # it would
     if where == "a retry":
         again = plan_slot(contents[0], context, ledger)
         assert again.terms == plan.terms and again.charged.tolist() == plan.charged.tolist()
@@ -153,12 +146,6 @@ def test_remembered_terms_that_leave_all_to_be_chosen_are_kept_as_they_are(monke
     assert list(released(contents, travelled(again), context, ledger).items()) == expected
 
 
-def test_what_was_chosen_at_another_epsilon_is_open_again():
-    asked = StatisticTerms("mean", 5, choice=Choice("baseline", 7))
-    terms = Terms((asked, StatisticTerms("cdf", 5, choice=Choice("tree", 2, 8))))
-    assert terms.at("mean", NANO).statistics == (StatisticTerms("mean", NANO), terms.of("cdf"))
-
-
 def test_terms_are_remembered_as_they_are_and_small():
     plan = plan_slot(city(1)[0], a_context(*ALL), MemoryLedger())
     for terms in plan.terms:
@@ -186,6 +173,6 @@ def test_terms_say_in_which_measure_they_are_and_a_plan_costs_that(monkeypatch):
         msgspec.json.decode(msgspec.json.encode(Terms((with_measure,))), type=Terms)
     monkeypatch.setitem(FAMILIES, "toy", FAMILIES["pure"])
     policy = a_context().policy
-    plan = plan_hat(np.array([3, 1]), Terms((with_measure,), accounting_detail="individual"), policy)
+    plan = plan_hat(np.array([3, 1]), Terms((with_measure,)), policy)
     assert plan.mean.cost == Cost("toy", NANO) and plan.terms.of("mean").measure == "toy"
     assert {one.measure for one in terms_of(policy, 1, 1, 1).statistics} == {policy.accounting}

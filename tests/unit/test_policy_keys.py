@@ -25,7 +25,6 @@ KEYS = {
     "budget.epsilon": "0.000001",
     "budget.period": "lifetime",
     "budget.accounting": "pure",
-    "budget.accounting_detail": "uniform",
     "release.mean": "levy",
     "release.grouping": "wrap-around",
     "release.mean_epsilon": "0.000001",
@@ -61,7 +60,6 @@ OTHER_VALUES = {
     "bins": 12,
     "min_plates": 11,
     "neighbours": "others",
-    "accounting_detail": "uniform",
     "suppression": "chop-user",
     "hats_max": 5,
     "clip": "box",
@@ -204,7 +202,7 @@ def record():
             Release(
                 schema=SCHEMA, release_id="id", status="withheld_few_plates",
                 hat=Hat("8" * 15, 6, (0.0, 0.0), "", ""), mean=None, variance=None, cdf=None,
-                privacy=Privacy("license_plate", "swap-values", 0.0, "pure", "individual", "1d", 10.0),
+                privacy=Privacy("license_plate", "swap-values", 0.0, "pure", "1d", 10.0),
                 policy=fingerprint, software="test",
             )
         )  # fmt: skip

@@ -27,6 +27,8 @@ from udp_stream.units import NANO
 HOUR_MS = 3_600_000
 ROLLING = ("budget.period=rolling 4h", "budget.epsilon=2", "release.mean=baseline")
 BUDGET = 2 * NANO
+WHOLE = ("release.mean=levy", "release.mean_epsilon=0.75", "release.cdf_epsilon=0")
+"""Every plate pays for all of it: its ranks count arrays."""
 
 
 def worst(ledger, plate, window_s=4 * 3600):
@@ -66,7 +68,7 @@ def test_no_window_is_over_the_budget_in_whatever_order_slots_are_charged(order)
 def test_what_has_left_the_window_is_there_again_and_the_promise_is_in_the_record():
     """Of a budget for two HATs of an hour, hours 0 and 1 take all; a window of four hours touches five of them."""
     ledger = MemoryLedger()
-    statuses = hours(ledger, range(8), "budget.accounting_detail=uniform")
+    statuses = hours(ledger, range(8), *WHOLE)
     released = [number for number, of_hour in statuses.items() if "released" in of_hour]
     assert released == [0, 1, 5, 6]
     (payload, *_) = ledger.recorded([next(iter(ledger.entries())).release_id])
@@ -104,7 +106,7 @@ OTHER_SETTINGS = {
 def test_other_zones_and_slots_share_the_budget(kind):
     """A calendar's period has a budget of its own in each zone; a rolling one is told by time alone."""
     ledger = MemoryLedger()
-    hours(ledger, range(2), "budget.accounting_detail=uniform")
+    hours(ledger, range(2), *WHOLE)
     run(ledger, a_context(*ROLLING, *OTHER_SETTINGS[kind]), slot(7, start=START + HOUR_MS + HOUR_MS // 2))
     hours(ledger, range(3, 9), *OTHER_SETTINGS[kind])
     assert max(worst(ledger, plate) for plate in slot()[0].plates) <= BUDGET and ledger.verify() == []

@@ -159,7 +159,7 @@ def test_whoever_is_halted_the_rest_can_have_its_noise(mean, grouping, epsilon_n
     counts = np.array([1, 1, 2, 3, 70, 5_000, 1_000_000])
     plan = plan_hat(counts, terms_of(policy, *[epsilon_nano] * 3), policy)
     for largest in range(1, counts.size + 1):
-        final = plan_admitted(plan, np.arange(counts.size) < largest, policy)
+        final = plan_admitted(plan, np.arange(counts.size) < largest)
         (estimate,) = estimate_hats([final], [np.zeros(int(counts[:largest].sum()), np.int64)], os.urandom)
         assert estimate.mean is not None and estimate.variance is not None and estimate.cdf is not None
 

@@ -163,7 +163,7 @@ def test_a_record_that_cannot_be_read_is_refused_by_its_id(payload):
 
 
 RICH = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.epsilon=10")
-POOR = (*RICH[:-1], "budget.epsilon=0.1", "budget.accounting_detail=uniform")
+POOR = (*RICH[:-1], "budget.epsilon=0.1")
 
 
 def replayed(path, messages, flags):
@@ -194,7 +194,7 @@ def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_pa
     )
     assert [made[one.policy.fingerprint()]["epsilon"] for one in (rich, poor)] == [10.0, 0.1]
     charges = text["details"]["accounting"]["charges"]
-    assert "its own share" in charges and "the release's whole epsilon" in charges
+    assert "its own share" in charges
     said = disagreement(poor, text)
     assert said is not None and rich.policy.fingerprint() in said
 

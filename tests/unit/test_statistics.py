@@ -100,14 +100,14 @@ def test_a_statistic_that_is_registered_goes_from_plan_to_value(stopped):
     counts, values = city(1)
     rows = counts.rows(0)
     by_plate, policy = counts.count[rows], a_context().policy
-    alone = Terms((msgspec.structs.replace(stopped, epsilon_nano=50 * NANO),), accounting_detail="individual")
+    alone = Terms((msgspec.structs.replace(stopped, epsilon_nano=50 * NANO),))
     plan = plan_hat(by_plate, alone, policy)
     cap = SamplesPerPlate(by_plate).median
     assert plan.terms.of("stopped").choice == Choice("stopped", cap)
     assert plan.charges.max() == 50 * NANO
     assert plan.charges.tolist() == (-(-50 * NANO * np.minimum(by_plate, cap) // cap)).tolist()
     admitted = by_plate <= cap
-    final = plan_admitted(plan, admitted, policy)
+    final = plan_admitted(plan, admitted)
     assert (final.charges == plan.charges[admitted]).all() and 0 < admitted.sum() < admitted.size
     samples = np.where(values.of_admitted(rows, admitted) % 3 == 0, 0, 1)
     (estimate,) = estimate_hats([final], [samples], seeded_bits(1))
@@ -137,12 +137,12 @@ def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_rec
 
 
 def test_a_statistic_that_would_cost_a_plate_more_than_it_paid_is_refused(stopped, monkeypatch):
-    policy, terms = a_context().policy, Terms((stopped,), accounting_detail="individual")
+    policy, terms = a_context().policy, Terms((stopped,))
     plan = plan_hat(np.array([1, 4, 4]), terms, policy)
     monkeypatch.setattr(Stopped, "for_admitted", lambda self, p, a: StoppedPlan(SamplesPerPlate(p.counts.by_plate[a]),
                                                                                p.cost, p.cap))  # fmt: skip
     with pytest.raises(PrivacyRefused, match="lose more to a statistic"):
-        plan_admitted(plan, np.array([True, False, False]), policy)
+        plan_admitted(plan, np.array([True, False, False]))
 
 
 def test_the_noise_of_all_statistics_of_all_hats_is_drawn_in_one_call(stopped, monkeypatch):
@@ -188,15 +188,15 @@ def test_another_way_of_taking_a_cdf_is_registered_and_named_in_terms(monkeypatc
     """Beside trees, in one slot: each HAT's values come from its own mechanism."""
     monkeypatch.setitem(CDF_MECHANISMS, "flat", Flat())
     (counts, values), policy = city(4), a_context("release.bins=64").policy
-    flat = Terms((StatisticTerms("cdf", 500 * NANO, mechanism="flat"),), accounting_detail="individual")
-    tree = Terms((StatisticTerms("cdf", 500 * NANO),), accounting_detail="individual")
+    flat = Terms((StatisticTerms("cdf", 500 * NANO, mechanism="flat"),))
+    tree = Terms((StatisticTerms("cdf", 500 * NANO),))
     plans = [plan_hat(counts.count[counts.rows(hat)], (flat, tree, flat)[hat], policy) for hat in range(3)]
     assert [plan.terms.of("cdf").choice.mechanism for plan in plans] == ["flat", "tree", "flat"]
     assert [len(plan.cdf.tree.branching) == 1 for plan in plans] == [True, False, True]
     again = plan_hat(plans[0].by_plate, plans[0].terms, policy)
     assert again.terms == plans[0].terms and again.cdf.t.tolist() == plans[0].cdf.t.tolist()
     admitted = np.arange(plans[0].by_plate.size) % 2 == 0
-    final = [plan_admitted(plans[0], admitted, policy), *plans[1:]]
+    final = [plan_admitted(plans[0], admitted), *plans[1:]]
     assert final[0].cdf.tree == plans[0].cdf.tree and (final[0].cdf.charges <= plans[0].charges[admitted]).all()
     rows = [counts.rows(hat) for hat in range(3)]
     samples = [values.of_admitted(rows[0], admitted), values.of_rows(rows[1]), values.of_rows(rows[2])]

@@ -131,7 +131,7 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     width = clip_width(by_plate, sqrt(CITY_SD**2 + rest), Cost(policy.measure, cost))
     around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
     (mean,) = _means([by_plate], [around], cost, policy, plans)
-    return msgspec.structs.replace(_asked(mean.asked, None, policy), accounting_detail=policy.accounting_detail)
+    return _asked(mean.asked, None, policy)
 
 
 def _widths(counts: SlotCounts, forecasts: Sequence[HatForecast], cost: Cost, policy: Policy) -> list[ClipWidth]:

@@ -3,7 +3,7 @@
 **The guarantee.** For each HAT, the mean's query changes by at most its sensitivity when one plate's speeds change,
 and its noise makes that `mean_nano`-DP (private intervals included); likewise the variance's and `variance_nano`; the
 CDF's levels compose to `cdf_nano`. A plate's own loss is its share of that, statistic by statistic, and the sum of its
-shares is what it is charged before anything is drawn (all of it under uniform accounting). So a plate loses at most the
+shares is what it is charged before anything is drawn. So a plate loses at most the
 sum of what it was charged (basic composition over HATs, arXiv 2405.06261), which the ledger keeps within its budget.
 Where plates share one clip among their HATs of a slot, that sum holds for these together (`mechanisms/ball.py`).
 
@@ -149,7 +149,7 @@ def slot_terms(
     enough = np.diff(counts.hat_rows) >= policy.min_plates
     allowances = _shares(counts, enough, balance, in_period, policy)
     terms = _hats_terms(counts, enough, allowances, policy)
-    if policy.accounting_detail == "uniform" or None not in (policy.mean_nano, policy.cdf_nano):
+    if None not in (policy.mean_nano, policy.cdf_nano):
         return terms
     priced = [
         None if of_hat.withheld else plans.of(counts.count[rows], of_hat)
@@ -176,7 +176,7 @@ def _usual_shares(counts: SlotCounts, priced: Sequence[HatPlan | None]) -> NDArr
 
     A plate that usually pays a third of epsilon can afford three times the epsilon with the same allowance. (Austin,
     2015-06-07, whole day: the expected error falls from 53 to 45 km/h for Array-Averaging and from 114 to 45 for
-    Baseline, plates spend what they spent under uniform accounting, and the evening is served like the morning.)
+    Baseline, and the evening is served like the morning.)
     """
     known = [plan for plan in priced if plan is not None]
     if not known:
@@ -255,10 +255,7 @@ class HatPlans:
         """As `plan_hat`."""
         plans = {asked.statistic: self.of_statistic(by_plate, asked) for asked in terms.statistics}
         chosen = tuple(asked.chosen(plans[asked.statistic].choice) for asked in terms.statistics)
-        if terms.accounting_detail == "uniform":
-            charges = np.full(by_plate.size, terms.charge_nano, dtype=np.int64)
-        else:
-            charges = np.maximum(1, reduce(np.add, (plan.charges for plan in plans.values())))
+        charges = np.maximum(1, reduce(np.add, (plan.charges for plan in plans.values())))
         return HatPlan(msgspec.structs.replace(terms, statistics=chosen), by_plate, plans, charges)
 
     def of_statistic(self, by_plate: NDArray[np.int64], asked: StatisticTerms) -> StatisticPlan:
@@ -299,23 +296,19 @@ class HatPlans:
         return fresh
 
 
-def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_], policy: Policy) -> HatPlan:
+def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_]) -> HatPlan:
     """The plan for those of its plates (at least one) that paid; PrivacyRefused if one would lose more than it paid.
-
-    Under uniform accounting everybody paid for everything, so that the admitted plates are planned for anew.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> from udp_stream.planning.terms import terms_of
     >>> policy = Settings().policy
     >>> plan = plan_hat(np.array([4, 2, 1]), terms_of(policy, 10**9, 0, 0), policy)
-    >>> final = plan_admitted(plan, np.array([False, True, True]), policy)
+    >>> final = plan_admitted(plan, np.array([False, True, True]))
     >>> final.mean.cost.nano, final.charges.tolist()
     (500000000, [500000000, 250000000])
     """
     if admitted.all():
         return plan
-    if plan.terms.accounting_detail == "uniform":
-        return plan_hat(plan.by_plate[admitted], plan.terms.open().among(admitted), policy)
     final = {name: STATISTICS[name].for_admitted(priced, admitted) for name, priced in plan.statistics.items()}
     for name, priced in plan.statistics.items():
         # A real check at the one place where all mechanisms pass: a narrowed plan that costs more is never released.

@@ -20,7 +20,6 @@ Mean = Literal[
     "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal", "forecast-clip"
 ]
 Grouping = Literal["best-fit", "wrap-around"]
-AccountingDetail = Literal["individual", "uniform"]
 Accounting = Literal["pure", "zcdp", "approximate"]
 Suppression = Literal["off", "chop-user"]
 Clip = Literal["auto", "box", "ball"]
@@ -35,8 +34,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
     lifetime); of a rolling period, such as "rolling 1d", they are those of its windows, on any clock. `bins` is "auto",
-    a number of equal bins, or edges in km/h. `accounting_detail`: a plate pays for a release by its own share of the
-    noise's sensitivity ("individual"), or as much as any ("uniform").
+    a number of equal bins, or edges in km/h.
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves). `clip`: whether means around forecasts clip a
     plate HAT by HAT ("box"), or all of its HATs of a slot together ("ball": in rho only, and "auto" there).
@@ -70,7 +68,6 @@ class Policy(msgspec.Struct, frozen=True):
     neighbours: Literal["swap-values"] = "swap-values"
     accounting: Accounting = "pure"
     delta: float = 1e-6
-    accounting_detail: AccountingDetail = "individual"
     suppression: Suppression = "off"
     hats_max: int = 0
     clip: Clip = "auto"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from udp_stream.mechanisms.noise import Cost, Measure
 from udp_stream.mechanisms.statistic_terms import CompareAt, StatisticTerms
 from udp_stream.planning.allowances import EPSILON_NANO_MAX
-from udp_stream.planning.policy import AccountingDetail, Policy
+from udp_stream.planning.policy import Policy
 
 
 class HatForecast(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,7 +53,6 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     statistics: tuple[StatisticTerms, ...] = ()
     withheld: Literal["", "few_plates", "budget", "uninformative", "unplanned"] = ""
-    accounting_detail: AccountingDetail = "uniform"
     kept: bytes = b""
     period: str = ""
     budget_nano: int = 0
@@ -72,7 +71,6 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         """The same under the policy's promise to a plate."""
         return msgspec.structs.replace(
             self,
-            accounting_detail=policy.accounting_detail,
             period=policy.period,
             budget_nano=policy.budget_nano,
             measure=policy.measure,
@@ -105,27 +103,6 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     def of(self, statistic: str) -> StatisticTerms | None:
         """What is asked of a statistic."""
         return next((one for one in self.statistics if one.statistic == statistic), None)
-
-    def at(self, statistic: str, epsilon_nano: int) -> Terms:
-        """The same with another epsilon for a statistic, whose cap is then to be chosen anew.
-
-        >>> Terms((StatisticTerms("mean", 5), StatisticTerms("cdf", 5))).at("mean", 3).charge_nano
-        8
-        """
-        changed = (one.at(epsilon_nano) if one.statistic == statistic else one for one in self.statistics)
-        return msgspec.structs.replace(self, statistics=tuple(changed))
-
-    def open(self) -> Terms:
-        """The same with nothing chosen: for other counts."""
-        return msgspec.structs.replace(self, statistics=tuple(one.at(one.epsilon_nano) for one in self.statistics))
-
-    def among(self, chosen: NDArray[np.bool_]) -> Terms:
-        """The same for some of the plates that are offered: their forecasts."""
-        changed = (
-            one if one.around is None else msgspec.structs.replace(one, around=one.around.among(chosen))
-            for one in self.statistics
-        )
-        return msgspec.structs.replace(self, statistics=tuple(changed))
 
     def of_kept(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """What the rows that contribute have, of what each of the HAT's rows has; no copy is made if all contribute.
@@ -185,7 +162,7 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
     """
     measure = policy.measure
     # At equal charge Baseline is best where charges go by shares; where they go by squares nothing is.
-    follows_charge = policy.mean_nano is None and policy.accounting_detail == "individual" and measure == "pure"
+    follows_charge = policy.mean_nano is None and measure == "pure"
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
     asked: list[StatisticTerms] = []
     if mean_nano:
@@ -194,7 +171,7 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
         asked.append(StatisticTerms("variance", variance_nano, measure=measure))
     if cdf_nano:
         asked.append(StatisticTerms("cdf", cdf_nano, measure=measure))
-    return Terms(tuple(asked), accounting_detail=policy.accounting_detail, measure=measure)
+    return Terms(tuple(asked), measure=measure)
 
 
 def automatic_nano(allowance_nano: int, policy: Policy) -> int:

@@ -76,7 +76,7 @@ def _decided(hat: HatOutcome, counts: SlotCounts, at: int | None, plan: SlotPlan
     # The ledger charged enough plates, or none; of those that it charged, some may stay out by now.
     if paying < max(1, policy.min_plates):
         return hat.withheld(terms, paid_rows)
-    return hat.ready(terms, paid_rows, plan_admitted(priced, paid, policy))
+    return hat.ready(terms, paid_rows, plan_admitted(priced, paid))
 
 
 def _priced(hat: HatOutcome, counts: SlotCounts, terms: Terms, policy: Policy) -> HatPlan:

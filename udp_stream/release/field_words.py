@@ -68,7 +68,6 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "neighbours": "inputs that must look alike: the same but for the speeds of one plate",
         "epsilon": "most that this record cost an admitted plate",
         "accounting": "how losses add up: pure, approximate or zcdp",
-        "accounting_detail": "individual: a plate pays its own share; uniform: each pays the same",
         "period": "what a budget is for: a length of time, or lifetime",
         "period_epsilon": "budget of a plate and period",
         "caveats": "what happened to the ledger by which a plate may have lost more than is said here",

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from udp_stream.planning.policy import Accounting, AccountingDetail
+from udp_stream.planning.policy import Accounting
 from udp_stream.release.field_words import described
 
 SCHEMA: Final = "udp-stream/release/1"
@@ -141,7 +141,7 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The most that this record cost an admitted plate, and the budget of a plate and period.
 
-    `accounting_detail`: "individual" charges a plate its own share, "uniform" each the same. Counts are not protected.
+    A plate is charged its own share of the noise's sensitivity. Counts are not protected.
     `caveats`, where there are any: what happened to the ledger by which a plate may have lost more than it says.
     Under "zcdp" and "approximate" accounting losses are counted in the `rho` of concentrated differential privacy, and
     each epsilon holds with `delta`: losses add up in rho, their epsilons do not. `holds_for` "slot": a plate's HATs of
@@ -158,7 +158,6 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     neighbours: Literal["swap-values"]
     epsilon: NonNegative
     accounting: Accounting
-    accounting_detail: AccountingDetail
     period: str
     period_epsilon: Positive
     caveats: tuple[str, ...] = ()

@@ -50,7 +50,6 @@ def written(policy: Policy) -> dict[str, str]:
         **_budget(policy),
         "budget.period": _period(policy),
         "budget.accounting": policy.accounting,
-        "budget.accounting_detail": policy.accounting_detail,
         "release.mean": policy.mean,
         "release.grouping": policy.grouping,
         "release.mean_epsilon": _epsilon(policy.mean_nano, policy),

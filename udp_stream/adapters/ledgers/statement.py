@@ -24,7 +24,7 @@ from udp_stream.ledger.rolling import RollingSums, span_of
 from udp_stream.planning import periods as names
 from udp_stream.planning.one_budget import OneBudget, noted, of_same_time
 from udp_stream.planning.periods import IN_RHO, Loss, loss_in, measure_of
-from udp_stream.planning.policy import AccountingDetail, Policy
+from udp_stream.planning.policy import Policy
 from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of
 from udp_stream.units import NANO
 from udp_stream.version import __version__
@@ -33,10 +33,6 @@ _UNITS = "epsilon", "rho"
 _NOISE = {"pure": "discrete Laplace", "zcdp": "discrete Gaussian"}
 _MADE = "policy", "epsilon", "period", "software"
 _Made = tuple[str, float, str, str]
-_CHARGES = {
-    "individual": "each plate its own share of the noise's sensitivity, which its number of pings tells",
-    "uniform": "each admitted plate the release's whole epsilon",
-}
 
 
 @dataclass(slots=True)
@@ -91,7 +87,6 @@ class _Account:
     under: Counter[tuple[str, int]] = field(default_factory=Counter)
     made: Counter[_Made] = field(default_factory=Counter)
     released: Counter[_Made] = field(default_factory=Counter)
-    charges: set[AccountingDetail] = field(default_factory=set)
 
     def take(self, entry: Entry) -> None:
         if names.of_positions(entry.period):
@@ -107,7 +102,6 @@ class _Account:
             made = record.policy, how.period_epsilon, how.period, record.software
             self.made[made] += 1
             self.released[made] += record.status == "released"
-            self.charges.add(how.accounting_detail)
 
 
 def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
@@ -121,7 +115,6 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             account.take(entry)
     measures = {measure_of(period) for period in account.speeds} or {policy.measure}
     concentrated = "zCDP" if measures == {"zcdp"} and policy.accounting == "zcdp" else "Approximate DP"
-    charges = account.charges or {policy.accounting_detail}
     return {
         "basic": {
             "name": "Speeds of buses by H3 cell and timeslot",
@@ -153,7 +146,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 "numbers of plates and samples, refusals by reason, which cells exist",
             ],
             "accounting": {
-                "charges": "; or ".join(_CHARGES[detail] for detail in sorted(charges)),
+                "charges": "each plate its own share of the noise's sensitivity, which its number of pings tells",
                 "composition": "basic, per plate: the sum of what it was charged; never more than the bound of arXiv "
                 "2405.06261, the largest charge of a release times the most releases that one plate is in",
             },

@@ -30,7 +30,6 @@ from udp_stream.planning.calendar import BudgetCalendar, span_seconds
 from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.policy import (
     Accounting,
-    AccountingDetail,
     Clip,
     CountsReleased,
     Grouping,
@@ -86,7 +85,7 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta); under "zcdp" it is
     `rho` itself, and there is no epsilon. Epsilons of releases are then what they are in rho: half of their squares.
 
-    Individual accounting promises the same for 1.0 to 2.5 times the releases.
+    A plate is charged its own share of a release: that buys 1.0 to 2.5 times the releases.
     """
 
     epsilon: Budget | None = None
@@ -94,7 +93,6 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     accounting: Accounting = "pure"
     delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] = 1e-6
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
-    accounting_detail: AccountingDetail = "individual"
     schedule: Schedule = "spread"
 
     @property
@@ -179,7 +177,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             min_plates=self.release.min_plates,
             accounting=budget.accounting,
             delta=self.budget.delta,
-            accounting_detail=self.budget.accounting_detail,
             suppression=self.release.suppression,
             hats_max=self.release.hats_max,
             clip=self.release.clip,
