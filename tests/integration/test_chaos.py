@@ -59,10 +59,7 @@ def on():
         pytest.param(IN_RHO, 40, 8, 30, 2, marks=pytest.mark.long),
         pytest.param(SHARED_CLIPS, 40, 8, 30, 2, marks=pytest.mark.long),
     ],
-    ids=[
-        *("a morning", "a day", "a day, forecast", "a morning, in rho"),
-        *("a morning, clips shared in rho"),
-    ],
+    ids=["a morning", "a day", "a day, forecast", "a morning, in rho", "a morning, clips shared in rho"],
 )
 def test_a_day_of_chaos_violates_nothing(on, tmp_path, profile, buses, hours, seconds, kills):
     seed = random.SystemRandom().randrange(2**32)
