@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import faust
 
-from streams.connections import faust_credentials
+from streams.connections import faust_credentials, faust_options
 from streams.topics import Topic
 from streams.transport import BATCHES_MAX, BatchSchema, BatchTransport
 from udp_stream.adapters.settings import Settings
@@ -44,6 +44,7 @@ def build_app(settings: Settings, instance: str | None, client: str, folder: str
         # Faust never commits here, and would warn that its commits do not advance.
         broker_commit_livelock_soft_timeout=1e9,
         worker_redirect_stdouts=False,
+        **faust_options(kafka),
     )
     app.transport = BatchTransport(app.conf.broker_consumer, app)
     return app

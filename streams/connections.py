@@ -14,10 +14,11 @@ from contextlib import suppress
 from typing import Any
 
 from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.adapters.secret_files import secret_of, tls_context
+from udp_stream.adapters.secret_files import tls_context, with_secrets
+from udp_stream.adapters.settings.connection_rules import MECHANISMS
 from udp_stream.errors import DependencyUnavailable, needs
 
-PROTOCOLS = {"plaintext": "PLAINTEXT", "tls": "SSL", "sasl": "SASL_PLAINTEXT", "sasl-tls": "SASL_SSL"}
+_OF_CONSUMERS = "metadata_max_age_ms", "connections_max_idle_ms"
 
 PROBE_S = 5.0
 """For one address: to connect, to log in, and for one answer."""
@@ -37,21 +38,22 @@ _SAID = re.compile(r"""error_message=(?:'([^']+)'|"([^"]+)")""")
 def client_options(kafka: KafkaSection) -> dict[str, Any]:
     """What both client libraries take under the same names. ConfigError for a file that cannot be used.
 
-    >>> client_options(KafkaSection(bootstrap="kafka:9092"))
-    {'bootstrap_servers': 'kafka:9092', 'security_protocol': 'PLAINTEXT'}
+    >>> client_options(KafkaSection(bootstrap="kafka:9092", client={"request_timeout_ms": 20_000}))
+    {'bootstrap_servers': 'kafka:9092', 'security_protocol': 'PLAINTEXT', 'request_timeout_ms': 20000}
     """
-    return {"bootstrap_servers": kafka.bootstrap, **_security(kafka)}
+    options: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap, "security_protocol": kafka.protocol}
+    options |= with_secrets("kafka", kafka.client)
+    files = [options.pop(name, "") for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")]
+    if kafka.protocol.endswith("SSL"):
+        options["ssl_context"] = tls_context("kafka", *files)
+    if kafka.protocol.startswith("SASL"):
+        options.setdefault("sasl_mechanism", MECHANISMS[0])
+    return options
 
 
 def _security(kafka: KafkaSection) -> dict[str, Any]:
-    options: dict[str, Any] = {"security_protocol": PROTOCOLS[kafka.security]}
-    if kafka.has_tls:
-        options["ssl_context"] = tls_context("kafka", kafka.ca_file, kafka.certificate_file, kafka.certificate_key_file)
-    if kafka.has_sasl:
-        options["sasl_mechanism"] = kafka.sasl_mechanism
-        options["sasl_plain_username"] = kafka.username
-        options["sasl_plain_password"] = secret_of("kafka.password_file", kafka.password_file)
-    return options
+    options = client_options(kafka).items()
+    return {name: value for name, value in options if name.startswith(("security", "ssl", "sasl"))}
 
 
 def faust_credentials(kafka: KafkaSection) -> Any:
@@ -64,20 +66,33 @@ def faust_credentials(kafka: KafkaSection) -> Any:
 
     options = _security(kafka)
     context = options.get("ssl_context")
-    if kafka.has_sasl:
+    if kafka.protocol.startswith("SASL"):
         return faust.SASLCredentials(
-            username=kafka.username,
+            username=options["sasl_plain_username"],
             password=options["sasl_plain_password"],
             ssl_context=context,
-            mechanism=kafka.sasl_mechanism,
+            mechanism=options["sasl_mechanism"],
         )
     return faust.SSLCredentials(context) if context else None
+
+
+def faust_options(kafka: KafkaSection) -> dict[str, Any]:
+    """Timeouts of `[kafka.client]` for Faust's consumer, which has no name for the pause between two attempts.
+
+    >>> faust_options(KafkaSection(client={"request_timeout_ms": 20_000}))
+    {'broker_request_timeout': 20.0}
+    """
+    client = kafka.client
+    found = {f"consumer_{name}": client[name] for name in _OF_CONSUMERS if name in client}
+    if "request_timeout_ms" in client:
+        found["broker_request_timeout"] = float(client["request_timeout_ms"]) / 1000
+    return found
 
 
 def require_reachable(kafka: KafkaSection) -> None:
     """Raise DependencyUnavailable, with the reason, if no broker talks to us by TLS or with our password; does nothing
     where neither is asked for. Not within a running loop."""
-    if kafka.security != "plaintext" and (reason := asyncio.run(why_not(kafka))):
+    if kafka.protocol != "PLAINTEXT" and (reason := asyncio.run(why_not(kafka))):
         raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {reason}")
 
 
@@ -101,7 +116,7 @@ def refusal(error: BaseException) -> str:
     """
     name, number = type(error).__name__, getattr(error, "errno", None)
     if number in RIGHTS:
-        return f"it does not give us the rights on {RIGHTS[number]} ({name}): the user, kafka.username, needs them"
+        return f"it does not give us the rights on {RIGHTS[number]} ({name}): its user needs them"
     said = dict.fromkeys(one or other for one, other in _SAID.findall(str(error)))
     if said:
         return f"it refuses: {_cut('; '.join(said))} ({name})"
@@ -153,15 +168,15 @@ def _words(error: Exception, options: dict[str, Any]) -> str:
             return "shows a certificate of another host: kafka.bootstrap needs a name that is in it"
         case ssl.SSLCertVerificationError():
             said = error.verify_message or "verification failed"
-            return f"shows a certificate that is not trusted ({said}): kafka.ca_file names who is"
+            return f"shows a certificate that is not trusted ({said}): kafka.client.ssl_cafile names who is"
         case kafka_errors.SaslAuthenticationFailed():
-            return "does not accept kafka.username with the password of kafka.password_file"
+            return "does not accept the user and password of kafka.client"
         case kafka_errors.UnsupportedSaslMechanismError():
-            return f"does not offer {options['sasl_mechanism']}, which is kafka.sasl_mechanism"
+            return f"does not offer {options['sasl_mechanism']}, which is kafka.client.sasl_mechanism"
         case kafka_errors.IllegalSaslStateError():
-            return 'asks for no password: kafka.security is to be "tls" or "plaintext"'
+            return 'asks for no password: kafka.client.security_protocol is to be "SSL" or "PLAINTEXT"'
         case ssl.SSLError():
-            return "does not speak TLS on this port, or not with us: kafka.security says that it does"
+            return "does not speak TLS on this port, or not with us: kafka.client.security_protocol says that it does"
         case ConnectionRefusedError():
             return "refuses connections: is the broker running, and is this its port?"
         case TimeoutError():
@@ -171,9 +186,6 @@ def _words(error: Exception, options: dict[str, Any]) -> str:
     if isinstance(error, OSError) and not isinstance(error, ConnectionError) and not tls:
         return f"cannot be reached ({error.strerror or type(error).__name__})"
     if tls:
-        return "ends the connection: does it speak TLS on this port, and does it want kafka.certificate_file?"
-    return f"ends the connection: does it want TLS or a password on this port? kafka.security is {_name(protocol)}"
-
-
-def _name(protocol: str) -> str:
-    return next(repr(name) for name, found in PROTOCOLS.items() if found == protocol)
+        return "ends the connection: does it speak TLS on this port, and does it want kafka.client.ssl_certfile?"
+    asked = f"kafka.client.security_protocol is {protocol}"
+    return f"ends the connection: does it want TLS or a password on this port? {asked}"

@@ -34,7 +34,7 @@ INVALID_REPLICATION_FACTOR = 38
 PARTITIONS, SETTINGS = "partitions", "settings"
 """What of a topic may differ, beside its settings by their names; all of them where the broker does not tell them."""
 
-UNTOLD = "the broker does not tell its settings: the user, kafka.username, needs the right DescribeConfigs on it"
+UNTOLD = "the broker does not tell its settings: its user needs the right DescribeConfigs on it"
 """Of a topic."""
 
 

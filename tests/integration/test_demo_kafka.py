@@ -10,15 +10,17 @@ OF_A_DEPLOYMENT = """\
 [hat]
 slot = "1h"
 [kafka]
-security = "sasl"
-username = "worker"
-password_file = "{password}"
 replication = 3
+[kafka.client]
+security_protocol = "SASL_PLAINTEXT"
+sasl_plain_username = "worker"
+sasl_plain_password_file = "{password}"
 [ledger]
 url = "redis://ledger.example:6379/0"
+replicas = 1
+[ledger.client]
 username = "worker"
 password_file = "{password}"
-replicas = 1
 """
 """What servers ask for that are not the demo's."""
 

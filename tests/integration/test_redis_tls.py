@@ -55,26 +55,28 @@ def test_redis_with_tls_of_its_own_keeps_the_promises_for_a_user_of_the_page(sec
     port, made = secured
     with administrator(port, made) as client:
         client.execute_command("ACL", "SETUSER", USER, *(rule.replace("PASSWORD", PASSWORD) for rule in rights()))
-    keys = {"ca_file": "ca.crt", "certificate_file": "client.crt", "certificate_key_file": "client.key"}
-    keys |= {"url": f"rediss://127.0.0.1:{port}/0", "username": USER, "password_file": "password"}
-    asked = LedgerSection(key_file=str(made.folder / "plates.key"), **named(made, keys))
+    keys = {"ssl_ca_certs": "ca.crt", "ssl_certfile": "client.crt", "ssl_keyfile": "client.key"}
+    keys |= {"username": USER, "password_file": "password"}
+    url = f"rediss://127.0.0.1:{port}/0"
+    asked = LedgerSection(url=url, key_file=str(made.folder / "plates.key"), client=named(made, keys))
     with ledger_and_keys(asked) as (ledger, _):
         assert ledger.admit("tls", 10, [b"x"], [ask("tls/hat", [3])])[0].admitted.all()
         ledger.record([("tls/hat", b"payload")])
         assert ledger.recorded(["tls/hat"]) == [b"payload"] and ledger.verify() == []
-    for wrong, sentence in (
-        ({"ca_file": "other.crt"}, "a certificate that is not trusted"),
-        ({"certificate_file": "", "certificate_key_file": ""}, "it wants a certificate of ours"),
-        ({"password_file": "wrong"}, "does not accept ledger.username with the password"),
-        ({"url": f"redis://127.0.0.1:{port}/0", "ca_file": "", "certificate_file": "", "certificate_key_file": ""},
+    for place, wrong, sentence in (
+        (url, {"ssl_ca_certs": "other.crt"}, "a certificate that is not trusted"),
+        (url, {"ssl_certfile": "", "ssl_keyfile": ""}, "it wants a certificate of ours"),
+        (url, {"password_file": "wrong"}, "does not accept the user and password"),
+        (f"redis://127.0.0.1:{port}/0", {"ssl_ca_certs": "", "ssl_certfile": "", "ssl_keyfile": ""},
          "Does it speak TLS on this port, and want rediss://?"),
     ):  # fmt: skip
-        asked = LedgerSection(key_file=str(made.folder / "plates.key"), **named(made, keys | wrong))
+        asked = LedgerSection(url=place, key_file=str(made.folder / "plates.key"), client=named(made, keys | wrong))
         with pytest.raises(DependencyUnavailable) as raised, ledger_and_keys(asked):
             pass
         assert sentence in str(raised.value) and PASSWORD not in str(raised.value), str(raised.value)
 
 
 def named(made, keys):
-    """The same, with the files of that folder."""
-    return {name: str(made.folder / key) if name.endswith("_file") and key else key for name, key in keys.items()}
+    """The same, with the files of that folder; without what is empty."""
+    files = "password_file", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"
+    return {name: str(made.folder / key) if name in files else key for name, key in keys.items() if key}

@@ -36,13 +36,16 @@ def secured():
 
 
 def section(secured, listener, **keys):
+    """`keys` of `[kafka.client]`; `prefix` is of `[kafka]`."""
     running, made = secured
-    keys = {key: str(made.folder / value) if key.endswith("_file") else value for key, value in keys.items()}
-    return KafkaSection(bootstrap=running.addresses.get(listener, running.bootstrap), **keys)
+    prefix = keys.pop("prefix", "")
+    keys = {key: str(made.folder / value) if key.endswith("file") else value for key, value in keys.items()}
+    return KafkaSection(bootstrap=running.addresses.get(listener, running.bootstrap), prefix=prefix, client=keys)
 
 
-SASL = {"security": "sasl-tls", "username": USER, "password_file": "password", "ca_file": "ca.crt"}
-TLS = {"security": "tls", "ca_file": "ca.crt"}
+SASL = {"security_protocol": "SASL_SSL", "sasl_plain_username": USER, "sasl_plain_password_file": "password",
+        "ssl_cafile": "ca.crt"}  # fmt: skip
+TLS = {"security_protocol": "SSL", "ssl_cafile": "ca.crt"}
 
 
 @pytest.mark.long
@@ -75,9 +78,8 @@ def secured_city(secured, folder, mechanism):
     config, running = folder / "city.toml", secured[0]
     given = {"name": f"s{uuid4().hex[:8]}", "ledger": f"sqlite:{folder}/stream.ledger", "folder": folder}
     text = CONFIG.format(**{**DEFAULTS, **given, "bootstrap": running.addresses["SASLTLS"]})
-    keys = section(secured, "SASLTLS", **SASL, sasl_mechanism=mechanism)
-    names = ("security", "sasl_mechanism", "username", "password_file", "ca_file")
-    config.write_text(text + "".join(f'{name} = "{getattr(keys, name)}"\n' for name in names))
+    client = section(secured, "SASLTLS", **SASL, sasl_mechanism=mechanism).client
+    config.write_text(text + "[kafka.client]\n" + "".join(f'{name} = "{value}"\n' for name, value in client.items()))
     made = City(folder, fleet_log(clean=True), config)
     assert len(create_topics(made.settings.kafka)) == 8
     return made
@@ -101,28 +103,27 @@ async def produce_once(here):
 
 
 def test_a_certificate_of_ours_is_shown_to_a_broker_that_asks_for_one(secured):
-    kafka = section(
-        secured, "MUTUAL", **TLS, certificate_file="client.crt", certificate_key_file="client.key", prefix="mutual."
-    )
+    kafka = section(secured, "MUTUAL", **TLS, ssl_certfile="client.crt", ssl_keyfile="client.key", prefix="mutual.")
     assert len(create_topics(kafka)) == 8
     with Feed(kafka, topics_of(kafka).pings.name, 1, Pace()) as feed:
         feed.send([b"no ping"])
     assert [record.value for record in read_topic(kafka, topics_of(kafka).pings)] == [b"no ping"]
 
 
+WRONGLY = {**SASL, "sasl_plain_password_file": "wrong"}
+OVER_PLAINTEXT = {"security_protocol": "SASL_PLAINTEXT", "ssl_cafile": ""}
 REFUSALS = {
-    "wrong password": ("SASLTLS", {**SASL, "password_file": "wrong"}, "does not accept kafka.username"),
-    "wrong password, PLAIN": (
-        "SASLTLS", {**SASL, "password_file": "wrong", "sasl_mechanism": "PLAIN"}, "does not accept kafka.username"),
-    "nobody known": ("SASLTLS", {**SASL, "username": "stranger"}, "does not accept kafka.username"),
-    "wrong authority": ("TLS", {**TLS, "ca_file": "other.crt"}, "a certificate that is not trusted"),
-    "the system's authorities": ("TLS", {"security": "tls"}, "a certificate that is not trusted"),
+    "wrong password": ("SASLTLS", WRONGLY, "does not accept the user"),
+    "wrong password, PLAIN": ("SASLTLS", {**WRONGLY, "sasl_mechanism": "PLAIN"}, "does not accept the user"),
+    "nobody known": ("SASLTLS", {**SASL, "sasl_plain_username": "stranger"}, "does not accept the user"),
+    "wrong authority": ("TLS", {**TLS, "ssl_cafile": "other.crt"}, "a certificate that is not trusted"),
+    "the system's authorities": ("TLS", {"security_protocol": "SSL"}, "a certificate that is not trusted"),
     "another host": ("ELSEWHERE", TLS, "a certificate of another host"),
     "plaintext to TLS": ("TLS", {}, "does it want TLS or a password on this port"),
     "plaintext to SASL": ("SASL", {}, "does it want TLS or a password on this port"),
     "TLS to plaintext": ("", TLS, "ends the connection: does it speak TLS"),
-    "SASL to plaintext": ("", {**SASL, "security": "sasl", "ca_file": ""}, "asks for no password"),
-    "no certificate of ours": ("MUTUAL", TLS, "does it want kafka.certificate_file"),
+    "SASL to plaintext": ("", {**SASL, **OVER_PLAINTEXT}, "asks for no password"),
+    "no certificate of ours": ("MUTUAL", TLS, "does it want kafka.client.ssl_certfile"),
     "no password over TLS": ("SASLTLS", TLS, "ends the connection"),
 }  # fmt: skip
 
@@ -162,10 +163,10 @@ def test_the_command_line_ends_with_a_status_and_never_with_a_traceback(secured,
     wrong = secured[1].folder / "wrong"
     for verb in (["worker"], ["doctor"], ["feed", "-"], ["releases"]):
         began = time.monotonic()
-        command = [*verb, "--config", here.config, "--set", f"kafka.password_file={wrong}"]
+        command = [*verb, "--config", here.config, "--set", f"kafka.client.sasl_plain_password_file={wrong}"]
         done = run_forked(command, cwd=tmp_path)
         said = (done.stdout + done.stderr).decode()
-        assert done.returncode == 4 and "does not accept kafka.username" in said, (verb, said)
+        assert done.returncode == 4 and "does not accept the user" in said, (verb, said)
         assert "Traceback" not in said and WRONG not in said and time.monotonic() - began < BOUND_S
 
 
@@ -221,7 +222,8 @@ def test_a_password_file_is_one_private_line(tmp_path, mode, content, sentence):
     if mode is not None:
         secret_file(file, content)
         file.chmod(mode)
-    kafka = KafkaSection(bootstrap="127.0.0.1:1", security="sasl", username="worker", password_file=str(file))
-    with pytest.raises(ConfigError, match=r"kafka\.password_file") as raised:
+    login = {"sasl_plain_username": "worker", "sasl_plain_password_file": str(file)}
+    kafka = KafkaSection(bootstrap="127.0.0.1:1", client={"security_protocol": "SASL_PLAINTEXT", **login})
+    with pytest.raises(ConfigError, match=r"kafka\.client\.sasl_plain_password_file") as raised:
         create_topics(kafka)
     assert sentence in str(raised.value) and "hush" not in str(raised.value) and PASSWORD not in str(raised.value)

@@ -14,7 +14,6 @@ from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
 from tests.secured import PASSWORD, certificates, secret_file, tls_in_front_of
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
-from udp_stream.adapters.ledgers.redis.connection import Access
 from udp_stream.adapters.ledgers.redis.opening import open_redis_ledger
 from udp_stream.adapters.settings import LedgerSection
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
@@ -54,7 +53,7 @@ def user(running, *more):
     rules = [rule.replace("PASSWORD", PASSWORD) for rule in rights()]
     with Redis.from_url(running.url, password=ADMIN, protocol=2) as client:
         client.execute_command("ACL", "SETUSER", name, *rules, *more)
-        yield Access(name, PASSWORD)
+        yield {"username": name, "password": PASSWORD}
         client.execute_command("ACL", "DELUSER", name)
 
 
@@ -66,7 +65,7 @@ def user(running, *more):
 def test_the_rights_of_the_page_suffice_for_every_promise(guarded, check):
     running, _ = guarded
     with user(running, "~{udp-*") as access:
-        check(partial(open_redis_ledger, running.url, prefix=f"{{udp-{uuid4()}}}", access=access))
+        check(partial(open_redis_ledger, running.url, prefix=f"{{udp-{uuid4()}}}", client=access))
 
 
 def empty(running):
@@ -78,7 +77,7 @@ def empty(running):
 
 def life(running, access):
     """All that verbs do with a ledger: a HAT's road, a rolling period's, epochs, marks, and looking into it."""
-    opened = partial(open_redis_ledger, running.url, access=access)
+    opened = partial(open_redis_ledger, running.url, client=access)
     with opened() as ledger:
         ledger.bind("cafe")
         ledger.note("trial", "yes")
@@ -121,21 +120,22 @@ def test_each_right_of_the_page_is_needed_and_its_lack_is_a_sentence(guarded, mo
 def test_keys_outside_of_the_ledger_are_out_of_reach(guarded):
     running, _ = guarded
     with user(running) as access, pytest.raises(DependencyUnavailable, match="does not let this user do"):
-        open_redis_ledger(running.url, prefix="{other}", access=access)
+        open_redis_ledger(running.url, prefix="{other}", client=access)
 
 
 def section(running, made, **keys):
     """A ledger that nobody knows here yet; files are those of the certificates' folder."""
-    names = {name: str(made.folder / value) for name, value in keys.items() if name.endswith("_file")}
-    return LedgerSection(**({"url": running.url, "key_file": str(made.folder / "plates.key")} | keys | names))
+    url = keys.pop("url", running.url)
+    files = {name: str(made.folder / value) for name, value in keys.items() if name.startswith("ssl") or "file" in name}
+    return LedgerSection(url=url, key_file=str(made.folder / "plates.key"), client=keys | files)
 
 
 def test_a_ledger_by_tls_with_a_user_and_a_certificate_of_ours(guarded):
     running, made = guarded
     empty(running)
     with tls_in_front_of(running.port, made, client=True) as port, user(running) as access:
-        keys = {"ca_file": "ca.crt", "certificate_file": "client.crt", "certificate_key_file": "client.key"}
-        keys |= {"username": access.username, "password_file": "password"}
+        keys = {"ssl_ca_certs": "ca.crt", "ssl_certfile": "client.crt", "ssl_keyfile": "client.key"}
+        keys |= {"username": access["username"], "password_file": "password"}
         asked = section(
             running,
             made,
@@ -144,21 +144,24 @@ def test_a_ledger_by_tls_with_a_user_and_a_certificate_of_ours(guarded):
         )
         with ledger_and_keys(asked) as (ledger, _):
             assert ledger.admit("tls", 10, [b"x"], [ask("tls/hat", [3])])[0].admitted.all()
-            assert PASSWORD not in repr(ledger) + repr(access) + repr(asked)
+            assert PASSWORD not in repr(ledger) + repr(asked)
 
 
 REFUSALS = {
-    "no password": ({"password_file": ""}, "it wants a password: ledger.password_file"),
-    "wrong password": ({"password_file": "wrong"}, "does not accept ledger.username with the password"),
-    "nobody known": ({"username": "stranger"}, "does not accept ledger.username with the password"),
-    "wrong authority": ({"scheme": "rediss", "ca_file": "other.crt"}, "a certificate that is not trusted"),
+    "no password": ({"password_file": ""}, "it wants a password: ledger.client.password_file"),
+    "wrong password": ({"password_file": "wrong"}, "does not accept the user and password"),
+    "nobody known": ({"username": "stranger"}, "does not accept the user and password"),
+    "wrong authority": ({"scheme": "rediss", "ssl_ca_certs": "other.crt"}, "a certificate that is not trusted"),
     "the system's authorities": ({"scheme": "rediss"}, "a certificate that is not trusted"),
-    "another host": ({"scheme": "rediss", "ca_file": "ca.crt", "at": "elsewhere"}, "a certificate of another host"),
-    "no certificate of ours": (
-        {"scheme": "rediss", "ca_file": "ca.crt", "at": "mutual"},
-        "want ledger.certificate_file?",
+    "another host": (
+        {"scheme": "rediss", "ssl_ca_certs": "ca.crt", "at": "elsewhere"},
+        "a certificate of another host",
     ),
-    "TLS to plaintext": ({"scheme": "rediss", "ca_file": "ca.crt", "at": "plain"}, "does not speak TLS with us"),
+    "no certificate of ours": (
+        {"scheme": "rediss", "ssl_ca_certs": "ca.crt", "at": "mutual"},
+        "want ledger.client.ssl_certfile?",
+    ),
+    "TLS to plaintext": ({"scheme": "rediss", "ssl_ca_certs": "ca.crt", "at": "plain"}, "does not speak TLS with us"),
     "plaintext to TLS": ({"at": "server"}, "Does it speak TLS on this port, and want rediss://?"),
 }
 
@@ -189,8 +192,8 @@ def test_a_refusal_says_what_to_mend_in_bounded_time_and_without_a_secret(guarde
 def test_a_password_file_that_others_can_read_is_refused_before_the_server_is_asked(tmp_path):
     secret_file(tmp_path / "password", b"hush\n")
     (tmp_path / "password").chmod(0o644)
-    asked = LedgerSection(url="redis://127.0.0.1:1", password_file=str(tmp_path / "password"))
-    with pytest.raises(ConfigError, match=r"ledger\.password_file: .*only its owner"), ledger_and_keys(asked):
+    asked = LedgerSection(url="redis://127.0.0.1:1", client={"password_file": str(tmp_path / "password")})
+    with pytest.raises(ConfigError, match=r"ledger\.client\.password_file: .*only its owner"), ledger_and_keys(asked):
         pass
 
 
@@ -201,9 +204,9 @@ def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_p
     (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(hours=0.3)))
     with user(running) as access:
         config = tmp_path / "city.toml"
-        config.write_text(
-            f'[ledger]\nurl = "{running.url}"\nusername = "{access.username}"\npassword_file = "{made.password}"\n'
-        )
+        name = access["username"]
+        client = f'username = "{name}"\npassword_file = "{made.password}"\n'
+        config.write_text(f'[ledger]\nurl = "{running.url}"\n[ledger.client]\n{client}')
         found = []
         for verb in (
             ["replay", "pings.ndjson"],
@@ -214,10 +217,10 @@ def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_p
             done = run_forked([*verb, "--config", config], cwd=tmp_path)
             assert done.returncode == 0, done.stderr.decode()
             found.append(done.stdout + done.stderr)
-        inline = running.url.replace("redis://", f"redis://{access.username}:{quote(PASSWORD)}@")
+        inline = running.url.replace("redis://", f"redis://{access['username']}:{quote(PASSWORD)}@")
         config.write_text(f'[ledger]\nurl = "{inline}"\n')
         found.append(run_forked(["doctor", "pings.ndjson", "--config", config], cwd=tmp_path).stdout)
-        assert b"use ledger.password_file" in found[-1]
+        assert b"use ledger.client.password_file" in found[-1]
         config.unlink()
         assert found[0].count(b'"status"') > 10
         kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
@@ -230,11 +233,11 @@ def test_two_cities_have_two_ledgers_in_two_databases_of_one_redis(guarded):
     empty(running)
     second = running.url.removesuffix("/0") + "/1"
     with user(running) as access, pytest.raises(UdpStreamError, match="'select'"):
-        open_redis_ledger(second, access=access)
+        open_redis_ledger(second, client=access)
     with (
         user(running, "+select") as access,
-        open_redis_ledger(running.url, access=access) as surat,
-        open_redis_ledger(second, access=access) as pune,
+        open_redis_ledger(running.url, client=access) as surat,
+        open_redis_ledger(second, client=access) as pune,
     ):
         assert surat.ledger_id != pune.ledger_id
         surat.admit("day", 10, [b"x"], [ask("hat", [10])])
@@ -250,12 +253,12 @@ def test_a_password_is_changed_while_workers_go_on(guarded):
     with (
         user(running) as access,
         Redis.from_url(running.url, password=ADMIN) as admin,
-        open_redis_ledger(running.url, access=access) as ledger,
+        open_redis_ledger(running.url, client=access) as ledger,
     ):
-        admin.execute_command("ACL", "SETUSER", access.username, ">renewed")
-        with open_redis_ledger(running.url, access=Access(access.username, "renewed")) as other:
+        admin.execute_command("ACL", "SETUSER", access["username"], ">renewed")
+        with open_redis_ledger(running.url, client=access | {"password": "renewed"}) as other:
             assert other.ledger_id == ledger.ledger_id
-        admin.execute_command("ACL", "SETUSER", access.username, f"<{PASSWORD}")
+        admin.execute_command("ACL", "SETUSER", access["username"], f"<{PASSWORD}")
         assert ledger.admit("day", 10, [b"x"], [ask("hat", [1])])[0].admitted.all()
         with pytest.raises(DependencyUnavailable, match="does not accept"):
-            open_redis_ledger(running.url, access=access)
+            open_redis_ledger(running.url, client=access)

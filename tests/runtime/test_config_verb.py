@@ -43,12 +43,12 @@ max_kmh = 90
 reject_above_kmh = 80
 [release]
 bins = 1
-[kafka]
-ca_file = "ca.pem"
-username = "me"
+[kafka.client]
+ssl_cafile = "ca.pem"
+sasl_plain_username = "me"
 [ledger]
 url = "redis://me:hush@ledger:6379/0"
-password_file = "p"
+client = { password_file = "p" }
 [[query]]
 name = "a"
 kind = "rang"
@@ -138,8 +138,8 @@ def test_every_fault_is_named_at_once_with_its_line_and_none_that_follows_from_a
         "faulty.toml:8: speed.unit",
         "faulty.toml:10: speed.reject_above_kmh",
         "faulty.toml:12: release.bins",
-        "faulty.toml:13: kafka.security",
-        "faulty.toml:13: kafka.security",
+        "faulty.toml:13: kafka.client.security_protocol",
+        "faulty.toml:13: kafka.client.security_protocol",
         "faulty.toml:17: ledger.url",
         "faulty.toml:21: query.kind of a",
     ]
@@ -152,17 +152,19 @@ def test_a_configuration_without_a_fault_has_status_0_and_names_its_policy(city,
     assert (status, json.loads(out)) == (0, {"valid": True, "policy": policy, "faults": [], "warnings": []})
 
 
+KAFKA_PASSWORD = "kafka.client.sasl_plain_password_file"
 FILES = """\
-[kafka]
-security = "sasl-tls"
-username = "me"
-password_file = "{folder}/password"
-ca_file = "{folder}/ca.crt"
-certificate_file = "{folder}/client.crt"
-certificate_key_file = "{folder}/client.key"
+[kafka.client]
+security_protocol = "SASL_SSL"
+sasl_plain_username = "me"
+sasl_plain_password_file = "{folder}/password"
+ssl_cafile = "{folder}/ca.crt"
+ssl_certfile = "{folder}/client.crt"
+ssl_keyfile = "{folder}/client.key"
 [ledger]
 url = "rediss://ledger/0"
 key_file = "{folder}/plates.key"
+[ledger.client]
 password_file = "{folder}/ledger"
 [live]
 token_file = "{folder}/token"
@@ -186,15 +188,18 @@ def unreadable(file):
 
 NO_PEM, NO_KEY = "expected certificates in PEM form", "expected 64 hex digits in the key file {file}"
 BROKEN = {
-    "password": (lambda file: file.unlink(), "4: kafka.password_file: {file} cannot be read (No such file"),
-    "ca.crt": (lambda file: file.write_text("hush"), f"5: kafka.ca_file: {{file}}: {NO_PEM}"),
-    "client.crt": (lambda file: file.unlink(), "6: kafka.certificate_file: {file} cannot be read (No such file"),
-    "client.key": (lambda file: file.chmod(0o644), "7: kafka.certificate_key_file: expected a file that only its"),
+    "password": (
+        lambda file: file.unlink(),
+        "4: kafka.client.sasl_plain_password_file: {file} cannot be read",
+    ),
+    "ca.crt": (lambda file: file.write_text("hush"), f"5: kafka.client.ssl_cafile: {{file}}: {NO_PEM}"),
+    "client.crt": (lambda file: file.unlink(), "6: kafka.client.ssl_certfile: {file} cannot be read (No such file"),
+    "client.key": (lambda file: file.chmod(0o644), "7: kafka.client.ssl_keyfile: expected a file that only its"),
     "plates.key": (lambda file: file.write_text("hush"), f"10: ledger.key_file: {NO_KEY}"),
-    "ledger": (unreadable, "11: ledger.password_file: {file} cannot be read (Is a directory)"),
+    "ledger": (unreadable, "12: ledger.client.password_file: {file} cannot be read (Is a directory)"),
     "token": (
         lambda file: file.write_text(" \n"),
-        "13: live.token_file: expected one line of printable ASCII in {file}",
+        "14: live.token_file: expected one line of printable ASCII in {file}",
     ),
 }
 
@@ -211,14 +216,14 @@ def test_files_of_secrets_are_tried_as_a_worker_tries_them_and_nothing_of_them_i
     assert out.endswith(", got nothing\n")
     status, out, _ = said(capsys, *asked, "--json")
     faults = json.loads(out)["faults"]
-    assert status == 3 and [fault["line"] for fault in faults] == [4, 5, 6, 7, 10, 11, 13] and "hush" not in out
+    assert status == 3 and [fault["line"] for fault in faults] == [4, 5, 6, 7, 10, 12, 14] and "hush" not in out
     assert said(capsys, *asked, "--no-files")[0] == 0
 
 
 def test_a_certificate_with_the_key_of_another_is_a_fault(secrets, capsys):
     (secrets / "client.key").write_bytes((secrets / "server.key").read_bytes())
     status, out, _ = said(capsys, "config", "check", "--config", "files.toml")
-    assert status == 3 and "6: kafka.certificate_file: " in out and "its key in" in out
+    assert status == 3 and "6: kafka.client.ssl_certfile: " in out and "its key in" in out
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
@@ -229,25 +234,39 @@ def test_a_secret_that_others_can_read_is_a_fault_with_the_mend(mode, secrets, c
     of_kafka, of_ledger = out.splitlines()
     for line in (of_kafka, of_ledger):
         assert f"that only its owner can read, got mode {mode:04o}" in line and "chmod 600" in line
-    assert status == 3 and "kafka.password_file" in of_kafka and "ledger.key_file" in of_ledger
+    assert status == 3 and "kafka.client.sasl_plain_password_file" in of_kafka and "ledger.key_file" in of_ledger
 
 
 def test_the_plates_key_may_be_made_later_and_a_secret_in_the_place_of_its_file_is_not_shown(secrets, capsys):
     (secrets / "plates.key").unlink()
     assert said(capsys, "config", "check", "--config", "files.toml")[0] == 0
-    flags = "--set", f"ledger.key_file={secrets}/nowhere/key", "--set", "kafka.password_file=hunter2-is-mine"
+    flags = (
+        "--set",
+        f"ledger.key_file={secrets}/nowhere/key",
+        "--set",
+        "kafka.client.sasl_plain_password_file=hunter2-is-mine",
+    )
     status, out, err = said(capsys, "config", "check", "--config", "files.toml", *flags)
     assert status == 3 and "hunter2" not in out + err and "might be the secret itself" in out
     assert "--set: ledger.key_file:" in out
 
 
 @pytest.mark.parametrize(
-    "key", ["kafka.password_file", "ledger.password_file", "live.password_file", "live.token_file"]
+    "key",
+    [
+        KAFKA_PASSWORD,
+        "ledger.client.password_file",
+        "live.password_file",
+        "live.token_file",
+    ],
 )
 def test_a_secret_in_the_place_of_its_file_is_shown_by_no_verb(key, capsys, tmp_path, monkeypatch):
     """A PIN is a number of TOML, and no text; a word is shown by nobody who prints the configuration either."""
     monkeypatch.chdir(tmp_path)
-    url, sasl = "ledger.url=redis://ledger", ("--set", "kafka.security=sasl", "--set", "kafka.username=me")
+    url, sasl = (
+        "ledger.url=redis://ledger",
+        ("--set", "kafka.client.security_protocol=SASL_PLAINTEXT", "--set", "kafka.client.sasl_plain_username=me"),
+    )
     flags = "--set", url, *(sasl if key.startswith("kafka") else ())
     for secret, *verb in (("483920", "check"), ("483920", "show"), ("4839.20", "check"), ("hunter2", "show"),
                           ("hunter2", "show", "--json"), ("hunter2", "check")):  # fmt: skip
@@ -255,17 +274,18 @@ def test_a_secret_in_the_place_of_its_file_is_shown_by_no_verb(key, capsys, tmp_
         assert secret not in out + err and status == (3 if secret != "hunter2" or verb == ["check"] else 0)
     secret_file(tmp_path / "password", b"hush")
     assert (
-        f'{key.partition(".")[2]} = "password"' in said(capsys, "config", "show", *flags, "--set", f"{key}=password")[1]
+        f'{key.rpartition(".")[2]} = "password"'
+        in said(capsys, "config", "show", *flags, "--set", f"{key}=password")[1]
     )
 
 
 def test_files_of_a_section_with_a_fault_are_left_for_the_next_look(secrets, capsys):
     (secrets / "password").unlink()
     (secrets / "token").unlink()
-    flags = "--set", "kafka.security=tsl"
+    flags = "--set", "kafka.client.security_protocol=TSL"
     _, out, _ = said(capsys, "config", "check", "--config", "files.toml", *flags)
     assert [line.partition(": ")[2].partition(":")[0] for line in out.splitlines()] == [
-        "kafka.security",
+        "kafka.client.security_protocol",
         "live.token_file",
     ]
 

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from redis import Redis
 
-from streams.connections import PROTOCOLS, SAID_MAX, client_options, faust_credentials, refusal
+from streams.connections import SAID_MAX, client_options, faust_credentials, refusal
 from streams.publishing import no_transaction
 from streams.topics import topics_of
 from tests.secured import certificates, secret_file
@@ -15,11 +15,17 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.redis.connection import connection_to
 from udp_stream.adapters.secret_files import require_private, secret_of, tls_context
 from udp_stream.adapters.settings import LedgerSection, load
+from udp_stream.adapters.settings.connection_rules import PROTOCOLS
 from udp_stream.cli.main import main
 from udp_stream.cli.parsers import VERBS
 from udp_stream.errors import ConfigError, DependencyUnavailable
 
-SASL = ("kafka.security=sasl", "kafka.username=worker", "kafka.password_file=/run/secrets/kafka")
+SASL = (
+    "kafka.client.security_protocol=SASL_PLAINTEXT",
+    "kafka.client.sasl_plain_username=worker",
+    "kafka.client.sasl_plain_password_file=/run/secrets/kafka",
+)
+TLS = "kafka.client.security_protocol=SSL"
 
 
 def refused(*flags):
@@ -49,19 +55,21 @@ def refused(*flags):
         (["kafka.prefix=my prefix/"], "kafka.prefix:"),
         ([f"kafka.prefix={'a' * 201}"], "kafka.prefix:"),
         (["kafka.group= "], "kafka.group:"),
-        (["kafka.ca_file=ca.pem"], "kafka.security:"),
-        (["kafka.username=me"], "kafka.security:"),
-        (["kafka.security=sasl"], "kafka.username:"),
-        (SASL[:2], "kafka.password_file: expected one"),
-        ([*SASL, "kafka.ca_file=ca.pem"], "kafka.security: expected"),
-        ([*SASL, "kafka.username=a,b"], "kafka.username:"),
-        ([*SASL, "kafka.sasl_mechanism=GSSAPI"], "SCRAM-SHA-256"),
-        (["kafka.security=ssl"], "one of plaintext"),
-        (
-            ["kafka.security=tls", "kafka.certificate_key_file=k"],
-            "kafka.certificate_file:",
-        ),
-        (["kafka.security=tls", "kafka.certificate_file=c"], "kafka.certificate_key_file: expected one"),
+        (["kafka.client.ssl_cafile=ca.pem"], "kafka.client.security_protocol:"),
+        (["kafka.client.sasl_plain_username=me"], "kafka.client.security_protocol:"),
+        (SASL[:1], "kafka.client.sasl_plain_username:"),
+        (SASL[:2], "kafka.client.sasl_plain_password_file: expected one"),
+        ([*SASL, "kafka.client.ssl_cafile=ca.pem"], "kafka.client.security_protocol: expected"),
+        ([*SASL, "kafka.client.sasl_plain_username=a,b"], "kafka.client.sasl_plain_username:"),
+        ([*SASL, "kafka.client.sasl_mechanism=GSSAPI"], "SCRAM-SHA-256"),
+        (["kafka.client.security_protocol=ssl"], "one of PLAINTEXT"),
+        ([TLS, "kafka.client.ssl_keyfile=k"], "kafka.client.ssl_certfile:"),
+        ([TLS, "kafka.client.ssl_certfile=c"], "kafka.client.ssl_keyfile: expected one"),
+        (["kafka.client.acks=1"], "unknown key kafka.client.acks"),
+        (["kafka.client.isolation_level=read_uncommitted"], "unknown key kafka.client.isolation_level"),
+        (["kafka.client.bootstrap_servers=other:9092"], "unknown key kafka.client.bootstrap_servers"),
+        (["kafka.client=5"], "kafka.client: expected"),
+        (["kafka.client.request_timeout_ms=[1]"], "kafka.client[...]: expected"),
     ],
 )
 def test_keys_that_do_not_belong_together_or_break_their_rule_are_refused(flags, sentence):
@@ -71,12 +79,14 @@ def test_keys_that_do_not_belong_together_or_break_their_rule_are_refused(flags,
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["ledger.password_file=p"], "ledger.url:"),
-        (["ledger.url=redis://a", "ledger.ca_file=c"], "ledger.url:"),
-        (["ledger.url=redis://a", "ledger.username=me"], "ledger.password_file:"),
-        (["ledger.url=redis://u:hush@a", "ledger.password_file=p"], "ledger.url:"),
-        (["ledger.url=rediss://a", "ledger.certificate_file=c"], "ledger.certificate_key_file: expected one"),
-        (["ledger.url=rediss+cluster://a", "ledger.certificate_key_file=k"], "ledger.certificate_file: expected one"),
+        (["ledger.client.password_file=p"], "ledger.url:"),
+        (["ledger.url=redis://a", "ledger.client.ssl_ca_certs=c"], "ledger.url:"),
+        (["ledger.url=redis://a", "ledger.client.username=me"], "ledger.client.password_file:"),
+        (["ledger.url=redis://u:hush@a", "ledger.client.password_file=p"], "ledger.url:"),
+        (["ledger.url=rediss://a", "ledger.client.ssl_certfile=c"], "ledger.client.ssl_keyfile: expected one"),
+        (["ledger.url=rediss+cluster://a", "ledger.client.ssl_keyfile=k"], "ledger.client.ssl_certfile: expected one"),
+        (["ledger.url=rediss://a", "ledger.client.ssl_cert_reqs=none"], "unknown key ledger.client.ssl_cert_reqs"),
+        (["ledger.url=redis://a", "ledger.client.decode_responses=true"], "unknown key ledger.client.decode_responses"),
     ],
 )
 def test_keys_of_a_redis_that_do_not_belong_together_are_refused(flags, sentence):
@@ -89,7 +99,7 @@ def test_addresses_of_brokers_are_taken_as_clients_read_them(place):
     assert load(None, (f"kafka.bootstrap={place}",), {}).kafka.bootstrap == place
 
 
-@pytest.mark.parametrize("key", ["kafka.password", "kafka.sasl_password", "ledger.password"])
+@pytest.mark.parametrize("key", ["kafka.password", "kafka.client.sasl_plain_password", "ledger.client.password"])
 def test_a_password_is_no_key_and_what_was_given_as_one_is_not_repeated(key):
     said = refused(f"{key}=hush-hush")
     assert "unknown key" in said and "hush" not in said
@@ -99,7 +109,17 @@ def test_a_password_is_no_key_and_what_was_given_as_one_is_not_repeated(key):
 
 
 def test_the_nearest_key_of_a_password_is_its_file():
-    assert "mean kafka.password_file?" in refused("kafka.password=hush-hush")
+    assert "mean kafka.client.sasl_plain_password_file?" in refused("kafka.client.sasl_plain_password=hush-hush")
+    assert "mean ledger.client.password_file?" in refused("ledger.client.password=hush-hush")
+
+
+def test_a_table_of_a_client_is_read_from_a_file_the_environment_and_flags(tmp_path):
+    (tmp_path / "city.toml").write_text("[kafka.client]\nrequest_timeout_ms = 20000\nretry_backoff_ms = 50\n")
+    variables = {"UDP_STREAM_KAFKA__CLIENT__RETRY_BACKOFF_MS": "60"}
+    found = load(tmp_path / "city.toml", ("kafka.client.metadata_max_age_ms=70",), variables).kafka
+    assert found.client == {"request_timeout_ms": 20_000, "retry_backoff_ms": 60, "metadata_max_age_ms": 70}
+    assert client_options(found).items() >= found.client.items()
+    assert load(tmp_path / "city.toml", ("kafka.client={}",), {}).kafka.client == {}
 
 
 @pytest.mark.parametrize("security", PROTOCOLS)
@@ -107,11 +127,13 @@ def test_both_libraries_and_faust_are_told_the_same(tmp_path, security):
     from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
     made = certificates(tmp_path)
-    sasl = {"username": "worker", "password_file": made.password, "sasl_mechanism": "SCRAM-SHA-256"}
+    sasl = {"sasl_plain_username": "worker", "sasl_plain_password_file": str(made.password)}
     kafka = KafkaSection(
-        security=security,
-        **(sasl if security.startswith("sasl") else {}),
-        **({"ca_file": made.ca_crt} if security.endswith("tls") else {}),
+        client={
+            "security_protocol": security,
+            **(sasl | {"sasl_mechanism": "SCRAM-SHA-256"} if security.startswith("SASL") else {}),
+            **({"ssl_cafile": str(made.ca_crt)} if security.endswith("SSL") else {}),
+        }
     )
     ours = client_options(kafka)
     fausts = credentials_to_aiokafka_auth(faust_credentials(kafka))
@@ -119,23 +141,23 @@ def test_both_libraries_and_faust_are_told_the_same(tmp_path, security):
         key: value for key, value in ours.items() if key not in ("ssl_context", "bootstrap_servers")
     }
     for options in (ours, fausts):
-        assert (options.get("ssl_context") is not None) == security.endswith("tls")
+        assert (options.get("ssl_context") is not None) == security.endswith("SSL")
     assert "staple" not in repr(faust_credentials(kafka)) + repr(kafka)
 
 
 @pytest.mark.parametrize(
     ("ca", "certificate", "key", "sentence"),
     [
-        ("none", "", "", "kafka.ca_file:"),
-        ("password", "", "", "kafka.ca_file:"),
-        ("ca.crt", "client.crt", "server.key", "kafka.certificate_file:"),
-        ("ca.crt", "none", "client.key", "kafka.certificate_file: .*none"),
-        ("ca.crt", "client.crt", "sealed.key", "kafka.certificate_file:"),
+        ("none", "", "", "kafka.client.ssl_cafile:"),
+        ("password", "", "", "kafka.client.ssl_cafile:"),
+        ("ca.crt", "client.crt", "server.key", "kafka.client.ssl_certfile:"),
+        ("ca.crt", "none", "client.key", "kafka.client.ssl_certfile: .*none"),
+        ("ca.crt", "client.crt", "sealed.key", "kafka.client.ssl_certfile:"),
         (
             "ca.crt",
             "client.crt",
             "open.key",
-            "kafka.certificate_key_file:",
+            "kafka.client.ssl_keyfile:",
         ),
     ],
 )

@@ -73,12 +73,13 @@ def test_commands_are_those_of_this_program():
 def test_the_settings_are_valid_and_their_files_are_mounted(tmp_path):
     (tmp_path / "city.toml").write_text(BY_KIND["ConfigMap"]["data"]["city.toml"])
     settings = load(tmp_path / "city.toml", (), {})
-    assert settings.kafka.security == "sasl-tls" and settings.ledger.url.startswith("rediss://")
+    assert settings.kafka.protocol == "SASL_SSL" and settings.ledger.url.startswith("rediss://")
     for pod, one in containers():
         mounted = {mount["mountPath"]: mount["name"] for mount in one["volumeMounts"]}
         claimed = {claim["metadata"]["name"] for claim in BY_KIND["StatefulSet"]["spec"]["volumeClaimTemplates"]}
         assert set(mounted.values()) <= {volume["name"] for volume in pod["volumes"]} | claimed
-        secrets = [settings.kafka.password_file, settings.ledger.password_file, settings.kafka.ca_file]
+        of_kafka, of_ledger = settings.kafka.client, settings.ledger.client
+        secrets = [of_kafka["sasl_plain_password_file"], of_ledger["password_file"], of_kafka["ssl_cafile"]]
         if one["name"] != "key":
             assert all(str(Path(file).parent) in mounted for file in secrets)
     assert str(Path(settings.ledger.key_file).parent) == unit()["Service"]["WorkingDirectory"][0]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, TypeAlias
 
 import msgspec
 
-Security = Literal["plaintext", "tls", "sasl", "sasl-tls"]
+Option: TypeAlias = str | int | float | bool
+"""A value of a client's table: it goes to the client as it is."""
 
 
 class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -16,17 +17,12 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     `replication` 0 leaves it to the broker. A silent partition gets a tick record after `idle_timeout`. With
     `transactions` a slot's releases are published strictly once, for readers of committed records.
 
-    `security` is what the brokers' listener asks for. Passwords and keys are in files (`secret_files.py`).
+    `client` goes to the Kafka clients as it is: TLS, login and timeouts, by the names of kafka-python. A secret is in a
+    file: `sasl_plain_password_file` (`secret_files.py`).
     """
 
     bootstrap: str = "localhost:9092"
-    security: Security = "plaintext"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    username: str = ""
-    password_file: str = ""
-    ca_file: str = ""
-    certificate_file: str = ""
-    certificate_key_file: str = ""
+    client: dict[str, Option] = {}
     prefix: str = ""
     group: str = "udp-stream"
     partitions: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
@@ -37,11 +33,10 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     transactions: bool = True
 
     @property
-    def has_tls(self) -> bool:
-        """Whether connections are encrypted, and the brokers' certificates checked."""
-        return self.security in ("tls", "sasl-tls")
+    def protocol(self) -> str:
+        """What the brokers' listener asks for, by Kafka's name.
 
-    @property
-    def has_sasl(self) -> bool:
-        """Whether brokers are shown a username and a password."""
-        return self.security in ("sasl", "sasl-tls")
+        >>> KafkaSection(client={"security_protocol": "SASL_SSL"}).protocol, KafkaSection().protocol
+        ('SASL_SSL', 'PLAINTEXT')
+        """
+        return str(self.client.get("security_protocol", "PLAINTEXT"))

@@ -9,11 +9,20 @@ from __future__ import annotations
 import os
 import ssl
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from udp_stream.errors import ConfigError
 
 SECRET_CHARS_MAX = 16_384
+
+TLS_FILES = {
+    "kafka": ("client.ssl_cafile", "client.ssl_certfile", "client.ssl_keyfile"),
+    "ledger": ("client.ssl_ca_certs", "client.ssl_certfile", "client.ssl_keyfile"),
+    "live": ("ca_file", "", ""),
+}
+"""By section, the keys of the authorities to trust, of a certificate of ours, and of its key: files in PEM form."""
 
 
 def secret_of(key: str, file: str) -> str:
@@ -21,9 +30,9 @@ def secret_of(key: str, file: str) -> str:
 
     ConfigError, without anything of its content, if there is none, or if others may read the file.
 
-    >>> secret_of("kafka.password_file", "/no/such/file")
+    >>> secret_of("live.password_file", "/no/such/file")
     Traceback (most recent call last):
-    udp_stream.errors.ConfigError: kafka.password_file: /no/such/file cannot be read (No such file or directory)
+    udp_stream.errors.ConfigError: live.password_file: /no/such/file cannot be read (No such file or directory)
     """
     if may_be_secret(file):
         rule = "expected the path of a file, got none that is in this folder"
@@ -39,6 +48,19 @@ def secret_of(key: str, file: str) -> str:
         got = "something else" if text else "nothing"
         raise ConfigError(f"{key}: expected one line of printable ASCII in {file}, got {got}") from None
     return text
+
+
+def with_secrets(section: str, client: Mapping[str, Any]) -> dict[str, Any]:
+    """A client's options with the secret instead of its file: `password` for `password_file`. ConfigError as of
+    `secret_of`.
+
+    >>> with_secrets("ledger", {"username": "udp-ledger"})
+    {'username': 'udp-ledger'}
+    """
+    return {
+        name.removesuffix("_file"): secret_of(f"{section}.client.{name}", value) if name.endswith("_file") else value
+        for name, value in client.items()
+    }
 
 
 def may_be_secret(file: str) -> bool:
@@ -77,19 +99,20 @@ def tls_context(
     >>> tls_context("kafka").check_hostname
     True
     """
+    of_ca, of_certificate, of_key = (f"{section}.{key}" for key in TLS_FILES[section])
     pem = "expected certificates in PEM form"
     try:
         context = ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:  # ssl.SSLError is one
-        raise ConfigError(f"{section}.ca_file: {ca_file}: {pem} ({_why(error)})") from error
+        raise ConfigError(f"{of_ca}: {ca_file}: {pem} ({_why(error)})") from error
     if certificate_file:
-        require_private(f"{section}.certificate_key_file", certificate_key_file)
+        require_private(of_key, certificate_key_file)
         try:
             # A key with a passphrase would be asked for on the terminal.
             context.load_cert_chain(certificate_file, certificate_key_file, password=b"")
         except OSError as error:
             rule = f"expected a certificate in PEM form and its key in {certificate_key_file}, without a passphrase"
-            raise ConfigError(f"{section}.certificate_file: {certificate_file}: {rule} ({_why(error)})") from error
+            raise ConfigError(f"{of_certificate}: {certificate_file}: {rule} ({_why(error)})") from error
     return context
 
 

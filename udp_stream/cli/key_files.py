@@ -6,14 +6,24 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.ledgers.plate_keys import load_key
-from udp_stream.adapters.secret_files import require_private, secret_of, tls_context
-from udp_stream.adapters.settings import LedgerSection, Settings
+from udp_stream.adapters.secret_files import TLS_FILES, require_private, secret_of, tls_context
+from udp_stream.adapters.settings import Settings
 from udp_stream.errors import ConfigError, PrivacyRefused
 
-SECRETS = ("kafka", "password_file"), ("ledger", "password_file"), ("live", "password_file"), ("live", "token_file")
+SECRETS = (
+    *("kafka.client.sasl_plain_password_file", "ledger.client.password_file"),
+    *("live.password_file", "live.token_file"),
+)
 """Keys whose file is one line that only its owner may read."""
+
+
+def file_of(settings: Settings, name: str) -> str:
+    """The file that a key, or an option of a client, names; nothing if it names none."""
+    section, _, key = name.partition(".")
+    table, _, option = key.partition(".")
+    found = getattr(getattr(settings, section), table)
+    return str(found.get(option, "") if option else found)
 
 
 def file_faults(settings: Settings) -> Iterator[ConfigError]:
@@ -24,25 +34,26 @@ def file_faults(settings: Settings) -> Iterator[ConfigError]:
     >>> [str(fault) for fault in file_faults(Settings(live=LiveSection(token_file="/no/such/file")))]
     ['live.token_file: /no/such/file cannot be read (No such file or directory)']
     """
-    for section, key in SECRETS:
-        if file := getattr(getattr(settings, section), key):
-            yield from _refused(partial(secret_of, f"{section}.{key}", file))
+    for key in SECRETS:
+        if file := file_of(settings, key):
+            yield from _refused(partial(secret_of, key, file))
     yield from _refused(partial(_require_plates_key, settings.ledger.key_file))
-    for name, given in (("kafka", settings.kafka), ("ledger", settings.ledger)):
-        yield from _certificate_faults(name, given)
+    for section in ("kafka", "ledger"):
+        yield from _certificate_faults(settings, section)
     yield from _refused(partial(tls_context, "live", settings.live.ca_file))
 
 
-def _certificate_faults(section: str, given: KafkaSection | LedgerSection) -> Iterator[ConfigError]:
+def _certificate_faults(settings: Settings, section: str) -> Iterator[ConfigError]:
     """Each file by itself, so that no fault hides another; a certificate and its key together once both can be read."""
-    yield from _refused(partial(tls_context, section, given.ca_file))
-    if not given.certificate_file:
+    names = [f"{section}.{key}" for key in TLS_FILES[section]]
+    ca_file, *files = (file_of(settings, name) for name in names)
+    yield from _refused(partial(tls_context, section, ca_file))
+    if not files[0]:
         return
     of_files = [
-        *_refused(partial(_require_readable, f"{section}.certificate_file", given.certificate_file)),
-        *_refused(partial(require_private, f"{section}.certificate_key_file", given.certificate_key_file)),
+        *_refused(partial(_require_readable, names[1], files[0])),
+        *_refused(partial(require_private, names[2], files[1])),
     ]
-    files = given.certificate_file, given.certificate_key_file
     yield from of_files or _refused(partial(tls_context, section, "", *files))
 
 

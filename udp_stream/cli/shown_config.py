@@ -15,6 +15,7 @@ from msgspec.structs import fields
 from udp_stream.adapters.secret_files import may_be_secret
 from udp_stream.adapters.settings import Origin, Settings, known_keys
 from udp_stream.adapters.settings.connection_rules import has_password
+from udp_stream.adapters.settings.known import CLIENT, QUERY
 from udp_stream.cli.key_files import SECRETS
 from udp_stream.pings.json import FeedMapping
 
@@ -36,17 +37,22 @@ class ShownKey:
 
 
 def shown_keys(settings: Settings, origins: Mapping[str, Origin]) -> tuple[ShownKey, ...]:
-    """Every key, in the order of sections, then those of each [[query]]."""
-    return (*(_shown(name, settings, origins) for name in known_keys()), *_of_queries(settings, origins))
+    """Every key, in the order of sections, then the options of clients, then the keys of each [[query]]."""
+    tables = {f"kafka.{CLIENT}": settings.kafka.client, f"ledger.{CLIENT}": settings.ledger.client}
+    names = [name for name in known_keys() if not tables.get(name)]
+    options = [f"{name}.{key}" for name, table in tables.items() for key in table]
+    return (*(_shown(name, settings, origins) for name in [*names, *options]), *_of_queries(settings, origins))
 
 
 def _shown(name: str, settings: Settings, origins: Mapping[str, Origin]) -> ShownKey:
     section, _, key = name.partition(".")
-    value = getattr(getattr(settings, section), key)
+    within, nested, option = key.partition(".")
+    value = getattr(getattr(settings, section), within)
+    value = value[option] if nested else value
     origin = origins.get(name) or Origin("default")
     if name == "ledger.url":
         return ShownKey(name, without_password(settings.ledger.place), origin, is_set=bool(value))
-    if (section, key) in SECRETS and may_be_secret(value):
+    if name in SECRETS and may_be_secret(value):
         return ShownKey(name, LEFT_OUT, origin)
     if section == "source" and value is None:
         return ShownKey(name, *_of_feed(key, settings), is_set=False)
@@ -97,7 +103,7 @@ def as_toml(keys: Sequence[ShownKey]) -> str:
 
 
 def _head(table: str) -> str:
-    return f"[[{table.partition('.')[0]}]]" if "." in table else f"[{table}]"
+    return f"[[{QUERY}]]" if table.startswith(f"{QUERY}.") else f"[{table}]"
 
 
 def _line(key: ShownKey) -> str:

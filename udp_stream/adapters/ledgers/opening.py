@@ -13,7 +13,7 @@ from udp_stream.adapters.ledgers.ledger_id import adopt, kept_mark, known_ledger
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys, load_or_create_key
 from udp_stream.adapters.ledgers.sqlite.file import MAGIC
 from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
-from udp_stream.adapters.secret_files import secret_of, tls_context
+from udp_stream.adapters.secret_files import TLS_FILES, tls_context, with_secrets
 from udp_stream.adapters.settings import SQLITE, LedgerSection, is_file
 from udp_stream.adapters.settings.connection_rules import url_faults
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
@@ -124,7 +124,7 @@ def ledger_there(asked: LedgerSection) -> str | None:
     known = known_ledger(_key_files(asked)[1])
     if known is not None or is_file(asked.place):
         return known
-    found: str | None = _redis(asked.place).ledger_at(asked.place, access=_access(asked))
+    found: str | None = _redis(asked.place).ledger_at(asked.place, client=_client(asked))
     return found
 
 
@@ -154,7 +154,7 @@ def inspect_ledger(asked: LedgerSection) -> str:
     if there and not key_file.exists():
         raise _no_key(key_file, url)
     if known is None and not is_file(url):
-        _redis(url).inspect_redis(url, asked.replicas, _access(asked))
+        _redis(url).inspect_redis(url, asked.replicas, _client(asked))
         what = "it has a ledger, new to this machine" if there else "a ledger will be made at first use"
         return f"a durable Redis at {ledger_place(url)}; {what}"
     with ledger_and_keys(asked, only_look=True):
@@ -183,7 +183,7 @@ def _opened(asked: LedgerSection, id_file: Path | None, allow_volatile: bool) ->
     if is_file(url):
         return open_sqlite_ledger(_path(url), id_file=id_file)
     opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
-        url, id_file=id_file, allow_volatile=allow_volatile, replicas=asked.replicas, access=_access(asked)
+        url, id_file=id_file, allow_volatile=allow_volatile, replicas=asked.replicas, client=_client(asked)
     )
     return opened
 
@@ -197,23 +197,16 @@ def _redis(url: str) -> Any:
     return opening
 
 
-def _access(asked: LedgerSection) -> Any:
-    """What the Redis is shown. ConfigError for a file that cannot be used, DependencyUnavailable for a server by TLS
-    that we do not trust, or that has none."""
-    from udp_stream.adapters.ledgers.redis.connection import Access
+def _client(asked: LedgerSection) -> dict[str, Any]:
+    """Options of the Redis client. ConfigError for a file that cannot be used, DependencyUnavailable for a server by
+    TLS that we do not trust, or that has none."""
     from udp_stream.adapters.ledgers.redis.trouble import require_tls
 
     if asked.url.startswith("rediss"):
         # The client reads these files at each connection; here they are tried, so that each has its sentence.
-        files = asked.ca_file, asked.certificate_file, asked.certificate_key_file
+        files = (str(asked.client.get(name.partition(".")[2], "")) for name in TLS_FILES["ledger"])
         require_tls(asked.url, tls_context("ledger", *files))
-    return Access(
-        asked.username,
-        secret_of("ledger.password_file", asked.password_file) if asked.password_file else "",
-        asked.ca_file,
-        asked.certificate_file,
-        asked.certificate_key_file,
-    )
+    return with_secrets("ledger", asked.client)
 
 
 def _is_missing(url: str) -> bool:
@@ -224,7 +217,7 @@ def _is_there(asked: LedgerSection) -> bool:
     """Whether a ledger is there: a file of SQLite's (of any other kind the ledger itself says that it is none), or what
     belongs to a ledger in a Redis. DependencyUnavailable if that Redis does not answer."""
     if not is_file(url := asked.place):
-        return _redis(url).ledger_at(url, access=_access(asked)) is not None
+        return _redis(url).ledger_at(url, client=_client(asked)) is not None
     if not _path(url).is_file():
         return False
     try:

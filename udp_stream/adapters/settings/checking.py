@@ -76,7 +76,7 @@ def located(
     return error if origin is None or origin.kind != "file" else ConfigError(f"{origin}: {error}")
 
 
-_KEY = re.compile(r"(?:unknown key |unknown section \[)?([a-z_]+(?:\.[A-Za-z0-9_-]+)?)\]?(?:[:;]| of | number )")
+_KEY = re.compile(r"(?:unknown key |unknown section \[)?([a-z_]+(?:\.[A-Za-z0-9_-]+){0,2})\]?(?:[:;]| of | number )")
 _OF_QUERY = re.compile(r"query(?:\.[a-z_]+)? (?:of ([a-z0-9-]+)|number ([0-9]+))")
 
 
@@ -94,9 +94,9 @@ def _section_of(message: str) -> str:
 
 def _origin_of(message: str, tables: Tables) -> Origin | None:
     key, _, query = _key_of(message).partition(" ")
-    section = key.partition(".")[0]
+    section, table = key.partition(".")[0], key.rpartition(".")[0]
     if query:
         names = [one.get("name") if isinstance(one, dict) else None for one in tables.queries]
         number = names.index(query) + 1 if query in names else query
         key, section = key.replace(QUERY, f"{QUERY}.{number}", 1), f"{QUERY}.{number}"
-    return tables.origins.get(key) or tables.origins.get(section)
+    return tables.origins.get(key) or tables.origins.get(table) or tables.origins.get(section)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.kafka_section import KafkaSection, Option
 from udp_stream.adapters.settings.ledger_section import LedgerSection, is_file
 from udp_stream.adapters.settings.limits import breach
 from udp_stream.errors import ConfigError
@@ -20,6 +21,8 @@ _PREFIX = re.compile(rf"[A-Za-z0-9._-]{{0,{_PREFIX_MAX}}}")
 """A topic's name has at most 249 characters, and ours have less than 49 behind the prefix."""
 _DATABASE = re.compile(r"[0-9]+")
 
+NOT_SHOWN: Final = "something else (it is not shown: it might be the secret itself)"
+
 SCHEMES: Final = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 """Of a ledger that is no file."""
 
@@ -28,11 +31,28 @@ _OPTIONS = ("db", "username", "password")
 it makes of replies, whether it looks at certificates."""
 
 
-def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
-    """A fault where a key is missing that `kafka.security` needs, or one is set that it does not read: a file of
-    authorities beside "plaintext" shows that TLS was meant.
+KAFKA_CLIENT: Final = (
+    *("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
+    *("sasl_mechanism", "sasl_plain_username", "sasl_plain_password_file"),
+    *("request_timeout_ms", "metadata_max_age_ms", "connections_max_idle_ms", "retry_backoff_ms"),
+)
+REDIS_CLIENT: Final = (
+    *("username", "password_file", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
+    *("socket_timeout", "socket_connect_timeout", "socket_keepalive", "client_name"),
+)
+"""What the tables of clients may hold. Other options change what our promises rely on: acknowledgements, isolation,
+what is made of replies, whether certificates are looked at."""
 
-    >>> list(kafka_faults(KafkaSection(security="sasl-tls", username="worker", password_file="/run/secrets/kafka")))
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+
+
+def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
+    """A fault where brokers cannot be reached as is asked, or not as safely: a file of authorities beside "PLAINTEXT"
+    shows that TLS was meant.
+
+    >>> login = {"sasl_plain_username": "worker", "sasl_plain_password_file": "/run/secrets/kafka"}
+    >>> list(kafka_faults(KafkaSection(client={"security_protocol": "SASL_SSL"} | login)))
     []
     """
     # What is none of this would be a fault of a client, in the middle of its work.
@@ -41,21 +61,41 @@ def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
     rule = f"at most {_PREFIX_MAX} letters, digits, dots, underscores and hyphens, as names of topics have"
     yield from breach(_PREFIX.fullmatch(kafka.prefix) is not None, "kafka.prefix", rule, repr(kafka.prefix))
     yield from breach(bool(kafka.group.strip()), "kafka.group", "a name", repr(kafka.group))
-    for key in ("ca_file", "certificate_file", "certificate_key_file"):
-        rule = f'"tls" or "sasl-tls", as kafka.{key} is set'
-        yield from breach(kafka.has_tls or not getattr(kafka, key), "kafka.security", rule, repr(kafka.security))
-    for key in ("username", "password_file"):
-        given = getattr(kafka, key)
-        rule = f'"sasl" or "sasl-tls", as kafka.{key} is set'
-        yield from breach(kafka.has_sasl or not given, "kafka.security", rule, repr(kafka.security))
-        rule = f"one, as kafka.security is {kafka.security!r}"
-        yield from breach(bool(given) or not kafka.has_sasl, f"kafka.{key}", rule, "none")
-    # One of the clients sends a comma or an equals sign of a SCRAM user as it is, which means something else there.
-    plain = not kafka.username or (_USERNAME.fullmatch(kafka.username) and not set(",=") & set(kafka.username))
-    yield from breach(
-        bool(plain), "kafka.username", "printable ASCII without white space, comma or =", repr(kafka.username)
-    )
-    yield from pair_faults("kafka", kafka.certificate_file, kafka.certificate_key_file)
+    yield from _client_faults("kafka", kafka.client, KAFKA_CLIENT)
+    client, protocol, name = kafka.client, kafka.protocol, "kafka.client.security_protocol"
+    if protocol not in PROTOCOLS:
+        yield from breach(False, name, f"one of {', '.join(PROTOCOLS)}", repr(protocol))
+        return
+    for prefix, of_protocol in (("ssl_", "SSL"), ("sasl_", "SASL")):
+        if (given := [key for key in client if key.startswith(prefix)]) and of_protocol not in protocol:
+            yield from breach(False, name, f"one with {of_protocol}, as kafka.client.{given[0]} is set", repr(protocol))
+    if protocol.startswith("SASL"):
+        for key in ("sasl_plain_username", "sasl_plain_password_file"):
+            yield from breach(bool(client.get(key)), f"kafka.client.{key}", f"one, as {name} is {protocol!r}", "none")
+        mechanism = client.get("sasl_mechanism", MECHANISMS[0])
+        rule = f"one of {', '.join(MECHANISMS)}"
+        yield from breach(mechanism in MECHANISMS, "kafka.client.sasl_mechanism", rule, repr(mechanism))
+        # One of the clients sends a comma or an equals sign of a SCRAM user as it is, which means something else there.
+        user = str(client.get("sasl_plain_username", ""))
+        plain = not user or (_USERNAME.fullmatch(user) and not set(",=") & set(user))
+        rule = "printable ASCII without white space, comma or ="
+        yield from breach(bool(plain), "kafka.client.sasl_plain_username", rule, repr(user))
+
+
+def _client_faults(section: str, client: Mapping[str, Option], known: Sequence[str]) -> Iterator[ConfigError]:
+    """A fault for an option that is not handed on, one that is no path where a file is meant, and a certificate without
+    its key. No value is shown: it may be a secret."""
+    for key, value in client.items():
+        if key not in known:
+            meant = get_close_matches(key, known, n=1, cutoff=0.0)[0]
+            yield ConfigError(f"unknown key {section}.client.{key}; did you mean {section}.client.{meant}?")
+        elif key.endswith("_file") or key.startswith("ssl_"):
+            named = isinstance(value, str) and bool(value)
+            yield from breach(named, f"{section}.client.{key}", "the path of a file", NOT_SHOWN)
+    pair = "ssl_certfile", "ssl_keyfile"
+    for key, other in (pair, pair[::-1]):
+        has_both = key in client or other not in client
+        yield from breach(has_both, f"{section}.client.{key}", f"one, as {section}.client.{other} is set", "none")
 
 
 def _is_address(text: str) -> bool:
@@ -64,30 +104,24 @@ def _is_address(text: str) -> bool:
 
 
 def redis_faults(ledger: LedgerSection) -> Iterator[ConfigError]:
-    """A fault where keys of `[ledger]` that a Redis reads are set for a file, or say the same as its URL.
+    """A fault where `[ledger.client]` is set for a file, does not fit to the URL, or says the same.
 
-    >>> list(redis_faults(LedgerSection(url="rediss://ledger:6379/0", ca_file="/etc/udp-stream/ca.pem")))
+    >>> list(redis_faults(LedgerSection(url="rediss://ledger:6379/0", client={"ssl_ca_certs": "/etc/ca.pem"})))
     []
     """
-    scheme = ledger.url.partition("://")[0]
-    for key in ("ca_file", "certificate_file", "certificate_key_file"):
-        rule = f"rediss:// or rediss+cluster://, as ledger.{key} is set"
-        yield from breach(
-            scheme.startswith("rediss") or not getattr(ledger, key), "ledger.url", rule, f"{scheme}://..."
-        )
-    for key in ("username", "password_file"):
-        given = bool(getattr(ledger, key))
-        yield from breach(
-            not (given and is_file(ledger.place)), "ledger.url", f"a Redis, as ledger.{key} is set", "a file"
-        )
-        twice = given and has_password(ledger.url)
-        yield from breach(
-            not twice, "ledger.url", f"no user and password, as ledger.{key} is set", f"{scheme}://...@..."
-        )
-    yield from breach(
-        bool(ledger.password_file) or not ledger.username, "ledger.password_file", "one for ledger.username", "none"
-    )
-    yield from pair_faults("ledger", ledger.certificate_file, ledger.certificate_key_file)
+    scheme, client = ledger.url.partition("://")[0], ledger.client
+    yield from _client_faults("ledger", client, REDIS_CLIENT)
+    if tls := [key for key in client if key.startswith("ssl_")]:
+        rule = f"rediss:// or rediss+cluster://, as ledger.client.{tls[0]} is set"
+        yield from breach(scheme.startswith("rediss"), "ledger.url", rule, f"{scheme}://...")
+    if client:
+        rule = f"a Redis, as ledger.client.{next(iter(client))} is set"
+        yield from breach(not is_file(ledger.place), "ledger.url", rule, "a file")
+    if login := [key for key in client if key in ("username", "password_file")]:
+        rule = f"no user and password, as ledger.client.{login[0]} is set"
+        yield from breach(not has_password(ledger.url), "ledger.url", rule, f"{scheme}://...@...")
+    lacks = "username" in client and "password_file" not in client
+    yield from breach(not lacks, "ledger.client.password_file", "one for ledger.client.username", "none")
 
 
 def url_faults(url: str) -> Iterator[ConfigError]:
@@ -142,10 +176,3 @@ def has_password(url: str) -> bool:
     """
     rest = url.partition("://")[2]
     return "@" in rest or "password=" in rest or "username=" in rest
-
-
-def pair_faults(section: str, certificate_file: str, certificate_key_file: str) -> Iterator[ConfigError]:
-    """A fault for a certificate without its key, or a key without its certificate."""
-    pair = {f"{section}.certificate_file": certificate_file, f"{section}.certificate_key_file": certificate_key_file}
-    for key, other in (tuple(pair), tuple(pair)[::-1]):
-        yield from breach(bool(pair[key]) or not pair[other], key, f"one, as {other} is set", "none")

@@ -16,6 +16,9 @@ PREFIX: Final = "UDP_STREAM_"
 QUERY: Final = "query"
 """The one table that there may be several of."""
 
+CLIENT: Final = "client"
+"""The one key that is a table: options that go to a client as they are."""
+
 
 @cache
 def known_keys() -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from udp_stream.adapters.kafka_section import Option
 from udp_stream.errors import ConfigError
 
 SQLITE = "sqlite:"
@@ -17,7 +18,8 @@ DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
 
-    A Redis is shown `username` and the password of a file, and by rediss:// a certificate if there is one.
+    `client` goes to the Redis client as it is: user, TLS and timeouts, by the names of redis-py. The password is in a
+    file: `password_file`.
 
     `url` is empty where no ledger was named. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
     ledger, so they take none that was not named.
@@ -25,11 +27,7 @@ class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     url: str = ""
     key_file: str = ""
-    username: str = ""
-    password_file: str = ""
-    ca_file: str = ""
-    certificate_file: str = ""
-    certificate_key_file: str = ""
+    client: dict[str, Option] = {}
     replicas: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
 
     @property

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import fields
 
 from udp_stream.adapters.settings.in_words import in_words, words_of
-from udp_stream.adapters.settings.known import QUERY, known_keys, nearest, query_keys
+from udp_stream.adapters.settings.known import CLIENT, QUERY, known_keys, nearest, query_keys
 from udp_stream.adapters.settings.limits import DURATIONS, EPSILONS, breach
 from udp_stream.adapters.settings.query_sections import QuerySection
 from udp_stream.adapters.settings.rules import NO_LEDGERS, faults_of
@@ -21,7 +21,7 @@ from udp_stream.errors import ConfigError
 
 TOKEN_NAMES = {"live.token_header": "letters, digits and -"}
 """What the name of a header is made of."""
-OF_SECRETS = ("password_file", "token_file")
+OF_SECRETS = ("password_file", "token_file", CLIENT)
 """Keys that name the file of a secret. What is no text there may be a secret of digits."""
 
 
@@ -138,10 +138,13 @@ def _refuse_nul(values: dict[str, Any], report: Report) -> None:
     """No file, server or user has a NUL in its name: the system would refuse it in the middle of the work. What has one
     is reported and taken out."""
     for section, table in values.items():
-        for key, value in list(table.items()) if isinstance(table, dict) else ():
-            if isinstance(value, str) and "\0" in value:
-                report(ConfigError(f"{section}.{key}: expected text without NUL, got one"))
-                del table[key]
+        client = table.get(CLIENT) if isinstance(table, dict) else None
+        for name, values_of in ((section, table), (f"{section}.{CLIENT}", client)):
+            if not isinstance(values_of, dict):
+                continue
+            for key in [key for key, value in values_of.items() if isinstance(value, str) and "\0" in value]:
+                report(ConfigError(f"{name}.{key}: expected text without NUL, got one"))
+                del values_of[key]
 
 
 def _refuse_nameless_ledger(values: dict[str, Any], report: Report) -> None:

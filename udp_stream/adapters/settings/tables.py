@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from udp_stream.adapters.settings.known import PREFIX, QUERY, known_keys, nearest, variable_of
+from udp_stream.adapters.settings.known import CLIENT, PREFIX, QUERY, known_keys, nearest, variable_of
 from udp_stream.errors import ConfigError
 
 Report: TypeAlias = Callable[[ConfigError], None]
@@ -56,7 +56,13 @@ class Tables:
     def put(self, name: str, value: object, origin: Origin) -> None:
         """Set section.key. ConfigError if there can be no such key."""
         section, dot, key = name.partition(".")
-        self._section(section if dot else "", name)[key] = value
+        table = self._section(section if dot else "", name)
+        within, nested, option = key.partition(".")
+        if nested and within == CLIENT:
+            table = table.setdefault(within, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"{section}.{within}: expected a table")
+        table[option if nested and within == CLIENT else key] = value
         self.origins[name] = origin
 
     def _section(self, section: str, name: str) -> dict[str, Any]:
@@ -125,6 +131,8 @@ def _origins(values: Mapping[str, Any], path: Path, lines: Mapping[str, int]) ->
     for section, table in values.items():
         if isinstance(table, dict):
             names += [f"{section}.{key}" for key in table]
+            client = table.get(CLIENT)
+            names += [f"{section}.{CLIENT}.{key}" for key in client] if isinstance(client, dict) else []
         elif section == QUERY and isinstance(table, list):
             numbered = [(number, one) for number, one in enumerate(table, 1) if isinstance(one, dict)]
             names += [f"{QUERY}.{number}" for number, _ in numbered]
@@ -141,7 +149,7 @@ def _value(text: str) -> object:
     return read["value"] if len(read) == 1 else text
 
 
-_HEAD = re.compile(r"\s*\[(\[?)\s*([A-Za-z0-9_-]+)\s*\]")
+_HEAD = re.compile(r"\s*\[(\[?)\s*([A-Za-z0-9_.-]+)\s*\]")
 _KEY = re.compile(r"\s*([A-Za-z0-9_-]+)\s*(?:\.\s*([A-Za-z0-9_-]+)\s*)?=")
 
 

@@ -84,7 +84,7 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
         settings.ledger.require_named()
     said = f"{inspect_ledger(settings.ledger)}; {settings.policy.promise}"
     if has_password(settings.ledger.url):
-        said += "; its password is in ledger.url, where others can read it: use ledger.password_file"
+        said += "; its password is in ledger.url, where others can read it: use ledger.client.password_file"
     if is_file(settings.ledger.place) and _others_read(file := Path(ledger_place(settings.ledger.place))):
         said += f"; others can read it, as after a copy: chmod 600 {shlex.quote(str(file))}"
     if not is_here(settings.ledger) and ledger_there(settings.ledger) is not None:

@@ -54,35 +54,6 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """What a server is shown and checked with, beside what its URL says; never shown to people.
-
-    The files are PEM: authorities to trust instead of the system's, a certificate of ours, and its key.
-    """
-
-    username: str = ""
-    password: str = field(default="", repr=False)
-    ca_file: str = ""
-    certificate_file: str = ""
-    certificate_key_file: str = ""
-
-    def options(self, url: str) -> dict[str, Any]:
-        """As the client takes them for this URL.
-
-        >>> Access(username="worker", password="hush").options("redis://ledger:6379/0")
-        {'username': 'worker', 'password': 'hush'}
-        """
-        found = {"username": self.username, "password": self.password}
-        if url.startswith("rediss:"):
-            found |= {
-                "ssl_ca_certs": self.ca_file,
-                "ssl_certfile": self.certificate_file,
-                "ssl_keyfile": self.certificate_key_file,
-            }
-        return {name: value for name, value in found.items() if value}
-
-
 class TooFewReplicas(Exception):
     """Fewer replicas than demanded have what was written."""
 
@@ -90,9 +61,9 @@ class TooFewReplicas(Exception):
 class Connections:
     """Connections to servers by their URL, for any number of threads."""
 
-    def __init__(self, access: Access) -> None:
-        """Nothing is connected yet."""
-        self._access = access
+    def __init__(self, client: Mapping[str, Any]) -> None:
+        """Nothing is connected yet. `client`: further options of the client, with a password perhaps."""
+        self._options = {**_OPTIONS, **client}
         self._clients: dict[str, Redis] = {}
         self._lock = threading.Lock()
 
@@ -114,8 +85,7 @@ class Connections:
     def _client(self, url: str) -> Redis:
         with self._lock:
             if url not in self._clients:
-                options = _OPTIONS | self._access.options(url)
-                self._clients[url] = Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
+                self._clients[url] = Redis.from_url(url, retry=Retry(NoBackoff(), 0), **self._options)
             return self._clients[url]
 
     def close(self) -> None:
@@ -142,7 +112,7 @@ class Connection:
     beat: str = ""
     holder: str | None = None
     known: list[str] = field(default_factory=list)
-    connections: Connections = field(default_factory=partial(Connections, Access()))
+    connections: Connections = field(default_factory=partial(Connections, {}))
 
     def name(self) -> str:
         """For people: without user and password."""
@@ -223,7 +193,7 @@ class Connection:
 
 
 def connection_to(
-    url: str, prefix: str, scripts: Mapping[str, Script], replicas: int = 0, access: Access | None = None
+    url: str, prefix: str, scripts: Mapping[str, Script], replicas: int = 0, client: Mapping[str, Any] | None = None
 ) -> Connection:
     """Read a URL: redis, rediss (TLS) or unix, and redis+cluster or rediss+cluster; ConfigError for any other.
 
@@ -237,7 +207,7 @@ def connection_to(
         raise ConfigError("ledger.url: expected redis://, rediss://, unix:// or redis+cluster://, got a file")
     clustered = scheme.endswith(CLUSTER)
     plain = f"{scheme.removesuffix(CLUSTER)}://{rest}"
-    beat, connections = f"{prefix}:beat", Connections(access or Access())
+    beat, connections = f"{prefix}:beat", Connections(client or {})
     if clustered:
         slot = key_slot(prefix.encode())
         return Connection(plain, slot, scripts, replicas, beat=beat, known=[plain], connections=connections)

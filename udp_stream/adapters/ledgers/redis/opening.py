@@ -18,11 +18,13 @@ gone.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
+from typing import Any
 
 from udp_stream.adapters.ledgers.ledger_id import known_ledger
-from udp_stream.adapters.ledgers.redis.connection import OPENING_PAUSES_S, Access, connection_to
+from udp_stream.adapters.ledgers.redis.connection import OPENING_PAUSES_S, connection_to
 from udp_stream.adapters.ledgers.redis.durability import find_or_make, require_durable, require_replicas
 from udp_stream.adapters.ledgers.redis.ledger import RedisLedger
 from udp_stream.adapters.ledgers.redis.packing import decoded
@@ -40,19 +42,19 @@ def open_redis_ledger(
     id_file: str | os.PathLike[str] | None = None,
     allow_volatile: bool = False,
     replicas: int = 0,
-    access: Access | None = None,
+    client: Mapping[str, Any] | None = None,
 ) -> RedisLedger:
     """Open the ledger at `url`, or make it if there is none; use it as a context manager.
 
     `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` says which ledger it was,
     and its high-water mark, so that one that is wiped or older is noticed (`ledger_id.adopt` makes it). `replicas` is
-    how many of them must have a write before it is answered. `access` is what the server is shown.
+    how many of them must have a write before it is answered. `client` has further options of the client.
 
     Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if Redis cannot be reached,
     and PrivacyRefused if it would forget, or has forgotten. With `allow_volatile` a server that would forget is used
     all the same, with a warning, and the ledger notes it for ever.
     """
-    connection = connection_to(url, require_prefix(prefix), load_scripts(), replicas, access)
+    connection = connection_to(url, require_prefix(prefix), load_scripts(), replicas, client)
     known = known_ledger(id_file)
     try:
         # First: no ledger is made on a server that would forget it.
@@ -67,20 +69,20 @@ def open_redis_ledger(
     return ledger
 
 
-def ledger_at(url: str, prefix: str = DEFAULT_PREFIX, access: Access | None = None) -> str | None:
+def ledger_at(url: str, prefix: str = DEFAULT_PREFIX, client: Mapping[str, Any] | None = None) -> str | None:
     """The id of the ledger that is there, empty if it has lost its marks, None if nothing of a ledger is there.
 
     Nothing is made. DependencyUnavailable if Redis cannot be reached.
     """
-    with closing(connection_to(url, require_prefix(prefix), {}, access=access)) as connection:
+    with closing(connection_to(url, require_prefix(prefix), {}, client=client)) as connection:
         keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
         found, ledger_id = connection.exchange([("EXISTS", *keys), ("HGET", keys[0], "ledger_id")], OPENING_PAUSES_S)
     return decoded(ledger_id or b"") if found else None
 
 
-def inspect_redis(url: str, replicas: int = 0, access: Access | None = None) -> None:
+def inspect_redis(url: str, replicas: int = 0, client: Mapping[str, Any] | None = None) -> None:
     """Ask every server that writes whether it would forget; nothing is made. Raises as `open_redis_ledger`."""
-    with closing(connection_to(url, DEFAULT_PREFIX, {}, access=access)) as connection:
+    with closing(connection_to(url, DEFAULT_PREFIX, {}, client=client)) as connection:
         require_durable(connection, replicas)
         if replicas:
             require_replicas(connection, replicas)

@@ -42,7 +42,7 @@ def sentence(trouble: Exception | None, tls: bool = False) -> str:
     """Without anything secret, for behind "cannot be used: "; `tls`: by rediss://.
 
     >>> sentence(exceptions.AuthenticationError("Authentication required."))
-    'it wants a password: ledger.password_file'
+    'it wants a password: ledger.client.password_file'
     """
     found = next((cause for cause in _causes(trouble) if isinstance(cause, ssl.SSLError)), None)
     if found is not None:
@@ -52,15 +52,15 @@ def sentence(trouble: Exception | None, tls: bool = False) -> str:
         case exceptions.AskError():
             return "it is one server of a cluster: write redis+cluster:// in ledger.url"
         case exceptions.AuthenticationError() if text.startswith(("Authentication required", "NOAUTH")):
-            return "it wants a password: ledger.password_file"
+            return "it wants a password: ledger.client.password_file"
         case exceptions.AuthenticationError():
-            return "it does not accept ledger.username with the password of ledger.password_file"
+            return "it does not accept the user and password of ledger.client"
         case exceptions.ResponseError() if "no permissions" in text.lower():  # scripts say it in words of their own
             what = text.partition(": ")[2].partition(" command script")[0] or text
             return f"it does not let this user do what a ledger does ({what}): {RIGHTS}"
         case exceptions.ConnectionError() if "closed by server" in text.lower():
             why = (
-                "Does it want ledger.certificate_file?"
+                "Does it want ledger.client.ssl_certfile?"
                 if tls
                 else "Does it speak TLS on this port, and want rediss://?"
             )
@@ -72,12 +72,16 @@ def _of_tls(error: ssl.SSLError) -> str:
     if not isinstance(error, ssl.SSLCertVerificationError):
         reason = f"{error.reason or type(error).__name__}".lower().replace("_", " ")
         if reason.endswith("certificate required"):
-            return "it wants a certificate of ours: ledger.certificate_file"
-        return f"it does not speak TLS with us ({reason}): is this its TLS port? Does it want ledger.certificate_file?"
+            return "it wants a certificate of ours: ledger.client.ssl_certfile"
+        return (
+            f"it does not speak TLS with us ({reason}): is this its TLS port? Does it want ledger.client.ssl_certfile?"
+        )
     # OpenSSL's numbers for a name and for an IP address that the certificate lacks.
     if error.verify_code in (62, 64):
         return "it shows a certificate of another host: ledger.url needs a name that is in it"
-    return f"it shows a certificate that is not trusted ({error.verify_message}): ledger.ca_file names who is"
+    return (
+        f"it shows a certificate that is not trusted ({error.verify_message}): ledger.client.ssl_ca_certs names who is"
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
