@@ -146,8 +146,7 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         (["demo", "--kafka", "--set", "release.counts=none"], 3, b'got "none"'),
         (["demo", "--headless", "--slots", "0"], 2, b"1 to 10000"),
         (["demo", "--headless", "--seed", "-1"], 2, b"whole number, 0 to"),
-        (["plan", "--target-error", "3"], 2, b"--target-error:"),
-        (["plan", "no.ndjson", "--plates", "3"], 2, b"--plates is for a plan"),
+        (["plan", "no.ndjson", "--plates", "3"], 2, b"--plates, --pings-per-plate"),
         (["plan", "no.ndjson"], 2, b"no.ndjson"),
         (["plan", "--plates", "x"], 2, b"--plates:"),
         (["plan", "--plates", "100000000"], 2, b"1 to 100000"),
@@ -299,13 +298,13 @@ def test_demo_runs_without_services_or_files(tmp_path):
 
 def test_plan_says_what_a_configuration_buys_beside_a_guess_and_gives_no_verdict(tmp_path):
     """What beats a guess depends on cells and slots, which typical sizes do not have."""
-    poor = run("plan", *PAPERS, "--plates", 20, "--hats-per-period", 80, *SEVEN, cwd=tmp_path).stdout
+    poor = run("plan", *PAPERS, "--plates", 20, *SEVEN, cwd=tmp_path).stdout
     fixed = run("plan", *PAPERS, "--set", "release.mean_epsilon=1", *SEVEN, cwd=tmp_path).stdout
     for said in (poor, fixed):
         text = b" ".join(said.split())
         assert b"constant + counts" in text and b"3.2-5.3 2.1-3.3" in text and b"array-averaging" in text
         assert b"A mean that errs more buys" in text
-        assert b"better than" not in text and b"worse than" not in text and b"Worst case" not in text
+        assert b"better than" not in text and b"worse than" not in text
         assert b"`udp-stream plan FILE`" in text
 
 
@@ -378,7 +377,5 @@ def test_the_largest_plan_takes_seconds(tmp_path):
     """The limits of `--plates` and `--pings-per-plate`: as many plates as can be, and as many pings of each."""
     statistics = [part for name in ("mean", "variance", "cdf") for part in ("--set", f"release.{name}_epsilon=1")]
     for plates, pings in ((100_000, 2_684), (268, 1_000_000)):
-        done = run(
-            "plan", *PAPERS, "--plates", plates, "--pings-per-plate", pings, "--explain", *statistics, cwd=tmp_path
-        )
-        assert done.returncode == 0 and b"Worst case" in done.stdout, done.stderr
+        done = run("plan", *PAPERS, "--plates", plates, "--pings-per-plate", pings, *statistics, cwd=tmp_path)
+        assert done.returncode == 0 and b"array-averaging" in done.stdout, done.stderr

@@ -132,10 +132,7 @@ def test_the_null_device_may_take_both(city):
     assert replay(city, "--out", os.devnull, "--rejected", os.devnull).returncode == 0
 
 
-def test_plots_and_statements_keep_away_from_what_is_needed(city):
-    (city / "city.svg").write_bytes((city / "city.toml").read_bytes())
-    done = run("plan", "--config", "city.svg", "--plot", "city.svg", cwd=city)
-    assert done.returncode == 2 and b"--plot city.svg" in done.stderr
+def test_statements_keep_away_from_what_is_needed(city):
     (city / "worst-case.txt").write_bytes((city / "pings.ndjson").read_bytes())
     before = contents(city)
     flags = ("--data", "worst-case.txt", "--repetitions", "5", "--out", ".")
@@ -168,12 +165,9 @@ def test_inputs_are_checked_before_outputs_are_opened(missing, city):
 
 
 @pytest.mark.parametrize(("name", "why"), [("nowhere/x", "No such file"), (".", "Is a directory")])
-@pytest.mark.parametrize("command", [("demo", "--headless", "--out"), ("plan", "--plot"), ("replay", "p", "--out")])
+@pytest.mark.parametrize("command", [("demo", "--headless", "--out"), ("replay", "p", "--out")])
 def test_where_nothing_can_be_written_is_told_at_once(command, name, why, tmp_path):
     (tmp_path / "p").write_bytes(b"")
-    name = name if "--plot" not in command else f"{name}.svg"
-    if name == "..svg":
-        (tmp_path / name).mkdir()
     done = run(*command, name, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, b"")
     assert f"{name}: cannot be written ({why}" in words(done.stderr)

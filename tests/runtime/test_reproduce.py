@@ -1,4 +1,4 @@
-"""`reproduce` and `plan --plot` as a user meets them: feeds from files, files written, sentences on trouble."""
+"""`reproduce` as a user meets it: feeds from files, files written, sentences on trouble."""
 
 import argparse
 import signal
@@ -86,16 +86,6 @@ def test_reproduce_writes_figures_tables_and_verdicts_for_a_feed(run, log, tmp_p
     assert "not private" in err
 
 
-def test_plan_explains_the_worst_case_and_draws_it_when_asked(run, tmp_path):
-    status, said, err = run("plan", "--plates", 30, "--plot", "e.svg")
-    assert status == 0, err
-    assert "E(m) km/h" in said and "least" in said and "The best m never falls" in said
-    assert "best up to epsilon" in said and "guess U/2 has 32.5" in said
-    drawn = (tmp_path / "e.svg").read_text()
-    assert all(text in drawn for text in ("cap m, samples", "worst-case error, km/h", "baseline guess (U/2)"))
-    assert run("plan", "--plates", 30, "--explain")[1] == said
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "sentence"),
     [
@@ -103,7 +93,6 @@ def test_plan_explains_the_worst_case_and_draws_it_when_asked(run, tmp_path):
         (["reproduce", "worst-case", "--data", "none.ndjson"], 2, "none.ndjson cannot be read"),
         (["reproduce", "worst-case", "--data", "fleet.ndjson,speed.max=80"], 3, "did you mean speed.max_kmh?"),
         (["reproduce", "worst-case", "--out", "fleet.ndjson"], 2, "expected a folder"),
-        (["plan", "--plot", "e.pdf"], 2, "ends in .png or .svg"),
     ],
 )
 def test_trouble_has_its_exit_status_and_a_sentence(arguments, status, sentence, run, log):
@@ -112,17 +101,12 @@ def test_trouble_has_its_exit_status_and_a_sentence(arguments, status, sentence,
 
 
 def test_without_matplotlib_there_is_a_sentence_and_nothing_is_begun(tmp_path, monkeypatch):
-    from udp_stream.cli.commands.plan import plan
     from udp_stream.cli.commands.reproduce import reproduce
 
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    asked = argparse.Namespace(
-        names=["worst-case"], out=tmp_path / "out", plot=tmp_path / "e.png", files=[], target_error=None,
-        plates=None, pings_per_plate=None, hats_per_period=None, explain=False, json=False,
-    )  # fmt: skip
-    for verb in (reproduce, plan):
-        with pytest.raises(DependencyUnavailable, match=r"the extra \[plots\]"):
-            verb(asked, load(None, (), {}))
+    asked = argparse.Namespace(names=["worst-case"], out=tmp_path / "out")
+    with pytest.raises(DependencyUnavailable, match=r"the extra \[plots\]"):
+        reproduce(asked, load(None, (), {}))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match="ends in"):
         plots.require_plots(tmp_path / "e.pdf")

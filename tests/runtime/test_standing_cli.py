@@ -38,14 +38,6 @@ def test_the_command_line_asks_says_and_shows(tmp_path):
     assert "positions" not in json.dumps(stated["privacy"]["privacy_loss"])
 
 
-def test_plan_says_how_blurred_a_place_is_and_says_nothing_without_queries(tmp_path):
-    said, _ = run_cli("plan", "--config", str(configured(tmp_path, 100)))
-    rows = {line.split()[0]: line.split() for line in said.splitlines() if line.split()}
-    assert rows["centre"][1:4] == ["range", "15m", "rho"] and rows["centre"][-1] == "1,200"  # sqrt(288 / 200) km
-    assert "rho 100 per square km" in " ".join(said.split())
-    assert "positions" not in run_cli("plan")[0]
-
-
 def test_what_a_stranger_does_wrong_at_the_command_line_is_said(tmp_path):
     log, toml = tmp_path / "log.ndjson", configured(tmp_path, 100)
     log.write_bytes(b"\n".join(fleet_log(hours=0.1)) + b"\n")

@@ -70,14 +70,6 @@ def test_other_speeds_at_the_same_places_and_times_print_the_same_bytes(capsys, 
     assert plan(capsys, file) == first and first[0] == 0
 
 
-def test_the_target_error_chooses_the_row(capsys, tmp_path, pings):
-    file = written(tmp_path / "a.ndjson", pings)
-    status, out, _ = plan(capsys, file, "--target-error", 60)
-    assert status == 0 and "Start with hat.resolution = 8 and hat.slot = '1h': the finest with an" in out
-    _, out, _ = plan(capsys, file, "--target-error", 0.001)
-    assert "none is expected to err by at most 0.001 km/h, and this one errs least" in out
-
-
 def test_rows_that_the_configuration_does_not_allow_are_named_with_the_rule(capsys, tmp_path, pings):
     status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings), "--set", "budget.period=1h")
     assert status == 0 and " 3h " not in out.split("Left out")[0]
@@ -96,12 +88,11 @@ def row(resolution, slot, error, constant=4.0, counts=3.0, served=0.5):
 
 def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_guesses():
     coarse, fine, finest = row(6, "6h", 1.0), row(7, "1h", 2.0), row(8, "30m", 2.9)
-    assert start_of([coarse, fine, finest], None)[0] is fine
-    assert start_of([coarse, finest], None)[0] is coarse
-    best, why = start_of([row(8, "1h", 2.95), finest], None)
+    assert start_of([coarse, fine, finest])[0] is fine
+    assert start_of([coarse, finest])[0] is coarse
+    best, why = start_of([row(8, "1h", 2.95), finest])
     assert best is finest and why.startswith("none errs by at most 80%")
-    assert start_of([coarse, fine, finest], 2.9)[0] is finest
-    assert start_of([coarse, row(7, "1h", 2.0, served=0.49)], None)[0] is coarse
+    assert start_of([coarse, row(7, "1h", 2.0, served=0.49)])[0] is coarse
 
 
 @pytest.mark.parametrize(
@@ -129,23 +120,20 @@ def test_a_slot_that_is_longer_than_the_file_has_no_verdict_and_is_not_started_w
     for line in lines:
         assert ("the file is shorter than this slot" in line) == (" 3h " in line), line
         assert not (" 3h " in line and ("guess" in line or "start here" in line))
-    _, out, _ = plan(capsys, file, "--target-error", "0.001")
-    assert "hat.slot = '1h'" in out
     found = json.loads(plan(capsys, file, "--json")[1])
     assert {row["verdict"] for row in found["rows"] if row["slot"] == "3h"} == {"the file is shorter than this slot"}
 
 
 def test_a_row_of_five_hats_is_judged():
     enough = replace(row(8, "30m", 1.0), hats=5)
-    assert verdict(enough) == "better than both guesses" and start_of([enough], None)[0] is enough
+    assert verdict(enough) == "better than both guesses" and start_of([enough])[0] is enough
 
 
 def test_where_no_row_can_be_judged_none_is_recommended():
     longer, tiny = replace(row(7, "1h", 2.0), is_longer=True), replace(row(8, "30m", 1.0), hats=4)
     assert verdict(longer) == "the file is shorter than this slot" and verdict(tiny) == "too few HATs to compare"
-    for target in (None, 3.0):
-        start, why = start_of([longer, tiny], target)
-        assert start is None and why.startswith("no row can be judged: the file is too short")
+    start, why = start_of([longer, tiny])
+    assert start is None and why.startswith("no row can be judged: the file is too short")
 
 
 @pytest.mark.parametrize("many", [1, 40], ids=["one ping", "one depot"])

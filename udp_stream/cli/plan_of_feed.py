@@ -24,7 +24,6 @@ from udp_stream.adapters.settings.rules import check
 from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import looked_at, print_warning, require_readable_pings
 from udp_stream.cli.named_recordings import named, require_savable
-from udp_stream.cli.plan_of_schedules import SchedulesPlan, facts_of_schedules, plan_schedules, print_schedules
 from udp_stream.cli.progress import ReadingProgress, StepProgress
 from udp_stream.cli.report import SOFTWARE, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
@@ -88,12 +87,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class FeedPlan:
-    """All rows, why some are left out, of which pings, and the configured row under each schedule."""
+    """All rows, why some are left out, and of which pings."""
 
     rows: list[Row]
     left_out: Mapping[str, str]
     positions: Positions
-    schedules: SchedulesPlan
 
 
 def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> FeedPlan:
@@ -110,8 +108,7 @@ def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> 
                 left_out[f"H3 {candidate.hat.resolution}, {candidate.hat.slot}"] = str(error)
     if not rows:
         raise ConfigError(next(iter(left_out.values())))
-    schedules = plan_schedules(list(_slots(positions, settings)), settings, entropy)
-    return FeedPlan(rows, left_out, positions, schedules)
+    return FeedPlan(rows, left_out, positions)
 
 
 def read_positions(files: Sequence[str], settings: Settings) -> Positions:
@@ -198,18 +195,12 @@ def _candidates(settings: Settings) -> Iterator[Settings]:
             yield replace(settings, hat=replace(settings.hat, resolution=resolution, slot=slot))
 
 
-def start_of(rows: list[Row], target_kmh: float | None) -> tuple[Row | None, str]:
+def start_of(rows: list[Row]) -> tuple[Row | None, str]:
     """The row to start with, and why; none if the file is too short for every row."""
     rows = [row for row in rows if not row.is_longer and row.hats >= HATS_MIN]
     if not rows:
         return None, "no row can be judged: the file is too short. Record some hours, and plan again"
     finest = sorted(rows, key=lambda row: row.fineness)
-    if target_kmh is not None:
-        for row in finest:
-            if row.expected.error <= target_kmh:
-                return row, f"the finest with an expected error of at most {target_kmh:g} km/h"
-        best = min(rows, key=lambda row: row.expected.error)
-        return best, f"none is expected to err by at most {target_kmh:g} km/h, and this one errs least"
     for row in finest:
         if row.expected.over_guess <= WORTH and row.expected.served >= SERVED:
             why = f"with at least {SERVED:.0%} of pings in HATs with a mean"
@@ -233,10 +224,10 @@ def verdict(row: Row) -> str:
     return "about as good as a guess"
 
 
-def facts_of_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> dict[str, object]:
+def facts_of_feed(plan: FeedPlan, settings: Settings) -> dict[str, object]:
     """The same as JSON."""
     grid, times = settings.calendar.slots, plan.positions.time_ms
-    start, why = start_of(plan.rows, target_kmh)
+    start, why = start_of(plan.rows)
     return {
         "pings": int(plan.positions.time_ms.size),
         "plates": plan.positions.plates,
@@ -246,7 +237,6 @@ def facts_of_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) 
         "start": {"why": why} | ({"hat.resolution": start.resolution, "hat.slot": start.slot} if start else {}),
         "rows": [_facts(row) for row in plan.rows],
         "left_out": dict(plan.left_out),
-        "schedules": facts_of_schedules(plan.schedules),
     }
 
 
@@ -266,7 +256,7 @@ def _facts(row: Row) -> dict[str, object]:
     }
 
 
-def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> None:
+def print_feed(plan: FeedPlan, settings: Settings) -> None:
     """The table, the row to start with, and what the figures are."""
     rows, positions = plan.rows, plan.positions
     out, grid = printer(width=160), settings.calendar.slots
@@ -275,7 +265,7 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
         f"{counted(positions.time_ms.size, 'ping')} of {counted(positions.plates, 'plate')}, {first} to {last}; "
         f"{settings.policy.amount} per plate and {settings.policy.period}. Errors in km/h."
     )
-    start, why = start_of(rows, target_kmh)
+    start, why = start_of(rows)
     table = Table(box=None, pad_edge=False)
     names = "H3", "slot", "HATs", "plates/HAT", "HATs/plate", "served", "expected error", "baseline guess", "+ counts"
     for name in names:
@@ -303,4 +293,3 @@ def print_feed(plan: FeedPlan, settings: Settings, target_kmh: float | None) -> 
     )
     for name, reason in plan.left_out.items():
         out.print(f"Left out: {name}: {reason}.")
-    print_schedules(plan.schedules, settings)

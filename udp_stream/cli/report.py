@@ -13,7 +13,7 @@ from udp_stream.adapters.ledgers.policy_keys import difference, named
 from udp_stream.adapters.logs import is_quiet
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
-from udp_stream.cli.guesses import ONE_MEAN, is_hopeful, said_around
+from udp_stream.cli.guesses import beside_guess
 from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.release.summary import Summary
@@ -124,13 +124,10 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
 def _error_of_means(summary: Summary, settings: Settings) -> str:
     error = summary.expected_error / summary.pings_of_means
     under = " under these settings" if from_before(summary, settings.policy) else ""
-    advice = "`udp-stream plan` shows what would help."
-    resolution, around = settings.hat.resolution, settings.policy.forecasts
-    hopeful = is_hopeful(ONE_MEAN, error, resolution, around_forecasts=around)
-    verdict = said_around(error, resolution) if hopeful else ONE_MEAN.verdict(resolution, error, error, advice)
     return (
         f"expected error of a released mean{under}: {error:.1f} km/h, weighed by pings; "
-        f"{summary.share(summary.pings_of_means):.0%} of pings lie in HATs with a mean. {verdict}"
+        f"{summary.share(summary.pings_of_means):.0%} of pings lie in HATs with a mean. "
+        f"{beside_guess(error, settings.hat.resolution)}"
     )
 
 
