@@ -28,10 +28,7 @@ EPSILONS = {
     "scarce": ("budget.epsilon=0.75",),
     "around": ("release.mean=forecast-clip", "release.cdf_epsilon=0"),
     "in rho": ("release.mean=forecast-clip", "release.cdf_epsilon=0", "budget.accounting=approximate"),
-    "boxes in rho": (
-        *("release.mean=forecast-clip", "release.cdf_epsilon=0", "budget.accounting=approximate"),
-        "release.clip=box",
-    ),
+    "apart in rho": ("release.mean=levy", "release.cdf_epsilon=0", "budget.accounting=approximate"),
     "city": (*_CITY, "budget.epsilon=80"),
     "dearer city": (*_CITY, "budget.epsilon=90"),
     "city in rho": (*_CITY, "budget.epsilon=40", "budget.accounting=approximate"),
@@ -103,8 +100,8 @@ def rival_at_every_call_around_forecasts(new_ledger: Opening) -> None:
 
 
 def rival_at_every_call_in_rho(new_ledger: Opening) -> None:
-    """A rival that shares the same clips, and one that clips HAT by HAT."""
-    for kind, rivals in [("in rho", "in rho"), ("in rho", "boxes in rho"), ("boxes in rho", "in rho")]:
+    """A rival that shares the same clips, and one that shares none."""
+    for kind, rivals in [("in rho", "in rho"), ("in rho", "apart in rho"), ("apart in rho", "in rho")]:
         _rival_at_every_call(new_ledger, kind, rivals)
 
 

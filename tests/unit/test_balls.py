@@ -10,7 +10,6 @@ from tests.runtime.harness import fleet_log, frames_of
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.ledgers.which_ledger import ledger_sentence
 from udp_stream.adapters.settings import load
-from udp_stream.errors import ConfigError
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
 from udp_stream.mechanisms.ball import WHOLE, PlateNorms, merged_norms
@@ -135,8 +134,8 @@ def test_plates_that_come_or_go_between_two_runs_leave_the_others_as_they_are():
     assert after == {plate: 0 if plate == come else ours[plate] for plate in other.plates}
 
 
-def test_what_was_planned_hat_by_hat_is_released_hat_by_hat():
-    counts, values, plan, context, ledger = planned("release.clip=box")
+def test_what_was_planned_without_a_shared_clip_is_released_without_one():
+    counts, values, plan, context, ledger = planned("release.mean=levy")
     assert not plan.in_balls and slot_factors(counts, values, plan, context, ledger) is None
     together = context_of().policy  # the setting changes between plan and draw: terms say what holds
     assert together.in_balls and slot_norms(counts, values, plan, together).plates == ()
@@ -168,15 +167,9 @@ def test_the_largest_chunk_is_below_a_megabyte():
     assert len(encode_message(next(cut_factors(dict.fromkeys(plates, WHOLE), norms, first)))) < 1_000_000
 
 
-def test_settings_ask_for_a_shared_clip_where_there_can_be_one_and_the_policy_says_what_holds():
-    policies = {clip: load(None, (*IN_RHO, f"release.clip={clip}"), {}).policy for clip in ("auto", "box", "ball")}
-    assert [one.in_balls for one in policies.values()] == [True, False, True]
-    assert policies["auto"].fingerprint() == policies["ball"].fingerprint() != policies["box"].fingerprint()
-    pure = [load(None, (f"release.clip={clip}",), {}).policy.fingerprint() for clip in ("auto", "box")]
-    assert pure[0] == pure[1] == load(None, (), {}).policy.fingerprint()
-    for flags in ((), ("budget.accounting=approximate", "release.mean=optimal", "release.mean_epsilon=0.1")):
-        with pytest.raises(ConfigError, match=r"release\.clip:"):
-            load(None, (*flags, "release.clip=ball"), {})
+def test_clips_are_shared_in_rho_around_forecasts():
+    flags = IN_RHO, (), (*IN_RHO, "release.mean=optimal", "release.mean_epsilon=0.1")
+    assert [load(None, one, {}).policy.in_balls for one in flags] == [True, False, False]
 
 
 @pytest.mark.parametrize("hats", HATS)

@@ -22,7 +22,6 @@ Mean = Literal[
 Grouping = Literal["best-fit", "wrap-around"]
 Accounting = Literal["pure", "zcdp", "approximate"]
 Suppression = Literal["off", "chop-user"]
-Clip = Literal["auto", "box", "ball"]
 CountsReleased = Literal["all", "none"]
 
 
@@ -36,8 +35,7 @@ class Policy(msgspec.Struct, frozen=True):
     lifetime); of a rolling period, such as "rolling 1d", they are those of its windows, on any clock. `bins` is "auto",
     a number of equal bins, or edges in km/h.
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
-    of a slot a plate stays then (0: in as many as CHOP-USER leaves). `clip`: whether means around forecasts clip a
-    plate HAT by HAT ("box"), or all of its HATs of a slot together ("ball": in rho only, and "auto" there).
+    of a slot a plate stays then (0: in as many as CHOP-USER leaves).
     `counts_released`: whether records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
     spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
 
@@ -70,7 +68,6 @@ class Policy(msgspec.Struct, frozen=True):
     delta: float = 1e-6
     suppression: Suppression = "off"
     hats_max: int = 0
-    clip: Clip = "auto"
     counts_released: CountsReleased = "all"
     schedule: Schedule = "spread"
     source: tuple[tuple[str, str], ...] = ()
@@ -111,7 +108,7 @@ class Policy(msgspec.Struct, frozen=True):
     @property
     def in_balls(self) -> bool:
         """Whether a plate's HATs of a slot share one clip around their forecasts."""
-        return self.forecasts and self.measure == "zcdp" and self.clip != "box"
+        return self.forecasts and self.measure == "zcdp"
 
     @property
     def public(self) -> PublicSettings:
@@ -129,10 +126,6 @@ class Policy(msgspec.Struct, frozen=True):
         Settings that have no effect are left out, so that a version that knows more of them gives the same.
         """
         settings = msgspec.to_builtins(self)
-        # Where plates share clips "auto" means "ball": the same policy, so the same fingerprint.
-        settings["clip"] = "ball"
-        if not self.in_balls:
-            del settings["clip"]
         if self.counts_released == "all":
             del settings["counts_released"]
         if self.accounting == "pure":

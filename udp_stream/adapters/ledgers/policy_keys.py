@@ -59,7 +59,6 @@ def written(policy: Policy) -> dict[str, str]:
         "release.min_plates": _plain(policy.min_plates),
         "release.suppression": policy.suppression,
         "release.hats_max": _plain(policy.hats_max),
-        "release.clip": policy.clip,
         "release.counts": policy.counts_released,
         "budget.schedule": policy.schedule if isinstance(policy.schedule, str) else _list(policy.schedule),
         "neighbours": policy.neighbours,

@@ -91,9 +91,6 @@ def _policy_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
     yield from _period_faults(settings, policy)
     yield from _epsilon_faults(settings, policy)
     yield from _schedule_faults(policy)
-    asked = settings.release.clip != "ball" or policy.in_balls
-    rule = '"auto" or "box" where budget.accounting is "pure", or where no mean is taken around a forecast'
-    yield from breach(asked, "release.clip", rule, repr("ball"))
 
 
 def _faults_beside(settings: Settings) -> Iterator[ConfigError]:

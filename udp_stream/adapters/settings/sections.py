@@ -30,7 +30,6 @@ from udp_stream.planning.calendar import BudgetCalendar, span_seconds
 from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.policy import (
     Accounting,
-    Clip,
     CountsReleased,
     Grouping,
     Mean,
@@ -133,7 +132,6 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 3
     suppression: Suppression = "off"
     hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
-    clip: Clip = "auto"
     counts: CountsReleased = "all"
 
 
@@ -179,7 +177,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             delta=self.budget.delta,
             suppression=self.release.suppression,
             hats_max=self.release.hats_max,
-            clip=self.release.clip,
             counts_released=self.release.counts,
             schedule=self.budget.schedule,
             source=self.source.written,
