@@ -254,19 +254,26 @@ place = [72.83, 21.19]
 k = 3
 rounds = 4
 """
-BUDGETS = {"rho": "rho = 4000.0", "epsilon": "epsilon = 2000.0"}
+BUDGETS = {"rho": "rho = 4000.0", "epsilon": "epsilon = 2000.0", ON_KAFKA: "rho = 4000.0"}
+"""Of positions, by the name of a run."""
+
+
+def asked(name: str) -> str:
+    """The standing queries of a run, as a configuration has them."""
+    return ASKED.format(budget=BUDGETS[name])
 
 
 def of_queries(folder: Path, name: str, url: str = "") -> Run:
     """What the embedded runtime answers of the fleet under this budget, on a new ledger, in the folder if no other."""
     path = folder / "queries.toml"
-    path.write_text(ASKED.format(budget=BUDGETS[name]))
-    settings, results = load(path, (*BASE, "release.mean_epsilon=0.4", write_key(folder)), {}), list[bytes]()
+    path.write_text(asked(name))
+    flags = CONFIGURATIONS.get(name, ("release.mean_epsilon=0.4",))
+    settings, results = load(path, (*BASE, *flags, write_key(folder)), {}), list[bytes]()
     with ledger_and_keys(replace(settings.ledger, url=url or str(folder / "ledger"))) as (ledger, keys):
         runtime = Embedded(
             settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", lambda _: None, answer=results.extend
         )
-        runtime.run(frames_of(fleet_log()))
+        runtime.run(frames_of(fleet_log(clean=name in CLEAN)))
         return Run(results, remembered(ledger))
 
 
@@ -274,7 +281,7 @@ def told_results(run: Run) -> dict[str, Any]:
     """How many results there are of each query, and the fields of results, by query, and of the ledger."""
     assert all(encode_result(decode_result(payload)) == payload for payload in run.payloads)
     by_query = defaultdict[str, list[dict[str, Any]]](list)
-    for result in map(json.loads, run.payloads):
+    for result in sorted(map(json.loads, run.payloads), key=lambda one: one["release_id"]):
         by_query[result["query"]["name"]].append(result)
     return {
         "results": {name: len(results) for name, results in sorted(by_query.items())},

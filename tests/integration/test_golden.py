@@ -1,5 +1,7 @@
 """The golden outputs on real services: a Redis ledger, and Kafka with one shard and with three."""
 
+from time import monotonic, sleep
+
 import pytest
 
 from tests.golden.outputs import (
@@ -8,6 +10,7 @@ from tests.golden.outputs import (
     QUERIES,
     SEED,
     Run,
+    asked,
     known,
     of_embedded,
     of_queries,
@@ -44,3 +47,19 @@ def test_on_kafka(city, name, accounting, shards):
     records = sorted(here.releases().values(), key=lambda one: (decode(one).hat.slot_start, decode(one).hat.cell))
     with here.ledger() as (ledger, _):
         assert told(Run(records, remembered(ledger))) == known()[name]
+
+
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 3])
+def test_answers_on_kafka(city, shards):
+    here = city(fleet_log(clean=True), asked(ON_KAFKA), shards=shards)
+    write_key(here.folder)
+    here.feed()
+    expected = known(QUERIES)[ON_KAFKA]
+    with worker(here, seed=SEED) as process:
+        here.wait_for_records(sum(known()[ON_KAFKA]["statuses"].values()), process)
+        deadline = monotonic() + 60
+        while len(here.answers()) < sum(expected["results"].values()):
+            assert process.poll() is None and monotonic() < deadline
+            sleep(0.2)
+    with here.ledger() as (ledger, _):
+        assert told_results(Run(list(here.answers().values()), remembered(ledger))) == expected
