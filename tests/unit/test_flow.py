@@ -21,7 +21,6 @@ from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import variance_query
 from udp_stream.planning.slot_plan import SlotPlan
 from udp_stream.release import draw, road
-from udp_stream.release import statistic_records as records
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import ReleaseContext, from_counts
 from udp_stream.release.record import decode
@@ -308,32 +307,6 @@ def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
     promised = {(one.privacy.period, one.privacy.period_epsilon) for one in records}
     assert promised == {("1d", 10.0)}
     assert {entry.budget for entry in ledger.entries()} == {10 * NANO}
-
-
-@pytest.mark.parametrize("mean", ["baseline", "array-averaging", "levy", "fixed-quantile"])
-def test_records_say_how_far_a_mean_may_be_off_from_its_interval_and_from_who_is_not_there(mean, monkeypatch):
-    """What accuracy follows from reaches it: the private interval of those that have one, and counts left out."""
-    asked = []
-    real = records.accuracy_of
-
-    def spy(plan, noisy, noise, left_out, projected_to):
-        asked.append((left_out.tolist(), projected_to))
-        return real(plan, noisy, noise, left_out, projected_to)
-
-    monkeypatch.setattr(records, "accuracy_of", spy)
-    ledger, context, contents = MemoryLedger(), a_context(f"release.mean={mean}"), slot()
-    spoiled(ledger, context, contents[0].plates, share=0)
-    counts = contents[0]
-    released = [one for one in (decode(p) for _, p in run(ledger, context, contents)) if one.mean is not None]
-    assert len(released) == len(asked) > 0
-    for hat, (left_out, projected_to) in enumerate(asked):
-        rows = counts.rows(hat)
-        assert left_out == counts.count[rows][counts.plate[rows] % 2 == 0].tolist()
-        assert (projected_to is not None) == (mean in ("levy", "fixed-quantile"))
-        if projected_to is not None:
-            low, high = projected_to
-            width = released[hat].mean.scale_kmh * released[hat].mean.epsilon / 2 * 4096
-            assert 0 <= low <= high <= 65 * 4096 and low < high and width > 0
 
 
 def test_a_variance_is_released_with_its_noise_and_stays_null_when_not_asked_for():

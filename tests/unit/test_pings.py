@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from udp_stream.pings import json as ping_json
 from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.pings.json import JSON
 
@@ -272,12 +271,6 @@ def test_one_ping_is_its_own_message(single: bytes) -> None:
     pings, refusals = decode(single)
     assert (pings.position.tolist(), refusals) == ([-1], [])
     assert list(originals([b"", single], [Refusal(1, -1, Reason.LATE, "$", 5)], JSON)) == [single]
-
-
-def test_good_pings_in_any_wrapping_never_need_the_careful_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ping_json, "split_array", None)
-    good = [encode(value) for value in (ping(), [ping()], {"results": [ping()]}, json.dumps(ping()))]
-    assert decode(*good, at(1, 2, 3))[0].message.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_what_is_tolerated() -> None:
