@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from streams.connections import RIGHTS
@@ -171,7 +171,7 @@ def require_asked_alike(settings: Settings, instance: str | None) -> None:
 
 def _members(client: Any, kafka: KafkaSection) -> tuple[Member, ...]:
     found = []
-    for member in client.describe_groups([kafka.group])[kafka.group]["members"]:
+    for member in _coordinated(lambda: client.describe_groups([kafka.group]))[kafka.group]["members"]:
         assignment = member["member_assignment"]
         topics = assignment["assigned_partitions"] if assignment else []
         places = [(one["topic"].removeprefix(kafka.prefix), number) for one in topics for number in one["partitions"]]
@@ -180,12 +180,17 @@ def _members(client: Any, kafka: KafkaSection) -> tuple[Member, ...]:
 
 
 def _commits(client: Any, group: str, asked: list[Any]) -> Any:
+    return _coordinated(lambda: client.list_group_offsets({group: asked}))[group]
+
+
+def _coordinated(ask: Callable[[], Any]) -> Any:
+    """The coordinator's answer. A broker that has never had a group takes some seconds until it has a coordinator."""
     from kafka.errors import CoordinatorNotAvailableError
 
     deadline = time.monotonic() + COORDINATOR_S
     while True:
         try:
-            return client.list_group_offsets({group: asked})[group]
+            return ask()
         except CoordinatorNotAvailableError:
             if time.monotonic() > deadline:
                 raise
