@@ -302,7 +302,7 @@ ODD = ("'x'", "''", "'-'", "-1", "0", "1e9", "true", "[]", "{a = 1}", "'1d'", "2
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("key", [key for key in known_keys() if key != "budget.schedule"])
+@pytest.mark.parametrize("key", known_keys())
 def test_check_finds_a_fault_wherever_load_does_and_the_same_one(key, tmp_path, odd=ODD):
     """Whatever stands at a key, alone and beside another fault: nothing else comes of it, and no fault is invented."""
     section, _, name = key.partition(".")

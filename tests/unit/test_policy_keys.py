@@ -62,7 +62,7 @@ OTHER_VALUES = {
     "suppression": "chop-user",
     "hats_max": 5,
     "counts_released": "none",
-    "schedule": "ramp",
+    "schedule": "uniform",
 }
 """Of each field, one that the defaults do not have."""
 

@@ -15,9 +15,9 @@ from udp_stream.ledger.budgets import budget_balances
 from udp_stream.ledger.checks.rolling import worst_window
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.rolling import span_of
+from udp_stream.planning.allowances import PeriodSoFar, shares_of
 from udp_stream.planning.calendar import SPANS_PER_WINDOW, span_seconds
 from udp_stream.planning.periods import most_in, overlapping
-from udp_stream.planning.schedules import PeriodSoFar, shares_of
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.context import from_counts, with_forecaster
 from udp_stream.release.record import decode
@@ -233,10 +233,6 @@ def test_an_even_part_is_for_the_plates_pace_over_a_window():
         (("budget.period=rolling 30m",), "budget.period:"),
         (("budget.period=rolling 90.5s", "hat.slot=1m"), "budget.period:"),
         (("budget.period=rolling 40000d",), "budget.period:"),
-        (
-            ("budget.period=rolling 1d", "budget.schedule=ramp", "release.mean=baseline", "release.mean_epsilon=auto"),
-            "budget.schedule:",
-        ),
     ],
 )
 def test_what_makes_no_window_is_refused_with_the_rule(flags, said):

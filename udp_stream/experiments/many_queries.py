@@ -41,7 +41,6 @@ from udp_stream.experiments.savings import (
 )
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise.base import Cost, concentrated
-from udp_stream.planning.schedules import RAMP_FROM
 from udp_stream.queries.plane import rho_per_square_metre
 from udp_stream.queries.range_count import RangeCount
 from udp_stream.queries.regions import Rectangle, positions_inside
@@ -52,6 +51,9 @@ from udp_stream.units import NANO
 
 Asked = tuple[Integers, Integers, tuple[float, float]]
 """Plates, where they are, and the middle of the square."""
+
+RAMP_FROM = 0.75
+"""Of Algorithm 3: the share of its savings that a plate may spend at first."""
 
 SOURCE = "Adaptive Privacy Budgeting"
 WIDTH = 3000.0

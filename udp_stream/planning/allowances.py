@@ -1,10 +1,12 @@
 """What a plate may spend on a HAT, from budgets and counts.
 
 `auto` spreads what is left of a plate's budget over the HATs that it is likely still to visit in the period, so that
-the evening is served like the morning.
+the evening is served like the morning. Only counts and balances are read; the ledger holds every plate to its budget.
 """
 
 from __future__ import annotations
+
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from udp_stream.mechanisms.noise import Measure
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
+Schedule = Literal["spread", "uniform"]
 
 EPSILON_NANO_MIN = 1_000_000
 """Below 0.001 a statistic says nothing at any HAT size seen so far; then the HAT is withheld and no plate pays."""
@@ -77,3 +80,49 @@ def hat_epsilon(shares: Integers) -> int:
     """
     ordered = np.sort(shares)
     return int(ordered[ordered.size // 4])
+
+
+class PeriodSoFar(NamedTuple):
+    """Of each plate: nano-units and HATs that it was charged so far, and HATs in this slot. Of the slot: its place.
+
+    Where budgets roll (`rolls`), what it was charged is the most in any window that touches the slot, and `visits` are
+    all of a window.
+
+    >>> PeriodSoFar(np.array([40]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3).visits.tolist()
+    [8.0]
+    """
+
+    charged: Integers
+    charges: Integers
+    now: Integers
+    slots_gone: int
+    slots_left: int
+    rolls: bool = False
+
+    @property
+    def visits(self) -> NDArray[np.float64]:
+        """HATs that each plate is likely to visit from this slot on, at least one."""
+        expected = expected_visits(self.now, self.charges, self.slots_gone, self.slots_left)
+        return np.maximum(1.0, expected)
+
+
+def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers:
+    """What each plate may spend on each of its HATs in this slot, in nano-units; never more than it has left.
+
+    "spread": what is left, over the HATs that the plate is likely still to visit. "uniform": an even part of the budget
+    for every HAT of the period, whatever was saved. A rolling budget has no end to save for: what is spent comes back a
+    window's length later. There both are an even part for each HAT that the plate is likely to visit in a window.
+
+    A plate with 80 of 100 left, at the fifth of an expected twelve HATs:
+
+    >>> at = PeriodSoFar(np.array([20]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3)
+    >>> [int(shares_of(schedule, 100, at)[0]) for schedule in ("spread", "uniform")]
+    [10, 8]
+    >>> int(shares_of("spread", 100, at._replace(slots_gone=4, slots_left=4, rolls=True))[0])
+    10
+    """
+    if schedule == "spread" and not at.rolls:
+        return fair_shares(budget_nano, at.charged, at.visits)
+    even = budget_nano / (at.visits if at.rolls else at.charges + at.visits)
+    shares: Integers = np.clip(np.floor(even).astype(np.int64), 0, np.maximum(0, budget_nano - at.charged))
+    return shares

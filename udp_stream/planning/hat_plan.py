@@ -38,9 +38,8 @@ from udp_stream.mechanisms.statistic import PublicSettings, StatisticPlan
 from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
 from udp_stream.mechanisms.statistics import AROUND, STATISTICS
 from udp_stream.mechanisms.variance import VariancePlan
-from udp_stream.planning.allowances import hat_epsilon, least_nano
+from udp_stream.planning.allowances import PeriodSoFar, hat_epsilon, least_nano, shares_of
 from udp_stream.planning.policy import Policy
-from udp_stream.planning.schedules import PeriodSoFar, shares_of
 from udp_stream.planning.terms import Terms, automatic_nano, terms_at
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts

@@ -13,8 +13,8 @@ from udp_stream.ledger.rolling import ROLLING
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings
+from udp_stream.planning.allowances import Schedule
 from udp_stream.planning.periods import amount_text
-from udp_stream.planning.schedules import Schedule
 
 Mean = Literal[
     "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal", "forecast-clip"

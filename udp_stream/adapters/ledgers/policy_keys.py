@@ -60,7 +60,7 @@ def written(policy: Policy) -> dict[str, str]:
         "release.suppression": policy.suppression,
         "release.hats_max": _plain(policy.hats_max),
         "release.counts": policy.counts_released,
-        "budget.schedule": policy.schedule if isinstance(policy.schedule, str) else _list(policy.schedule),
+        "budget.schedule": policy.schedule,
         "neighbours": policy.neighbours,
         **{f"source.{key}": value for key, value in policy.source},
     }

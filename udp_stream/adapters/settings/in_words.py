@@ -26,8 +26,8 @@ def words_of(kind: Any) -> list[str]:
 
     >>> words_of(Literal["pure", "zcdp"] | Literal["auto"])
     ['pure', 'zcdp', 'auto']
-    >>> words_of(Literal["spread", "ramp"] | tuple[float, ...]), words_of(float | None), words_of(bool)
-    (['spread', 'ramp', 'a list'], [], [])
+    >>> words_of(Literal["auto"] | tuple[float, ...]), words_of(float | None), words_of(bool)
+    (['auto', 'a list'], [], [])
     """
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     words = [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]

@@ -179,8 +179,6 @@ def _rule(name: str) -> str | None:
         return TOKEN_NAMES[name]
     if name == "release.bins":
         return "auto, a number of bins, or edges in km/h"
-    if name == "budget.schedule":
-        return "spread, uniform, ramp, or a list of weights"
     sections = [section for section in fields(Settings) if section.name != QUERY]
     types = {f"{of.name}.{field.name}": field.type for of in sections for field in fields(of.type)}
     if types.get(name) is bool:

@@ -26,7 +26,6 @@ from udp_stream.adapters.settings.limits import (
 )
 from udp_stream.adapters.settings.sections import Settings
 from udp_stream.adapters.settings.source_section import check_source
-from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.trees import bins_from_edges, equal_bins
 from udp_stream.planning.periods import amount_text
@@ -204,13 +203,6 @@ def _schedule_faults(policy: Policy) -> Iterator[ConfigError]:
     )
     automatic = None in (policy.mean_nano, policy.cdf_nano)
     yield from breach(automatic, "budget.schedule", '"spread" where no epsilon is "auto"', schedule)
-    rule = '"spread" or "uniform" where budget.period is rolling: a window that moves has no end to hand savings on to'
-    yield from breach(not policy.rolls or schedule == "uniform", "budget.schedule", rule, schedule)
-    if isinstance(schedule, tuple):
-        slots = round((policy.period_seconds or 0) / policy.slot_seconds)
-        fits = len(schedule) == slots and min(schedule) >= 0 and 0 < sum(schedule) < float("inf")
-        rule = f"a weight of at least 0 for each of the {slots} slots of a period, not all of them 0"
-        yield from breach(fits, "budget.schedule", rule, counted(len(schedule), "weight"))
 
 
 def _bins_faults(settings: Settings) -> Iterator[ConfigError]:
