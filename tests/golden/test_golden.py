@@ -10,6 +10,7 @@ from tests.forms import long_but
 from tests.golden.outputs import (
     BUDGETS,
     CONFIGURATIONS,
+    ON_KAFKA,
     QUERIES,
     SHOWN,
     WHOLE,
@@ -33,7 +34,7 @@ def test_seeded_outputs_are_what_they_were(name: str, tmp_path: Path) -> None:
     assert told(of_embedded(tmp_path, tmp_path / "ledger", name)) == known()[name]
 
 
-@pytest.mark.parametrize("name", long_but(["rho"], BUDGETS))
+@pytest.mark.parametrize("name", long_but(["rho", ON_KAFKA], BUDGETS))
 def test_seeded_answers_are_what_they_were(name: str, tmp_path: Path) -> None:
     assert told_results(of_queries(tmp_path, name)) == known(QUERIES)[name]
 
