@@ -88,7 +88,9 @@ class Strangers:
         key = folder / "plates.key"
         before = key.read_bytes() if key.exists() else None
         sets = ["--set", f"kafka.bootstrap={self.city.ground.proxied}", "--set", f"ledger.key_file={key}", *more]
-        program = SOUND if self.fault is None else (str(BROKEN), self.fault)
+        program = (
+            SOUND if self.fault is None else (str(BROKEN), self.fault, str(self.city.session_s), str(self.city.stuck_s))
+        )
         command = [sys.executable, *program, "worker", "--config", str(self.city.config), "--ledger", ledger, *sets]
         with (folder / "said").open("wb") as said:
             process = subprocess.Popen(command, stdout=said, stderr=said, cwd=folder)
