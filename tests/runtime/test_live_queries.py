@@ -16,11 +16,11 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.sqlite.ledger import SqliteLedger
 from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
 from udp_stream.adapters.settings import LedgerSection, load
-from udp_stream.cli.appended import appended_records
+from udp_stream.cli.outputs import appended_records
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.release.query_record import QueryResult, decode_result
-from udp_stream.release.record import Release, kind_of
+from udp_stream.release.query_record import decode_result
+from udp_stream.release.record import kind_of
 from udp_stream.testing import Died, SeededEntropy
 
 FLAGS = (*CONFIG, "release.mean=array-averaging")
@@ -44,8 +44,8 @@ def live(folder, clock, answers=True):
     with (
         ledger_and_keys(LedgerSection(url=f"{folder}/ledger")) as (ledger, keys),
         Journal(folder / "journal", f"the ledger {ledger.meta()['ledger_id']}") as journal,
-        appended_records(f"{folder}/out", Release) as out,
-        appended_records(f"{folder}/answers", QueryResult) as queries,
+        appended_records(f"{folder}/out") as out,
+        appended_records(f"{folder}/answers") as queries,
     ):
         outputs = Outputs(
             out.write,

@@ -17,12 +17,11 @@ from udp_stream.adapters.files.journal import Journal
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.live_runtime import CHECKPOINT, LiveRuntime, Outputs
 from udp_stream.adapters.settings import LedgerSection, load
-from udp_stream.cli.appended import appended, appended_records
+from udp_stream.cli.outputs import appended, appended_records
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.facts import SlotPublished
-from udp_stream.release.record import Release
 from udp_stream.testing import SeededEntropy
 
 CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.min_plates=4", "hat.grace=2m")
@@ -67,7 +66,7 @@ def live(folder, clock, observers=()):
     with (
         opened as (ledger, keys),
         Journal(folder / "journal", f"the ledger {ledger.meta()['ledger_id']}") as journal,
-        appended_records(f"{folder}/out", Release) as out,
+        appended_records(f"{folder}/out") as out,
         appended(f"{folder}/rejected") as rejected,
     ):
         outputs = Outputs(

@@ -1,9 +1,8 @@
-"""Records into files, in the form that the file's suffix names: `.ndjson` (any other suffix, too), `.csv`, `.geojson`,
-`.parquet`, and each of the first three with `.gz` behind it.
+"""Records in the form that a file's suffix names. A run writes lines of JSON; the other forms, `.csv`, `.geojson`,
+`.parquet`, and `.gz` of the first two or of lines, are made of these lines once they are all there.
 
 Every form has the same fields: a row has a column for each field of the record's type, `mean.value_kmh` for a field in
-a field. Where a field is null, so are its columns. A form that has an end (GeoJSON, Parquet) is whole only once it is
-closed; a program that reads along needs `.ndjson` or `.csv`.
+a field. Where a field is null, so are its columns.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import gzip
 import io
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, BinaryIO, Final, Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
 
@@ -24,6 +23,9 @@ from udp_stream.windows.tables import cell_boundary
 
 Kind = type[msgspec.Struct]
 
+ROW_GROUP: Final = 10_000
+"""Records of a row group of Parquet."""
+
 SUFFIXES: Final = ".csv", ".geojson", ".parquet"
 """Of the forms besides lines of JSON."""
 
@@ -31,18 +33,6 @@ SUFFIXES: Final = ".csv", ".geojson", ".parquet"
 _OTHERS: Final = (".xlsx", ".xls", ".ods", ".zip", ".bz2", ".xz", ".zst", ".tsv", ".kml", ".gpkg", ".shp", ".avro",
                  ".feather", ".arrow", ".orc", ".db", ".sqlite", ".html", ".xml", ".pdf")  # fmt: skip
 """Of forms that are not written: lines of JSON under such a name would be taken for what they are not."""
-
-
-class Form(Protocol):
-    """Takes records as their JSON bytes, the records of a slot together."""
-
-    def write(self, payloads: Sequence[bytes]) -> None:
-        """Write them and hand them on to the operating system."""
-        ...
-
-    def close(self) -> None:
-        """Write what ends the form; the file stays open."""
-        ...
 
 
 def require_form(name: str) -> tuple[str, bool]:
@@ -67,157 +57,79 @@ def require_form(name: str) -> tuple[str, bool]:
     return suffix, plain != name
 
 
-@contextmanager
-def records_out(name: str, out: BinaryIO, kind: Kind) -> Iterator[Callable[[Sequence[bytes]], None]]:
-    """What writes records of this type to a file of this name, open as `out`. Raises what `require_form` does.
+def write_form(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
+    """These records, each its JSON and a line break, in the form of a file of this name. Raises what `require_form`
+    does.
 
     >>> import io
-    >>> from udp_stream.release.record import Release
-    >>> from udp_stream.testing import released_slot
+    >>> from udp_stream.release.record import Counts
     >>> out = io.BytesIO()
-    >>> with records_out("releases.csv", out, Release) as write:
-    ...     write(list(released_slot().payloads.values()))
-    >>> lines = out.getvalue().decode().splitlines()
-    >>> len(lines), lines[0][:38]
-    (3, 'schema,release_id,status,hat.cell,hat.')
+    >>> write_form("counts.csv", [b'{"plates": 3, "samples": 40}'], out, Counts)
+    >>> out.getvalue()
+    b'plates,samples,admitted_plates,used_samples\\n3,40,,\\n'
     """
     suffix, is_packed = require_form(name)
-    # Without name and time in its head, so that the same records give the same bytes.
-    packed = gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) if is_packed else None
-    form = _form(suffix, typing.cast("BinaryIO", packed or out), kind)
-
-    def write(payloads: Sequence[bytes]) -> None:
-        form.write(payloads)
-        if packed is not None:
-            packed.flush()
-        out.flush()
-
-    try:
-        yield write
-    finally:
-        form.close()
-        if packed is not None:
-            packed.close()
-        out.flush()
-
-
-def _form(suffix: str, out: BinaryIO, kind: Kind) -> Form:
-    if suffix == ".csv":
-        return _Csv(out, kind)
-    if suffix == ".geojson":
-        return _GeoJson(out, kind)
     if suffix == ".parquet":
-        return _Parquet(out, kind)
-    return _Lines(out)
+        _write_parquet(lines, out, kind)
+        return
+    forms: dict[str, Callable[[Iterable[bytes], Kind], Iterable[bytes]]] = {".csv": _csv, ".geojson": _geojson}
+    pieces = forms[suffix](lines, kind) if suffix else lines
+    if is_packed:  # without name and time in its head, so that the same records give the same bytes
+        with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as packed:
+            packed.writelines(pieces)
+    else:
+        out.writelines(pieces)
 
 
-class _Lines:
-    """One JSON record a line, as the ledger has it."""
-
-    def __init__(self, out: BinaryIO) -> None:
-        self._out = out
-
-    def write(self, payloads: Sequence[bytes]) -> None:
-        self._out.write(b"".join(payload + b"\n" for payload in payloads))
-
-    def close(self) -> None:
-        pass
-
-
-class _Csv:
+def _csv(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
     """A header, then a row a record; lists are JSON, null is empty."""
-
-    def __init__(self, out: BinaryIO, kind: Kind) -> None:
-        self._out, self._kind = out, kind
-        self._out.write(csv_header(kind))
-
-    def write(self, payloads: Sequence[bytes]) -> None:
-        self._out.write(csv_rows(payloads, self._kind))
-
-    def close(self) -> None:
-        pass
+    names = [name for name, _ in columns(kind)]
+    yield _csv_line(names)
+    for line in lines:
+        row = flat(msgspec.json.decode(line))
+        yield _csv_line([_cell(row.get(name)) for name in names])
 
 
-class _GeoJson:
+def _csv_line(row: Sequence[object]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(row)
+    return text.getvalue().encode()
+
+
+def _geojson(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
     """A FeatureCollection: the cell's hexagon, with the record as properties, one feature a line.
 
     A hexagon on the 180th meridian has two parts.
     """
-
-    def __init__(self, out: BinaryIO, kind: Kind) -> None:
-        self._out, self._names, self._is_first = out, [name for name, _ in columns(kind)], True
-        self._out.write(b'{"type":"FeatureCollection","features":[')
-
-    def write(self, payloads: Sequence[bytes]) -> None:
-        for payload in payloads:
-            record = msgspec.json.decode(payload)
-            rings = [[ring] for ring in cell_boundary(int(record["hat"]["cell"], 16))]
-            geometry: dict[str, object] = {"type": "Polygon", "coordinates": rings[0]}
-            if len(rings) > 1:
-                geometry = {"type": "MultiPolygon", "coordinates": rings}
-            fields = flat(record)
-            feature = {
-                "type": "Feature",
-                "geometry": geometry,
-                "properties": {name: fields.get(name) for name in self._names},
-            }
-            self._out.write((b"\n" if self._is_first else b",\n") + msgspec.json.encode(feature))
-            self._is_first = False
-
-    def close(self) -> None:
-        self._out.write(b"\n]}\n")
-
-
-class _Parquet:
-    """A row group a slot; lists are lists."""
-
-    def __init__(self, out: BinaryIO, kind: Kind) -> None:
-        import pyarrow
-        import pyarrow.parquet
-
-        types_of = {"text": pyarrow.string(), "whole": pyarrow.int64(), "number": pyarrow.float64()}
-        types_of |= {"flag": pyarrow.bool_()}
-        types_of |= {f"{name} list": pyarrow.list_(of) for name, of in types_of.items()}
-        self._schema = pyarrow.schema([(name, types_of[of]) for name, of in columns(kind)])
-        self._table = pyarrow.Table
-        self._writer = pyarrow.parquet.ParquetWriter(out, self._schema)
-
-    def write(self, payloads: Sequence[bytes]) -> None:
-        rows = [flat(msgspec.json.decode(payload)) for payload in payloads]
-        if rows:
-            full = [{name: row.get(name) for name in self._schema.names} for row in rows]
-            self._writer.write_table(self._table.from_pylist(full, schema=self._schema))
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def csv_header(kind: Kind) -> bytes:
-    """The first line of a CSV of records of this type.
-
-    >>> from udp_stream.release.record import Counts
-    >>> csv_header(Counts)
-    b'plates,samples,admitted_plates,used_samples\\n'
-    """
-    return _csv_lines([[name for name, _ in columns(kind)]])
-
-
-def csv_rows(payloads: Sequence[bytes], kind: Kind) -> bytes:
-    """A line for each record; lists are JSON, null is empty. No line of a record of ours has a newline in it.
-
-    >>> from udp_stream.release.record import Counts
-    >>> csv_rows([b'{"plates": 3, "samples": 40}'], Counts)
-    b'3,40,,\\n'
-    """
     names = [name for name, _ in columns(kind)]
-    rows = [flat(msgspec.json.decode(payload)) for payload in payloads]
-    return _csv_lines([[_cell(row.get(name)) for name in names] for row in rows])
+    between = b'{"type":"FeatureCollection","features":[\n'
+    for line in lines:
+        record = msgspec.json.decode(line)
+        rings = [[ring] for ring in cell_boundary(int(record["hat"]["cell"], 16))]
+        is_one = len(rings) == 1
+        geometry = {"type": "Polygon" if is_one else "MultiPolygon", "coordinates": rings[0] if is_one else rings}
+        fields = flat(record)
+        feature = {"type": "Feature", "geometry": geometry, "properties": {name: fields.get(name) for name in names}}
+        yield between + msgspec.json.encode(feature)
+        between = b",\n"
+    yield b'{"type":"FeatureCollection","features":[\n]}\n' if between != b",\n" else b"\n]}\n"
 
 
-def _csv_lines(rows: Sequence[Sequence[object]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
+def _write_parquet(lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
+    """Row groups of some thousand records; lists are lists."""
+    import pyarrow
+    import pyarrow.parquet
+
+    types_of = {"text": pyarrow.string(), "whole": pyarrow.int64(), "number": pyarrow.float64()}
+    types_of |= {"flag": pyarrow.bool_()}
+    types_of |= {f"{name} list": pyarrow.list_(of) for name, of in types_of.items()}
+    schema = pyarrow.schema([(name, types_of[of]) for name, of in columns(kind)])
+    with pyarrow.parquet.ParquetWriter(out, schema) as writer:
+        rest = iter(lines)
+        while some := list(islice(rest, ROW_GROUP)):
+            rows = [flat(msgspec.json.decode(line)) for line in some]
+            full = [{name: row.get(name) for name in schema.names} for row in rows]
+            writer.write_table(pyarrow.Table.from_pylist(full, schema=schema))
 
 
 def flat(record: dict[str, Any], before: str = "") -> dict[str, Any]:

@@ -2,6 +2,10 @@
 
 Opening a file to write empties it. So what a command is about to write is compared with all that the run needs, file by
 file and not name by name, and with what ledgers and keys look like, before anything is opened.
+
+Records are written as lines of JSON. `run` adds them to its files; what a crash cut off at a file's end is removed when
+the file is opened again, and the run writes it anew from the ledger. `replay` writes its files from the start. Another
+form (`adapters/records_out.py`) is made of the lines at its end.
 """
 
 from __future__ import annotations
@@ -11,16 +15,19 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from tempfile import TemporaryFile
+from typing import IO, BinaryIO, Final, NamedTuple
+
+import msgspec
 
 from udp_stream.adapters.ledgers.opening import ledger_files
 from udp_stream.adapters.ledgers.plate_keys import is_key
 from udp_stream.adapters.ledgers.sqlite.file import MAGIC
-from udp_stream.adapters.records_out import require_form
+from udp_stream.adapters.records_out import Kind, require_form, write_form
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.named_files import NamedFile
 from udp_stream.cli.named_files import named as named  # for those who open outputs
@@ -32,7 +39,17 @@ FileRole = tuple[str, str | Path | None]
 PUBLIC, PRIVATE = 0o666, 0o600
 """Modes of new files."""
 
+TAIL_BYTES: Final = 64 * 2**20
+"""Of what stands in a file that is added to, so much is looked at: a run reads the last seconds again, and no more."""
+
 _WRITE_AHEAD_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")  # SQLite's, in either byte order
+
+
+class _Named(msgspec.Struct):
+    release_id: str = ""
+
+
+_decode = msgspec.json.Decoder(_Named).decode
 
 
 def used_files(arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()) -> list[FileRole]:
@@ -68,7 +85,116 @@ def require_lines(flag: str, name: str | None) -> None:
     >>> require_lines("--rejected", "refused.ndjson")
     """
     if name is not None and require_form(name) != ("", False):
-        raise UsageError(f"{flag} {name}: expected the name of lines of JSON that are not packed, as in refused.ndjson")
+        raise UsageError(
+            f"{flag} {name}: expected a name of plain lines of JSON, such as records.ndjson (`replay --out` and "
+            "`--smoothed` write other forms)"
+        )
+
+
+Write = Callable[[Sequence[bytes]], None]
+"""Has written these records, given as their JSON, when it returns."""
+
+
+@contextmanager
+def records_out(name: str, kind: Kind) -> Iterator[Write]:
+    """What writes records of this type to a file, from its start, or to standard output for `-`. Of another form than
+    plain lines the file is made when this ends, however it ends, of the lines so far.
+
+    UsageError if the file cannot be written.
+    """
+    with open_output(name) as out:
+        if require_form(name) == ("", False):
+            yield partial(_write_lines, out)
+            return
+        with TemporaryFile(dir=Path(name).parent) as lines:
+            try:
+                yield partial(_write_lines, lines)
+            finally:
+                lines.seek(0)
+                write_form(name, lines, out, kind)
+
+
+def _write_lines(out: IO[bytes], payloads: Sequence[bytes]) -> None:
+    out.write(b"".join(payload + b"\n" for payload in payloads))
+    out.flush()
+
+
+class Appended(NamedTuple):
+    """What adds records; and the ids of those at the end of the file, none where it cannot be read again.
+
+    >>> Appended(lambda payloads: None, frozenset()).ids
+    frozenset()
+    """
+
+    write: Write
+    ids: frozenset[str]
+
+
+@contextmanager
+def appended_records(name: str) -> Iterator[Appended]:
+    """A file that records are added to; standard output (`-`), a pipe or a device is written to as it is. UsageError
+    if the file cannot be written.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     with appended_records(f"{folder}/city.ndjson") as out:
+    ...         out.write([b'{"release_id": "a"}', b'{"cut o'])
+    ...     with open(f"{folder}/city.ndjson", "r+b") as file:
+    ...         _ = file.truncate(26)
+    ...     with appended_records(f"{folder}/city.ndjson") as out:
+    ...         out.ids
+    frozenset({'a'})
+    """
+    with appended(name) as out:
+        ids = frozenset[str]()
+        if not _is_stream(name):
+            out.seek(start := max(0, out.tell() - TAIL_BYTES))
+            tail = out.read()
+            ids = frozenset(map(_id_of, (tail.partition(b"\n")[2] if start else tail).split(b"\n"))) - {""}
+        yield Appended(partial(_write_lines, out), ids)
+
+
+@contextmanager
+def appended(name: str, mode: int = PUBLIC) -> Iterator[BinaryIO]:
+    """The file at its end, for lines, without a last one that was cut off; standard output for `-`, a pipe or a device
+    as it is. UsageError if it cannot be written."""
+    if _is_stream(name):
+        with open_output(name, mode) as out:
+            yield out
+        return
+    try:
+        # "w+" would empty the file, and "r+" without O_CREAT would ask for one that is there.
+        file = NamedFile(name, "r+", opener=lambda path, flags: os.open(path, flags | os.O_CREAT, mode))
+    except OSError as error:
+        raise UsageError(f"{name}: cannot be written ({error.strerror})") from error
+    with io.BufferedRandom(file) as out:
+        out.truncate(out.seek(_end_of_lines(out)))
+        yield out
+
+
+def _is_stream(name: str) -> bool:
+    """Whether it is no file that could be read again: standard output, a pipe, a device."""
+    return name == "-" or (Path(name).exists() and not Path(name).is_file())
+
+
+def _end_of_lines(file: BinaryIO) -> int:
+    """The byte behind the last newline."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - 2**16)
+        file.seek(start)
+        at = file.read(end - start).rfind(b"\n")
+        if at >= 0:
+            return start + at + 1
+        end = start
+    return 0
+
+
+def _id_of(line: bytes) -> str:
+    try:
+        return _decode(line).release_id
+    except msgspec.DecodeError:  # a line that this program did not write
+        return ""
 
 
 def _named_ones(roles: Iterable[FileRole]) -> list[tuple[str, str]]:

@@ -237,9 +237,9 @@ def _run(verbs: Verbs) -> None:
         "--out",
         metavar="FILE",
         default="-",
-        help="release records; .csv, .gz by suffix, else a line of JSON each (default: stdout)",
+        help="release records, a line of JSON each, added to the file (default: stdout)",
     )
-    parser.add_argument("--smoothed", metavar="FILE", help="smoothed estimates, in the same forms")
+    parser.add_argument("--smoothed", metavar="FILE", help="smoothed estimates, a line of JSON each")
     parser.add_argument("--queries", metavar="FILE", help="ask the configuration's [[query]]; a result a line")
     parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
     add_ledger_options(parser, "ledger file or URL (default: ledger.url)")

@@ -12,10 +12,10 @@ from udp_stream.adapters.embedded import Embedded, release_sink
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
-from udp_stream.adapters.records_out import records_out, require_form
+from udp_stream.adapters.records_out import require_form
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.demo_picture import TrueMeans, busiest_slot, picture, true_means
-from udp_stream.cli.outputs import open_output, require_distinct, used_files
+from udp_stream.cli.outputs import records_out, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.release.delivery import PublishedRelease
@@ -48,10 +48,9 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         start=MORNING,
         hours=arguments.slots * settings.policy.slot_seconds / 3600,
     )
-    with open_output(name) as out:
+    with records_out(name, Release) as write:
         releases, summary = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
-        with records_out(name, out, Release) as write:
-            release_sink(write)(releases)
+        release_sink(write)(releases)
     if arguments.out != "-":
         slot = busiest_slot([release.record for release in releases])
         truth = _true_means(fleet, slot, settings)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-
-from msgspec import Struct
 
 from udp_stream.adapters.embedded import Embedded, rejected_writer, release_sink, smoothed_sink
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
-from udp_stream.adapters.records_out import records_out, require_form
+from udp_stream.adapters.records_out import require_form
 from udp_stream.adapters.schemes import Source, open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable_pings
-from udp_stream.cli.outputs import PRIVATE, open_output, require_distinct, require_lines, used_files
+from udp_stream.cli.outputs import PRIVATE, open_output, records_out, require_distinct, require_lines, used_files
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.query_results import require_queries
 from udp_stream.cli.report import SOFTWARE, print_summary, troubles
@@ -54,11 +52,11 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
         ledger, keys = stack.enter_context(ledger_and_keys(place, allow_volatile=arguments.allow_volatile_ledger))
         others = begin_run(place, ledger, settings)
-        out = _records(arguments.out, Release, stack)
+        out = stack.enter_context(records_out(arguments.out, Release))
         rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None
         refused = RefusedSample(None if rejected is None else rejected_writer(rejected))
-        smoothed = _records(arguments.smoothed, Smoothed, stack) if arguments.smoothed else None
-        answer = _records(arguments.queries, QueryResult, stack) if arguments.queries else None
+        smoothed = stack.enter_context(records_out(arguments.smoothed, Smoothed)) if arguments.smoothed else None
+        answer = stack.enter_context(records_out(arguments.queries, QueryResult)) if arguments.queries else None
         runtime = Embedded(
             settings,
             ledger,
@@ -114,10 +112,6 @@ def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
         if value:
             raise UsageError(f"--dry-run writes nothing: leave {name} out")
     dry_run(arguments.files, settings, OsEntropy())
-
-
-def _records(name: str, kind: type[Struct], stack: ExitStack) -> Callable[[Sequence[bytes]], None]:
-    return stack.enter_context(records_out(name, stack.enter_context(open_output(name)), kind))
 
 
 def _read(name: str, source: Source, runtime: Embedded, settings: Settings, progress: ReadingProgress) -> None:

@@ -24,19 +24,15 @@ from udp_stream.adapters.schemes import open_source, scheme_of
 from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.spoken_log import SpokenLog
 from udp_stream.adapters.text import counted
-from udp_stream.cli.appended import appended, appended_records, require_appendable
 from udp_stream.cli.first_look import FeedWatch, require_readable_pings
 from udp_stream.cli.going_on import say_of_source, sigterm
-from udp_stream.cli.outputs import PRIVATE, require_distinct, require_lines, used_files
+from udp_stream.cli.outputs import PRIVATE, appended, appended_records, require_distinct, require_lines, used_files
 from udp_stream.cli.query_results import require_queries
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.cli.summary_json import print_json_summary
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.json import json_messages
-from udp_stream.release.query_record import QueryResult
-from udp_stream.release.record import Release
-from udp_stream.release.smoothed import Smoothed
 from udp_stream.release.summary import Summary
 from udp_stream.windows.source import Refused
 
@@ -44,13 +40,12 @@ from udp_stream.windows.source import Refused
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     """Release until the source ends or we are stopped. ConfigError if no ledger is named."""
     require_queries(arguments.queries, settings)
-    require_lines("--rejected", arguments.rejected)
+    for name in ("out", "smoothed", "queries", "rejected"):
+        require_lines(f"--{name}", getattr(arguments, name))
     if not settings.ledger.url:
         raise ConfigError("ledger.url: expected the ledger of this feed, got none: name it with --ledger FILE")
     outputs = [(f"--{name}", getattr(arguments, name)) for name in ("out", "rejected", "smoothed", "queries")]
     require_distinct(outputs, used_files(arguments, settings, [arguments.source]))
-    for name in (arguments.out, arguments.smoothed):
-        require_appendable(name or "-")
     begin_log()
     with ExitStack() as stack:
         source = _source(arguments.source, settings)
@@ -167,10 +162,10 @@ def _owner(ledger: Ledger) -> str:
 @contextmanager
 def _outputs(arguments: argparse.Namespace) -> Iterator[Outputs]:
     with ExitStack() as stack:
-        out = stack.enter_context(appended_records(arguments.out, Release))
-        named = (arguments.smoothed, Smoothed), (arguments.queries, QueryResult)
+        out = stack.enter_context(appended_records(arguments.out))
         smoothed, queries = (
-            stack.enter_context(appended_records(name, kind)) if name else None for name, kind in named
+            stack.enter_context(appended_records(name)) if name else None
+            for name in (arguments.smoothed, arguments.queries)
         )
         rejected = stack.enter_context(appended(arguments.rejected, PRIVATE)) if arguments.rejected else None
         reject = None if rejected is None else rejected_writer(rejected)
