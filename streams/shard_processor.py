@@ -44,7 +44,7 @@ from udp_stream.release.facts import Observer, SlotCounted, report_recorded, rep
 from udp_stream.release.standing import QuerySet, report_answers, report_published
 from udp_stream.shuffle import protocol as steps
 from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.wire import encode_message, merge_counts, merge_moment
+from udp_stream.shuffle.wire import PLANNER, encode_message, merge_counts, merge_moment
 from udp_stream.windows.tables import tabulate
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class ShardProcessor:
         if isinstance(step := protocol.next(), steps.Send):  # what the former owner released, and may have died on
             await self._send(step.messages)
             protocol.sent(step)
-        context = with_forecaster(self._context) if follows and tp.partition == steps.PLANNER else self._context
+        context = with_forecaster(self._context) if follows and tp.partition == PLANNER else self._context
         return ShardAssignment(tp.partition, protocol, ledger, publisher, context, end)
 
     def _close_later(self, publisher: Publisher) -> None:
@@ -162,7 +162,7 @@ class ShardProcessor:
             await self._in_thread(lambda: self._ledger.compare(found.mark))
             self._remember_mark(found.mark)
         again = self._needed.again_from(tp, first, end, committed.offset, found.checkpoint.read_to)
-        return found.checkpoint if again is None else found.checkpoint.again_from(again)
+        return found.checkpoint if again is None else found.checkpoint.with_offset(again)
 
     def _remember_mark(self, mark: Mark | None) -> None:
         """Remember the highest mark of the ledger that any worker has seen."""

@@ -26,7 +26,7 @@ from udp_stream.adapters.ledgers.redis.scripts import load_scripts, scripts_of
 from udp_stream.cli import main as cli
 from udp_stream.ledger.past import see
 from udp_stream.ledger.port import Mark
-from udp_stream.shuffle.wire import cut
+from udp_stream.shuffle.wire import cut_pings
 from udp_stream.windows.source import SourceCheckpoint, SourceReader
 
 SLOW_S = 0.3
@@ -40,7 +40,7 @@ def small_parts(pause_s: float = 0.0) -> None:
             await asyncio.sleep(pause_s)
             await (await self.send([one]))
 
-    source_processor.cut = partial(cut, rows_max=20)  # type: ignore[assignment]
+    source_processor.cut = partial(cut_pings, rows_max=20)  # type: ignore[assignment]
     Producer.write = write  # type: ignore[method-assign]
 
 

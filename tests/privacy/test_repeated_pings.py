@@ -23,7 +23,7 @@ from udp_stream.queries.plane import QUANTA_PER_KM
 from udp_stream.release.query_road import answer_moment
 from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import release_slot
-from udp_stream.shuffle.wire import PingChunk, PositionChunk, cut, cut_moment, merge, merge_moment
+from udp_stream.shuffle.wire import PingChunk, PositionChunk, cut_moment, cut_pings, merge_moment, merge_pings
 from udp_stream.testing import SeededEntropy, a_context, a_query, a_query_context, a_threshold, seven_pings
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.moments import MomentRules
@@ -245,10 +245,12 @@ def slots_of(dice):
 
 def released(slots):
     """Each HAT's mean and the scale of its noise, and what each plate was charged."""
-    chunks = [one for source, slot in enumerate(slots) for one in cut(slot, source, 1) if isinstance(one, PingChunk)]
+    chunks = [
+        one for source, slot in enumerate(slots) for one in cut_pings(slot, source, 1) if isinstance(one, PingChunk)
+    ]
     context, ledger = a_context(), MemoryLedger()
     context = replace(context, policy=msgspec.structs.replace(context.policy, mean_nano=2 * NANO, cdf_nano=0))
-    payloads = release_slot(*tabulate(merge(chunks)), context, ledger, lambda _: None).payloads
+    payloads = release_slot(*tabulate(merge_pings(chunks)), context, ledger, lambda _: None).payloads
     charged = {
         entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True)) for entry in ledger.entries()
     }

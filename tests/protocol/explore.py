@@ -173,7 +173,7 @@ def _freeze_other(value: Any, before: Frozen, without: frozenset[str]) -> Any:
 def _apart(value: Any) -> Any:
     """Of a shard with a planner: how much further on the one is than the other."""
     planner = getattr(value, "_planner", None)
-    return True if planner is None else ("apart", planner.next_offset - value._shard.next_offset)
+    return True if planner is None else ("apart", planner.counts.next_offset - value._pings.next_offset)
 
 
 @functools.cache

@@ -21,13 +21,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.protocol.explore import HOUR, OFFSETS, SOURCES, START, Actor, World, freeze
-from udp_stream.planning.slot_plan import PlanChunk
 from udp_stream.shuffle import protocol as shard_protocol
 from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint, SlotBarrier
-from udp_stream.shuffle.protocol import Count, Release, Shard, ShardCheckpoint, ShardProtocol, counts_of_shards
+from udp_stream.shuffle.protocol import Count, Release, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.source import SourceProtocol
-from udp_stream.shuffle.wire import Released, decode_message
+from udp_stream.shuffle.wire import CountChunk, CountsEnd, PlanChunk, Released, decode_message
 from udp_stream.windows.source import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import tabulate
 
@@ -92,11 +91,11 @@ class Parts:
             return i, part.local, caught_up, own
         protocol = self.world.locals.objects[caught_up]
         commits: list[ShardCheckpoint] = [self.world.checkpoints.objects[one] for one in part.commits]
-        held, runs, refs = self._view(Shard, part.log, protocol._shard._pings, [one.shard for one in commits])
+        held, runs, refs = self._view(shard_at, part.log, protocol._pings, [one.shard for one in commits])
         seen: Any = (held, runs)
         if protocol._planner is not None:
-            barrier = protocol._planner._stage._barrier
-            held, runs, more = self._view(counts_of_shards, part.log, barrier, [one.planner for one in commits])
+            barrier = protocol._planner.counts
+            held, runs, more = self._view(counts_at, part.log, barrier, [one.planner for one in commits])
             seen, refs = (seen, held, runs), tuple(zip(refs, more, strict=True))
         return i, self._bare(part.local), self._bare(caught_up), own, seen, frozenset(refs)
 
@@ -138,7 +137,7 @@ class Parts:
         return at.offset + self._skipped(reader, log[at.offset :], through), through
 
     def _senders(self, reader: Any) -> int:
-        return self.world.sources if reader is Shard else 2
+        return self.world.sources if reader is shard_at else 2
 
     def _skipped(self, reader: Any, tail: tuple[int, ...], through: tuple[int, ...]) -> int:
         def work() -> int:
@@ -158,10 +157,12 @@ class Parts:
             one = reader(self._senders(reader), start)
             for offset, message in enumerate(tail):
                 one.add(offset, self._message(message))
-            barrier, plans = (one._pings, one._plans) if reader is Shard else (one, {})
+            barrier, plans = (one._pings, one._plans) if reader is shard_at else (one, {})
             held = sorted(barrier._held.items())
             slots = [(s, h.end_ms, sorted(h.chunks), sorted(h.missing.items()), h.collected) for s, h in held]
-            planned = [(s, sorted((n, chunk.digest) for n, chunk in of.items())) for s, of in sorted(plans.items())]
+            planned = [
+                (s, sorted((n, d) for d, some in of._sets.items() for n in some)) for s, of in sorted(plans.items())
+            ]
             released = self._released(tail) if self.world.follows else ()
             frozen = freeze((barrier._through, barrier._done_ms, slots, planned, released), self.world.locals.before)
             return frozen, tuple((s, h.checkpoint.offset, h.checkpoint.through_ms) for s, h in held)
@@ -309,6 +310,16 @@ class Parts:
             return part._replace(delivered=tuple(sorted((*part.delivered, log))))
         part = self.local(part, "sent", _done if i in SOURCES else _sent)
         return self.settled(i, part._replace(delivered=()))
+
+
+def shard_at(sources: int, start: BarrierCheckpoint) -> ShardProtocol:
+    """What reads pings and plans from there on."""
+    return ShardProtocol(1, 2, sources, ShardCheckpoint(start))
+
+
+def counts_at(shards: int, start: BarrierCheckpoint) -> SlotBarrier[CountChunk]:
+    """What reads the counts of all shards from there on."""
+    return SlotBarrier(CountChunk, CountsEnd, shards, start)
 
 
 def _next(protocol: ShardProtocol) -> None:

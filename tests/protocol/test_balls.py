@@ -112,14 +112,14 @@ def test_a_planner_that_answers_too_early_and_one_that_forgets_and_a_shard_that_
 
     def without_waiting(self):
         for start, slot in sorted(self._slots.items())[:1]:
-            plan = self._shard.plan(start)
+            plan = self._plan_of(start)
             if plan is not None and slot.table is not None:
                 return Release(start, *slot.table, plan)
         return None
 
     for at, name, wrong in (
         (Planner, "_all_norms", one_is_enough),
-        (Planner, "measured", lambda _: None),
+        (Planner, "norms_to_remember", lambda _: None),
         (ShardProtocol, "_measure", without_waiting),
         (planner_module, "merged_norms", lambda norms: norms[0] if norms else PlateNorms.nobody()),
     ):

@@ -131,16 +131,16 @@ def test_with_up_to_three_faults_random_orders_end(world, whole_batches, walked)
 
 
 def test_a_planner_that_answers_before_it_records_and_one_that_never_answers_are_found(monkeypatch):
-    def at_once(self, answers=Planner.answers):
-        asks = self._planned.asks if self._planned else None
+    def at_once(self, answers=Planner.answers_without_factors):
+        city = self._planned.city if self._planned else None
         if self._planned:
-            self._planned.asks = None
+            self._planned.city = None
         found = list(answers(self))
         if self._planned and not found:
-            self._planned.asks = asks
+            self._planned.city = city
         return found
 
-    for name, wrong in (("answers", at_once), ("asked", lambda _: None)):
+    for name, wrong in (("answers_without_factors", at_once), ("city_to_ask", lambda _: None)):
         with monkeypatch.context() as patch, pytest.raises(Violation):
             patch.setattr(Planner, name, wrong)
             explore(Cities(), faults=0)
@@ -151,13 +151,13 @@ def test_a_shard_whose_plan_is_older_than_the_settings_is_answered_once():
     planner = Planner(shards=1, start=None, follows=True)
     for offset, message in enumerate(cut_counts(two_hats()[0], shard=0)):
         planner.add(offset, message)
-    start, _ = planner.due()
+    start = planner.slot_to_plan().start
     planner.planned(start, SLOT_END, [0])
     (norms,) = cut_norms(PlateNorms.nobody(), start, SLOT_END, shard=0, city=(5, 7))
-    planner.add(planner.next_offset, norms)
-    assert not list(planner.answers()), "the plan is not on the broker yet"
+    planner.add(planner.counts.next_offset, norms)
+    assert not list(planner.answers_without_factors()), "the plan is not on the broker yet"
     planner.sent()
-    (answer,) = planner.answers()
+    (answer,) = planner.answers_without_factors()
     assert (answer.shard, answer.factors) == (0, b"")
-    planner.add(planner.next_offset, norms)  # its next owner says it again
-    assert not list(planner.answers()) and planner.asked() is None
+    planner.add(planner.counts.next_offset, norms)  # its next owner says it again
+    assert not list(planner.answers_without_factors()) and planner.city_to_ask() is None

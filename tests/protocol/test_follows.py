@@ -66,7 +66,7 @@ def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches, seeds
 
 def test_a_planner_that_does_not_wait_and_one_that_waits_for_ever_are_found(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "released", as_soon_as_it_is_sent)
+        patch.setattr(Planner, "slot_to_learn", as_soon_as_it_is_sent)
         with pytest.raises(Violation, match="is not recorded, and what follows on it begins"):
             explore(Following(), faults=0)
     with monkeypatch.context() as patch:
@@ -78,10 +78,10 @@ def test_a_planner_that_does_not_wait_and_one_that_waits_for_ever_are_found(monk
 def as_soon_as_it_is_sent(self):
     """A planner that waits for no shard."""
     slot = self._planned
-    return (slot.start, slot.end_ms) if slot and slot.is_sent else None
+    return Learn(slot.start, slot.end_ms) if slot and slot.is_sent else None
 
 
 def without_released(self, send=ShardProtocol._send):
     """A shard that says nothing of what it released."""
-    self._released_sent_ms = max(self._released_sent_ms, self._shard.released_ms)
+    self._released_sent_ms = max(self._released_sent_ms, self._pings.clear_ms)
     return send(self)

@@ -12,7 +12,7 @@ from tests.protocol.explore import Violation
 from tests.protocol.test_follows import as_soon_as_it_is_sent, without_released
 from tests.protocol.test_whole import AT_ONCE, ONE_SLOT, PLANTED
 from tests.protocol.whole import Whole
-from udp_stream.shuffle.protocol import Planner, ShardProtocol
+from udp_stream.shuffle.protocol import Planner, PlanSlot, ShardProtocol
 
 FEW = (2, 1, 1, 1, 2_000), (2, 2, 1, 1, 4_000)
 MORE = (2, 1, 1, 3, 1_300_000), (2, 2, 1, 2, 240_000), (1, 2, 1, 3, 2_400_000), (2, 2, 2, 1, 640_000)
@@ -39,10 +39,12 @@ def test_a_planted_fault_is_found_with_as_many_faults_as_it_needs_and_no_fewer(s
 
 def without_waiting(self):
     """A planner that plans the next slot before the releases of the one before are there."""
-    return self._stage.due()
+    for start in self.counts.due()[:1]:
+        return PlanSlot(start, self.counts.collect(start))
+    return None
 
 
-def for_one_shard_alone(self, released=Planner.released):
+def for_one_shard_alone(self, released=Planner.slot_to_learn):
     """It takes what the first shard says for what all say."""
     before, self._released_ms = self._released_ms, [self._released_ms[0]] * len(self._released_ms)
     found = released(self)
@@ -50,18 +52,18 @@ def for_one_shard_alone(self, released=Planner.released):
     return found
 
 
-def before_it_is_learnt(self, done=None):
+def before_it_is_learnt(self, released=None, learnt=None, answered=None, checkpoint=ShardProtocol._checkpoint):
     """A planner whose checkpoint moves once plans are sent: who takes over does not know which slot to wait for."""
-    slot = self._planned
-    return self._stage.checkpoint(slot.start if slot and slot.is_sent else done)
+    slot = self._planner and self._planner._planned
+    return checkpoint(self, released, slot.start if slot and slot.is_sent else learnt, answered)
 
 
 NOT_RECORDED = "is not recorded, and what follows on it begins"
 WRONG = {
-    "plans without waiting": (Planner, "due", without_waiting, 0, NOT_RECORDED),
-    "learns what is not released": (Planner, "released", as_soon_as_it_is_sent, 0, NOT_RECORDED),
-    "waits for one shard alone": (Planner, "released", for_one_shard_alone, 0, NOT_RECORDED),
-    "commits before it has learnt": (Planner, "checkpoint", before_it_is_learnt, 1, "slots to be learnt, got 1"),
+    "plans without waiting": (Planner, "slot_to_plan", without_waiting, 0, NOT_RECORDED),
+    "learns what is not released": (Planner, "slot_to_learn", as_soon_as_it_is_sent, 0, NOT_RECORDED),
+    "waits for one shard alone": (Planner, "slot_to_learn", for_one_shard_alone, 0, NOT_RECORDED),
+    "commits before it has learnt": (ShardProtocol, "_checkpoint", before_it_is_learnt, 1, "slots to be learnt, got 1"),
     "waits for ever": (ShardProtocol, "_send", without_released, 0, "slots to be learnt, got 0"),
 }
 

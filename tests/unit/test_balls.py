@@ -22,8 +22,8 @@ from udp_stream.release.draw import record_slot
 from udp_stream.release.outcome import NO_ROWS
 from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.shuffle.wire import (
-    NORM_ROWS_MAX,
     Arriving,
+    NormChunk,
     cut_factors,
     cut_norms,
     decode_message,
@@ -150,7 +150,7 @@ def test_messages_carry_norms_and_factors_whole_in_any_order_and_sets_do_not_mix
     begun = next(cut_norms(PlateNorms(plates[:9], *np.ones((5, 9), np.int64)), 0, 9, 1, rows_max=7))
     for one in (begun, *chunks[::-1], chunks[3], *old):  # the first that is whole counts, whatever comes behind it
         arriving.add(one)
-    merged = merge_norms(arriving.whole())
+    merged = merge_norms(arriving.whole)
     assert merged.plates == plates and all(map(np.array_equal, merged.columns, norms.columns))
     factors, measured = dict(zip(plates, range(50), strict=True)), dict(zip(plates, norms.checks.tolist(), strict=True))
     answer = [decode_message(encode_message(one)) for one in cut_factors(factors, norms, chunks[0], rows_max=7)]
@@ -160,8 +160,8 @@ def test_messages_carry_norms_and_factors_whole_in_any_order_and_sets_do_not_mix
 
 
 def test_the_largest_chunk_is_below_a_megabyte():
-    plates = tuple(number.to_bytes(16) for number in range(NORM_ROWS_MAX + 1))
-    norms = PlateNorms(plates, *np.full((5, NORM_ROWS_MAX + 1), 2**62))
+    plates = tuple(number.to_bytes(16) for number in range(NormChunk.ROWS_MAX + 1))
+    norms = PlateNorms(plates, *np.full((5, NormChunk.ROWS_MAX + 1), 2**62))
     first, second = cut_norms(norms, 0, 9, 1)
     assert 700_000 < len(encode_message(first)) < 1_000_000 and second.number == 1
     assert len(encode_message(next(cut_factors(dict.fromkeys(plates, WHOLE), norms, first)))) < 1_000_000

@@ -17,8 +17,7 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Mark
-from udp_stream.planning.slot_plan import PlanChunk
-from udp_stream.shuffle.wire import CountChunk, decode_message
+from udp_stream.shuffle.wire import CountChunk, PlanChunk, decode_message
 
 OTHER_LEDGER = Binding("0ther", OURS.key)
 OTHER_KEY = Binding(OURS.ledger_id, "0ther")

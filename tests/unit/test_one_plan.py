@@ -20,11 +20,10 @@ from udp_stream.mechanisms.noise import FAMILIES, Cost, pure
 from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
 from udp_stream.planning import hat_plan, slot_terms
 from udp_stream.planning.hat_plan import plan_hat
-from udp_stream.planning.slot_plan import cut_plan, merge_plan
 from udp_stream.planning.terms import Terms, terms_of
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.draw import record_slot
-from udp_stream.shuffle.wire import decode_message, encode_message
+from udp_stream.shuffle.wire import cut_plan, decode_message, encode_message, merge_plan
 from udp_stream.testing import Died
 from udp_stream.units import NANO
 

@@ -13,22 +13,22 @@ from tests.unit.test_planner import city
 from tests.unit.test_shards import HOUR, chunks_of, some_slot, two_sources
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.planning.slot_plan import cut_plan, merge_plan
 from udp_stream.release.charge import plan_slot
 from udp_stream.shuffle.barrier import SlotBarrier
-from udp_stream.shuffle.protocol import Shard, counts_of_shards
+from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import (
     CountChunk,
-    CountColumns,
     CountsEnd,
     PingChunk,
     PingsEnd,
-    cut,
     cut_counts,
+    cut_pings,
+    cut_plan,
     decode_message,
     encode_message,
-    merge,
     merge_counts,
+    merge_pings,
+    merge_plan,
     shard_of,
 )
 from udp_stream.windows.tables import PINGS_MAX, SlotPings, tabulate, without_repeats
@@ -55,11 +55,11 @@ def crowded(seed):
 
 def count_chunks_of(pings, shards, rows_max=40):
     """What each shard sends of a slot that came through one source."""
-    chunks = [chunk for chunk in cut(pings, 0, shards, 25) if isinstance(chunk, PingChunk)]
+    chunks = [chunk for chunk in cut_pings(pings, 0, shards, 25) if isinstance(chunk, PingChunk)]
     for shard in range(shards):
         mine = [chunk for chunk in chunks if chunk.shard == shard]
         if mine:
-            messages = cut_counts(tabulate(merge(mine))[0], shard, rows_max)
+            messages = cut_counts(tabulate(merge_pings(mine))[0], shard, rows_max)
             yield from (decode_message(encode_message(one)) for one in messages)
 
 
@@ -102,7 +102,7 @@ def test_without_repeats_the_same_pings_are_left_as_in_the_table():
 
 
 def test_what_a_shard_tells_the_planner_has_no_room_for_a_speed_and_does_not_depend_on_one():
-    names = {field.name for kind in (CountChunk, CountsEnd, CountColumns) for field in msgspec.structs.fields(kind)}
+    names = {field.name for kind in (CountChunk, CountsEnd) for field in msgspec.structs.fields(kind)}
     assert names.isdisjoint({"speed", "speeds", "values", "time"})
     pings = some_slot(3)
     other = dataclasses.replace(pings, speed=1000 - pings.speed)
@@ -163,10 +163,12 @@ def test_what_was_worked_out_is_reused_for_hats_of_which_the_plans_say_the_same(
 
 
 def waiting_shard():
-    shard, offset = Shard(1), count()
+    """A shard that has sent its counts."""
+    shard, offset = ShardProtocol(1, shards=2, sources=1, start=ShardCheckpoint.at(0)), count()
     for message in chunks_of(some_slot(1)):
         shard.add(next(offset), message)
-    shard.collect(0)
+    shard.counted(0, *tabulate(shard.next().pings))
+    shard.sent(shard.next())
     return shard, offset
 
 
@@ -184,13 +186,14 @@ def test_a_plan_is_there_once_all_of_it_has_come_twice_or_out_of_order(seed):
     dice.shuffle(log)
     seen = set()
     for chunk in log:
-        assert (shard.plan(0) is not None) == (len(seen) == len(chunks))
+        assert (shard.next() is not None) == (len(seen) == len(chunks))
         shard.add(next(offset), chunk)
         seen.add(chunk.number)
-    assert same(shard.plan(0), merge_plan(plan_chunks_of(plan)))
-    shard.released(0)
+    assert same(shard.next().plan, merge_plan(plan_chunks_of(plan)))
+    shard.recorded(0)
+    shard.published(0)
     shard.add(next(offset), chunks[0])
-    assert shard.plan(0) is None and not shard.due()
+    assert shard.next() is None and shard.checkpoint().offset == shard.next_offset
 
 
 def test_plan_chunks_of_two_plans_never_make_one():
@@ -199,22 +202,27 @@ def test_plan_chunks_of_two_plans_never_make_one():
     assert len(old) > 2 and len(new) > 2
     for chunk in [*old[:-1], *new[1:]]:
         shard.add(next(offset), chunk)
-        assert shard.plan(0) is None
+        assert shard.next() is None
     for chunk in [old[-1], *new]:
         shard.add(next(offset), chunk)
-    assert same(shard.plan(0), merge_plan(new))
+    assert same(shard.next().plan, merge_plan(new))
+
+
+def counts_of(shards, start=None):
+    """What the planner reads."""
+    return SlotBarrier(CountChunk, CountsEnd, shards, start)
 
 
 def test_the_planner_waits_for_every_shard_and_for_shards_that_have_nothing():
-    planner, offset = counts_of_shards(3), count()
+    planner, offset = counts_of(3), count()
     counts = tabulate(some_slot(1))[0]
     for message in cut_counts(counts, 0, rows_max=50):
         planner.add(next(offset), message)
     assert planner.due() == []
-    planner.add(next(offset), CountsEnd(1, HOUR))
+    planner.add(next(offset), CountsEnd(1, 1, HOUR))
     planner.add(next(offset), PingsEnd(2, 0, HOUR))  # a source's, in the same log: not a shard's
     assert planner.due() == []
-    planner.add(next(offset), CountsEnd(2, 2 * HOUR))
+    planner.add(next(offset), CountsEnd(2, 2, 2 * HOUR))
     assert planner.due() == [0]
     assert fields(merge_counts(planner.collect(0))) == fields(counts)
     held = planner.checkpoint()
@@ -242,7 +250,7 @@ def test_from_any_frontier_the_same_slots_come_in_the_same_order(seed):
             log.append(dice.choice([messages for messages in told if messages]).pop(0))
 
     def read(start, upto=None):
-        planner = counts_of_shards(3, start)
+        planner = counts_of(3, start)
         for offset, message in list(enumerate(log))[start.offset if start else 0 : upto]:
             planner.add(offset, message)
             while planner.due():
@@ -263,5 +271,5 @@ def test_from_any_frontier_the_same_slots_come_in_the_same_order(seed):
 
 def test_a_barrier_keeps_to_its_own_messages():
     barrier = SlotBarrier(PingChunk, PingsEnd, 1)
-    barrier.add(0, CountsEnd(5, HOUR))
+    barrier.add(0, CountsEnd(5, 5, HOUR))
     assert barrier.checkpoint().offset == 1 and barrier.through_ms < 0

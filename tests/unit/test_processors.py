@@ -29,7 +29,7 @@ from udp_stream.release.record import decode
 from udp_stream.release.standing import query_set
 from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.wire import PingChunk, cut, decode_message
+from udp_stream.shuffle.wire import PingChunk, cut_pings, decode_message
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.source import ReadingRules
 
@@ -326,7 +326,7 @@ def test_what_is_left_of_a_slot_whose_pings_are_deleted_by_now_holds_up_nothing(
 
 
 def test_a_loss_of_parts_that_is_accepted_holds_up_nothing(monkeypatch):
-    monkeypatch.setattr(source_protocol, "cut", partial(cut, rows_max=20))
+    monkeypatch.setattr(source_protocol, "cut_pings", partial(cut_pings, rows_max=20))
     parts = TP(TOPICS.parts.name, 0)
 
     async def reads_and_commits(broker, worker):

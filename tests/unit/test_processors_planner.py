@@ -20,7 +20,6 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Mark
-from udp_stream.planning.slot_plan import PlanChunk
 from udp_stream.release.context import ReleaseContext, with_forecaster
 from udp_stream.release.record import CITY as OF_CITY
 from udp_stream.release.record import decode, kind_of
@@ -34,11 +33,12 @@ from udp_stream.shuffle.wire import (
     CountsEnd,
     PingChunk,
     PingsEnd,
+    PlanChunk,
     Released,
-    cut,
+    cut_pings,
     decode_message,
     encode_message,
-    merge,
+    merge_pings,
 )
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.source import SourceCheckpoint, SourceReader
@@ -84,7 +84,7 @@ def city(dice=None):
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """So that workers die between the chunks of a slot."""
-    monkeypatch.setattr(source_protocol, "cut", partial(cut, rows_max=5))
+    monkeypatch.setattr(source_protocol, "cut_pings", partial(cut_pings, rows_max=5))
 
 
 def settings_of(kind):
@@ -110,10 +110,10 @@ def embedded_smoothed(broker, settings, question=None):
     for source in range(2):
         reader = SourceReader(rules_of(settings, context), SourceCheckpoint(0))
         for slot in reader.read(*columns_of(broker.logs[TP(TOPICS.pings.name, source)])).closed:
-            slots[slot.start_ms] += [one for one in cut(slot, source, 1) if isinstance(one, PingChunk)]
+            slots[slot.start_ms] += [one for one in cut_pings(slot, source, 1) if isinstance(one, PingChunk)]
     ledger, found, smoothed = MemoryLedger(), {}, []
     for _, parts in sorted(slots.items()):
-        counts, values = tabulate(merge(parts))
+        counts, values = tabulate(merge_pings(parts))
         payloads = release_slot(counts, values, context, ledger, lambda _: None).payloads
         found |= {id_.encode(): payload for id_, payload in payloads.items()}
         smoothed += map(encode_smoothed, context.smoothed((counts.start_ms, counts.end_ms), ledger))
@@ -264,7 +264,7 @@ def test_a_slot_is_held_until_its_plan_has_come_and_found_again_behind_the_check
 
 def cells_of(broker, shard):
     parts = [decode_message(m.value) for m in broker.logs[TP(TOPICS.parts.name, shard)]]
-    return {f"{cell:x}" for part in parts if isinstance(part, PingChunk) for cell in merge([part]).cell.tolist()}
+    return {f"{cell:x}" for part in parts if isinstance(part, PingChunk) for cell in merge_pings([part]).cell.tolist()}
 
 
 def test_the_metadata_fits_whatever_256_sources_and_256_shards_have_closed():
@@ -281,9 +281,9 @@ def test_the_metadata_fits_whatever_256_sources_and_256_shards_have_closed():
 def test_messages_read_as_what_they_were():
     for message in (
         PingsEnd(1, 2, 3),
-        CountsEnd(1, 2, 3, b"digest", 4),
+        CountsEnd(1, 1, 2, 3, b"digest", 4),
         Released(1, 2),
-        PlanChunk(0, 1, 2, b"digest", 0, 1, b"content"),
+        PlanChunk(0, 1, 0, 2, b"digest", 0, 1, b"content"),
     ):
         assert decode_message(encode_message(message)) == message
 

@@ -11,7 +11,7 @@ import pytest
 from tests.forms import long_but
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON, FeedMapping, mapped_format
-from udp_stream.shuffle.wire import cut, encode_message
+from udp_stream.shuffle.wire import cut_pings, encode_message
 from udp_stream.windows.slots import LogPlaces, WindowRules
 from udp_stream.windows.source import ReadingRules, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotGrid
@@ -123,7 +123,7 @@ def test_parts_are_the_same_however_fetches_cut_the_log(seed, pings_max):
     def chunks_of(fetch):
         reader = SourceReader(rules, SourceCheckpoint(0))
         taken = [take(reader, log[at : at + fetch]) for at in range(0, len(log), fetch)]
-        messages = [one for some in taken for slot in some.closed for one in cut(slot, 0, 2, rows_max=40)]
+        messages = [one for some in taken for slot in some.closed for one in cut_pings(slot, 0, 2, rows_max=40)]
         return [encode_message(one) for one in messages]
 
     whole = chunks_of(len(log))

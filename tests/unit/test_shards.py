@@ -1,4 +1,4 @@
-"""Chunks and shards: cut and merged in any order, twice, lost and resumed, a slot comes out once and whole."""
+"""Chunks and barriers: cut and merged in any order, twice, lost and resumed, a slot comes out once and whole."""
 
 import random
 from collections import defaultdict
@@ -11,9 +11,16 @@ import pytest
 
 from tests.forms import long_but
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UdpStreamError
-from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
-from udp_stream.shuffle.protocol import Shard
-from udp_stream.shuffle.wire import PingChunk, PingsEnd, cut, decode_message, encode_message, merge, shard_of
+from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint, SlotBarrier
+from udp_stream.shuffle.wire import (
+    PingChunk,
+    PingsEnd,
+    cut_pings,
+    decode_message,
+    encode_message,
+    merge_pings,
+    shard_of,
+)
 from udp_stream.windows.tables import PINGS_MAX, SlotPings, require_countable, tabulate
 
 HOUR = 3_600_000
@@ -37,15 +44,24 @@ def table(slot):
     return counts.cells.tolist(), [(h, counts.plates[p], c) for h, p, c in rows], values.speed.tolist(), counts.repeats
 
 
+def pings_of(sources, start=None, accept_loss=False):
+    """What a shard reads."""
+    return SlotBarrier(PingChunk, PingsEnd, sources, start, accept_loss)
+
+
+def collected(shard, start):
+    return table(merge_pings(shard.collect(start)))
+
+
 def chunks_of(slot, source=0, shards=1, rows_max=30):
-    return [decode_message(encode_message(chunk)) for chunk in cut(slot, source, shards, rows_max)]
+    return [decode_message(encode_message(chunk)) for chunk in cut_pings(slot, source, shards, rows_max)]
 
 
 def test_cut_and_merged_it_is_the_same_slot():
     chunks = [p for p in chunks_of(some_slot(1)) if isinstance(p, PingChunk)]
     assert len(chunks) == 7
     random.Random(1).shuffle(chunks)
-    assert table(merge(chunks)) == table(some_slot(1))
+    assert table(merge_pings(chunks)) == table(some_slot(1))
 
 
 def two_sources(plates=2, seconds=30):
@@ -61,7 +77,7 @@ def two_sources(plates=2, seconds=30):
 def test_sources_that_are_each_within_the_limit_are_counted_together():
     """The limit on pings holds in each source partition: a HAT that has more is refused by cell, slot, number and
     rule, and with status 5."""
-    merged = merge([chunk for source, slot in enumerate(two_sources()) for chunk in chunks_of(slot, source)
+    merged = merge_pings([chunk for source, slot in enumerate(two_sources()) for chunk in chunks_of(slot, source)
                     if isinstance(chunk, PingChunk)])  # fmt: skip
     assert tabulate(merged, samples_max=120)[0].count.sum() == 120
     with pytest.raises(PrivacyRefused) as refused:
@@ -74,7 +90,7 @@ def test_sources_that_are_each_within_the_limit_are_counted_together():
 
 def test_the_limit_is_of_a_hat_and_repeats_are_no_samples():
     slot = some_slot(1)
-    counts, _ = tabulate(merge([p for p in chunks_of(slot) + chunks_of(slot, 1) if isinstance(p, PingChunk)]))
+    counts, _ = tabulate(merge_pings([p for p in chunks_of(slot) + chunks_of(slot, 1) if isinstance(p, PingChunk)]))
     most = max(counts.count[counts.rows(hat)].sum() for hat in range(counts.cells.size))
     assert counts.repeats >= 200 and most < counts.count.sum()
     assert tabulate(slot, samples_max=most)[0].count.tolist() == counts.count.tolist()
@@ -97,7 +113,7 @@ def test_more_than_two_to_the_28_samples_of_a_hat_are_refused_unless_told_otherw
 def test_shards_share_a_slot_by_cell():
     chunks = chunks_of(some_slot(1), shards=3)
     assert [m.shard for m in chunks if isinstance(m, PingsEnd)] == [0, 1, 2]
-    cells = [set(merge([p for p in chunks if isinstance(p, PingChunk) and p.shard == shard]).cell.tolist())
+    cells = [set(merge_pings([p for p in chunks if isinstance(p, PingChunk) and p.shard == shard]).cell.tolist())
              for shard in {p.shard for p in chunks if isinstance(p, PingChunk)}]  # fmt: skip
     assert sum(map(len, cells)) == len(set.union(*cells)) == len(set(some_slot(1).cell.tolist()))
 
@@ -112,25 +128,25 @@ def test_a_full_chunk_stays_below_the_broker_s_usual_limit():
     plates = tuple(i.to_bytes(16) for i in range(size))
     slot = SlotPings(0, HOUR, plates, np.arange(size, dtype=np.uint32), np.full(size, HOUR, np.uint32),
                      np.full(size, 2**63, np.uint64), np.full(size, 2**30, np.int32))  # fmt: skip
-    (chunk, _) = cut(slot, 0, 1)
+    (chunk, _) = cut_pings(slot, 0, 1)
     assert len(encode_message(chunk)) < 1_000_000
 
 
 def test_a_slot_is_due_when_every_source_has_closed_it():
-    shard, offset = Shard(2), count()
+    shard, offset = pings_of(2), count()
     for message in chunks_of(some_slot(1), source=0):
         shard.add(next(offset), message)
     assert shard.due() == []
     shard.add(next(offset), PingsEnd(1, 0, 5 * HOUR))
     assert shard.due() == [0]
-    assert table(shard.collect(0)) == table(some_slot(1))
+    assert collected(shard, 0) == table(some_slot(1))
     assert shard.due() == [] and shard.checkpoint() == BarrierCheckpoint(0, (NOT_YET, NOT_YET))
-    shard.released(0)
+    shard.done(0)
     assert shard.checkpoint() == BarrierCheckpoint(next(offset), (HOUR, 5 * HOUR), HOUR)
 
 
 def test_a_chunk_that_never_came_stops_the_shard():
-    shard = Shard(1)
+    shard = pings_of(1)
     for offset, message in enumerate(chunks_of(some_slot(1))[1:], start=1):
         shard.add(offset, message)
     with pytest.raises(UdpStreamError, match="missing"):
@@ -145,21 +161,21 @@ def test_chunks_of_which_not_one_came_stop_the_shard_too(others):
     """Whatever else there is of the slot: it would be released without them, or not at all."""
     (*_, end), others_all = chunks_of(some_slot(1)), chunks_of(some_slot(2), source=1)
     runs = {"none": ([end], [PingsEnd(1, 0, HOUR)]), "before": (others_all, [end]), "behind": ([end], others_all)}
-    shard = in_one_log(Shard(2), *runs[others])
+    shard = in_one_log(pings_of(2), *runs[others])
     assert shard.due() == [0] and shard.checkpoint().offset <= shard.next_offset - 2
     with pytest.raises(DependencyUnavailable, match=LOST):
         shard.collect(0)
-    accepts = in_one_log(Shard(2, accept_loss=True), *runs[others])
+    accepts = in_one_log(pings_of(2, accept_loss=True), *runs[others])
     if others == "none":
         assert accepts.due() == [] and accepts.checkpoint().offset == accepts.next_offset
     else:
-        assert table(accepts.collect(0)) == table(some_slot(2))
+        assert collected(accepts, 0) == table(some_slot(2))
 
 
 def test_a_reader_that_resumes_before_the_marker_finds_the_chunks_missing_again():
     (*_, end), others = chunks_of(some_slot(1)), chunks_of(some_slot(2), source=1)
-    shard = in_one_log(Shard(2), [None] * 7, [end])
-    resumed = Shard(2, shard.checkpoint())
+    shard = in_one_log(pings_of(2), [None] * 7, [end])
+    resumed = pings_of(2, shard.checkpoint())
     for offset, message in enumerate([None] * 7 + [end, *others]):
         resumed.add(offset, message)
     with pytest.raises(DependencyUnavailable, match=LOST):
@@ -169,11 +185,11 @@ def test_a_reader_that_resumes_before_the_marker_finds_the_chunks_missing_again(
 def test_a_marker_that_comes_again_is_not_missed_its_chunks():
     """Nor one of a slot that was done before the checkpoint."""
     messages = chunks_of(some_slot(1))
-    shard = in_one_log(Shard(1), messages)
+    shard = in_one_log(pings_of(1), messages)
     shard.collect(0)
-    shard.released(0)
+    shard.done(0)
     shard.add(len(messages), messages[-1])
-    resumed = Shard(1, BarrierCheckpoint(0, (NOT_YET,), HOUR))
+    resumed = pings_of(1, BarrierCheckpoint(0, (NOT_YET,), HOUR))
     resumed.add(3, messages[-1])
     assert shard.due() == resumed.due() == [] and resumed.checkpoint().offset == 4
 
@@ -192,20 +208,20 @@ def test_chunks_of_a_cut_that_was_never_closed_count_for_nothing():
     """A worker died within a slot, and the next one reads fewer pings: a box was set, or the log was cut off."""
     left, whole = chunks_of(some_slot(1))[:3], chunks_of(fewer(some_slot(1), 40))
     assert [len([one for one in some if isinstance(one, PingChunk)]) for some in (left, whole)] == [3, 2]
-    shard = in_one_log(Shard(1), left, whole)
-    assert shard.due() == [0] and table(shard.collect(0)) == table(fewer(some_slot(1), 40))
+    shard = in_one_log(pings_of(1), left, whole)
+    assert shard.due() == [0] and collected(shard, 0) == table(fewer(some_slot(1), 40))
 
 
 def test_of_two_cuts_that_were_closed_the_first_counts():
     one, other = some_slot(1), fewer(some_slot(1), 40)
-    shard = in_one_log(Shard(2), chunks_of(one), chunks_of(other), [PingsEnd(1, 0, HOUR)])
-    assert table(shard.collect(0)) == table(one)
-    shard = in_one_log(Shard(2), chunks_of(other), chunks_of(one), [PingsEnd(1, 0, HOUR)], chunks_of(one))
-    assert table(shard.collect(0)) == table(other)
+    shard = in_one_log(pings_of(2), chunks_of(one), chunks_of(other), [PingsEnd(1, 0, HOUR)])
+    assert collected(shard, 0) == table(one)
+    shard = in_one_log(pings_of(2), chunks_of(other), chunks_of(one), [PingsEnd(1, 0, HOUR)], chunks_of(one))
+    assert collected(shard, 0) == table(other)
 
 
 def test_a_slot_of_which_only_chunks_are_left_that_count_for_nothing_is_no_slot():
-    shard = in_one_log(Shard(2), chunks_of(some_slot(1))[:2], [PingsEnd(0, 0, HOUR), PingsEnd(1, 0, HOUR)])
+    shard = in_one_log(pings_of(2), chunks_of(some_slot(1))[:2], [PingsEnd(0, 0, HOUR), PingsEnd(1, 0, HOUR)])
     assert shard.due() == [] and shard.checkpoint().offset == shard.next_offset
     assert shard.checkpoint() == BarrierCheckpoint(4, (HOUR, HOUR))
     in_one_log(shard, [], [None] * 4, chunks_of(some_slot(1)))  # its source has closed it without them
@@ -215,7 +231,7 @@ def test_a_slot_of_which_only_chunks_are_left_that_count_for_nothing_is_no_slot(
 @pytest.mark.parametrize("message", [PingsEnd(2, 0, HOUR), chunks_of(some_slot(1), source=2)[0]])
 def test_a_source_more_than_it_knows_stops_the_shard(message):
     with pytest.raises(UdpStreamError, match="expected senders 0 to 1"):
-        Shard(2).add(0, message)
+        pings_of(2).add(0, message)
 
 
 def slots_sent(seed, sources=3, slots=4):
@@ -242,7 +258,7 @@ def slots_sent(seed, sources=3, slots=4):
     log = []
     while any(sending):
         log.append(dice.choice([sent for sent in sending if sent]).pop(0))
-    return log, [(start, table(merge(chunks))) for start, chunks in sorted(said.items())]
+    return log, [(start, table(merge_pings(chunks))) for start, chunks in sorted(said.items())]
 
 
 def a_log(seed):
@@ -271,7 +287,7 @@ def test_killed_anywhere_it_releases_the_same_slots_in_order(seed):
 def test_resumed_from_a_checkpoint_committed_at_each_release_none_comes_twice(seed):
     """The checkpoint and the release are one: whatever dies between two of them, each slot is released once, whole."""
     log = a_log(seed)
-    dice, shard, checkpoint, at, found = random.Random(f"once {seed}"), Shard(3), None, 0, []
+    dice, shard, checkpoint, at, found = random.Random(f"once {seed}"), pings_of(3), None, 0, []
     while at < len(log):
         batch = log[at : at + dice.choice([1, 1, 40])]
         for offset, message in enumerate(batch, start=at):
@@ -279,33 +295,33 @@ def test_resumed_from_a_checkpoint_committed_at_each_release_none_comes_twice(se
         at += len(batch)
         dead = dice.random() < 0.1
         for start in () if dead else shard.due():
-            content = table(shard.collect(start))
+            content = collected(shard, start)
             if dead := dice.random() < 0.2:
                 break
-            shard.released(start)
+            shard.done(start)
             found.append((start, content))
             checkpoint = shard.checkpoint()
             if dead := dice.random() < 0.4:
                 break
         if dead:
-            shard, at = Shard(3, checkpoint), 0 if checkpoint is None else checkpoint.offset
+            shard, at = pings_of(3, checkpoint), 0 if checkpoint is None else checkpoint.offset
     assert found == list(run(log))
 
 
 def run(log, dice=None):
     """Read the log; now and then a slot is collected and not released, or all is lost: resume from the checkpoint."""
-    shard, at = Shard(3), 0
+    shard, at = pings_of(3), 0
     while at < len(log):
         shard.add(at, log[at])
         at += 1
         checkpoint = shard.checkpoint()
         died = dice is not None and dice.random() < 0.1
         for start in [] if died else shard.due():
-            yield start, table(shard.collect(start))
+            yield start, collected(shard, start)
             died = dice is not None and dice.random() < 0.3
             if died:
                 break
-            shard.released(start)
+            shard.done(start)
         if died:
-            shard, at = Shard(3, checkpoint), checkpoint.offset
+            shard, at = pings_of(3, checkpoint), checkpoint.offset
     assert shard.through_ms != NOT_YET

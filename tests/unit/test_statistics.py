@@ -21,13 +21,13 @@ from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.trees import Tree, node_scales, prefixes
 from udp_stream.planning.hat_plan import plan_admitted, plan_hat
-from udp_stream.planning.slot_plan import cut_plan, merge_plan
 from udp_stream.planning.terms import Terms
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.draw import record_slot
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.record import decode
 from udp_stream.release.statistic_records import statistics
+from udp_stream.shuffle.wire import cut_plan, merge_plan
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

@@ -7,21 +7,17 @@ whether its rows are the same. A HAT whose digest differs is not admitted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import pairwise
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.planning.hat_plan import HatPlan
 from udp_stream.planning.terms import Terms
 from udp_stream.windows.tables import SlotCounts
-
-CHUNK_BYTES = 800_000
-"""Of one message of a plan, below Kafka's usual limit of 1 MiB, with its frame."""
 
 DIGEST_BYTES = 8
 """Of the plates in a HAT, and of a plan. Against mistakes, not attackers: who can write plans can write charges."""
@@ -162,99 +158,3 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
         blake2b(plates[a * width : b * width] + samples[a * 8 : b * 8], digest_size=DIGEST_BYTES).digest()
         for a, b in pairwise(ends)
     ]
-
-
-class _City(msgspec.Struct, frozen=True, array_like=True):
-    """A city's plan as it travels."""
-
-    weights: bytes
-    plates: int
-    about: bytes
-
-    @staticmethod
-    def of(city: CityPlan) -> _City:
-        return _City(city.weights.astype("<i8").tobytes(), city.plates, city.about)
-
-    def plan(self) -> CityPlan:
-        return CityPlan(np.frombuffer(self.weights, "<i8"), self.plates, self.about)
-
-
-class _Columns(msgspec.Struct, frozen=True, array_like=True):
-    """A slot plan as it travels: columns little-endian, terms as they are."""
-
-    start_ms: int
-    end_ms: int
-    cells: bytes
-    hat_rows: bytes
-    digests: bytes
-    terms: tuple[Terms, ...]
-    charged: bytes
-    city: _City | None
-
-
-class PlanChunk(msgspec.Struct, frozen=True, tag="plan.4"):
-    """Chunk `number` of the `chunks` of a shard's plan; `digest` covers all of them.
-
-    >>> PlanChunk(0, 3_600_000, shard=1, digest=b"8 bytes.", number=0, chunks=1, content=b"").shard
-    1
-    """
-
-    slot_start: int
-    slot_end: int
-    shard: int
-    digest: bytes
-    number: int
-    chunks: int
-    content: bytes
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[_Columns] = msgspec.msgpack.Decoder(_Columns)
-
-
-def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[PlanChunk]:
-    """A shard's plan as messages, at least one; equal plans give equal messages.
-
-    >>> rows = dict(hat_rows=np.array([0]), plate=np.array([], int), count=np.array([], int), repeats=0)
-    >>> nobody = SlotCounts(0, 3_600_000, (), np.array([], np.uint64), **rows)
-    >>> [(chunk.number, chunk.chunks) for chunk in cut_plan(SlotPlan.empty(nobody), shard=3, chunk_bytes=20)]
-    [(0, 2), (1, 2)]
-    """
-    content = _encoder.encode(
-        _Columns(
-            plan.start_ms,
-            plan.end_ms,
-            plan.cells.astype("<u8").tobytes(),
-            plan.hat_rows.astype("<i8").tobytes(),
-            b"".join(plan.digests),
-            plan.terms,
-            plan.charged.astype("<i8").tobytes(),
-            None if plan.city is None else _City.of(plan.city),
-        )
-    )
-    digest, starts = blake2b(content, digest_size=DIGEST_BYTES).digest(), range(0, len(content), chunk_bytes)
-    for number, start in enumerate(starts):
-        chunk = content[start : start + chunk_bytes]
-        yield PlanChunk(plan.start_ms, plan.end_ms, shard, digest, number, len(starts), chunk)
-
-
-def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
-    """The plan from all of its chunks, in order.
-
-    >>> rows = dict(hat_rows=np.array([0]), plate=np.array([], int), count=np.array([], int), repeats=0)
-    >>> nobody = SlotCounts(0, 3_600_000, (), np.array([], np.uint64), **rows)
-    >>> merge_plan(list(cut_plan(SlotPlan.empty(nobody), shard=3, chunk_bytes=20))).cells.size
-    0
-    """
-    columns = _decoder.decode(b"".join(chunk.content for chunk in chunks))
-    digests = columns.digests
-    return SlotPlan(
-        columns.start_ms,
-        columns.end_ms,
-        np.frombuffer(columns.cells, "<u8"),
-        np.frombuffer(columns.hat_rows, "<i8"),
-        tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)),
-        columns.terms,
-        np.frombuffer(columns.charged, "<i8"),
-        city=None if columns.city is None else columns.city.plan(),
-    )

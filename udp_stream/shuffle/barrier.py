@@ -1,9 +1,10 @@
 """Slot barrier: hold the chunks of a slot until every sender has ended it.
 
-Used twice: a shard waits for the pings of all source partitions, the planner for the counts of all shards.
+A shard waits for the pings of all source partitions, and for their positions where queries are asked; the planner waits
+for the counts of all shards.
 
-A sender cuts what it knows of a slot into numbered chunks and sends an end marker behind them. The marker names
-the digest of those chunks, how many there are, and the time up to which the sender has closed everything.
+A sender cuts what it knows of a slot into numbered chunks and sends an end marker behind them (`wire.py`). The marker
+names the digest of those chunks, how many there are, and the time up to which the sender has closed everything.
 
 1. A slot is due once every sender has closed it.
 2. Of each sender, only the chunks of its first end marker count. A sender that died halfway, or a successor that
@@ -11,8 +12,8 @@ the digest of those chunks, how many there are, and the time up to which the sen
 3. The log keeps order, so a marker whose chunks are missing means a damaged log: raise, unless `accept_loss`. That goes
    for a reader that begins in the middle, too: the log has lost what was before.
 4. A repeated chunk or marker changes nothing.
-5. Slots that a marker ends which is not of our kind are skipped, whichever senders have sent something of them: they
-   are done without an outcome, as what is known of them is not whole.
+5. If an end marker is of another kind, every slot up to it is skipped. It counts as done, without an outcome, because
+   its data is incomplete.
 
 The checkpoint is the offset of the first chunk of the oldest slot held, with what each sender had closed by then, and
 the time up to which slots are done. Reading again from a checkpoint gives the same slots, in the same order.
@@ -20,75 +21,17 @@ the time up to which slots are done. Reading again from a checkpoint gives the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
+from udp_stream.shuffle.wire import Chunk, EndMarker
 
 NOT_YET = -(2**62)
 """The closing time of a sender that has sent no end marker. Checkpoints hold it too, so it fits in a message."""
-
-
-class Chunk(Protocol):
-    """Some rows of what a sender knows of a slot."""
-
-    @property
-    def slot_start(self) -> int:
-        """Unix ms."""
-        ...
-
-    @property
-    def slot_end(self) -> int:
-        """Unix ms."""
-        ...
-
-    @property
-    def sender(self) -> int:
-        """The sender's number, from 0."""
-        ...
-
-    @property
-    def digest(self) -> bytes:
-        """Of all the sender's chunks of the slot: chunks of one digest belong together."""
-        ...
-
-    @property
-    def number(self) -> int:
-        """The chunk's number among them, from 0."""
-        ...
-
-
-class EndMarker(Protocol):
-    """The sender has closed every slot that ends by `through_ms`. If it names a slot, it has sent that slot as `chunks`
-    chunks of this digest."""
-
-    @property
-    def sender(self) -> int:
-        """The sender's number, from 0."""
-        ...
-
-    @property
-    def through_ms(self) -> int:
-        """Unix ms."""
-        ...
-
-    @property
-    def slot_start(self) -> int | None:
-        """Unix ms."""
-        ...
-
-    @property
-    def digest(self) -> bytes:
-        """Of its chunks of that slot."""
-        ...
-
-    @property
-    def chunks(self) -> int:
-        """How many chunks of that slot it has sent."""
-        ...
 
 
 C = TypeVar("C", bound=Chunk)
@@ -129,10 +72,10 @@ class _HeldSlot:
 class SlotBarrier(Generic[C]):
     """The slots of one log that are not done yet. It ignores messages of other types than its chunk and its marker.
 
-    >>> from udp_stream.shuffle.wire import PingChunk, PingsEnd, cut
+    >>> from udp_stream.shuffle.wire import PingChunk, PingsEnd, cut_pings
     >>> from udp_stream.testing import seven_pings
     >>> barrier = SlotBarrier(PingChunk, PingsEnd, senders=1)
-    >>> chunk, end = cut(seven_pings(), source=0, shards=1)
+    >>> chunk, end = cut_pings(seven_pings(), source=0, shards=1)
     >>> barrier.add(0, chunk)
     >>> barrier.due(), barrier.checkpoint().offset
     ([], 0)
@@ -154,7 +97,7 @@ class SlotBarrier(Generic[C]):
         """From the beginning, or from a checkpoint. Senders that the checkpoint does not know have closed nothing.
 
         With `accept_loss`, a slot whose chunks are missing consists of those that are there. `skips` says of a marker
-        whether it is not of our kind.
+        whether it is of another kind.
         """
         start = start or BarrierCheckpoint(0)
         known = start.through_ms
@@ -291,74 +234,3 @@ class SlotBarrier(Generic[C]):
 
 def _offset(checkpoint: BarrierCheckpoint) -> int:
     return checkpoint.offset
-
-
-# A stage: work that is done once per slot when all senders have ended it. Barrier, work, output, in this order.
-#
-# The planner is one: its barrier is over the counts of all shards, its work is to plan and charge, its output are the
-# plans. A stage behind publishing, over what shards have published, has the same three parts.
-#
-# The barrier's checkpoint stays before a slot until its output is sent, or, where something else has to follow on that,
-# until it has been done. So a crash repeats the work, which must come to the same output.
-
-
-class SlotStage(Generic[C]):
-    """One stage of one partition: `due` slots are worked on, `worked` gives their output, `sent` lets go of them.
-
-    >>> from udp_stream.shuffle.wire import PingChunk, PingsEnd, cut
-    >>> from udp_stream.testing import seven_pings
-    >>> stage = SlotStage(SlotBarrier(PingChunk, PingsEnd, senders=1))
-    >>> for offset, message in enumerate(cut(seven_pings(), source=0, shards=1)):
-    ...     stage.add(offset, message)
-    >>> start, chunks = stage.due()
-    >>> stage.worked(start)
-    >>> stage.checkpoint().offset, stage.due()
-    (0, None)
-    >>> stage.sent()
-    >>> stage.checkpoint().offset
-    2
-    """
-
-    def __init__(self, barrier: SlotBarrier[C], is_followed: bool = False) -> None:
-        """With a barrier at its checkpoint. If `is_followed`, it holds a slot until the caller says `done`."""
-        self._barrier = barrier
-        self._is_followed = is_followed
-        self._worked: list[int] = []
-
-    @property
-    def next_offset(self) -> int:
-        """The offset of the next message to read."""
-        return self._barrier.next_offset
-
-    def add(self, offset: int, message: object) -> None:
-        """Add the message at an offset; what the barrier does not know, and repeats, change nothing."""
-        self._barrier.add(offset, message)
-
-    def holds(self, start: int) -> bool:
-        """Whether there is anything of the slot, and it is not done."""
-        return self._barrier.holds(start)
-
-    def due(self) -> tuple[int, Sequence[C]] | None:
-        """The oldest slot that all senders have ended, with its chunks; each slot once."""
-        for start in self._barrier.due()[:1]:
-            return start, self._barrier.collect(start)
-        return None
-
-    def worked(self, start: int) -> None:
-        """The slot's output is there, and about to be sent."""
-        self._worked.append(start)
-
-    def sent(self) -> None:
-        """The output of every slot that was worked on is on the broker."""
-        if not self._is_followed:
-            for start in self._worked:
-                self.done(start)
-        self._worked.clear()
-
-    def done(self, start: int) -> None:
-        """Nothing more follows on this slot."""
-        self._barrier.done(start)
-
-    def checkpoint(self, done: int | None = None) -> BarrierCheckpoint:
-        """Where to resume after a crash; with `done`, once that slot is done, too."""
-        return self._barrier.checkpoint(done)

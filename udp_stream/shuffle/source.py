@@ -16,7 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from udp_stream.planning.position_periods import PositionPeriods
-from udp_stream.shuffle.wire import PingChunk, PingsEnd, PositionChunk, PositionsEnd, cut, cut_moment, shard_of_period
+from udp_stream.shuffle.wire import (
+    PingChunk,
+    PingsEnd,
+    PositionChunk,
+    PositionsEnd,
+    cut_moment,
+    cut_pings,
+    shard_of_period,
+)
 from udp_stream.windows.latest import Moment
 from udp_stream.windows.slots import LogPlaces
 from udp_stream.windows.source import ReadResult, Refused, SourceCheckpoint, SourceReader
@@ -45,7 +53,7 @@ class Send:
     They hold all slots that were closed when this step was made, `slots` of them, and say so through `through_ms`; and
     all `moments` that were due, through `moments_ms`.
 
-    >>> Send([PingsEnd(source=0, shard=1, through_ms=3_600_000)], slots=0, through_ms=3_600_000).messages[0].shard
+    >>> Send([PingsEnd(sender=0, shard=1, through_ms=3_600_000)], slots=0, through_ms=3_600_000).messages[0].shard
     1
     """
 
@@ -148,7 +156,7 @@ class SourceProtocol:
         messages: list[ToShard] = []
         if through != self._announced[0]:
             # Markers behind the chunks, and one for every shard, also without chunks: a shard waits for all sources.
-            messages += [chunk for slot in self._closed for chunk in cut(slot, self._source, self._shards)]
+            messages += [chunk for slot in self._closed for chunk in cut_pings(slot, self._source, self._shards)]
             messages += [PingsEnd(self._source, shard, through) for shard in range(self._shards)]
         if moments_ms is not None and moments_ms != self._announced[1]:
             messages += self._positions(moments_ms)
