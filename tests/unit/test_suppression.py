@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.forms import long_but, long_rows
-from udp_stream.planning import choices, suppression
+from tests.forms import long_but
+from udp_stream.planning import suppression
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.planning.worst_case import HatErrors
 from udp_stream.units import NANO
@@ -38,16 +38,16 @@ def error_of(total, counts, epsilon):
     return (1 - sum(counts) / total) + max(counts) / (sum(counts) * epsilon) if counts else float("inf")
 
 
-def naive_chop(occupancy, epsilon_nano, floor=0, limit=None, plates_min=1):
+def naive_chop(occupancy, epsilon_nano, hats_max=0, plates_min=1):
     """The papers' text, with the order of turns that the docstring fixes; returns the mask, K and E_thresh.
 
-    Below `floor` HATs and with no limit it is the descent of `suppress_to`: lost HATs are left for nothing.
+    With `hats_max` it is `suppress_to`: no limit, and lost HATs are left for nothing and share out their places.
     """
     epsilon, hats = epsilon_nano / NANO, hat_slices(occupancy)
     kept = [dict(zip(occupancy.plate[h].tolist(), occupancy.count[h].tolist(), strict=True)) for h in hats]
     totals, least = [sum(counts.values()) for counts in kept], [min(plates_min, len(counts)) for counts in kept]
     threshold = max(error_of(t, list(c.values()), epsilon) for t, c in zip(totals, kept, strict=True))
-    limit = threshold if limit is None else limit
+    limit = np.inf if hats_max else threshold
 
     def best(plate):
         open_to_it = [h for h in range(len(hats)) if plate in kept[h]]
@@ -63,7 +63,7 @@ def naive_chop(occupancy, epsilon_nano, floor=0, limit=None, plates_min=1):
         return [sum(p in counts for counts in kept) for p in range(occupancy.plates)]
 
     stopped = False
-    while not stopped and max(occupied()) > floor:
+    while not stopped and max(occupied()) > hats_max:
         level = [p for p, n in enumerate(occupied()) if n == max(occupied())]
         for plate in sorted(level, key=lambda p: (-best(p)[0], p)):
             error, hat = best(plate)
@@ -73,18 +73,22 @@ def naive_chop(occupancy, epsilon_nano, floor=0, limit=None, plates_min=1):
             if error == np.inf:
                 hat = min((h for h in range(len(hats)) if plate in kept[h]), key=lambda h: sum(kept[h].values()))
             del kept[hat][plate]
+    lost = [h for h in range(len(hats)) if len(kept[h]) < least[h]]
+    for h in lost:
+        kept[h] = {}
+    for h in lost:
+        free = [row for row in range(hats[h].start, hats[h].stop) if occupied()[occupancy.plate[row]] < hats_max]
+        if len(free) >= least[h]:
+            kept[h] = {int(occupancy.plate[row]): int(occupancy.count[row]) for row in free}
     mask = [plate in kept[h] for h, rows in enumerate(hats) for plate in occupancy.plate[rows].tolist()]
     return mask, max(occupied()), threshold
 
 
-@pytest.mark.parametrize(
-    ("batched", "batch"), long_rows([(2, 2), (32, 256)], [(0, 1), (2, 2), (32, 1), (32, 3), (32, 256)])
-)
-def test_chop_user_equals_the_papers_text(batched, batch, monkeypatch):
-    """By heaps only, by batches only, and changing over in between: the same rows, on 800 cities each."""
-    monkeypatch.setattr(suppression, "BATCHED_HATS_MAX", batched)
-    monkeypatch.setattr(choices, "_BATCH", batch)
-    rng = np.random.default_rng(batched * 1000 + batch)
+@pytest.mark.parametrize("batch", long_but([2, 256], [1, 2, 3, 256]))
+def test_chop_user_equals_the_papers_text(batch, monkeypatch):
+    """In batches of any size: the same rows, on 800 cities each."""
+    monkeypatch.setattr(suppression, "_BATCH", batch)
+    rng = np.random.default_rng(batch)
     suppressed = 0
     for case in range(800):
         occupancy, epsilon_nano = random_city(rng, 8, 18), EPSILONS[case % len(EPSILONS)]
@@ -95,11 +99,9 @@ def test_chop_user_equals_the_papers_text(batched, batch, monkeypatch):
     assert suppressed > 2000  # the cities are not so hard that nothing ever goes
 
 
-@pytest.mark.parametrize("batched", long_but([3], [0, 3, 32]))
-def test_no_hat_is_left_with_fewer_plates_than_asked(batched, monkeypatch):
+def test_no_hat_is_left_with_fewer_plates_than_asked():
     """A HAT that has fewer from the start keeps what it has."""
-    monkeypatch.setattr(suppression, "BATCHED_HATS_MAX", batched)
-    rng = np.random.default_rng(batched)
+    rng = np.random.default_rng(3)
     suppressed, at_least = 0, 0
     for case in range(500):
         occupancy, epsilon_nano = random_city(rng, 8, 18), EPSILONS[case % len(EPSILONS)]
@@ -114,16 +116,11 @@ def test_no_hat_is_left_with_fewer_plates_than_asked(batched, monkeypatch):
     assert suppressed > 800 and at_least > 50  # the limit was felt
 
 
-@pytest.mark.parametrize("batched", [0, 8, 32])
-def test_larger_cities_come_out_the_same_by_heaps_and_by_batches(batched, monkeypatch):
+def test_larger_cities_come_out_the_same():
     rng = np.random.default_rng(7)
-    cities = [random_city(rng, hats_max=40, plates_max=60, counts=(1, 2, 3, 5, 8, 13, 40)) for _ in range(12)]
-    expected = [naive_chop(city, NANO // 5, limit=0.9) for city in cities]
-    monkeypatch.setattr(suppression, "BATCHED_HATS_MAX", batched)
-    for city, (mask, _, _) in zip(cities, expected, strict=True):
-        state = suppression.City(city, NANO // 5)
-        suppression._descend(state, 0, 0.9)
-        assert state.outcome().keep.tolist() == mask
+    for _ in range(12):
+        city = random_city(rng, hats_max=40, plates_max=60, counts=(1, 2, 3, 5, 8, 13, 40))
+        assert chop_user(city, NANO // 5).keep.tolist() == naive_chop(city, NANO // 5)[0]
 
 
 def exact_errors(occupancy, keep, epsilon_nano):
@@ -233,7 +230,7 @@ def test_hat_errors_follow_every_suppression_and_restoration():
 
         for row in rng.integers(0, keep.size, 40).tolist():
             hat = errors.rows.hat[row]
-            foreseen = errors.error_without(row) if keep[row] else errors.error_with(row)
+            foreseen = errors.error_without(row) if keep[row] else None
             at_once = errors.errors_without(np.flatnonzero(keep))
             assert at_once.tolist() == [errors.error_without(other) for other in np.flatnonzero(keep).tolist()]
             if keep[row]:
@@ -242,7 +239,7 @@ def test_hat_errors_follow_every_suppression_and_restoration():
                 errors.restore(row)
             keep[row] = ~keep[row]
             assert [errors.error(h) for h in range(occupancy.hats)] == fresh(keep)
-            assert foreseen == fresh(keep)[hat]
+            assert foreseen is None or foreseen == fresh(keep)[hat]
 
 
 def test_suppress_to_keeps_the_limit_and_is_no_worse_than_chop_user_where_both_apply():
@@ -259,20 +256,18 @@ def test_suppress_to_keeps_the_limit_and_is_no_worse_than_chop_user_where_both_a
                 assert outcome.worst_error <= outcome.threshold == chopped.threshold
 
 
-@pytest.mark.parametrize(("batched", "floor"), long_rows([(0, 1), (2, 2)], itertools.product([0, 2, 32], [1, 2])))
-def test_the_descent_to_a_number_of_hats_equals_its_naive_text(batched, floor, monkeypatch):
-    """By heaps, by batches, and changing over: HATs are lost, and left for nothing from then on."""
-    monkeypatch.setattr(suppression, "BATCHED_HATS_MAX", batched)
-    rng, lost = np.random.default_rng(batched), 0
+@pytest.mark.parametrize("hats_max", [1, 2])
+def test_suppress_to_equals_its_naive_text(hats_max):
+    """HATs are lost, left for nothing from then on, and some come back."""
+    rng, lost = np.random.default_rng(hats_max), 0
     for case in range(250):
         occupancy, epsilon_nano = random_city(rng, 9, 18), EPSILONS[case % len(EPSILONS)]
         plates_min = int(rng.integers(1, 7))
-        state = suppression.City(occupancy, epsilon_nano, plates_min)
-        suppression._descend(state, floor, np.inf)
-        mask, hats_after, _ = naive_chop(occupancy, epsilon_nano, floor, np.inf, plates_min)
-        assert (state.outcome().keep.tolist(), state.outcome().hats_after) == (mask, hats_after)
-        lost += int(np.isinf(state.outcome().errors).sum())
-    assert lost > 200
+        outcome = suppress_to(occupancy, epsilon_nano, hats_max, plates_min)
+        mask, hats_after, _ = naive_chop(occupancy, epsilon_nano, hats_max, plates_min)
+        assert (outcome.keep.tolist(), outcome.hats_after) == (mask, hats_after)
+        lost += int(np.isinf(outcome.errors).sum())
+    assert lost > 100
 
 
 def test_suppress_to_leaves_each_hat_enough_plates_or_none_and_loses_none_where_chop_user_reaches_the_limit():
@@ -340,9 +335,8 @@ def least_worst_error(occupancy, epsilon_nano, hats_max):
 
 
 def test_suppress_to_is_mostly_optimal_in_tiny_cities_and_seldom_far_off():
-    """Measured here: the optimum in 94 %; 0.7 % above it on average, 30 % at most; 1 of 600 have a HAT emptied that
-    need not be. (Without the moves after the descent: 89 %, 1.4 %, 56 %, 5.)
-    """
+    """Measured here: the optimum in 89 %; 1.4 % above it on average, 56 % at most; 5 of 600 have a HAT emptied that
+    need not be."""
     ratios = []
     rng = np.random.default_rng(4)
     while len(ratios) < 600:
@@ -360,5 +354,5 @@ def test_suppress_to_is_mostly_optimal_in_tiny_cities_and_seldom_far_off():
     reached = np.array(ratios)
     finite = reached[np.isfinite(reached)]
     assert reached.min() >= 1 - 1e-9
-    assert (reached < 1 + 1e-9).mean() > 0.92
-    assert finite.size >= 590 and finite.mean() < 1.01 and finite.max() < 1.5
+    assert (reached < 1 + 1e-9).mean() > 0.86
+    assert finite.size >= 585 and finite.mean() < 1.02 and finite.max() < 1.7

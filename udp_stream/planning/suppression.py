@@ -31,17 +31,45 @@ nothing follows yet (`slot_terms.py` sees to that).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
-from udp_stream.planning.choices import BATCHED_HATS_MAX, Batches, Choices, Heaps
-from udp_stream.planning.city import City, Suppression
-from udp_stream.planning.moves import even_out
-from udp_stream.planning.worst_case import Occupancy
+from udp_stream.planning.worst_case import Floats, HatErrors, Integers, Occupancy
 
 __all__ = ["Occupancy", "Suppression", "chop_user", "suppress_to"]
+
+_BATCH = 256
+"""Plates whose HATs are looked at together: enough that numpy's overhead is small, few enough that most of their HATs
+have not changed by the time that their turn comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """What is left: `keep[r]` says whether row r still counts; errors are shares of U.
+
+    `hats_before` and `hats_after` (the papers' K) are the most HATs that one plate is in; `threshold` is E_thresh, the
+    largest noise error before; `errors[h]` is E of HAT h now.
+
+    >>> left = Suppression(np.array([True, False]), 2, 1, threshold=0.5, errors=np.array([0.25, 0.5]))
+    >>> left.worst_error
+    0.5
+    """
+
+    keep: NDArray[np.bool_]
+    hats_before: int
+    hats_after: int
+    threshold: float
+    errors: Floats
+
+    @property
+    def worst_error(self) -> float:
+        """The largest of the errors; 0 without HATs."""
+        return float(self.errors.max(initial=0.0))
 
 
 def chop_user(occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> Suppression:
@@ -58,27 +86,21 @@ def chop_user(occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> S
 
     Raises ValueError for epsilon_nano < 1 or plates_min < 1. 10^5 plates in 10^4 HATs, 10^6 rows: seconds.
     """
-    city = City(occupancy, epsilon_nano, plates_min)
-    _descend(city, 0, city.threshold)
-    return city.outcome()
+    plates = _Plates(occupancy, epsilon_nano, plates_min)
+    plates.descend(0, plates.threshold)
+    return plates.outcome()
 
 
 def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int, plates_min: int = 1) -> Suppression:
-    """No plate in more than `hats_max` >= 1 HATs, and the worst E as small as a local search finds it.
+    """No plate in more than `hats_max` >= 1 HATs: CHOP-USER without a threshold, down to there.
 
-    The abstract of arXiv 2405.06261 has the aim, for a fixed privacy loss; the rule is ours. First CHOP-USER without a
-    threshold, down to `hats_max`: a plate that can only leave HATs that are lost by it leaves the one with the fewest
-    samples left (the lowest on ties), and lost HATs are left for nothing. These give all their places away, and one by
-    one come back if enough of their plates still have a place. Then, as long as it helps, the HAT of largest E (the
-    lowest on ties; lost ones that no move brings back are passed over) loses a plate, or gets one back that may be in
-    one more HAT, or gets one back that in turn leaves another of its HATs: whichever leaves the least E in the worse of
-    the HATs concerned, if that is less than the largest E was. Each move lowers the descending list of all E's, in
-    lexicographic order, so this ends; at the latest after as many moves as rows.
+    The abstract of arXiv 2405.06261 has the aim, for a fixed privacy loss; the rule is ours. A plate that can only
+    leave HATs that are lost by it leaves the one with the fewest samples left (the lowest on ties), and lost HATs are
+    left for nothing. At last these give all their places away, and one by one come back if enough of their plates still
+    have a place.
 
     Promises: max K_l <= hats_max. Every HAT keeps `plates_min` plates (all, if it had fewer), or none and has infinite
-    E. If hats_max >= K of `chop_user`, none is lost and no E exceeds E_thresh: down to there both take the same steps,
-    and no move raises the largest E. The optimum it need not find; on cities small enough to try everything it mostly
-    does (see the tests).
+    E. If hats_max >= K of `chop_user`, none is lost and no E exceeds E_thresh: both take the same steps down to there.
 
     >>> pairs = Occupancy(np.array([0, 2, 4]), np.array([0, 1, 0, 1]), np.array([3, 1, 3, 3]), plates=2)
     >>> suppress_to(pairs, 10**9, hats_max=1).keep.astype(int).tolist()
@@ -88,44 +110,89 @@ def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int, plates_m
     """
     if hats_max < 1:
         raise ValueError(f"expected hats_max >= 1, got {hats_max}")
-    city = City(occupancy, epsilon_nano, plates_min)
-    _descend(city, hats_max, inf)
-    _share_out(city, hats_max)
-    even_out(city, hats_max)
-    return city.outcome()
+    plates = _Plates(occupancy, epsilon_nano, plates_min)
+    plates.descend(hats_max, inf)
+    plates.share_out(hats_max)
+    return plates.outcome()
 
 
-def _descend(city: City, floor: int, limit: float) -> None:
-    """Level by level to `floor` HATs per plate; stops before a suppression that would leave an E above `limit`."""
-    initially = np.array(city.in_hats)
-    by_hats = np.argsort(-initially, kind="stable")
-    fewer = -initially[by_hats]
-    choices: Choices = Heaps(city)
-    for level in range(city.before, floor, -1):
-        # Plates that began in more HATs have come down to this level by now.
-        plates = np.sort(by_hats[: np.searchsorted(fewer, -level, side="right")])
-        # Few plates reach the high levels, most the low ones: heaps there, batches here (`choices.py`).
-        if level <= BATCHED_HATS_MAX and isinstance(choices, Heaps):
-            choices = Batches(city)
-        hardest_first = np.argsort(-choices.begin(level, plates), kind="stable")
-        for error, row in choices.turns(hardest_first):
-            if error > limit:
-                return
-            # Every HAT that it can leave is lost by that: it leaves the one with the fewest samples.
-            if error == inf:
-                row = city.least_loss(city.plate[row])
-            choices.suppressed(row, city.suppress(row))
+class _Plates:
+    """All HATs and all plates of a slot, while plates are being suppressed."""
 
+    def __init__(self, occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> None:
+        """Nothing is suppressed yet; ValueError as in `HatErrors`."""
+        self.errors = HatErrors(occupancy, epsilon_nano, plates_min)
+        self.hats, self.plates = occupancy.hats, occupancy.plates
+        self.threshold = max(map(self.errors.error, range(self.hats)), default=0.0)
+        # Stable, so that each plate's rows are in ascending order.
+        self.by_plate = np.argsort(occupancy.plate, kind="stable")
+        self.in_hats: list[int] = np.bincount(occupancy.plate, minlength=self.plates).tolist()
+        self.before = max(self.in_hats, default=0)
+        self.plate_of = occupancy.plate
+        self.plate: list[int] = occupancy.plate.tolist()
+        self._changed: set[int] = set()
 
-def _share_out(city: City, hats_max: int) -> None:
-    """Lost HATs give all of their places away; each comes back if enough of its plates have a place left by then."""
-    errors = city.errors
-    lost = [range(errors.rows_from[hat], errors.rows_from[hat + 1]) for hat in range(city.hats) if errors.lost(hat)]
-    for row in chain.from_iterable(lost):
-        if errors.rows.kept[row]:
-            city.suppress(row)
-    for rows in lost:
-        free = [row for row in rows if city.in_hats[city.plate[row]] < hats_max]
-        if free and errors.hats.spare[errors.rows.hat[free[0]]] + len(free) >= 0:
-            for row in free:
-                city.restore(row)
+    def descend(self, floor: int, limit: float) -> None:
+        """Level by level to `floor` HATs per plate; stops before a suppression that would leave an E above `limit`."""
+        initially = np.array(self.in_hats)
+        by_hats = np.argsort(-initially, kind="stable")
+        fewer = -initially[by_hats]
+        for level in range(self.before, floor, -1):
+            # Plates that began in more HATs have come down to this level by now.
+            plates = np.sort(by_hats[: np.searchsorted(fewer, -level, side="right")])
+            rows = self._kept_rows(plates).reshape(-1, level)
+            hardest_first = np.argsort(-self.errors.errors_without(rows).min(axis=1), kind="stable")
+            for start in range(0, hardest_first.size, _BATCH):
+                for error, row, of_plate in self._turns(rows[hardest_first[start : start + _BATCH]]):
+                    if error > limit:
+                        return
+                    # Every HAT that it can leave is lost by that: it leaves the one with the fewest samples.
+                    self._suppress(row if error < inf else min(of_plate, key=self._samples_left))
+
+    def _turns(self, rows: Integers) -> Iterator[tuple[float, int, list[int]]]:
+        """Plate by plate (a line of `rows` each): its least E by now, the row (lowest on ties), and all of its rows."""
+        table, hats = self.errors.errors_without(rows), self.errors.rows.hats[rows]
+        self._changed.clear()  # the table was made just now: only what this batch changes is missing in it
+        for errors, own, near in zip(table.tolist(), rows.tolist(), hats.tolist(), strict=True):
+            if not self._changed.isdisjoint(near):
+                for place, hat in enumerate(near):
+                    if hat in self._changed:
+                        errors[place] = self.errors.error_without(own[place])
+            least = min(errors)
+            yield least, own[errors.index(least)], own
+
+    def share_out(self, hats_max: int) -> None:
+        """Lost HATs give all of their places away; each comes back if enough of its plates have a place by then."""
+        errors = self.errors
+        lost = [range(errors.rows_from[hat], errors.rows_from[hat + 1]) for hat in range(self.hats) if errors.lost(hat)]
+        for row in chain.from_iterable(lost):
+            if errors.rows.kept[row]:
+                self._suppress(row)
+        for rows in lost:
+            free = [row for row in rows if self.in_hats[self.plate[row]] < hats_max]
+            if free and errors.hats.spare[errors.rows.hat[free[0]]] + len(free) >= 0:
+                for row in free:
+                    self.in_hats[self.plate[row]] += 1
+                    errors.restore(row)
+
+    def outcome(self) -> Suppression:
+        """What is left by now."""
+        # A copy, as the buffer itself changes with every row that goes or comes back.
+        keep = np.frombuffer(bytes(self.errors.rows.kept), dtype=bool)
+        errors = np.array([self.errors.error(hat) for hat in range(self.hats)])
+        return Suppression(keep, self.before, max(self.in_hats, default=0), self.threshold, errors)
+
+    def _suppress(self, row: int) -> None:
+        self.in_hats[self.plate[row]] -= 1
+        self._changed.add(self.errors.rows.hat[row])
+        self.errors.suppress(row)
+
+    def _kept_rows(self, plates: Integers) -> Integers:
+        """The kept rows of these plates, plate by plate in ascending order, each plate's in ascending order."""
+        asked = np.zeros(self.plates, dtype=bool)
+        asked[plates] = True
+        kept = np.frombuffer(self.errors.rows.kept, dtype=bool)
+        return self.by_plate[(kept & asked[self.plate_of])[self.by_plate]]
+
+    def _samples_left(self, row: int) -> int:
+        return self.errors.hats.kept[self.errors.rows.hat[row]]

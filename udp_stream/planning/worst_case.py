@@ -135,8 +135,10 @@ class HatErrors:
 
     >>> city = Occupancy(np.array([0, 3]), np.array([0, 1, 2]), np.array([4, 2, 2]), plates=3)
     >>> errors = HatErrors(city, epsilon_nano=10**9)
-    >>> errors.error(0), errors.error_without(0), errors.suppress(0), errors.error(0)
-    (0.5, 1.0, True, 1.0)
+    >>> before, foreseen = errors.error(0), errors.error_without(0)
+    >>> errors.suppress(0)
+    >>> before, foreseen, errors.error(0)
+    (0.5, 1.0, 1.0)
     """
 
     def __init__(self, occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> None:
@@ -177,14 +179,6 @@ class HatErrors:
             return -inf if hats.spare[hat] else inf
         return (1 - kept / hats.total[hat]) + largest / (kept * self.epsilon)
 
-    def error_with(self, row: int) -> float:
-        """E of the row's HAT if this suppressed row were restored."""
-        hat, count, hats = self.rows.hat[row], self.rows.count[row], self.hats
-        # At -1 the plate that comes back is the one that was missing.
-        if hats.spare[hat] < -1:
-            return inf
-        return hat_error(hats.total[hat], hats.kept[hat] + count, max(hats.first[hat], count), self.epsilon)
-
     def errors_without(self, rows: Integers) -> Floats:
         """`error_without` of many rows, in an array of any shape: the very same doubles."""
         hat, count = self.rows.hats[rows], self.rows.counts[rows]
@@ -197,20 +191,14 @@ class HatErrors:
         shares = (1 - left / total) + largest / (np.maximum(left, 1) * self.epsilon)
         return np.where(spare > 0, shares, np.where(spare < 0, -inf, inf))
 
-    def suppress(self, row: int) -> bool:
-        """Suppress a kept row; says whether that may make `error_without` of others in the HAT fall.
-
-        So it may where one of the two largest counts changes, or the HAT is lost by it.
-        """
+    def suppress(self, row: int) -> None:
+        """Suppress a kept row."""
         hat, count, hats = self.rows.hat[row], self.rows.count[row], self.hats
         self.rows.kept[row] = 0
         hats.spare[hat] -= 1
         hats.kept[hat] -= count
-        if count < hats.second[hat]:
-            return hats.spare[hat] == -1
-        first, second = hats.first[hat], hats.second[hat]
-        self._settle(hat)
-        return first != hats.first[hat] or second != hats.second[hat] or hats.spare[hat] == -1
+        if count >= hats.second[hat]:
+            self._settle(hat)
 
     def restore(self, row: int) -> None:
         """Take a suppressed row back."""
