@@ -119,7 +119,7 @@ def test_polls_of_a_faulty_server_are_in_kafka_once_each(city, tmp_path):
         url = f"{running_server.url}/v.pb?key=secret"
         settings = {"speed.unit": "mps", "live.timeout": "1s", "live.token_file": tmp_path / "token"}
         flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        with feeding(here, url, "--every", "1s", *flags) as running:
+        with feeding(here, url, "--set", "live.every=1s", *flags) as running:
             running.wait_for(lambda: len(running_server.script) == 1 and len(running_server.requests) > len(script))
             ended, said = running.end()
     records = running.records()

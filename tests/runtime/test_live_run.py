@@ -280,11 +280,9 @@ def test_the_verb_releases_what_is_piped_in_once_and_says_so(tmp_path):
     statuses = Counter(record["status"] for record in records)
     assert ended["hats"] == statuses and f"{len(records)} HATs, {statuses['released']} released" in ended["message"]
     again = udp_stream(
-        tmp_path, "run", "-", *flags, "--ledger", "city.ledger", "--out", "out.ndjson", "--json", "--quiet", stdin=b""
+        tmp_path, "--quiet", "run", "-", *flags, "--ledger", "city.ledger", "--out", "out.ndjson", stdin=b""
     )
-    found = json.loads(again.stderr)  # errors only, and what was asked for
-    assert found["schema"] == "udp-stream/summary/1" and found["new"] == {"hats": 0, "answers": 0}
-    assert again.returncode == 0 and len(lines(tmp_path, "out.ndjson")) == len(records)
+    assert again.returncode == 0 and not again.stderr and len(lines(tmp_path, "out.ndjson")) == len(records)
     assert (tmp_path / "city.ledger.journal").stat().st_mode & 0o077 == 0
 
 

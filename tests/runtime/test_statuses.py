@@ -122,18 +122,18 @@ def test_ctrl_c_is_an_interruption(words, tmp_path):
     ids=str,
 )
 def test_quiet_leaves_results_and_says_nothing_else(words, city):
-    loud, quiet = run(*words, cwd=city), run(*words, "--quiet", cwd=city)
+    loud, quiet = run(*words, cwd=city), run("--quiet", *words, cwd=city)
     assert (loud.returncode, quiet.returncode, quiet.stderr) == (0, 0, b"")
     assert loud.stderr and (quiet.stdout == loud.stdout or "--dry-run" in words)
 
 
 def test_quiet_says_errors(city):
-    done = run("replay", "none.ndjson", "--quiet", cwd=city)
+    done = run("--quiet", "replay", "none.ndjson", cwd=city)
     assert done.returncode == 2 and b"none.ndjson cannot be read" in done.stderr
 
 
 def test_a_quiet_live_run_writes_its_records_and_no_line(city, tmp_path):
-    done = run("run", city / "pings.ndjson", "--ledger", "l", "--quiet", *FLAGS, cwd=tmp_path)
+    done = run("--quiet", "run", city / "pings.ndjson", "--ledger", "l", *FLAGS, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, b"") and done.stdout.count(b"\n") > 10
 
 

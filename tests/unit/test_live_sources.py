@@ -208,7 +208,7 @@ def test_a_live_source_is_fed_alone_and_at_its_own_pace(tmp_path, words, said):
 
 
 def test_every_is_a_setting_and_has_limits(capsys):
-    assert cli.main(["feed", "http://127.0.0.1:1/", "--every", "0.5s"]) == 3
+    assert cli.main(["feed", "http://127.0.0.1:1/", "--set", "live.every=0.5s"]) == 3
     assert "live.every:" in capsys.readouterr().err
 
 

@@ -269,5 +269,5 @@ def test_libraries_messages_are_hidden_in_every_verb_and_below_an_error_with_qui
     assert cli.main(["config", "show"]) == 0
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 4 and "ABCDEF" not in said and "udp-stream: done" in said
-    assert cli.main(["replay", "pings.ndjson", "--quiet"]) == 0
+    assert cli.main(["--quiet", "replay", "pings.ndjson"]) == 0
     assert capsys.readouterr().err.count("udp-stream: ") == 1

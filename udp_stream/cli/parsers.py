@@ -32,7 +32,6 @@ exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependen
 """
 
 BUSES_MAX = 100_000
-SEED_MAX = 2**63 - 1
 AGO_MAX = "31d"
 
 
@@ -66,7 +65,6 @@ def _verb(verbs: Verbs, name: str, summary: str) -> Parser:
     parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
-    parser.add_argument("--quiet", action="store_true", help="print results and errors only")
     return parser
 
 
@@ -98,9 +96,14 @@ def add_json_summary(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_ledger_options(parser: argparse.ArgumentParser, default: str) -> None:
+def add_ledger(parser: argparse.ArgumentParser, default: str = "ledger file or URL (default: ledger.url)") -> None:
     """Which ledger; `default` says what is taken where none is named."""
     parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help=default)
+
+
+def add_ledger_options(parser: argparse.ArgumentParser) -> None:
+    """For verbs whose ledger may be a Redis that holds charges."""
+    add_ledger(parser)
     parser.add_argument(
         "--allow-volatile-ledger",
         action="store_true",
@@ -200,7 +203,7 @@ def _replay(verbs: Verbs) -> None:
         default="-",
         help="one release record a line (default: stdout); or .csv, .geojson, .parquet, and .gz, by suffix",
     )
-    add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
+    add_ledger_options(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="read, count, warn and say what to expect; charge and write nothing"
     )
@@ -242,12 +245,11 @@ def _run(verbs: Verbs) -> None:
     parser.add_argument("--smoothed", metavar="FILE", help="smoothed estimates, a line of JSON each")
     parser.add_argument("--queries", metavar="FILE", help="ask the configuration's [[query]]; a result a line")
     parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
-    add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
+    add_ledger_options(parser)
     parser.add_argument(
         "--journal", type=Path, metavar="FOLDER", help="what arrived, until it is released (default: LEDGER.journal)"
     )
     add_alive(parser)
-    add_json_summary(parser)
     parser.epilog = """\
 examples:
   udp-stream run https://example.org/vehicles.pb --ledger city.ledger --out releases.ndjson --set speed.unit=mps
@@ -256,8 +258,7 @@ examples:
 
 Records are added to the files. Stop it (SIGTERM, Ctrl-C) or kill it at any moment, and start it again with the same
 ledger: what had arrived is in the journal, and what was released is released once. Open slots wait in the journal. Only
-one run can use a journal at a time. The last line of the log says what this run read and released; --json adds one
-object.
+one run can use a journal at a time. The last line of the log says what this run read and released.
 """
 
 
@@ -271,15 +272,8 @@ def _demo(verbs: Verbs) -> None:
     parser.add_argument(
         "--buses", type=whole(1, BUSES_MAX), default=400, metavar="N", help="size of the fleet (default: 400)"
     )
-    parser.add_argument(
-        "--seed",
-        type=whole(0, SEED_MAX),
-        default=1,
-        metavar="N",
-        help="seed of the fleet's movements, never of the noise (default: 1)",
-    )
     parser.add_argument("--out", metavar="FILE", help="one release record a line; or another form by suffix, as replay")
-    add_ledger_options(parser, "keep the ledger there (default: for this run only; records say trial)")
+    add_ledger(parser, "keep the ledger there (default: for this run only; records say trial)")
     parser.epilog = """\
 examples:
   udp-stream demo --headless
@@ -330,9 +324,6 @@ def _reproduce(verbs: Verbs) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("reproduced"), metavar="DIR", help="(default: reproduced)")
     parser.add_argument(
-        "--seed", type=whole(0, SEED_MAX), default=1, metavar="N", help="seed of drawn data and noise (default: 1)"
-    )
-    parser.add_argument(
         "--repetitions",
         type=whole(1, 1_000_000),
         default=10_000,
@@ -372,7 +363,7 @@ def _ledger(verbs: Verbs) -> None:
     older = add_verb(inner, "accept-older", "continue with a ledger that was restored from an older copy", "ledger")
     older.add_argument("--saying", metavar="WORDS", help="the words about what is forgotten, as this verb prints them")
     for parsed, example in zip((show, verify, export, older), _LEDGER_EXAMPLES, strict=True):
-        add_ledger_options(parsed, "ledger file or URL (default: ledger.url)")
+        add_ledger_options(parsed)
         parsed.epilog = f"examples:\n  {example}\n"
     parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in _LEDGER_EXAMPLES[:3])
 
@@ -401,7 +392,7 @@ def _worker(verbs: Verbs) -> None:
         help="continue even if the topics no longer hold all the data that is needed",
     )
     add_alive(parser)
-    add_ledger_options(parser, "ledger file or URL (default: ledger.url)")
+    add_ledger_options(parser)
     parser.epilog = """\
 examples:
   udp-stream worker --config city.toml --instance worker-1
@@ -420,7 +411,6 @@ def _feed(verbs: Verbs) -> None:
         help="files as for replay; - for stdin; or one http://, https://, amqp:// or amqps:// source, until stopped",
     )
     add_bootstrap(parser)
-    parser.add_argument("--every", metavar="DURATION", help="between polls of an address (default: live.every)")
     parser.add_argument(
         "--fleet",
         type=whole(1, BUSES_MAX),
@@ -444,7 +434,7 @@ def _feed(verbs: Verbs) -> None:
     parser.epilog = """\
 examples:
   udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
-  udp-stream feed https://example.org/vehicles.pb --every 10s --set speed.unit=mps
+  udp-stream feed https://example.org/vehicles.pb --set live.every=10s --set speed.unit=mps
   udp-stream feed --fleet 300 --ago 30m
 """
 
@@ -466,7 +456,7 @@ examples:
 def _status(verbs: Verbs) -> None:
     parser = add_verb(verbs, "status", "say what the deployment is doing: workers, lag, last slot, ledger", "status")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a page")
-    parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help="ledger file or URL (default: ledger.url)")
+    add_ledger(parser)
     parser.add_argument(
         "--journal", type=Path, metavar="FOLDER", help="of a live `run` (default: LEDGER.journal, if it is there)"
     )
@@ -489,7 +479,7 @@ no worker or run goes on, or a partition has none; 5 the ledger is refused. If s
 def _doctor(verbs: Verbs) -> None:
     parser = add_verb(verbs, "doctor", "check that everything is reachable and safely configured", "doctor")
     parser.add_argument("files", nargs="*", metavar="FILE", help="check speed.unit by these pings, instead of Kafka's")
-    parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help="ledger file or URL (default: ledger.url)")
+    add_ledger(parser)
     add_bootstrap(parser)
     add_json(parser)
     parser.epilog = """\
@@ -581,6 +571,7 @@ def program() -> Parser:
         prog="udp-stream", description="Continual, user-level differentially private bus speeds.", epilog=EXAMPLES
     )
     parser.add_argument("-V", "--version", action="version", version=f"udp-stream {__version__}")
+    parser.add_argument("--quiet", action="store_true", help="before the verb: print results and errors only")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
     for add in VERBS:
         add(verbs)

@@ -43,7 +43,7 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
     name = arguments.out or os.devnull
     require_form(name)
     fleet = Fleet(
-        seed=arguments.seed,
+        seed=1,  # of the fleet's movements, never of the noise
         buses=arguments.buses,
         start=MORNING,
         hours=arguments.slots * settings.policy.slot_seconds / 3600,
@@ -77,7 +77,7 @@ def _embedded(
     with ExitStack() as stack:
         trial = not arguments.ledger
         place = stack.enter_context(trial_ledger(settings)) if trial else settings.ledger
-        ledger, keys = stack.enter_context(ledger_and_keys(place, allow_volatile=arguments.allow_volatile_ledger))
+        ledger, keys = stack.enter_context(ledger_and_keys(place))
         others = begin_run(place, ledger, settings)
         runtime = Embedded(
             settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, releases.extend, others=others, trial=trial,

@@ -29,7 +29,6 @@ from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.cli.outputs import PRIVATE, appended, appended_records, require_distinct, require_lines, used_files
 from udp_stream.cli.query_results import require_queries
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.cli.summary_json import print_json_summary
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.json import json_messages
@@ -63,7 +62,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, journal, writes, observers, look=watch.look
         )
         # These are left in reverse: what is due, and the summary as the last line.
-        stack.callback(_summarize, summary, settings, as_json=arguments.json)
+        stack.callback(_summarize, summary)
         stack.callback(log.say_due, at_the_end=True)
         say(f"run of {source_name(arguments.source)}, with the journal {folder}", "begun")
         heartbeats = Heartbeat(arguments.alive), Heartbeat(folder / ALIVE)
@@ -77,15 +76,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             raise UsageError(f"{source_name(arguments.source)}: the source ended, and no ping has ever come")
 
 
-def _summarize(summary: Summary, settings: Settings, *, as_json: bool) -> None:
-    """The last line of the log; and the same numbers for programs, where asked for."""
+def _summarize(summary: Summary) -> None:
+    """The last line of the log."""
     read = f"{counted(summary.pings, 'ping')}, {summary.refused.total():,} refused"
     hats = f"{counted(summary.hats.total(), 'HAT')}, {summary.hats['released']:,} released"
     waiting = f", {counted(summary.held, 'ping')} in open slots" if summary.held else ""
     text = f"ended: {read}; {counted(summary.slots, 'slot')}, {hats}{waiting}"
     say(text, "ended", {"pings": summary.pings, "refused": dict(summary.refused), "hats": dict(summary.hats)})
-    if as_json:
-        print_json_summary(summary, settings)
 
 
 def source_name(name: str) -> str:
