@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streams.versions import other_version
+from streams.headers import other_version
 from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.protocol import ShardCheckpoint

@@ -1,6 +1,7 @@
 """Headers of what we write: CloudEvents (binary mode) on releases and estimates, reasons on what was refused, ticks.
 
-They are functions of the record alone, so that what is published again is the same to the last byte.
+They are functions of the record alone, so that what is published again is the same to the last byte. Messages between
+workers and commits belong to a version of udp-stream; what another version has written is refused here.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from udp_stream.errors import ConfigError
 from udp_stream.pings.decode import Refusal
 from udp_stream.release import query_record, smoothed
 from udp_stream.release.query_record import QueryResult
@@ -86,3 +88,16 @@ def is_tick(headers: Sequence[tuple[str, bytes]]) -> bool:
     (True, False)
     """
     return any(name == TICK for name, _ in headers)
+
+
+def other_version(what: str) -> ConfigError:
+    """What to raise for a message or commit that this version cannot read; nothing of it is quoted.
+
+    >>> str(other_version("the message at bus.parts.v1[0], offset 7,"))[:82]
+    'the message at bus.parts.v1[0], offset 7, is none that this version of udp-stream '
+    """
+    return ConfigError(
+        f"{what} is none that this version of udp-stream reads: another version, or another program, has written it. "
+        "All workers of a deployment need one version. After an upgrade: let the old version release every slot first, "
+        "as docs/operations.md says (Upgrading)"
+    )

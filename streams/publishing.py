@@ -47,10 +47,9 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
-from streams.batched_writes import write_batched
 from streams.connections import RIGHTS, client_options, refusal
 from streams.offsets import Committed, Offsets
-from streams.producer import REQUEST_BYTES_MAX, OutgoingRecord, Producer
+from streams.producer import REQUEST_BYTES_MAX, OutgoingRecord, Producer, write_batched
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger

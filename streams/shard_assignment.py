@@ -1,15 +1,18 @@
-"""A partition of the shuffle topic in the hands of this worker."""
+"""A partition of the shuffle topic in the hands of this worker.
+
+Of the workers that think a shard is theirs, the ledger serves the one that was assigned it last: the fence.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from streams.group import OTHER_QUERIES
+from streams.headers import other_version
 from streams.publishing import Publisher
-from streams.versions import other_version
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.ball import PlateNorms
@@ -18,6 +21,28 @@ from udp_stream.release.context import ReleaseContext
 from udp_stream.release.whole_city import record_city, slot_sums
 from udp_stream.shuffle.protocol import AskCity, Measure, Remember, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import PositionsEnd, decode_message
+
+
+@runtime_checkable
+class Fencing(Protocol):
+    """A ledger that lets only the latest owner of a shard charge and record."""
+
+    def take_epoch(self, shard: str) -> int:
+        """The next epoch; owners with an earlier one are refused from now on."""
+        ...
+
+    def fenced(self, fence: Any) -> Ledger:
+        """The same ledger for the owner of (shard, epoch)."""
+        ...
+
+
+def fenced_for(ledger: Ledger, shard: str) -> Ledger:
+    """The ledger for the new owner of this shard; the same one where it knows no fences."""
+    if not isinstance(ledger, Fencing):
+        return ledger
+    from udp_stream.adapters.ledgers.redis.session import Fence
+
+    return ledger.fenced(Fence(shard, ledger.take_epoch(shard)))
 
 
 @dataclass(slots=True)

@@ -25,13 +25,10 @@ from faust.types import TP
 
 from streams.binding import Binding, mark_header, mark_in, require_same
 from streams.checkpoints import decode_checkpoint, encode_checkpoint
-from streams.deleted import Needed
-from streams.fencing import fenced_for
-from streams.offsets import Committed, Offsets
-from streams.outgoing import query_records, release_records, smoothed_records
-from streams.producer import OutgoingRecord, Producer
+from streams.offsets import Committed, Needed, Offsets
+from streams.producer import OutgoingRecord, Producer, query_records, release_records, smoothed_records
 from streams.publishing import AtLeastOnce, Publisher, PublisherOf, settle
-from streams.shard_assignment import ShardAssignment
+from streams.shard_assignment import ShardAssignment, fenced_for
 from streams.topics import Topics
 from udp_stream.errors import Fenced
 from udp_stream.ledger.port import Ledger, Mark

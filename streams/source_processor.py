@@ -21,12 +21,10 @@ import numpy as np
 from faust.types import TP
 
 from streams.binding import Binding
-from streams.deleted import Needed
-from streams.headers import TICK, is_tick, rejected_headers
-from streams.offsets import Committed, Offsets
+from streams.headers import TICK, is_tick, other_version, rejected_headers
+from streams.offsets import Committed, Needed, Offsets
 from streams.producer import OutgoingRecord, Producer
 from streams.topics import Topics
-from streams.versions import other_version
 from udp_stream.errors import ConfigError
 from udp_stream.release.facts import Observer, batch_read, report_to
 from udp_stream.release.standing import QuerySet

@@ -22,18 +22,16 @@ import faust
 from aiokafka.errors import KafkaError
 
 from streams.agents import connect, keep_time
-from streams.app import build_app
 from streams.binding import Binding, claim, claimed
-from streams.closing_line import ClosingLine
+from streams.consumer import build_app
 from streams.group import Rules, client_id, require_asked_alike, require_rights
 from streams.offsets import Offsets
 from streams.producer import Producer
 from streams.publishing import StrictlyOnce
 from streams.shard_processor import ShardProcessor
 from streams.source_processor import SourceProcessor
-from streams.stopping import Stop, heed_signals, ours
+from streams.stopping import Stop, Watchdog, heed_signals, ours
 from streams.topics import Topics, differences, topics_of
-from streams.watchdog import Watchdog
 from udp_stream.adapters.files.heartbeat import Heartbeat
 from udp_stream.adapters.ledgers.opening import has_mark, ledger_and_keys
 from udp_stream.adapters.ledgers.plate_keys import PlateKeys
@@ -41,14 +39,53 @@ from udp_stream.adapters.ledgers.which_ledger import begin_work
 from udp_stream.adapters.logs import WARNING, begin_log, say
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.spoken_log import SpokenLog
+from udp_stream.adapters.text import counted
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.release.context import ReleaseContext
-from udp_stream.release.facts import Observer
+from udp_stream.release.facts import BatchRead, Fact, Observer, QueriesPublished, SlotPublished
 from udp_stream.release.standing import QuerySet, query_set
 from udp_stream.units import parse_duration
 from udp_stream.windows.source import Look, ReadingRules
+
+
+@dataclass(slots=True)
+class ClosingLine:
+    """What a worker did, for the line on stderr when it ends. A HAT counts once readers have it.
+
+    >>> line = ClosingLine()
+    >>> line.observe(BatchRead(3, 1200, {}))
+    >>> line.observe(SlotPublished(0, {"released": 2, "withheld_budget": 1}))
+    >>> print(line)
+    1,200 pings read, 2 HATs released, 1 withheld
+    >>> line.observe(QueriesPublished(900_000, answers=3))
+    >>> print(line)
+    1,200 pings read, 2 HATs released, 1 withheld, 3 queries answered
+    """
+
+    pings: int = 0
+    released: int = 0
+    withheld: int = 0
+    answers: int = 0
+
+    def observe(self, fact: Fact) -> None:
+        """Count a fact; most are none of its business."""
+        if isinstance(fact, BatchRead):
+            self.pings += fact.pings
+        elif isinstance(fact, SlotPublished):
+            released = fact.hats.get("released", 0)
+            self.released += released
+            self.withheld += sum(fact.hats.values()) - released
+        elif isinstance(fact, QueriesPublished):
+            self.answers += fact.answers
+
+    def __str__(self) -> str:
+        """The line."""
+        answers = f", {counted(self.answers, 'query', 'queries')} answered" if self.answers else ""
+        read, released = counted(self.pings, "ping"), counted(self.released, "HAT")
+        return f"{read} read, {released} released, {self.withheld:,} withheld{answers}"
+
 
 SESSION_S = 10.0
 """The partitions of a worker that is silent so long go to others: longer than a full disk or a pause of the machine

@@ -14,12 +14,12 @@ import faust
 from faust.types import TP
 
 from streams import agents, source_processor, worker
+from streams.agents import Lanes
 from streams.binding import Binding
-from streams.lanes import Lanes
+from streams.consumer import BatchConsumer, BatchSchema
 from streams.producer import OutgoingRecord, Producer
 from streams.source_processor import SourceProcessor
 from streams.topics import Topic
-from streams.transport import BatchConsumer, BatchSchema
 from udp_stream.adapters.ledgers.redis import opening as redis_opening
 from udp_stream.adapters.ledgers.redis.ledger import RedisLedger
 from udp_stream.adapters.ledgers.redis.scripts import load_scripts, scripts_of

@@ -11,7 +11,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import pytest
 from faust.types import TP
 
-from streams.closing_line import ClosingLine
+from streams.worker import ClosingLine
 from tests.unit.test_processors import FLAGS, TOPICS, Broker, Worker
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.settings import load

@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from streams.lanes import Lanes
+from streams.agents import Lanes
 
 
 def batch(partition, *offsets):

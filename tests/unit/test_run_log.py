@@ -4,7 +4,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from streams.closing_line import ClosingLine
+from streams.worker import ClosingLine
 from udp_stream.adapters.logs import end_log
 from udp_stream.pings.decode import Reason
 from udp_stream.release.facts import BatchRead, SlotCounted, SlotPublished, SlotRecorded

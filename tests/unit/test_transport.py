@@ -11,9 +11,8 @@ from faust.transport.consumer import Consumer, ConsumerThread, Fetcher
 from faust.transport.drivers.aiokafka import Consumer as Driver
 from faust.types import TP
 
-from streams.app import batches, build_app
+from streams.consumer import BatchConsumer, BatchMessage, BatchSchema, BatchTransport, batches, build_app
 from streams.topics import topics_of
-from streams.transport import BatchConsumer, BatchMessage, BatchSchema, BatchTransport
 from udp_stream.adapters.settings import load
 
 HERE = TP("pings", 0)
@@ -198,11 +197,12 @@ def test_faust_still_has_what_is_overridden_and_relied_on():
 
 
 def test_the_app_trusts_faust_with_nothing(tmp_path):
-    app = build_app(SETTINGS, "worker-1", str(tmp_path))
+    app = build_app(SETTINGS, "worker-1", "worker-1/5eed/", str(tmp_path), 10.0)
     assert isinstance(app.transport, BatchTransport) and app.transport.Consumer is BatchConsumer
     topic = batches(app, topics_of(SETTINGS.kafka).pings)
     assert topic.acks is False and isinstance(topic.schema, BatchSchema)
     conf = app.conf
     assert (conf.stream_wait_empty, conf.topic_allow_declare, conf.topic_disable_leader) == (False, False, True)
     assert (conf.table_standby_replicas, conf.web_enabled) == (0, False)
+    assert (conf.broker_client_id, conf.broker_session_timeout) == ("worker-1/5eed/", 10.0)
     assert conf.processing_guarantee.name == "AT_LEAST_ONCE" and conf.consumer_group_instance_id == "worker-1"

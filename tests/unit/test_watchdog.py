@@ -7,7 +7,7 @@ import pytest
 from faust.types import TP
 
 from streams.offsets import Offsets
-from streams.watchdog import Watchdog
+from streams.stopping import Watchdog
 from udp_stream.errors import DependencyUnavailable
 
 HERE = TP("pings", 0)
