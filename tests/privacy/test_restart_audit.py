@@ -201,7 +201,7 @@ def kafka(dies=0.0):
         with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
             patch.setattr(test_processors, "SeededEntropy", Named)
             if dies:
-                for module, cut in (source, "cut"), (protocol, "cut_norms"), (protocol, "cut_factors"):
+                for module, cut in (source, "cut_pings"), (protocol, "cut_norms"), (protocol, "cut_factors"):
                     patch.setattr(module, cut, partial(getattr(module, cut), rows_max=2))
             try:
                 asyncio.run(live(thread))
