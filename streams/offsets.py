@@ -245,13 +245,13 @@ class Needed:
         self._offsets, self._lost, self._accept_loss = offsets, lost, accept_loss
         self._goes_back = False
 
-    def again_from(self, tp: TP, first: int, end: int, offset: int, read_to: int) -> int | None:
+    def restart_offset(self, tp: TP, first: int, end: int, offset: int, read_to: int) -> int | None:
         """Where to read the partition again, with what is known of it, if it ends before what was read: at its first
         record, as the consumer does. None if it has all from `offset` on. DependencyUnavailable unless `accept_loss`.
 
         >>> needed = Needed(None, "pings were deleted", accept_loss=True)
-        >>> needed.again_from(TP("pings", 0), 0, end=9, offset=7, read_to=9)
-        >>> needed.again_from(TP("pings", 0), 0, end=9, offset=12, read_to=15)
+        >>> needed.restart_offset(TP("pings", 0), 0, end=9, offset=7, read_to=9)
+        >>> needed.restart_offset(TP("pings", 0), 0, end=9, offset=12, read_to=15)
         0
         """
         self.require(tp, first, offset)
@@ -263,7 +263,7 @@ class Needed:
         return first
 
     async def go_back(self, commit: Callable[[], Awaitable[None]]) -> None:
-        """Have the consumer read what `again_from` has said, if it has: it goes by commits."""
+        """Have the consumer read again from what `restart_offset` gave, if it gave anything: it goes by commits."""
         if self._goes_back:
             self._goes_back = False
             await commit()

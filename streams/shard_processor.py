@@ -158,7 +158,7 @@ class ShardProcessor:
         if found.mark is not None:
             await self._in_thread(lambda: self._ledger.compare(found.mark))
             self._remember_mark(found.mark)
-        again = self._needed.again_from(tp, first, end, committed.offset, found.checkpoint.read_to)
+        again = self._needed.restart_offset(tp, first, end, committed.offset, found.checkpoint.read_to)
         return found.checkpoint if again is None else found.checkpoint.with_offset(again)
 
     def _remember_mark(self, mark: Mark | None) -> None:

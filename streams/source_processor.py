@@ -150,7 +150,7 @@ class SourceProcessor:
             self._binding.require(metadata.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
         read_to = max(committed.offset, metadata.rejected_through)
         offset, rejected_through = max(first, committed.offset), metadata.rejected_through
-        if (again := self._needed.again_from(tp, first, end, committed.offset, read_to)) is not None:
+        if (again := self._needed.restart_offset(tp, first, end, committed.offset, read_to)) is not None:
             offset, rejected_through = again, min(rejected_through, end)
         return SourceCheckpoint(offset, metadata.watermark, rejected_through, metadata.positions), metadata.asked
 

@@ -91,12 +91,7 @@ Outgoing = tuple[int, CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChu
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Count the pings of this slot.
-
-    >>> from udp_stream.testing import SLOT_START, seven_pings
-    >>> Count(SLOT_START, seven_pings()).pings.plate.size
-    7
-    """
+    """Count the pings of this slot."""
 
     start: int
     pings: SlotPings
@@ -105,12 +100,7 @@ class Count:
 @dataclass(frozen=True, slots=True)
 class Send:
     """Send these messages; per partition in this order. They say that all is counted through `through_ms`, and
-    released through `released_ms`.
-
-    >>> step = Send([(PLANNER, Released(shard=2, through_ms=3_600_000))], through_ms=3_600_000)
-    >>> [(partition, message.shard) for partition, message in step.messages]
-    [(0, 2)]
-    """
+    released through `released_ms`."""
 
     messages: Sequence[Outgoing]
     through_ms: int
@@ -119,12 +109,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    """Learn the releases of this slot, all of which are recorded, and publish its smoothed estimates.
-
-    >>> from udp_stream.testing import SLOT_END, SLOT_START
-    >>> (Learn(SLOT_START, SLOT_END).end_ms - SLOT_START) // 60_000
-    60
-    """
+    """Learn the releases of this slot, all of which are recorded, and publish its smoothed estimates."""
 
     start: int
     end_ms: int
@@ -132,14 +117,7 @@ class Learn:
 
 @dataclass(frozen=True, slots=True)
 class PlanSlot:
-    """Plan and charge this slot from the counts of all shards.
-
-    >>> from udp_stream.shuffle.wire import cut_counts, merge_counts
-    >>> from udp_stream.testing import SLOT_START, two_hats
-    >>> chunk, _ = cut_counts(two_hats()[0], shard=0)
-    >>> merge_counts(PlanSlot(SLOT_START, [chunk]).chunks).cells.size
-    2
-    """
+    """Plan and charge this slot from the counts of all shards."""
 
     start: int
     chunks: Sequence[CountChunk]
@@ -150,11 +128,6 @@ class Measure:
     """Measure how far the plates of this slot are from their forecasts.
 
     Its plan lets each share one clip among HATs, or asks something of the whole city.
-
-    >>> from udp_stream.testing import SLOT_START, two_hats
-    >>> counts, values = two_hats()
-    >>> Measure(SLOT_START, counts, values, SlotPlan.empty(counts)).plan.in_balls
-    False
     """
 
     start: int
@@ -165,12 +138,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class AskCity:
-    """Draw and record what this plan asks of the whole city, from the sums over all shards.
-
-    >>> from udp_stream.testing import two_hats
-    >>> AskCity(SlotPlan.empty(two_hats()[0]), sums=()).plan.city is None
-    True
-    """
+    """Draw and record what this plan asks of the whole city, from the sums over all shards."""
 
     plan: SlotPlan
     sums: tuple[int, ...]
@@ -181,10 +149,6 @@ class Remember:
     """Remember the norms of the slot's plates, from all shards: what is remembered before says which factors hold.
 
     `expected`: in how many HATs that share its clip each plate was charged.
-
-    >>> from udp_stream.testing import SLOT_END, SLOT_START
-    >>> Remember(SLOT_START, SLOT_END, PlateNorms.nobody(), {b"plate": 2}).norms.plates
-    ()
     """
 
     start: int
@@ -195,13 +159,7 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Draw and record this slot on its plan, with the factors of its plates where they share clips among HATs.
-
-    >>> from udp_stream.testing import SLOT_START, two_hats
-    >>> counts, values = two_hats()
-    >>> Release(SLOT_START, counts, values, SlotPlan.empty(counts)).plan.cells.size
-    0
-    """
+    """Draw and record this slot on its plan, with the factors of its plates where they share clips among HATs."""
 
     start: int
     counts: SlotCounts
@@ -212,14 +170,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer the queries of this moment: its chunks of all sources are there.
-
-    >>> from udp_stream.shuffle.wire import cut_moment, merge_moment
-    >>> from udp_stream.testing import a_moment
-    >>> chunk, _ = cut_moment(a_moment(), source=0, shard=0)
-    >>> len(merge_moment(Answer(chunk.slot_start, [chunk]).chunks).plates)
-    8
-    """
+    """Answer the queries of this moment: its chunks of all sources are there."""
 
     time_ms: int
     chunks: Sequence[PositionChunk]

@@ -36,12 +36,7 @@ ToShard = PingChunk | PingsEnd | PositionChunk | PositionsEnd
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Send these refused messages to their topic, in order.
-
-    >>> from udp_stream.pings.decode import Reason, Refusal
-    >>> Reject([Refused(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk")]).refused[0].offset
-    41
-    """
+    """Send these refused messages to their topic, in order."""
 
     refused: Sequence[Refused]
 
@@ -52,9 +47,6 @@ class Send:
 
     They hold all slots that were closed when this step was made, `slots` of them, and say so through `through_ms`; and
     all `moments` that were due, through `moments_ms`.
-
-    >>> Send([PingsEnd(sender=0, shard=1, through_ms=3_600_000)], slots=0, through_ms=3_600_000).messages[0].shard
-    1
     """
 
     messages: Sequence[ToShard]

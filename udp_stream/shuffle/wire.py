@@ -142,6 +142,11 @@ def _cut(
     return _framed(kind, slot, sender, shard, contents)
 
 
+def _end(slot: tuple[int, int], chunks: Sequence[Chunk]) -> tuple[int, int, bytes, int]:
+    """What an end marker says of the slot that these chunks are of."""
+    return slot[1], slot[0], chunks[0].digest if chunks else b"", len(chunks)
+
+
 def _named(plates: Sequence[bytes], rows: NDArray[Any]) -> tuple[list[bytes], NDArray[np.int64]]:
     """The plates that some rows name, and each row's number among them."""
     is_here = np.zeros(len(plates), dtype=bool)
@@ -272,11 +277,7 @@ def cut_pings(
         columns = {name: getattr(slot, name)[rows] for name in PingChunk.COLUMNS}
         chunks = _cut(PingChunk, times, source, shard, slot.plates, columns, rows_max)
         yield from chunks
-        yield PingsEnd(source, shard, slot.end_ms, slot.start_ms, _digest(chunks), len(chunks))
-
-
-def _digest(chunks: Sequence[Chunk]) -> bytes:
-    return chunks[0].digest if chunks else b""
+        yield PingsEnd(source, shard, *_end(times, chunks))
 
 
 def merge_pings(chunks: Sequence[PingChunk]) -> SlotPings:
@@ -295,13 +296,7 @@ def merge_pings(chunks: Sequence[PingChunk]) -> SlotPings:
 
 
 class CountChunk(PlateChunk, frozen=True, tag="counts.2"):
-    """Some rows of a shard's counts: plates, cells and samples. No field can hold a speed.
-
-    >>> from udp_stream.testing import two_hats
-    >>> chunk, _ = cut_counts(two_hats()[0], shard=0)
-    >>> np.frombuffer(chunk.count, "<u4").tolist()
-    [1, 2, 2, 1, 1]
-    """
+    """Some rows of a shard's counts: plates, cells and samples. No field can hold a speed."""
 
     ROWS_MAX: ClassVar[int] = 24_000
     COLUMNS: ClassVar[Mapping[str, str]] = {"plate": "<u4", "cell": "<u8", "count": "<u4"}
@@ -319,9 +314,6 @@ class Released(msgspec.Struct, frozen=True, tag="released.1"):
     """The shard has published every slot that ends by `through_ms`. Sent where plans follow from releases.
 
     It stays true for ever, so it may come late, twice or out of order.
-
-    >>> Released(shard=2, through_ms=3_600_000).through_ms
-    3600000
     """
 
     shard: int
@@ -329,18 +321,13 @@ class Released(msgspec.Struct, frozen=True, tag="released.1"):
 
 
 def cut_counts(counts: SlotCounts, shard: int, rows_max: int = CountChunk.ROWS_MAX) -> Iterator[CountChunk | CountsEnd]:
-    """The chunks of a slot of one shard, and their end marker.
-
-    >>> from udp_stream.testing import two_hats
-    >>> *chunks, end = cut_counts(two_hats()[0], shard=0, rows_max=2)
-    >>> [chunk.number for chunk in chunks], end.chunks
-    ([0, 1, 2], 3)
-    """
+    """The chunks of a slot of one shard, and their end marker."""
     cell = np.repeat(counts.cells, np.diff(counts.hat_rows))
     columns = {"plate": counts.plate, "cell": cell, "count": counts.count}
-    chunks = _cut(CountChunk, (counts.start_ms, counts.end_ms), shard, shard, counts.plates, columns, rows_max)
+    slot = counts.start_ms, counts.end_ms
+    chunks = _cut(CountChunk, slot, shard, shard, counts.plates, columns, rows_max)
     yield from chunks
-    yield CountsEnd(shard, shard, counts.end_ms, counts.start_ms, _digest(chunks), len(chunks))
+    yield CountsEnd(shard, shard, *_end(slot, chunks))
 
 
 def merge_counts(chunks: Sequence[CountChunk], samples_max: int = PINGS_MAX) -> SlotCounts:
@@ -376,11 +363,7 @@ def merge_counts(chunks: Sequence[CountChunk], samples_max: int = PINGS_MAX) -> 
 
 
 class PlanChunk(Chunk, frozen=True, tag="plan.5"):
-    """A piece of a shard's plan, which names no plate and holds no speed.
-
-    >>> PlanChunk(0, 3_600_000, PLANNER, shard=1, digest=b"8 bytes.", number=0, chunks=1, content=b"").shard
-    1
-    """
+    """A piece of a shard's plan, which names no plate and holds no speed."""
 
     BYTES_MAX: ClassVar[int] = 800_000
 
@@ -404,13 +387,7 @@ _plan_decoder: msgspec.msgpack.Decoder[_PlanColumns] = msgspec.msgpack.Decoder(_
 
 
 def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = PlanChunk.BYTES_MAX) -> Iterator[PlanChunk]:
-    """A shard's plan as messages, at least one; equal plans give equal messages.
-
-    >>> from udp_stream.testing import two_hats
-    >>> nothing = SlotPlan.empty(two_hats()[0])
-    >>> [(chunk.number, chunk.chunks) for chunk in cut_plan(nothing, shard=3, chunk_bytes=20)]
-    [(0, 2), (1, 2)]
-    """
+    """A shard's plan as messages, at least one; equal plans give equal messages."""
     city = plan.city
     content = _encoder.encode(
         _PlanColumns(
@@ -460,9 +437,6 @@ class NormChunk(PlateChunk, frozen=True, tag="norms.4"):
     """Some plates' norms in a shard's HATs. Norms and checks follow from speeds.
 
     `city` is the shard's part of the sums over the whole city, if they are asked for (`release/whole_city.py`).
-
-    >>> next(cut_norms(PlateNorms.nobody(), 0, 3_600_000, shard=2)).chunks  # a shard without plates says so
-    1
     """
 
     ROWS_MAX: ClassVar[int] = 16_000
@@ -477,12 +451,7 @@ class NormChunk(PlateChunk, frozen=True, tag="norms.4"):
 
 
 class FactorChunk(PlateChunk, frozen=True, tag="factors.3"):
-    """Some plates' factors, of `mechanisms.ball.WHOLE`, and the checks of the norms that they hold for.
-
-    >>> norms = PlateNorms((b"a",), *np.arange(5).reshape(5, 1))
-    >>> next(cut_factors({b"a": 7}, norms, next(cut_norms(norms, 0, 3_600_000, shard=2)))).factors
-    b'\\x07\\x00\\x00\\x00'
-    """
+    """Some plates' factors, of `mechanisms.ball.WHOLE`, and the checks of the norms that they hold for."""
 
     COLUMNS: ClassVar[Mapping[str, str]] = {"factors": "<u4", "checks": "<i8"}
 
@@ -516,13 +485,7 @@ def cut_norms(
     rows_max: int = NormChunk.ROWS_MAX,
     city: tuple[int, ...] = (),
 ) -> Iterator[NormChunk]:
-    """A shard's norms as messages, at least one; equal norms give equal messages.
-
-    >>> norms = PlateNorms((b"a", b"b"), *np.arange(10).reshape(5, 2))
-    >>> chunks = list(cut_norms(norms, 0, 3_600_000, shard=0, rows_max=1))
-    >>> len(chunks), merge_norms(chunks).norm.tolist()
-    (2, [6, 7])
-    """
+    """A shard's norms as messages, at least one; equal norms give equal messages."""
     columns, slot = dict(zip(NormChunk.COLUMNS, norms.columns, strict=True)), (slot_start, slot_end)
     yield from _cut(NormChunk, slot, shard, shard, norms.plates, columns, rows_max, least=1, city=city)
 
@@ -542,11 +505,6 @@ def cut_factors(
 ) -> Iterator[FactorChunk]:
     """The factors of a shard's plates as messages, at least one, in answer to these norms, the first chunk of which is
     at hand; 0 for plates that have none. Equal factors give equal messages.
-
-    >>> norms = PlateNorms((b"a", b"b"), *np.arange(10).reshape(5, 2))
-    >>> (answered,) = cut_norms(norms, 0, 3_600_000, shard=2)
-    >>> [chunk.plates for chunk in cut_factors({b"b": 7, b"a": 8}, norms, answered, rows_max=1)]
-    [b'a', b'b']
     """
     slot = answered.slot_start, answered.slot_end
     columns = {"factors": np.array([factors.get(plate, 0) for plate in norms.plates], "<u4"), "checks": norms.checks}
@@ -572,13 +530,7 @@ def merge_factors(chunks: Sequence[FactorChunk]) -> Factors:
 
 
 class PositionChunk(PlateChunk, frozen=True, tag="positions.2"):
-    """Some plates of a moment, as one source partition knows them. `seen`: ms since the epoch; `lat`, `lon`: degrees.
-
-    >>> from udp_stream.testing import a_moment
-    >>> chunk, _ = cut_moment(a_moment(), source=0, shard=0)
-    >>> np.frombuffer(chunk.lon, "<f8")[:3].tolist()
-    [0.0, 0.0, 0.0135]
-    """
+    """Some plates of a moment, as one source partition knows them. `seen`: Unix ms; `lat`, `lon`: degrees."""
 
     ROWS_MAX: ClassVar[int] = 20_000
     COLUMNS: ClassVar[Mapping[str, str]] = {"seen": "<i8", "lat": "<f8", "lon": "<f8"}
@@ -593,9 +545,6 @@ class PositionsEnd(EndMarker, frozen=True, tag="positions-end.2"):
 
     `asked` is the digest of the queries that they were sent for. If that is not the shard's own, other queries' moments
     were sent, or none: what is known of the moments up to then is not whole.
-
-    >>> PositionsEnd(sender=3, shard=0, through_ms=900_000).slot_start is None  # no plate of its was there
-    True
     """
 
     asked: str = ""
@@ -613,17 +562,11 @@ def shard_of_period(start_ms: int, shards: int) -> int:
 def cut_moment(
     moment: Moment, source: int, shard: int, asked: str = "", rows_max: int = PositionChunk.ROWS_MAX
 ) -> Iterator[PositionChunk | PositionsEnd]:
-    """The chunks of a moment, and their end marker, which says for which queries they are.
-
-    >>> from udp_stream.testing import a_moment
-    >>> *chunks, end = cut_moment(a_moment(), source=0, shard=0, rows_max=3)
-    >>> [len(merge_moment([chunk]).plates) for chunk in chunks], end.chunks
-    ([3, 3, 2], 3)
-    """
-    at, columns = moment.time_ms, {"seen": moment.seen_ms, "lat": moment.lat, "lon": moment.lon}
-    chunks = _cut(PositionChunk, (at, at), source, shard, moment.plates, columns, rows_max)
+    """The chunks of a moment, and their end marker, which says for which queries they are."""
+    slot, columns = (moment.time_ms,) * 2, {"seen": moment.seen_ms, "lat": moment.lat, "lon": moment.lon}
+    chunks = _cut(PositionChunk, slot, source, shard, moment.plates, columns, rows_max)
     yield from chunks
-    yield PositionsEnd(source, shard, at, at, _digest(chunks), len(chunks), asked)
+    yield PositionsEnd(source, shard, *_end(slot, chunks), asked)
 
 
 def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
@@ -654,11 +597,7 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode_message(message: Message) -> bytes:
-    """The message as bytes; equal messages give equal bytes.
-
-    >>> encode_message(Released(shard=1, through_ms=3_600_000)) == encode_message(Released(1, 3_600_000))
-    True
-    """
+    """The message as bytes; equal messages give equal bytes."""
     return _encoder.encode(message)
 
 
