@@ -225,34 +225,27 @@ name = "box"
 kind = "range"
 every = "15m"
 box = [72.79, 21.15, 72.85, 21.21]
-rounds = 8
 [[query]]
 name = "triangle"
 kind = "range"
 every = "30m"
 polygon = [[72.78, 21.14], [72.86, 21.15], [72.82, 21.22]]
-rounds = 4
-split = "doubling"
 [[query]]
 name = "cells"
 kind = "range"
 every = "1h"
 cells = ["8742d98b6ffffff", "8742d9d4cffffff"]
-privatisation = "point"
-rounds = 4
 [[query]]
 name = "density"
 kind = "density"
 every = "30m"
 place = [72.83, 21.19]
-rounds = 4
 [[query]]
 name = "stop"
 kind = "nearest"
 every = "30m"
 place = [72.83, 21.19]
 k = 3
-rounds = 4
 """
 BUDGETS = {"rho": "rho = 4000.0", "epsilon": "epsilon = 2000.0", ON_KAFKA: "rho = 4000.0"}
 """Of positions, by the name of a run."""

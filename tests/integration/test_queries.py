@@ -25,7 +25,6 @@ kind = "threshold"
 every = "15m"
 box = [72.79, 21.15, 72.85, 21.21]
 share = 0.5
-rounds = 8
 """
 
 QUERIES = SURAT.format(rho=100) + FULL
@@ -143,20 +142,16 @@ center = [-97.74, 30.27]
 name = "centre"
 kind = "range"
 every = "15m"
-rounds = 16
 box = [-97.77, 30.25, -97.71, 30.29]
 [[query]]
 name = "density"
 kind = "density"
 every = "1h"
-rounds = 16
 place = [-97.74, 30.27]
-bandwidth_m = 2000
 [[query]]
 name = "stop"
 kind = "nearest"
 every = "30m"
-rounds = 16
 place = [-97.74, 30.27]
 k = 3
 """

@@ -17,7 +17,7 @@ from tests.unit.test_processors import TOPICS, Broker, lives
 from tests.unit.test_reading import RULES as READING
 from tests.unit.test_reading import START, record, take
 from udp_stream.adapters.embedded import Embedded
-from udp_stream.adapters.settings import load
+from udp_stream.adapters.settings import load, query_sections
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.queries.plane import QUANTA_PER_KM
 from udp_stream.release.query_road import answer_moment
@@ -41,11 +41,9 @@ center = [-97.74, 30.27]
 
 [[query]]
 name = "square"
-kind = "range"
+kind = "density"
 every = "20m"
-box = [-97.76, 30.25, -97.72, 30.29]
-rounds = 1
-privatisation = "point"
+place = [-97.74, 30.27]
 budget = 1
 """
 
@@ -95,6 +93,11 @@ def first_values(ledger):
     places, values, _ = msgspec.json.decode(entry.payload)
     assert len(places) == len(entry.plates) == 3
     return dict(zip(entry.plates, np.array(values), strict=True))
+
+
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch):
+    monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 1, "pure": 1})
 
 
 @pytest.mark.parametrize("road", [by_the_embedded_runtime, by_sources_and_shards, by_one_source])

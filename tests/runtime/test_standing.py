@@ -17,7 +17,7 @@ from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, fr
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.ledgers.statement import statement
-from udp_stream.adapters.settings import load
+from udp_stream.adapters.settings import load, query_sections
 from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.cli.report import worth
 from udp_stream.errors import PrivacyRefused
@@ -37,15 +37,12 @@ name = "centre"
 kind = "range"
 every = "15m"
 box = [72.79, 21.15, 72.85, 21.21]
-rounds = 12
 
 [[query]]
 name = "density"
 kind = "density"
 every = "30m"
 place = [72.83, 21.19]
-bandwidth_m = 2000
-rounds = 16
 
 [[query]]
 name = "stop"
@@ -53,8 +50,13 @@ kind = "nearest"
 every = "30m"
 place = [72.83, 21.19]
 k = 3
-rounds = 8
 """
+
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch):
+    """As many as make a test quick."""
+    monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 12, "pure": 4})
 
 
 def configured(folder, rho=1e6, text=SURAT):
@@ -184,8 +186,9 @@ def test_a_run_that_dies_anywhere_goes_on_to_the_same_answers(tmp_path, answered
         assert recorded == stands
 
 
-def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path):
-    text = SURAT.replace('every = "15m"\n', 'every = "15m"\nbudget = 100\n').replace("rounds = 12", "rounds = 1")
+def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(query_sections.ROUNDS, "zcdp", 1)
+    text = SURAT.replace('every = "15m"\n', 'every = "15m"\nbudget = 100\n')
     with asking(tmp_path, "ledger", rho=300, text=text) as (runtime, told, _, ledger):
         runtime.run(frames_of(fleet_log(clean=True)))
         assert ledger.verify() == []
@@ -200,7 +203,7 @@ def test_a_plate_that_has_run_out_gives_nothing_and_the_answer_says_so(tmp_path)
 
 def test_how_much_farther_the_nearest_may_be_is_not_told_where_a_plate_gave_nothing(tmp_path):
     """A plate that has run out may stand at the stop itself, so no distance bounds how much nearer it is."""
-    text = SURAT.replace("k = 3\nrounds = 8\n", "k = 3\nrounds = 8\nbudget = 50\n")
+    text = SURAT.replace("k = 3\n", "k = 3\nbudget = 50\n")
     with asking(tmp_path, "ledger", rho=50, text=text) as (runtime, told, _, _):
         runtime.run(frames_of(fleet_log(clean=True)))
     found = [result for result in map(decode_result, told) if result.query.name == "stop"]
@@ -339,7 +342,6 @@ name = "density"
 kind = "density"
 every = "30m"
 place = [-97.7431, 30.2672]
-bandwidth_m = 1000
 
 [[query]]
 name = "stop"
@@ -357,18 +359,18 @@ REAL = "austin-capmetro-2015-06-07.ndjson.gz"
     ("pings", "rounds", "quarters"), [(4_000, 6, 38), pytest.param(None, 64, 92, marks=pytest.mark.soak)]
 )
 @pytest.mark.skipif(feed_messages(REAL) is None, reason="the feed is not at hand")
-def test_a_real_day_with_three_queries_beside_the_speeds(tmp_path, pings, rounds, quarters):
+def test_a_real_day_with_three_queries_beside_the_speeds(tmp_path, pings, rounds, quarters, monkeypatch):
     """The day, or its pings until half past ten: every quarter of an hour with a plate has its answer.
 
     Speeds as without queries; each plate's two balances are the sums of its charges; and savings are kept.
     """
     log, flags = frames_of(feed_messages(REAL)[:pings]), ("hat.slot=1h",)
-    text = AUSTIN.replace("every", f"rounds = {rounds}\nevery")
-    with asking(tmp_path, "alone", rho=2000, text=text, flags=flags, answers=False) as (runtime, _, alone, _l):
+    monkeypatch.setitem(query_sections.ROUNDS, "zcdp", rounds)
+    with asking(tmp_path, "alone", rho=2000, text=AUSTIN, flags=flags, answers=False) as (runtime, _, alone, _l):
         runtime.run(log)
     (tmp_path / "ledger.key").write_bytes((tmp_path / "alone.key").read_bytes())
     (tmp_path / "ledger.key").chmod(0o600)
-    with asking(tmp_path, "ledger", rho=2000, text=text, flags=flags) as (runtime, told, out, ledger):
+    with asking(tmp_path, "ledger", rho=2000, text=AUSTIN, flags=flags) as (runtime, told, out, ledger):
         runtime.run(log)
         assert out.getvalue() == alone.getvalue()
         assert ledger.verify() == [] and list(ledger.unpublished()) == []

@@ -9,6 +9,7 @@ import pytest
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of
 from tests.runtime.test_standing import asking, everyone, positions_at_moments
+from udp_stream.adapters.settings import query_sections
 from udp_stream.release.query_record import decode_result, result_schema
 
 FULL = """
@@ -22,9 +23,14 @@ kind = "threshold"
 every = "15m"
 box = [72.79, 21.15, 72.85, 21.21]
 share = SHARE
-edge_m = 100
-rounds = 8
 """
+
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch):
+    """As many as make a test quick."""
+    monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 8, "pure": 8})
+    monkeypatch.setattr(query_sections, "EDGE_M", 100.0)
 
 
 @pytest.mark.parametrize("share", long_but([0.95], [0.05, 0.95]))

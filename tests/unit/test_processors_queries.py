@@ -15,7 +15,7 @@ from streams.topics import topics_of
 from tests.forms import long_but
 from tests.unit.test_processors import Died, Worker, lives, outcome, rules_of
 from tests.unit.test_processors_planner import CITY, city
-from udp_stream.adapters.settings import load
+from udp_stream.adapters.settings import load, query_sections
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
@@ -39,7 +39,6 @@ name = "west"
 kind = "range"
 every = "20m"
 box = [72.0, 21.0, 72.4, 21.2]
-rounds = 3
 budget = 1.5
 [[query]]
 name = "stop"
@@ -47,7 +46,6 @@ kind = "nearest"
 every = "1h"
 place = [72.33, 21.1]
 k = 2
-rounds = 2
 budget = 1.0
 [[query]]
 name = "full"
@@ -55,8 +53,6 @@ kind = "threshold"
 every = "20m"
 box = [72.0, 21.0, 72.4, 21.2]
 share = 0.5
-edge_m = 2000
-rounds = 2
 budget = 0.4
 """
 
@@ -65,6 +61,13 @@ budget = 0.4
 def small_chunks(monkeypatch):
     """So that workers die between the chunks of a moment."""
     monkeypatch.setattr(source_protocol, "cut_moment", partial(cut_moment, rows_max=3))
+
+
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch):
+    """So that a test has not too many calls to die at."""
+    monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 3, "pure": 3})
+    monkeypatch.setattr(query_sections, "EDGE_M", 2000.0)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def test_a_number_that_is_too_large_for_its_column_is_refused_by_name(payload):
 def test_a_distance_within_its_radius_is_so_once_both_are_rounded():
     dice = random.Random(7)
     pairs = [(10.04, 2.1), (10.06, 2.1), *((dice.uniform(0, 5000), dice.uniform(0, 900)) for _ in range(5000))]
-    answer = _answer(Found(distances_m=tuple(d for d, _ in pairs), radii_m=tuple(r for _, r in pairs)), beta=0.05)
+    answer = _answer(Found(distances_m=tuple(d for d, _ in pairs), radii_m=tuple(r for _, r in pairs)))
     for (distance, radius), shown, around in zip(pairs, answer.distances_m, answer.radii_m, strict=True):
         assert shown - around <= distance - radius and distance + radius <= shown + around
         assert around <= radius + 0.2
@@ -36,4 +36,4 @@ def test_an_excess_is_rounded_up_and_none_stays_none():
         (12.5625, 12.6),
         (None, None),
     ):
-        assert _answer(Found(excess_m=excess), beta=0.05).excess_m == shown
+        assert _answer(Found(excess_m=excess)).excess_m == shown

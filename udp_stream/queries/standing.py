@@ -26,7 +26,6 @@ from udp_stream.queries.splits import Split
 from udp_stream.queries.terms import How, Terms
 
 Kind = Literal["range", "density", "nearest", "threshold"]
-SplitName = Literal["even", "doubling"]
 Position = tuple[float, float]
 """Longitude and latitude, degrees: the order of GeoJSON, and of `pings.box`."""
 
@@ -57,9 +56,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
     every_s: int
     age_s: float
     rounds: int = 64
-    split: SplitName = "even"
     privatisation: How = "distance"
-    beta: float = 0.05
     measure: Measure
     budget_nano: int
     period: str
@@ -73,7 +70,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     def asked(self, plates: int) -> Asked | AskedTogether:
         """The query over these plates. ValueError for a region, a place or a budget that there can be no query of."""
-        split = Split.even(self.rounds) if self.split == "even" else Split.doubling(self.rounds)
+        split = Split.even(self.rounds)
         query = self.region_or_place()
         if isinstance(query, RegionShare):
             return AskedTogether.over(self._plane, self._terms(split, 1), query, plates)
@@ -82,7 +79,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     def _terms(self, split: Split, holders: int) -> Terms:
         budgets = np.full(holders, self.budget_nano, np.int64)
-        return Terms(self.measure, budgets, self.privatisation, split, self.beta)
+        return Terms(self.measure, budgets, self.privatisation, split)
 
     def region_or_place(self) -> RangeCount | Density | Nearest | RegionShare:
         """What is asked of positions in the plane. ValueError for a region or a place that there is none of."""

@@ -23,6 +23,9 @@ How = Literal["point", "distance"]
 
 _ROUNDS_SHARE = 0.25
 
+BETA = 0.05
+"""The chance that what is said of an answer is wrong."""
+
 DEFAULT_SPLIT = Split.even(64)
 """The paper's c64: of its three splits, the one that saves most."""
 
@@ -43,7 +46,7 @@ class Terms:
     budgets_nano: Integers
     how: How = "distance"
     split: Split = DEFAULT_SPLIT
-    beta: float = 0.05
+    beta: float = BETA
     shared: Shared = "survivors"
     eliminates: bool = True
 

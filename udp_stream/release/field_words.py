@@ -110,7 +110,6 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "k": "how many of the nearest; null for other kinds",
         "bandwidth_m": "bandwidth of the density, metres; null for other kinds",
         "rounds": "most rounds in which a plate is asked",
-        "split": "how the budget goes over them: even, or each part twice the one before",
         "privatisation": "what gets noise: a plate's distance from what is asked, or its position (point)",
         "share": "of a threshold: the share that is asked about",
         "edge_m": "of a threshold: width of the region's edge, metres, in which a plate counts by how far inside it is",

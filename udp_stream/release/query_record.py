@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from udp_stream.errors import PrivacyRefused
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.queries.elimination import Round
-from udp_stream.queries.standing import Kind, Position, SplitName
+from udp_stream.queries.standing import Kind, Position
 from udp_stream.queries.terms import How
 from udp_stream.release.field_words import described
 from udp_stream.release.record import Count, NonNegative, Positive
@@ -49,7 +49,6 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     k: Count | None
     bandwidth_m: Positive | None
     rounds: Count
-    split: SplitName
     privatisation: How
     share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | UnsetType = UNSET
     edge_m: Positive | UnsetType = UNSET

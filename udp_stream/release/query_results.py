@@ -11,6 +11,7 @@ from msgspec import UNSET
 from udp_stream.queries.asked import Asked, AskedTogether, Found
 from udp_stream.queries.elimination import State
 from udp_stream.queries.standing import StandingQuery
+from udp_stream.queries.terms import BETA
 from udp_stream.release.query_record import SCHEMA, GeoPrivacy, Plates, Query, QueryAnswer, QueryResult, ResultStatus
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.latest import Moment
@@ -54,7 +55,7 @@ def answered(
     found = asked.found(state)
     charged = asked.charged(state)
     plates = Plates(len(moment.plates), found.unknown, state.rounds) if context.counts_shown else None
-    return _result(id_, "answered", query, moment, _answer(found, query.beta), plates, charged, context)
+    return _result(id_, "answered", query, moment, _answer(found), plates, charged, context)
 
 
 def withheld(id_: str, query: StandingQuery, moment: Moment, context: ResultContext) -> QueryResult:
@@ -116,14 +117,13 @@ def _query(query: StandingQuery, moment: str) -> Query:
         k=query.k if query.kind == "nearest" else None,
         bandwidth_m=query.bandwidth_m if query.kind == "density" else None,
         rounds=query.rounds,
-        split=query.split,
         privatisation=query.privatisation,
         share=query.share,
         edge_m=query.edge_m,
     )
 
 
-def _answer(found: Found, beta: float) -> QueryAnswer:
+def _answer(found: Found) -> QueryAnswer:
     return QueryAnswer(
         value=_digits(found.value),
         low=_digits(found.low),
@@ -133,7 +133,7 @@ def _answer(found: Found, beta: float) -> QueryAnswer:
         # middle may have moved by 0.05.
         radii_m=tuple(round(one + 0.1, 1) for one in found.radii_m),
         excess_m=None if found.excess_m is None else ceil(found.excess_m * 10) / 10,
-        probability=1 - beta,
+        probability=1 - BETA,
         below=UNSET if found.sure is None else found.below,
         sure=UNSET if found.sure is None else found.sure,
     )

@@ -19,7 +19,8 @@ from udp_stream.ledger.components import Measured, component_limit_nano
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning.one_budget import OneBudget
 from udp_stream.planning.periods import amount_text
-from udp_stream.queries.standing import Kind, Position, SplitName, StandingQuery
+from udp_stream.queries.standing import Kind, Position, StandingQuery
+from udp_stream.queries.terms import How
 from udp_stream.units import duration_name, nano_allowance, parse_duration
 
 Box = tuple[float, float, float, float]
@@ -30,18 +31,20 @@ _REGIONS = "box", "polygon", "cells"
 
 _AMOUNT_MAX = 1e6
 
+ROUNDS: dict[Measure, int] = {"zcdp": 64, "pure": 4}
+"""Even rounds. The paper's c64 under rho: they save most at the same error (`docs/mechanisms/elimination.md`). Its c4
+under epsilon, which errs by the square root of the rounds more than one of all of it."""
+
 EDGE_M = 500.0
 """Of a threshold's region: noise on its count is that of a plate's place in metres, divided by it."""
 
 BANDWIDTH_M = 500.0
-"""Of a density."""
+"""Of a density: of the scale at which a city's streets are crowded or empty."""
 
-_OF_ONE_KIND: dict[str, tuple[Kind, float | None]] = {
-    "k": ("nearest", 1),
-    "bandwidth_m": ("density", BANDWIDTH_M),
-    "share": ("threshold", None),
-    "edge_m": ("threshold", EDGE_M),
-}
+HOW: dict[Kind, How] = {"range": "distance", "density": "point", "nearest": "distance", "threshold": "distance"}
+"""What gets noise, by what errs less: a density from noisy distances is biased upwards."""
+
+_OF_ONE_KIND: dict[str, tuple[Kind, int | None]] = {"k": ("nearest", 1), "share": ("threshold", None)}
 """The keys that only one kind of query has, and what is in force there where they are not set."""
 
 
@@ -109,7 +112,7 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One standing query. 64 even rounds under rho save most at the same error (`docs/mechanisms/elimination.md`)."""
+    """One standing query."""
 
     name: str
     kind: Kind
@@ -119,16 +122,10 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     cells: tuple[str, ...] | None = None
     place: Position | None = None
     k: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
-    bandwidth_m: Annotated[float, msgspec.Meta(gt=0, le=100_000)] | None = None
-    rounds: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 64
-    split: SplitName = "even"
-    privatisation: Literal["auto", "distance", "point"] = "auto"
     budget: Annotated[float, msgspec.Meta(gt=0, le=_AMOUNT_MAX)] | Literal["auto"] = "auto"
-    beta: Annotated[float, msgspec.Meta(ge=1e-6, le=0.5)] = 0.05
     share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
-    edge_m: Annotated[float, msgspec.Meta(ge=1, le=100_000)] | None = None
 
-    def unset(self, key: str) -> float | None:
+    def unset(self, key: str) -> int | None:
         """What is in force where this key is not set; None for nothing.
 
         >>> QuerySection(name="stop", kind="nearest", every="1h").unset("k")
@@ -159,8 +156,6 @@ def _standing(
     every_s = _every(section, one)
     _check_place(one)
     _check_kind(one)
-    limit = 40 if one.split == "doubling" else 1000
-    require(one.rounds <= limit, _key(one, "rounds"), f"at most {limit} rounds that are {one.split}", one.rounds)
     query = StandingQuery(
         name=one.name,
         kind=one.kind,
@@ -170,19 +165,17 @@ def _standing(
         cells=one.cells,
         place=one.place,
         k=1 if one.k is None else one.k,
-        bandwidth_m=BANDWIDTH_M if one.bandwidth_m is None else one.bandwidth_m,
+        bandwidth_m=BANDWIDTH_M,
         every_s=every_s,
         age_s=milliseconds(section.age) / 1000,
-        rounds=one.rounds,
-        split=one.split,
-        privatisation=_privatisation(one),
-        beta=one.beta,
+        rounds=ROUNDS[budget.measure],
+        privatisation=HOW[one.kind],
         measure=budget.measure,
         budget_nano=_budget(section, one, every_s, queries, budget),
         period=section.period_name,
         period_budget_nano=budget.nano,
         share=UNSET if one.share is None else one.share,
-        edge_m=UNSET if one.kind != "threshold" else EDGE_M if one.edge_m is None else one.edge_m,
+        edge_m=EDGE_M if one.kind == "threshold" else UNSET,
     )
     _try(query, one, section)
     return query
@@ -249,21 +242,12 @@ def _check_place(one: QuerySection) -> None:
 
 
 def _check_kind(one: QuerySection) -> None:
-    """A threshold has a share, and noise on a sum of distances. Keys of one kind have no meaning in another."""
+    """A threshold has a share. Keys of one kind have no meaning in another."""
     if one.kind == "threshold":
         require(one.share is not None, _key(one, "share"), "a number above 0 and below 1 for a threshold", "none")
-        rule = "auto or distance for a threshold, whose noise is on a sum of distances"
-        require(one.privatisation != "point", _key(one, "privatisation"), rule, one.privatisation)
     for key, (kind, _) in _OF_ONE_KIND.items():
         got = getattr(one, key)
         require(got is None or one.kind == kind, _key(one, key), f"none where kind is {one.kind}", got)
-
-
-def _privatisation(one: QuerySection) -> Literal["distance", "point"]:
-    """By what errs less: a density from noisy distances is biased upwards."""
-    if one.privatisation != "auto":
-        return one.privatisation
-    return "point" if one.kind == "density" else "distance"
 
 
 def _budget(section: QueriesSection, one: QuerySection, every_s: int, queries: int, budget: PositionBudget) -> int:
@@ -295,13 +279,12 @@ def _try(query: StandingQuery, one: QuerySection, section: QueriesSection) -> No
 
 def _too_small(query: StandingQuery, one: QuerySection, section: QueriesSection) -> str:
     unit = "epsilon per km" if query.measure == "pure" else "rho per square km"
-    fewer = query.rounds > 1
     if one.budget != "auto":
-        remedy = f"raise it{', or ask in fewer rounds' * fewer}"
+        remedy = "raise it"
     else:
         amount = f"queries.{'epsilon' if query.measure == 'pure' else 'rho'}"
         amount = "queries.share, lower queries.unit_m" if section.share else amount
-        remedy = f"raise {amount}, {'ask less often, or in fewer rounds' if fewer else 'or ask less often'}"
+        remedy = f"raise {amount}, or ask less often"
     return (
         f"{_key(one, 'budget')}: expected enough for {counted(query.rounds, 'round')}, "
         f"got {query.budget_nano / 1e9:g} ({unit}) for a moment: {remedy}"
