@@ -28,9 +28,8 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit
 from udp_stream.mechanisms.noise.samplers import discrete_gaussian, discrete_laplace
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON, FeedMapping, mapped_form
-from udp_stream.planning.hat_plan import plan_hat
-from udp_stream.planning.terms import terms_of
-from udp_stream.release.context import ReleaseContext
+from udp_stream.planning.plan import plan_hat, terms_of
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.road import release_slot
 from udp_stream.trial.fleet import IST, Fleet, write_ndjson

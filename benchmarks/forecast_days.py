@@ -18,13 +18,10 @@ from benchmarks.feeds import Feed, feed_of, slots_of_city
 from udp_stream.adapters.settings import load
 from udp_stream.forecast.model import Coefficients, prior_of
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.release.context import ReleaseContext, around_forecasts
-from udp_stream.release.draw import RecordedSlot
-from udp_stream.release.forecaster import Forecaster
-from udp_stream.release.history import LedgerHistory
+from udp_stream.release.charge import ReleaseContext, around_forecasts
+from udp_stream.release.forecaster import Forecaster, LedgerHistory, Smoothed
 from udp_stream.release.record import decode
-from udp_stream.release.road import release_slot
-from udp_stream.release.smoothed import Smoothed
+from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import FleetColumns
 from udp_stream.units import QUANTA_PER_KMH

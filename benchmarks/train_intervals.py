@@ -32,7 +32,8 @@ from benchmarks.accuracy import (
     within,
 )
 from benchmarks.forecast_days import Day, Run, changed
-from udp_stream.release import intervals, smoothed
+from udp_stream.release import forecaster as intervals
+from udp_stream.release import forecaster as smoothed
 from udp_stream.units import QUANTA_PER_KMH
 
 OPEN_ROADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)

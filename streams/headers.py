@@ -11,7 +11,8 @@ from functools import cache
 
 from udp_stream.errors import ConfigError
 from udp_stream.pings.decode import Refusal
-from udp_stream.release import query_record, smoothed
+from udp_stream.release import forecaster as smoothed
+from udp_stream.release import query_record
 from udp_stream.release.query_record import QueryResult
 from udp_stream.release.record import SCHEMA, Release
 

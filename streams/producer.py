@@ -25,10 +25,10 @@ from streams.headers import Headers, query_headers, release_headers, smoothed_he
 from streams.topics import Topics
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.release.delivery import PublishedRelease
+from udp_stream.release.facts import PublishedRelease
+from udp_stream.release.forecaster import Smoothed, encode_smoothed
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.query_road import Answered
-from udp_stream.release.smoothed import Smoothed, encode_smoothed
 
 REQUEST_BYTES_MAX = 2**20
 """A record with its headers, as brokers usually allow."""

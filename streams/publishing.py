@@ -54,7 +54,7 @@ from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.times import parse_timestamps
-from udp_stream.planning.position_periods import PositionPeriods
+from udp_stream.planning.periods import PositionPeriods
 from udp_stream.release.query_record import moment_of
 from udp_stream.release.record import decode, kind_of
 from udp_stream.shuffle.barrier import NOT_YET

@@ -9,7 +9,7 @@ from streams.connections import client_options, unreachable
 from streams.topics import BOOTSTRAP_MS, partitions_of, topics_of
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import needs
-from udp_stream.release.delivery import PublishedRelease, ReleaseReader
+from udp_stream.release.facts import PublishedRelease, ReleaseReader
 
 POLL_MS = 500
 

@@ -16,9 +16,8 @@ from streams.publishing import Publisher
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.ball import PlateNorms
-from udp_stream.release.balls import factors_once, slot_norms
-from udp_stream.release.context import ReleaseContext
-from udp_stream.release.whole_city import record_city, slot_sums
+from udp_stream.release.charge import ReleaseContext, record_city, slot_sums
+from udp_stream.release.road import factors_once, slot_norms
 from udp_stream.shuffle.protocol import AskCity, Measure, Remember, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import PositionsEnd, decode_message
 

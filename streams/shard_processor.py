@@ -32,12 +32,10 @@ from streams.shard_assignment import ShardAssignment, fenced_for
 from streams.topics import Topics
 from udp_stream.errors import Fenced
 from udp_stream.ledger.port import Ledger, Mark
-from udp_stream.planning.slot_plan import SlotPlan
-from udp_stream.release.charge import plan_slot
-from udp_stream.release.context import ReleaseContext, with_forecaster
-from udp_stream.release.delivery import PublishedRelease
-from udp_stream.release.draw import record_slot
-from udp_stream.release.facts import Observer, SlotCounted, report_recorded, report_to, slot_published
+from udp_stream.planning.slot import SlotPlan
+from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
+from udp_stream.release.facts import Observer, PublishedRelease, SlotCounted, report_recorded, report_to, slot_published
+from udp_stream.release.road import record_slot
 from udp_stream.release.standing import QuerySet, report_answers, report_published
 from udp_stream.shuffle import protocol as steps
 from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol

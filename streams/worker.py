@@ -43,7 +43,7 @@ from udp_stream.adapters.text import counted
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
-from udp_stream.release.context import ReleaseContext
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import BatchRead, Fact, Observer, QueriesPublished, SlotPublished
 from udp_stream.release.standing import QuerySet, query_set
 from udp_stream.units import parse_duration

@@ -1,4 +1,4 @@
-"""A question to the whole city, as `release/whole_city.py` takes one: the plates' mean speed, at a price."""
+"""A question to the whole city, as `release/charge.py` takes one: the plates' mean speed, at a price."""
 
 import dataclasses
 
@@ -7,9 +7,9 @@ import numpy as np
 
 from udp_stream.mechanisms.noise import Cost, charges_of, lattice_of, noise_of
 from udp_stream.mechanisms.statistic import Query
-from udp_stream.planning.slot_plan import CityPlan
+from udp_stream.planning.slot import CityPlan
+from udp_stream.release.charge import CityAsked
 from udp_stream.release.estimate import noisy_integers
-from udp_stream.release.whole_city import CityAsked
 
 WHOLE = 2**20
 """All samples of a plate together weigh as much, less what rounding takes."""

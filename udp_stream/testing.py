@@ -21,18 +21,15 @@ from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, plan_a
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import concentrated
 from udp_stream.mechanisms.range import Range
-from udp_stream.planning.calendar import BudgetCalendar
-from udp_stream.planning.hat_plan import HatPlan, plan_hat
-from udp_stream.planning.policy import Policy
-from udp_stream.planning.position_periods import PositionPeriods
-from udp_stream.planning.terms import terms_of
+from udp_stream.planning.periods import PositionPeriods
+from udp_stream.planning.plan import HatPlan, plan_hat, terms_of
+from udp_stream.planning.policy import BudgetCalendar, Policy
 from udp_stream.queries.standing import StandingQuery
-from udp_stream.release.context import ReleaseContext
-from udp_stream.release.draw import RecordedSlot
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.query_record import QueryResult, decode_result
 from udp_stream.release.query_results import ResultContext
 from udp_stream.release.query_road import QueryContext, answer_moment
-from udp_stream.release.road import release_slot
+from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.latest import Moment
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, tabulate

@@ -33,10 +33,9 @@ from udp_stream.adapters.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.adapters.settings import load
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.ledger.port import Entry, Ledger
-from udp_stream.release.context import ReleaseContext, with_forecaster
-from udp_stream.release.history import LedgerHistory
+from udp_stream.release.charge import ReleaseContext, with_forecaster
+from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
 from udp_stream.release.record import decode
-from udp_stream.release.smoothed import encode_smoothed
 from udp_stream.trial.process import folder_or_temporary, free_ports
 from udp_stream.trial.services import RunningKafka, start_kafka
 

@@ -14,7 +14,7 @@ import pytest
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Entry, Ledger, LedgerFactory
-from udp_stream.planning.one_budget import OneBudget
+from udp_stream.planning.periods import OneBudget
 from udp_stream.queries.elimination import ABOVE, IN, Round
 from udp_stream.release.charge import require_one_promise
 from udp_stream.release.query_record import decode_result, decode_round, encode_round, query_id, round_id

@@ -33,9 +33,8 @@ from udp_stream.mechanisms.forecast_clip import NAME, Around, around_for_admitte
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
 from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.statistic_terms import StatisticTerms
-from udp_stream.planning.hat_plan import HatPlan
-from udp_stream.planning.terms import Terms
+from udp_stream.mechanisms.statistic import StatisticTerms
+from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from udp_stream.adapters.settings import load
-from udp_stream.planning.hat_plan import plan_hat
-from udp_stream.planning.terms import terms_of
+from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release import estimate
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits

@@ -25,9 +25,10 @@ from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.mechanisms import statistics
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.noise import Lattice, lattice_of
-from udp_stream.planning import hat_plan
-from udp_stream.planning.hat_plan import HatPlans
-from udp_stream.release import context, estimate
+from udp_stream.planning import plan as hat_plan
+from udp_stream.planning.plan import HatPlans
+from udp_stream.release import charge as context
+from udp_stream.release import estimate
 from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet, Imperfections

@@ -30,10 +30,9 @@ from udp_stream.mechanisms.forecast_clip import (
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
 from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.statistic_terms import AroundForecast, StatisticTerms
+from udp_stream.mechanisms.statistic import AroundForecast, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.planning.hat_plan import HatPlan
-from udp_stream.planning.terms import Terms
+from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

@@ -19,8 +19,7 @@ from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Op
 from udp_stream.mechanisms.noise import charges_of, lattice_of, pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_for_admitted, variance_query
-from udp_stream.planning.hat_plan import plan_admitted, plan_hat
-from udp_stream.planning.terms import terms_of
+from udp_stream.planning.plan import plan_admitted, plan_hat, terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

@@ -29,10 +29,9 @@ from udp_stream.mechanisms.variance import (
     variance_query,
     variance_value,
 )
-from udp_stream.planning.hat_plan import HatPlan
-from udp_stream.planning.terms import Terms
+from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
-from udp_stream.release.statistic_records import mean_record
+from udp_stream.release.record import mean_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

@@ -22,8 +22,9 @@ from tests.unit.test_processors import START, TOPICS, Broker, Worker
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.release import balls, estimate
-from udp_stream.release.context import ReleaseContext, with_forecaster
+from udp_stream.release import estimate
+from udp_stream.release import road as balls
+from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.record import kind_of
 from udp_stream.release.road import release_slot
 from udp_stream.shuffle import protocol, source

@@ -34,12 +34,9 @@ from udp_stream.adapters.settings import Settings, load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.release.balls import factors_once, slot_norms
-from udp_stream.release.charge import plan_slot
-from udp_stream.release.context import ReleaseContext
-from udp_stream.release.draw import record_slot
+from udp_stream.release.charge import ReleaseContext, plan_slot, record_city, slot_sums
 from udp_stream.release.record import decode, kind_of, slot_of
-from udp_stream.release.whole_city import record_city, slot_sums
+from udp_stream.release.road import factors_once, record_slot, slot_norms
 from udp_stream.shuffle.protocol import (
     AskCity,
     Count,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tests.protocol.explore import Planted, World, freeze
 from tests.protocol.parts import Part, Parts
 from udp_stream.release.charge import plan_slot
-from udp_stream.release.draw import record_slot
+from udp_stream.release.road import record_slot
 from udp_stream.shuffle.protocol import Learn, PlanSlot, Release, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import merge_counts
 

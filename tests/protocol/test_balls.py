@@ -10,8 +10,8 @@ from tests.protocol.explore import FLAGS, Violation, explore, walk
 from tests.protocol.test_follows import Following
 from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.ball import WHOLE, PlateNorms
-from udp_stream.planning.around import terms_around
-from udp_stream.release.context import ReleaseContext
+from udp_stream.planning.slot import terms_around
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.shuffle import protocol as planner_module

@@ -11,7 +11,7 @@ from tests.protocol.explore import FLAGS, Violation, explore, walk
 from tests.protocol.test_follows import Following
 from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.ball import PlateNorms
-from udp_stream.release.context import ReleaseContext, around_forecasts
+from udp_stream.release.charge import ReleaseContext, around_forecasts
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.shuffle.protocol import AskCity, Planner, Release

@@ -19,7 +19,7 @@ import pytest
 from tests.forms import long_but
 from tests.runtime.harness import embedded, fleet_log, frames_of, ledger_at, smoothed_writer
 from udp_stream.release import record as release
-from udp_stream.release.delivery import releases_of
+from udp_stream.release.facts import releases_of
 
 CLOCKS = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
 """Each with the signal that it sends. Where no handler is, that ends a process at once, as SIGKILL does."""

@@ -21,7 +21,7 @@ from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.cli.first_look import FeedWatch
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.release.run_log import RunLog
+from udp_stream.release.facts import RunLog
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 

@@ -18,8 +18,8 @@ from udp_stream.cli.report import print_summary
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release import record as release
+from udp_stream.release.forecaster import smoothed_schema
 from udp_stream.release.query_record import result_schema
-from udp_stream.release.smoothed import smoothed_schema
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import cell_name, cells_of
 

@@ -13,8 +13,7 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range
-from udp_stream.planning.hat_plan import HatPlan
-from udp_stream.planning.terms import terms_of
+from udp_stream.planning.plan import HatPlan, terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 

@@ -15,12 +15,10 @@ from udp_stream.ledger.port import Admission
 from udp_stream.mechanisms.ball import WHOLE, PlateNorms, merged_norms
 from udp_stream.mechanisms.ball_width import BALL_WIDTHS, HATS, ball_widths, shared_at
 from udp_stream.mechanisms.noise import concentrated
-from udp_stream.release.balls import HASH_BYTES, factors_once, slot_factors, slot_norms
-from udp_stream.release.charge import plan_slot
-from udp_stream.release.context import ReleaseContext, unkeyed, with_forecaster
-from udp_stream.release.draw import record_slot
-from udp_stream.release.outcome import NO_ROWS
+from udp_stream.release.charge import ReleaseContext, plan_slot, unkeyed, with_forecaster
+from udp_stream.release.hats import NO_ROWS
 from udp_stream.release.record import CLIPS, kind_of
+from udp_stream.release.road import HASH_BYTES, factors_once, record_slot, slot_factors, slot_norms
 from udp_stream.shuffle.wire import (
     Arriving,
     NormChunk,

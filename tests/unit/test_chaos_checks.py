@@ -23,9 +23,9 @@ from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runti
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.release import balls
+from udp_stream.release import road as balls
+from udp_stream.release.forecaster import encode_smoothed
 from udp_stream.release.record import CLIPS, decode, encode, kind_of
-from udp_stream.release.smoothed import encode_smoothed
 
 IN_RHO = (*CONFIG, "budget.accounting=approximate", "release.mean=forecast-clip")
 

@@ -20,8 +20,8 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.speed_spread import plate_variance
-from udp_stream.mechanisms.statistic_terms import AroundForecast
-from udp_stream.release.statistic_records import around_record
+from udp_stream.mechanisms.statistic import AroundForecast
+from udp_stream.release.record import around_record
 
 KMH = 4096
 SPEEDS = Range(0, 120 * KMH)

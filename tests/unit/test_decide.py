@@ -6,9 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.release.charge import plan_slot
-from udp_stream.release.decide import decide
-from udp_stream.release.outcome import hats_of
+from udp_stream.release.charge import decide, plan_slot
+from udp_stream.release.hats import hats_of
 from udp_stream.testing import a_context, two_hats
 
 

@@ -32,10 +32,8 @@ from udp_stream.mechanisms.means import MECHANISMS, levy_cap
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance
-from udp_stream.planning.hat_plan import HatPlan
-from udp_stream.planning.suppression import Suppression
-from udp_stream.planning.terms import terms_of
-from udp_stream.planning.worst_case import Occupancy
+from udp_stream.planning.plan import HatPlan, terms_of
+from udp_stream.planning.suppression import Occupancy, Suppression
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

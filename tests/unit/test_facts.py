@@ -25,9 +25,9 @@ from udp_stream.release.facts import (
     SlotCounted,
     SlotPublished,
     SlotRecorded,
+    Summary,
 )
 from udp_stream.release.record import decode
-from udp_stream.release.summary import Summary
 from udp_stream.testing import SeededEntropy
 
 START = 1_704_067_200_000

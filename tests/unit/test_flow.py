@@ -19,10 +19,10 @@ from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import lattice_of
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import variance_query
-from udp_stream.planning.slot_plan import SlotPlan
-from udp_stream.release import draw, road
-from udp_stream.release.charge import plan_slot
-from udp_stream.release.context import ReleaseContext, from_counts
+from udp_stream.planning.slot import SlotPlan
+from udp_stream.release import road
+from udp_stream.release import road as draw
+from udp_stream.release.charge import ReleaseContext, from_counts, plan_slot
 from udp_stream.release.record import decode
 from udp_stream.testing import Died, DyingLedger, RivalledLedger, SeededEntropy
 from udp_stream.units import NANO
@@ -342,8 +342,8 @@ def test_the_planner_is_given_no_speed():
     """Law 3, by types: nothing that reaches `slot_terms` or `plan_hat` can hold one."""
     import inspect
 
-    from udp_stream.planning import hat_plan as plan
-    from udp_stream.planning import slot_terms as planner
+    from udp_stream.planning import plan
+    from udp_stream.planning import slot as planner
 
     of_statistics = [method for one in STATISTICS.values() for method in (one.plan, one.at, one.for_admitted)]
     of_slots = (plan.slot_terms, plan.HatPlans.of, plan.HatPlans.of_statistic, planner.terms_from_counts)

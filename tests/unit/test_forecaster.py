@@ -14,14 +14,12 @@ from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.adapters.settings import load
 from udp_stream.forecast.model import Memory
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.planning.allowances import EPSILON_NANO_MAX
-from udp_stream.planning.around import terms_around
-from udp_stream.planning.hat_plan import HatPlans
-from udp_stream.release.context import ReleaseContext, around_forecasts
-from udp_stream.release.forecaster import Forecaster
-from udp_stream.release.history import LedgerHistory
+from udp_stream.planning.plan import HatPlans
+from udp_stream.planning.policy import EPSILON_NANO_MAX
+from udp_stream.planning.slot import terms_around
+from udp_stream.release.charge import ReleaseContext, around_forecasts
+from udp_stream.release.forecaster import Forecaster, LedgerHistory, encode_smoothed, smooth_slot
 from udp_stream.release.road import release_slot
-from udp_stream.release.smoothed import encode_smoothed, smooth_slot
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import SlotPings, tabulate
 

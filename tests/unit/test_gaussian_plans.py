@@ -15,10 +15,9 @@ from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.trees import best_tree, covering_uses, prefixes
 from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted
-from udp_stream.planning.hat_plan import HatPlan
-from udp_stream.planning.terms import Terms
+from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
-from udp_stream.release.statistic_records import around_record, cdf_record, mean_record, variance_record
+from udp_stream.release.record import around_record, cdf_record, mean_record, variance_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

@@ -5,8 +5,8 @@ import pytest
 
 from benchmarks.forecast_days import changed, day_of_fleet, run
 from tests.forms import long_but
-from udp_stream.release import intervals
-from udp_stream.release.intervals import NEIGHBOURS_DWELL, ends, of_few_pings, plates_differ
+from udp_stream.release import forecaster as intervals
+from udp_stream.release.forecaster import NEIGHBOURS_DWELL, ends, of_few_pings, plates_differ
 from udp_stream.trial.fleet import Fleet
 
 MAX_KMH = 65.0

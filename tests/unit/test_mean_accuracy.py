@@ -14,7 +14,7 @@ from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.noise.base import interval95, laplace_low_end
 from udp_stream.mechanisms.noise.samplers import DiscreteLaplace
 from udp_stream.mechanisms.range import Range
-from udp_stream.release.statistic_records import mean_record
+from udp_stream.release.record import mean_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

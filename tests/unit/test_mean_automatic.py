@@ -16,8 +16,7 @@ from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.statistic import PublicSettings
 from udp_stream.mechanisms.statistics import MeanStatistic
-from udp_stream.planning.hat_plan import plan_hat
-from udp_stream.planning.terms import terms_of
+from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.units import NANO
 
 U = 65 * 4096

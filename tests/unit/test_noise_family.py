@@ -17,10 +17,9 @@ from udp_stream.mechanisms.noise import FAMILIES, Cost, charges_of, cost_within,
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.trees import prefixes
 from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted
-from udp_stream.planning.hat_plan import HatPlan
-from udp_stream.planning.terms import Terms
+from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
-from udp_stream.release.statistic_records import mean_record, variance_record
+from udp_stream.release.record import mean_record, variance_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

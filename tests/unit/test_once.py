@@ -14,9 +14,8 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.planning.terms import Terms
-from udp_stream.release.charge import terms_from
-from udp_stream.release.once import charge_once, draw_once
+from udp_stream.planning.plan import Terms
+from udp_stream.release.charge import charge_once, draw_once, terms_from
 from udp_stream.release.record import decode, kind_of
 
 PLATES = [b"hash0000", b"hash0001", b"hash0002"]

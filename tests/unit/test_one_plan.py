@@ -17,12 +17,12 @@ from udp_stream.mechanisms import statistics
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import FAMILIES, Cost, pure
-from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
-from udp_stream.planning import hat_plan, slot_terms
-from udp_stream.planning.hat_plan import plan_hat
-from udp_stream.planning.terms import Terms, terms_of
+from udp_stream.mechanisms.statistic import Choice, StatisticTerms
+from udp_stream.planning import plan as hat_plan
+from udp_stream.planning import slot as slot_terms
+from udp_stream.planning.plan import Terms, plan_hat, terms_of
 from udp_stream.release.charge import plan_slot
-from udp_stream.release.draw import record_slot
+from udp_stream.release.road import record_slot
 from udp_stream.shuffle.wire import cut_plan, decode_message, encode_message, merge_plan
 from udp_stream.testing import Died
 from udp_stream.units import NANO

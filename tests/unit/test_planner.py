@@ -16,15 +16,14 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Balance
-from udp_stream.planning.hat_plan import SlotInPeriod, plan_hat
-from udp_stream.planning.slot_plan import SlotPlan, row_digests
-from udp_stream.planning.slot_terms import counts_of_rows, kept_rows, terms_from_counts
+from udp_stream.planning.plan import Terms, plan_hat
+from udp_stream.planning.policy import SlotInPeriod
+from udp_stream.planning.slot import SlotPlan, counts_of_rows, kept_rows, row_digests, terms_from_counts
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
-from udp_stream.planning.terms import Terms
 from udp_stream.release.charge import plan_slot
-from udp_stream.release.draw import record_slot
-from udp_stream.release.outcome import hats_of, ids_of
+from udp_stream.release.hats import hats_of, ids_of
 from udp_stream.release.record import decode
+from udp_stream.release.road import record_slot
 from udp_stream.testing import Died, RivalledLedger
 from udp_stream.windows.tables import SlotCounts, SlotPings, tabulate
 

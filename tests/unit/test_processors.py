@@ -23,7 +23,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, Privac
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.release.context import ReleaseContext
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import SlotCounted, SlotPublished
 from udp_stream.release.record import decode
 from udp_stream.release.standing import query_set

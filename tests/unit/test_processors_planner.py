@@ -20,11 +20,11 @@ from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Mark
-from udp_stream.release.context import ReleaseContext, with_forecaster
+from udp_stream.release.charge import ReleaseContext, with_forecaster
+from udp_stream.release.forecaster import encode_smoothed
 from udp_stream.release.record import CITY as OF_CITY
 from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import release_slot
-from udp_stream.release.smoothed import encode_smoothed
 from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.protocol import ShardCheckpoint

@@ -19,7 +19,7 @@ from udp_stream.adapters.settings import load, query_sections
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.release.context import ReleaseContext
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.record import kind_of
 from udp_stream.release.standing import query_set

@@ -15,11 +15,9 @@ from udp_stream.ledger.budgets import budget_balances
 from udp_stream.ledger.checks.rolling import worst_window
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.rolling import span_of
-from udp_stream.planning.allowances import PeriodSoFar, shares_of
-from udp_stream.planning.calendar import SPANS_PER_WINDOW, span_seconds
 from udp_stream.planning.periods import most_in, overlapping
-from udp_stream.release.charge import plan_slot
-from udp_stream.release.context import from_counts, with_forecaster
+from udp_stream.planning.policy import SPANS_PER_WINDOW, PeriodSoFar, shares_of, span_seconds
+from udp_stream.release.charge import from_counts, plan_slot, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.testing import Died
 from udp_stream.units import NANO

@@ -7,8 +7,7 @@ import pytest
 from streams.worker import ClosingLine
 from udp_stream.adapters.logs import end_log
 from udp_stream.pings.decode import Reason
-from udp_stream.release.facts import BatchRead, SlotCounted, SlotPublished, SlotRecorded
-from udp_stream.release.run_log import RunLog
+from udp_stream.release.facts import BatchRead, RunLog, SlotCounted, SlotPublished, SlotRecorded
 from udp_stream.windows.tables import SlotGrid
 
 MIDNIGHT_S = 1_704_652_200  # 2024-01-08 in Surat

@@ -19,9 +19,8 @@ from udp_stream.mechanisms.noise.samplers import DRAWABLE_NANO_MIN, DiscreteLapl
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.trees import best_tree, level_budgets
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_query
-from udp_stream.planning.allowances import EPSILON_NANO_MAX, FIXED_NANO_MIN
-from udp_stream.planning.hat_plan import plan_admitted, plan_hat
-from udp_stream.planning.terms import terms_of
+from udp_stream.planning.plan import plan_admitted, plan_hat, terms_of
+from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.release import record as release
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.units import NANO, QUANTA_PER_KMH

@@ -13,7 +13,7 @@ from udp_stream.cli.report import protected
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.release.summary import Summary
+from udp_stream.release.facts import Summary
 
 CELL, NINE_UTC, HOUR, DAY = "87608c4d2ffffff", 1_704_704_400, 3600, 86_400
 MONDAY, TUESDAY = "1d from 2024-01-08T00:00:00+00:00", "1d from 2024-01-09T00:00:00+00:00"

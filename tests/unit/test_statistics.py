@@ -16,17 +16,14 @@ from udp_stream.mechanisms.cdf import CDF_MECHANISMS, TreeCdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import Cost, Lattice, charges_of, cost_within, lattice_of, noise_of
 from udp_stream.mechanisms.noise.samplers import DiscreteLaplace
-from udp_stream.mechanisms.statistic import Query
-from udp_stream.mechanisms.statistic_terms import Choice, StatisticTerms
+from udp_stream.mechanisms.statistic import Choice, Query, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.trees import Tree, node_scales, prefixes
-from udp_stream.planning.hat_plan import plan_admitted, plan_hat
-from udp_stream.planning.terms import Terms
+from udp_stream.planning.plan import Terms, plan_admitted, plan_hat
 from udp_stream.release.charge import plan_slot
-from udp_stream.release.draw import record_slot
 from udp_stream.release.estimate import estimate_hats
-from udp_stream.release.record import decode
-from udp_stream.release.statistic_records import statistics
+from udp_stream.release.record import decode, statistics
+from udp_stream.release.road import record_slot
 from udp_stream.shuffle.wire import cut_plan, merge_plan
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

@@ -11,8 +11,7 @@ import pytest
 
 from tests.forms import long_but
 from udp_stream.planning import suppression
-from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
-from udp_stream.planning.worst_case import HatErrors
+from udp_stream.planning.suppression import HatErrors, Occupancy, chop_user, suppress_to
 from udp_stream.units import NANO
 
 EPSILONS = (50_000_000, 300_000_000, NANO, 2_500_000_000, 10 * NANO)

@@ -19,7 +19,7 @@ from udp_stream.mechanisms.variance import (
     variance_query,
     variance_value,
 )
-from udp_stream.planning.worst_case import epsilon_limits
+from udp_stream.planning.suppression import epsilon_limits
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

@@ -14,11 +14,9 @@ from udp_stream.adapters.settings import load
 from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.release.charge import plan_slot
-from udp_stream.release.context import with_forecaster
-from udp_stream.release.history import LedgerHistory
+from udp_stream.release.charge import charge_city, plan_slot, record_city, with_forecaster
+from udp_stream.release.forecaster import LedgerHistory
 from udp_stream.release.record import CITY, kind_of
-from udp_stream.release.whole_city import charge_city, record_city
 from udp_stream.testing import Died, SeededEntropy
 from udp_stream.units import NANO
 

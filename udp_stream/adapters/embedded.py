@@ -21,22 +21,22 @@ from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.pings.decode import PingDecoder, PingFormat, Reason, Refusal, originals
 from udp_stream.pings.json import JSON
-from udp_stream.release.context import ReleaseContext, with_forecaster
-from udp_stream.release.delivery import PublishedRelease, ReleaseSink
-from udp_stream.release.draw import RecordedSlot
+from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.facts import (
     Observer,
+    PublishedRelease,
+    ReleaseSink,
     SlotCounted,
+    Summary,
     batch_read,
     report_recorded,
     report_to,
     slot_published,
     slot_smoothed,
 )
-from udp_stream.release.road import release_slot
-from udp_stream.release.smoothed import Smoothed, encode_smoothed
+from udp_stream.release.forecaster import Smoothed, encode_smoothed
+from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.release.standing import ResultSink, StandingQueries, query_context
-from udp_stream.release.summary import Summary
 from udp_stream.windows.slots import Frame, Windows
 from udp_stream.windows.source import newest_ms_of, refusal_of
 from udp_stream.windows.tables import SlotPings, cells_of, tabulate

@@ -24,12 +24,18 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
-from udp_stream.release.context import ReleaseContext, with_forecaster
-from udp_stream.release.delivery import PublishedRelease
-from udp_stream.release.draw import RecordedSlot
-from udp_stream.release.facts import Observer, SlotCounted, batch_read, report_recorded, report_to, slot_published
-from udp_stream.release.road import release_slot
-from udp_stream.release.smoothed import encode_smoothed
+from udp_stream.release.charge import ReleaseContext, with_forecaster
+from udp_stream.release.facts import (
+    Observer,
+    PublishedRelease,
+    SlotCounted,
+    batch_read,
+    report_recorded,
+    report_to,
+    slot_published,
+)
+from udp_stream.release.forecaster import encode_smoothed
+from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.release.standing import query_set, report_answers, report_published
 from udp_stream.units import parse_duration
 from udp_stream.windows.latest import Moment

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from udp_stream.adapters.logs import say
-from udp_stream.release.facts import Fact
-from udp_stream.release.run_log import RunLog
+from udp_stream.release.facts import Fact, RunLog
 from udp_stream.windows.tables import SlotGrid
 
 

@@ -10,17 +10,19 @@ from udp_stream.ledger.budgets import largest_budgets
 from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rolling import RollingSums, span_of
-from udp_stream.planning.one_budget import noted, of_same_time, time_of
 from udp_stream.planning.periods import (
     IN_RHO,
     Loss,
+    amount_by_distance,
     length_of,
     loss_in,
     measure_of,
+    noted,
     of_positions,
+    of_same_time,
+    time_of,
 )
 from udp_stream.planning.policy import Policy, epsilon_text
-from udp_stream.planning.position_periods import amount_by_distance
 from udp_stream.units import NANO
 
 

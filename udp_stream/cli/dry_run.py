@@ -36,7 +36,7 @@ from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.pings.decode import PingDecoder, Pings, Reason, originals
 from udp_stream.pings.speed_unit import FITS_NONE, unit_evidence
-from udp_stream.release.summary import Summary
+from udp_stream.release.facts import Summary
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slots import AgreementClock
 

@@ -27,7 +27,7 @@ from udp_stream.pings.advice import OF_A_SPEED, OF_THE_CLOCK, Refused, advise
 from udp_stream.pings.decode import PingDecoder, PingFormat, Pings, Refusal, originals
 from udp_stream.pings.found import plate_warning
 from udp_stream.pings.json import FeedForm
-from udp_stream.release.summary import Summary
+from udp_stream.release.facts import Summary
 from udp_stream.windows.source import ReadResult
 
 LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28

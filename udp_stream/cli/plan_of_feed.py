@@ -29,7 +29,7 @@ from udp_stream.cli.report import SOFTWARE, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.pings.decode import PingDecoder, Pings
-from udp_stream.release.context import ReleaseContext
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.rehearsal import Rehearsed, rehearse
 from udp_stream.windows.slots import AgreementClock, Frame, slots_of
 from udp_stream.windows.tables import SlotCounts, cells_of

@@ -11,7 +11,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Hat, Positions
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.planning.worst_case import Occupancy
+from udp_stream.planning.suppression import Occupancy
 from udp_stream.queries.plane import Plane
 from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, SlotValues, cells_of

@@ -16,7 +16,7 @@ from udp_stream.adapters.text import counted
 from udp_stream.cli.guesses import beside_guess
 from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy, epsilon_text
-from udp_stream.release.summary import Summary
+from udp_stream.release.facts import Summary
 from udp_stream.version import __version__
 
 SOFTWARE = f"udp-stream {__version__}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.report import from_before, worth
-from udp_stream.release.summary import Summary
+from udp_stream.release.facts import Summary
 
 
 def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str] = ()) -> None:

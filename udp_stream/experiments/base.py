@@ -15,7 +15,7 @@ from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.range import Range
-from udp_stream.planning.worst_case import Occupancy
+from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
 FRESH_MS = 900_000

@@ -23,8 +23,7 @@ from udp_stream.experiments.base import (
     heavy_hitter_city,
     slug,
 )
-from udp_stream.planning.suppression import Suppression, chop_user, suppress_to
-from udp_stream.planning.worst_case import Occupancy, hat_error
+from udp_stream.planning.suppression import Occupancy, Suppression, chop_user, hat_error, suppress_to
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 SWEEP = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0)

@@ -27,7 +27,7 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.range import Range
-from udp_stream.planning.worst_case import epsilon_limits
+from udp_stream.planning.suppression import epsilon_limits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)

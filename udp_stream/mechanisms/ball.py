@@ -20,7 +20,7 @@ Everything is in integers, so a factor is the same wherever and however often it
 all HATs of the plate in the slot: a plate of which one is missing gets the factor 0, and then moves nothing. And it
 needs the same lengths in all of them, HAT by HAT. HATs of a slot may be drawn at different times, by runs with other
 settings or speeds; each plate's `checks` tell whether its lengths are those that the ledger remembers
-(`release/balls.py`). A plate with others gets the factor 0. No factor depends on another plate's speeds.
+(`release/road.py`). A plate with others gets the factor 0. No factor depends on another plate's speeds.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 
 from udp_stream.mechanisms.grouping import SamplesPerPlate, within_cap
 from udp_stream.mechanisms.noise import FAMILIES, Cost, Measure, Noise, expected_noise_of_counts, noise_of
-from udp_stream.mechanisms.statistic import BinsAsked
-from udp_stream.mechanisms.statistic_terms import Choice
+from udp_stream.mechanisms.statistic import BinsAsked, Choice
 from udp_stream.mechanisms.trees import (
     Bins,
     Tree,

@@ -33,7 +33,7 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.speed_spread import SAMPLED, plate_variance
-from udp_stream.mechanisms.statistic_terms import Choice
+from udp_stream.mechanisms.statistic import Choice
 from udp_stream.units import QUANTA_PER_KMH
 
 Integers = NDArray[np.int64]

@@ -39,8 +39,8 @@ from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, ex
 from udp_stream.mechanisms.noise.families import exponential_choices
 from udp_stream.mechanisms.noise.samplers import randbelow
 from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.statistic_terms import Choice
-from udp_stream.mechanisms.statistic_terms import Grouping as Grouping
+from udp_stream.mechanisms.statistic import Choice
+from udp_stream.mechanisms.statistic import Grouping as Grouping
 
 Integers = NDArray[np.int64]
 

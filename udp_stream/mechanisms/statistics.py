@@ -21,8 +21,7 @@ from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, MeanPlan
 from udp_stream.mechanisms.noise import lattice_of
-from udp_stream.mechanisms.statistic import Integers, PublicSettings, Query, Statistic
-from udp_stream.mechanisms.statistic_terms import StatisticTerms
+from udp_stream.mechanisms.statistic import Integers, PublicSettings, Query, Statistic, StatisticTerms
 from udp_stream.mechanisms.variance import (
     VariancePlan,
     plan_variance,
@@ -117,7 +116,7 @@ class ForecastClipStatistic:
 
     >>> from udp_stream.mechanisms.range import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
-    >>> from udp_stream.mechanisms.statistic_terms import AroundForecast
+    >>> from udp_stream.mechanisms.statistic import AroundForecast
     >>> asked = StatisticTerms("forecast-clip", 10**9, around=AroundForecast.of(18.0, np.array([17.0, 19.0])))
     >>> statistic = ForecastClipStatistic()
     >>> plan = statistic.plan(counts, asked, public)

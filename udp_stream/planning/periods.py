@@ -17,7 +17,7 @@ A name tells the start, with its offset from UTC, and the length on the wall clo
    one length that follow each other on the wall clock, at offsets that differ by at most an hour, count as periods of
    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same.
    Periods of positions (`positions 1d from ...`) hold what standing queries cost, by distance. They and periods of
-   speeds never overlap: their losses are of two kinds, stated side by side. `one_budget.py` adds them where they share
+   speeds never overlap: their losses are of two kinds, stated side by side. `periods.py` adds them where they share
    one.
 3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other period overlaps a span
    if some window touches both. What its windows allow in a stretch of time is a budget for each length in it.
@@ -25,16 +25,21 @@ A name tells the start, with its offset from UTC, and the length on the wall clo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
-from math import ceil, inf
+from math import ceil, inf, isfinite
 
+import msgspec
+import numpy as np
+
+from udp_stream.ledger.components import Measured, component_charge_nano
 from udp_stream.ledger.rolling import span_of
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.units import NANO, parse_duration
+from udp_stream.windows.tables import SlotGrid
 
 CLOCK_CHANGE_S = 3600
 DAY_S = 86_400
@@ -276,3 +281,192 @@ def amount_text(nano: int) -> str:
     """
     text = f"{Decimal(nano) / NANO:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+# One budget for a plate's speeds and positions: what it counts them in, and what charges of both come to in it.
+#
+# `ledger/components.py` has the theory. A speed counts as one where it is swapped, positions where they are `unit_m`
+# metres apart. So an epsilon per kilometre counts times the unit in kilometres, and a rho per square kilometre times
+# its square.
+
+NOTE = "one budget: "
+"""Before the name of a period, in the note by which a ledger remembers that both kinds had one budget in it."""
+
+
+class OneBudget(msgspec.Struct, frozen=True):
+    """The whole of a budget, the part of it that positions have, nano-units of one measure; and its unit in metres.
+
+    >>> one = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
+    >>> one.nano_of("positions lifetime", 4 * 10**9), one.part_nano("lifetime"), str(one.whole)
+    (2000000000, 8000000000, 'epsilon 10')
+    """
+
+    measure: Measure
+    whole_nano: int
+    positions_nano: int
+    unit_m: Decimal
+
+    @property
+    def whole(self) -> Loss:
+        """What a plate can lose of both kinds together."""
+        return Loss(self.whole_nano) if self.measure == "pure" else Loss(rho_nano=self.whole_nano)
+
+    @property
+    def said(self) -> str:
+        """In which unit both kinds are counted.
+
+        >>> OneBudget("pure", 10, 2, Decimal("500.0")).said
+        '500 m count as much as a speed does'
+        """
+        return f"{self.unit_m.normalize():f} m count as much as a speed does"
+
+    def part_nano(self, name: str) -> int:
+        """What the kind of this period has of the whole."""
+        return self.positions_nano if of_positions(name) else self.whole_nano - self.positions_nano
+
+    def nano_of(self, name: str, nano: int) -> int:
+        """What an amount of this period's balances counts, rounded up.
+
+        >>> OneBudget("zcdp", 2 * 10**9, 10**9, Decimal(500)).nano_of("positions lifetime in rho", 4 * 10**9)
+        1000000000
+        """
+        if not of_positions(name):
+            return nano
+        counted: Measured = "epsilon" if measure_of(name) == "pure" else "rho"
+        return component_charge_nano(nano, counted, self.unit_m / 1000, counted)
+
+    def most_in(self, budgets: Mapping[str, int], period: str) -> Loss:
+        """The most that a plate can lose of both kinds by its pings in a period: under these budgets of periods that
+        share time with it, and the parts that both kinds have.
+
+        >>> one = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
+        >>> str(one.most_in({"lifetime": 8 * 10**9}, "lifetime"))
+        'epsilon 10'
+        >>> str(one.most_in({"positions lifetime": 4000 * 10**9}, "lifetime"))
+        'epsilon 2008'
+        """
+        amounts = {name: self.nano_of(name, nano) for name, nano in budgets.items()}
+        time = name_in(self.measure, time_of(period).removesuffix(IN_RHO))
+        for name in (time, f"{POSITIONS}{time}"):
+            amounts[name] = max(self.part_nano(name), amounts.get(name, 0))
+        return most_in(amounts, period, amounts)
+
+
+def of_same_time(period: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The known periods of either kind that share time with this one, itself among them, sorted.
+
+    >>> of_same_time("lifetime", ["lifetime", "positions 1d from 2024-01-08T00:00:00+05:30"])
+    ('lifetime', 'positions 1d from 2024-01-08T00:00:00+05:30')
+    >>> monday = "1d from 2024-01-08T00:00:00+05:30"
+    >>> of_same_time(f"positions {monday}", [monday, "1d from 2024-01-09T00:00:00+05:30"])
+    ('1d from 2024-01-08T00:00:00+05:30',)
+    """
+    names = set(known)
+    ours, times = time_of(period), {name: time_of(name) for name in names}
+    shared = {ours, *overlapping(ours, times.values())}
+    return tuple(sorted(name for name in names if times[name] in shared))
+
+
+def time_of(period: str) -> str:
+    """The name of a period without the kind of data that is counted in it.
+
+    >>> time_of("positions lifetime in rho"), time_of("lifetime in rho")
+    ('lifetime in rho', 'lifetime in rho')
+    """
+    return period.removeprefix(POSITIONS)
+
+
+def noted(meta: Mapping[str, str]) -> dict[str, OneBudget]:
+    """The one budget of each period for which a ledger remembers one, by the name of its time.
+
+    >>> one = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
+    >>> noted({f"{NOTE}lifetime": note_of(one), "ledger_id": "5eed"}) == {"lifetime": one}
+    True
+    """
+    return {
+        name.removeprefix(NOTE): msgspec.json.decode(text, type=OneBudget)
+        for name, text in sorted(meta.items())
+        if name.startswith(NOTE)
+    }
+
+
+def note_of(one: OneBudget) -> str:
+    """The text of the note.
+
+    >>> note_of(OneBudget("pure", 10, 2, Decimal(500)))
+    '{"measure":"pure","whole_nano":10,"positions_nano":2,"unit_m":"500"}'
+    """
+    return msgspec.json.encode(one).decode()
+
+
+# The budget periods of standing queries: what a plate may lose of its positions, apart from what it may of its speeds.
+#
+# A moment belongs to the period that the stretch of time before it lies in: midnight's answer is of the day that ends.
+
+
+@dataclass(frozen=True)
+class PositionPeriods:
+    """Periods of one length in a zone, or one for a lifetime; and each plate's budget for one, in nano-units.
+
+    Where it is a part of one budget, `whole` says that in words.
+    `within` are sums of both kinds known to be within it.
+
+    >>> from datetime import UTC
+    >>> periods = PositionPeriods("zcdp", 100 * 10**9, "1d", SlotGrid(86_400, UTC))
+    >>> [periods.name_at(moment) for moment in (86_400_000, 86_400_001)]
+    ['positions 1d from 1970-01-01T00:00:00+00:00 in rho', 'positions 1d from 1970-01-02T00:00:00+00:00 in rho']
+    >>> periods.promise
+    'rho 100 per square km, per 1d'
+    """
+
+    measure: Measure
+    budget_nano: int
+    length: str
+    grid: SlotGrid | None
+    one_budget: OneBudget | None = None
+    whole: str = ""
+    within: set[tuple[str, ...]] = field(default_factory=set, compare=False)
+
+    @property
+    def promise(self) -> str:
+        """What a plate's positions are promised, in words; and what with its speeds, if both have one budget."""
+        amount = amount_by_distance(self.measure, self.budget_nano)
+        own = f"{amount}, per {self.length}"
+        return own if self.one_budget is None else f"{own}; with its speeds {self.whole}, where {self.one_budget.said}"
+
+    @property
+    def kind(self) -> str:
+        """What this budget is to that of speeds, in words."""
+        return "a share of its one budget" if self.one_budget else "a budget of its own, apart from that of speeds"
+
+    def name_at(self, moment_ms: int) -> str:
+        """The name of the period of a moment, Unix ms."""
+        if self.grid is None:
+            return name_in(self.measure, f"{POSITIONS}lifetime")
+        return name_in(self.measure, f"{POSITIONS}{self.length} from {self.grid.iso(self.start_of(moment_ms))}")
+
+    def start_of(self, moment_ms: int) -> int:
+        """The start of the period of a moment, Unix ms; 0 of a lifetime.
+
+        >>> PositionPeriods("zcdp", 10**9, "lifetime", None).start_of(86_400_000)
+        0
+        """
+        return 0 if self.grid is None else int(self.grid.place(np.array([moment_ms - 1]))[0][0])
+
+    def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
+        """The known periods of positions that overlap this one of ours, and are not ours themselves."""
+        return tuple(name for name in overlapping(period, known) if not self._is_ours(name))
+
+    def _is_ours(self, name: str) -> bool:
+        start = period_of(name).start
+        # One ms later: the moment at a period's very start belongs to the period before.
+        return isfinite(start) and self.name_at(round(start * 1000) + 1) == name
+
+
+def amount_by_distance(measure: Measure, nano: int) -> str:
+    """An amount of a plate's positions, with the distance that it is for.
+
+    >>> amount_by_distance("pure", 10**10), amount_by_distance("zcdp", 5 * 10**8)
+    ('epsilon 10 per km', 'rho 0.5 per square km')
+    """
+    return f"epsilon {amount_text(nano)} per km" if measure == "pure" else f"rho {amount_text(nano)} per square km"

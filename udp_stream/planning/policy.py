@@ -1,20 +1,146 @@
-"""The settings that change privacy, or what is computed: one frozen value, with a hash that every release carries."""
+"""What a plate may spend on a HAT, from budgets and counts.
+
+`auto` spreads what is left of a plate's budget over the HATs that it is likely still to visit in the period, so that
+the evening is served like the morning. Only counts and balances are read; the ledger holds every plate to its budget.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
-from typing import Literal
+from math import ceil, isfinite
+from typing import Literal, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.ledger.conversion import epsilon_of
-from udp_stream.ledger.rolling import ROLLING
+from udp_stream.ledger.rolling import ROLLING, span_name
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings
-from udp_stream.planning.allowances import Schedule
-from udp_stream.planning.periods import amount_text
+from udp_stream.planning.periods import DAY_S, OneBudget, amount_text, name_in, overlapping, period_of
+from udp_stream.units import NANO, duration_name
+from udp_stream.windows.tables import SlotGrid
+
+Integers = NDArray[np.int64]
+Schedule = Literal["spread", "uniform"]
+
+EPSILON_NANO_MIN = 1_000_000
+"""Below 0.001 a statistic says nothing at any HAT size seen so far; then the HAT is withheld and no plate pays."""
+
+RHO_NANO_MIN = 500
+"""The same in rho: half of the square of 0.001. Parts of it still have noise at any counts and U."""
+
+FIXED_NANO_MIN = 1000
+"""A configured epsilon's smallest parts (0.29 of it for a level of a CDF's tree, half for what projects) still exceed
+`noise.laplace.DRAWABLE_NANO_MIN`, and an eighth, a private quantile's, is above 0: noise can be drawn at any counts
+and U."""
+
+EPSILON_NANO_MAX = 1000 * NANO
+"""Of one statistic of a HAT: with 2**28 samples, the most that a slot may hold, a variance on its noise's lattice is at
+most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise (`noise.lattice_of`, `variance`)."""
+
+
+def least_nano(measure: Measure) -> int:
+    """The least that an automatic epsilon may cost.
+
+    >>> least_nano("pure"), least_nano("zcdp")
+    (1000000, 500)
+    """
+    return EPSILON_NANO_MIN if measure == "pure" else RHO_NANO_MIN
+
+
+def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left: int) -> NDArray[np.float64]:
+    """HATs that each plate is likely to visit from this slot on, in the period.
+
+    `now` counts the plate's HATs in this slot, `before` those it was charged for earlier in the period; `slots_gone`
+    and `slots_left` count whole slots before and after this one. A plate goes on at its pace: that of this slot, or
+    its mean pace over the period so far if that was faster.
+
+    >>> expected_visits(np.array([4, 1]), np.array([0, 30]), slots_gone=10, slots_left=5).tolist()
+    [24.0, 16.0]
+    """
+    pace = np.maximum(now, before / max(1, slots_gone))
+    visits: NDArray[np.float64] = now + pace * slots_left
+    return visits
+
+
+def fair_shares(budget_nano: int, spent: Integers, visits: NDArray[np.float64]) -> Integers:
+    """Nano-units that each plate can spend per HAT if it is to last for `visits` HATs (at least one each).
+
+    >>> fair_shares(100, spent=np.array([0, 40, 100]), visits=np.array([4.0, 0.5, 2.0])).tolist()
+    [25, 60, 0]
+    """
+    left = np.maximum(0, budget_nano - spent)
+    shares: Integers = np.floor(left / np.maximum(1.0, visits)).astype(np.int64)
+    return shares
+
+
+def hat_epsilon(shares: Integers) -> int:
+    """One epsilon for all plates of a HAT, from what each can spend: the lower quartile.
+
+    Taking the least share would let the busiest plate starve everybody's statistic; taking the median would run half
+    of the plates down. A plate below the quartile spends ahead of its pace and is given less later: its shares
+    follow what it has left. Only the ledger says who is out.
+
+    >>> hat_epsilon(np.array([4, 8, 8, 100]))
+    8
+    """
+    ordered = np.sort(shares)
+    return int(ordered[ordered.size // 4])
+
+
+class PeriodSoFar(NamedTuple):
+    """Of each plate: nano-units and HATs that it was charged so far, and HATs in this slot. Of the slot: its place.
+
+    Where budgets roll (`rolls`), what it was charged is the most in any window that touches the slot, and `visits` are
+    all of a window.
+
+    >>> PeriodSoFar(np.array([40]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3).visits.tolist()
+    [8.0]
+    """
+
+    charged: Integers
+    charges: Integers
+    now: Integers
+    slots_gone: int
+    slots_left: int
+    rolls: bool = False
+
+    @property
+    def visits(self) -> NDArray[np.float64]:
+        """HATs that each plate is likely to visit from this slot on, at least one."""
+        expected = expected_visits(self.now, self.charges, self.slots_gone, self.slots_left)
+        return np.maximum(1.0, expected)
+
+
+def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers:
+    """What each plate may spend on each of its HATs in this slot, in nano-units; never more than it has left.
+
+    "spread": what is left, over the HATs that the plate is likely still to visit. "uniform": an even part of the budget
+    for every HAT of the period, whatever was saved. A rolling budget has no end to save for: what is spent comes back a
+    window's length later. There both are an even part for each HAT that the plate is likely to visit in a window.
+
+    A plate with 80 of 100 left, at the fifth of an expected twelve HATs:
+
+    >>> at = PeriodSoFar(np.array([20]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3)
+    >>> [int(shares_of(schedule, 100, at)[0]) for schedule in ("spread", "uniform")]
+    [10, 8]
+    >>> int(shares_of("spread", 100, at._replace(slots_gone=4, slots_left=4, rolls=True))[0])
+    10
+    """
+    if schedule == "spread" and not at.rolls:
+        return fair_shares(budget_nano, at.charged, at.visits)
+    even = budget_nano / (at.visits if at.rolls else at.charges + at.visits)
+    shares: Integers = np.clip(np.floor(even).astype(np.int64), 0, np.maximum(0, budget_nano - at.charged))
+    return shares
+
+
+# The settings that change privacy, or what is computed: one frozen value, with a hash that every release carries.
 
 Mean = Literal[
     "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal", "forecast-clip"
@@ -162,3 +288,101 @@ def amount_in_words(measure: Measure, nano: int, delta: float, accounting: Accou
 def _from_zero(high: int) -> Range:
     """The range up to U, made once: it is asked for with every HAT."""
     return Range(0, high)
+
+
+# The calendar of a deployment: its slots, its budget periods, and which periods of a ledger overlap them.
+
+SPANS_PER_WINDOW = 24
+"""Balances that the window of a rolling budget is cut into, where slots are no longer than that. A span counts as long
+as a window touches any of it, so a window holds its pings back up to a 24th longer than it has to. Each span is another
+look-up for every plate that is charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInPeriod:
+    """Where a slot lies in its budget period: the period's name, and whole slots before and after this one in it.
+
+    Where budgets roll, the name is that of the slot's span, and the slots are those that share a window with this one.
+
+    >>> SlotInPeriod("1d from 2024-01-08T00:00:00+05:30", slots_gone=6, slots_left=17).slots_left
+    17
+    """
+
+    period: str
+    slots_gone: int
+    slots_left: int
+    rolls: bool = False
+
+
+def span_seconds(window_seconds: int, slot_seconds: int) -> int:
+    """How long a balance of a rolling budget is: whole slots, which divide a day or are whole days.
+
+    >>> span_seconds(86_400, 3600), span_seconds(7 * 86_400, 3600), span_seconds(30 * 86_400, 900)
+    (3600, 28800, 172800)
+    """
+    least = max(slot_seconds, ceil(window_seconds / SPANS_PER_WINDOW))
+    if least <= DAY_S:
+        some = range(slot_seconds * ceil(least / slot_seconds), DAY_S + 1, slot_seconds)
+        return next(seconds for seconds in some if DAY_S % seconds == 0)
+    whole = max(slot_seconds, DAY_S)
+    return whole * ceil(least / whole)
+
+
+class BudgetCalendar:
+    """Slots and budget periods of a policy in its zone.
+
+    `one_budget` is that of speeds and positions, where they share one; `within` are sums known to be within it.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> calendar = Settings().calendar
+    >>> noon = calendar.slot_in_period(1_704_715_200_000)
+    >>> noon.period, noon.slots_gone + noon.slots_left + 1
+    ('1d from 2024-01-08T00:00:00+05:30', 24)
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        slots: SlotGrid,
+        periods: SlotGrid | None,
+        one_budget: OneBudget | None = None,
+    ) -> None:
+        """`periods` is None where one budget is for a lifetime; of a rolling budget they are its spans."""
+        self.slots = slots
+        self.one_budget = one_budget
+        self.within: set[tuple[str, ...]] = set()
+        self._policy = policy
+        self._periods = periods
+
+    def slot_in_period(self, start_ms: int) -> SlotInPeriod:
+        """The budget period of the slot that starts at this time, and the slot's place in it.
+
+        Slots and periods are cut on the wall clock, so that on the days when it changes some are an hour shorter or
+        longer: their number is rounded.
+        """
+        measure = self._policy.measure
+        if self._periods is None:
+            return SlotInPeriod(name_in(measure, "lifetime"), 0, 0)
+        if self._policy.rolls:
+            return self._in_windows(start_ms, self._periods)
+        first, last = (int(ends[0]) for ends in self._periods.place(np.array([start_ms])))
+        slot_ms = self._policy.slot_seconds * 1000
+        gone, left = round((start_ms - first) / slot_ms), max(0, round((last - start_ms) / slot_ms) - 1)
+        return SlotInPeriod(name_in(measure, f"{self._policy.period} from {self._periods.iso(first)}"), gone, left)
+
+    def _in_windows(self, start_ms: int, spans: SlotGrid) -> SlotInPeriod:
+        """The span that holds a slot: spans are whole slots, also where clocks are changed."""
+        policy, ends = self._policy, spans.place(np.array([start_ms]))
+        times = [spans.iso(int(end[0])) for end in ends]
+        length = duration_name(policy.period_seconds or 0)
+        # In whole spans, as a window counts every span that it touches.
+        within = ceil((policy.period_seconds or 0) / spans.seconds) * spans.seconds // policy.slot_seconds
+        return SlotInPeriod(name_in(policy.measure, span_name(length, *times)), within, within, rolls=True)
+
+    def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
+        """The known periods that overlap this one of ours, and are not ours themselves."""
+        return tuple(name for name in overlapping(period, known) if not self._is_ours(name))
+
+    def _is_ours(self, name: str) -> bool:
+        start = period_of(name).start
+        return isfinite(start) and self.slot_in_period(round(start * 1000)).period == name

@@ -1,34 +1,617 @@
-"""Charge a slot: the half of the road that sees the counts of the whole slot, and no speed.
+"""The road below every release, whatever it is of: charge, then draw, then record, each of them once per id.
 
-It plans and prices each HAT, *then* charges its plates, and returns what the ledger decided. Nothing is drawn here.
+It knows ids, plates, charges, terms and payloads as bytes. What is released, and how noise for it is drawn, is its
+caller's: HATs (`charge.py`, `road.py`), and whatever else gets an id of a kind of its own (`record.kind_of`).
 
-What is recorded is looked up first: a slot of which every HAT is recorded charges nothing. A crash at any point loses
-nothing and repeats nothing. The ledger remembers terms and verdict of a HAT, so planning the slot again gives the first
-plan.
+1. `charge_once`. The ledger keeps the first verdict and the first terms of an id. Where it remembers other terms (a
+   retry, a race), the caller asks again on those, so that what is drawn is what was charged.
+2. `draw_once`. The ledger keeps the first payload of an id. What is recorded is looked up, the rest is drawn, and a
+   second draw is dropped unseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from math import ceil
+from typing import NamedTuple, Protocol
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.budgets import budget_balances, periods_to_compare
-from udp_stream.ledger.port import Admission, Balance, Ledger
-from udp_stream.planning.calendar import BudgetCalendar
-from udp_stream.planning.hat_plan import HatPlan, HatPlans, SlotInPeriod
-from udp_stream.planning.policy import Policy
-from udp_stream.planning.slot_plan import CityPlan, SlotPlan, row_digests
-from udp_stream.planning.terms import Terms
-from udp_stream.release.context import ReleaseContext
-from udp_stream.release.decide import terms_from
-from udp_stream.release.history import LedgerHistory
-from udp_stream.release.once import charge_once
-from udp_stream.release.one_budget import require_no_overlap, require_one_budget
-from udp_stream.release.outcome import HatOutcome, hats_of, ids_of
-from udp_stream.release.whole_city import charge_city
-from udp_stream.windows.tables import SlotCounts
+from udp_stream.ledger.budgets import budget_balances, largest_budgets, periods_to_compare
+from udp_stream.ledger.port import Admission, Balance, Bits, Entropy, Ledger
+from udp_stream.planning.periods import (
+    NOTE,
+    Loss,
+    OneBudget,
+    measure_of,
+    note_of,
+    noted,
+    of_positions,
+    of_same_time,
+    period_of,
+    time_of,
+)
+from udp_stream.planning.plan import HatPlan, HatPlans, Terms, plan_admitted, plan_hat
+from udp_stream.planning.policy import BudgetCalendar, Policy, SlotInPeriod
+from udp_stream.planning.slot import CityPlan, SlotPlan, row_digests, terms_around, terms_from_counts
+from udp_stream.release.forecaster import Forecaster, History, LedgerHistory, Slot, Smoothed
+from udp_stream.release.hats import HatOutcome, hats_of, ids_of
+from udp_stream.release.record import city_id
+from udp_stream.units import duration_name
+from udp_stream.windows.tables import SlotCounts, SlotValues
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """What an id was charged: nano-epsilon of each member of its admission, 0 for those without enough budget.
+
+    >>> asked = Admission("hat", np.array([0, 1]), np.array([4, 4]), 0, b"")
+    >>> Charged(asked, np.array([4, 0])).charged > 0  # who takes part
+    array([ True, False])
+    """
+
+    admission: Admission
+    charged: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The payload of each id as the ledger holds it, and the ids that this call has recorded.
+
+    >>> Drawn(payloads=(b"17", b"before"), made=frozenset({"query:stop:7"})).payloads[0]
+    b'17'
+    """
+
+    payloads: tuple[bytes, ...]
+    made: frozenset[str]
+
+
+def charge_once(
+    ledger: Ledger,
+    period: str,
+    budget_nano: int,
+    plates: Sequence[bytes],
+    admissions: Sequence[Admission],
+    on_terms: Callable[[int, bytes], Admission],
+) -> list[Charged]:
+    """Charge each admission, in this order, or learn what it was charged before.
+
+    `on_terms(i, terms)` gives admission i as it is on the terms that the ledger remembers; they must be its terms then.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> ask = lambda terms: Admission("query:stop:7", np.array([0]), np.array([len(terms)]), 0, terms)
+    >>> ledger, plates = MemoryLedger(), [b"plate"]
+    >>> for terms in (b"long", b"longer"):
+    ...     (found,) = charge_once(ledger, "May", 10, plates, [ask(terms)], lambda _, remembered: ask(remembered))
+    ...     found.admission.terms, found.charged.tolist()
+    (b'long', [4])
+    (b'long', [4])
+    """
+    verdicts = ledger.admit(period, budget_nano, plates, admissions) if admissions else []
+    found = [Charged(one, verdict.charged) for one, verdict in zip(admissions, verdicts, strict=True)]
+    others = [i for i, verdict in enumerate(verdicts) if verdict.terms != admissions[i].terms]
+    again = [on_terms(i, verdicts[i].terms) for i in others]
+    # A ledger keeps the first terms for ever, so asking once more is enough.
+    verdicts = ledger.admit(period, budget_nano, plates, again) if again else []
+    for i, one, verdict in zip(others, again, verdicts, strict=True):
+        if verdict.terms != one.terms:
+            raise PrivacyRefused(f"the ledger remembers other terms of {one.release_id} each time it is asked")
+        found[i] = Charged(one, verdict.charged)
+    return found
+
+
+def draw_once(ledger: Ledger, release_ids: Sequence[str], draw: Callable[[Sequence[int]], Sequence[bytes]]) -> Drawn:
+    """The payload of each id: what is recorded, else what `draw` makes of it now.
+
+    `draw` is given the positions of the ids that are not recorded, and returns their payloads; not called for none. The
+    ledger raises PrivacyRefused for an id that was never charged.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> ledger = MemoryLedger()
+    >>> _ = ledger.admit("May", 10, [b"plate"], [Admission("query:stop:7", np.array([0]), np.array([4]), 0, b"")])
+    >>> draw_once(ledger, ["query:stop:7"], lambda todo: [b"17"])
+    Drawn(payloads=(b'17',), made=frozenset({'query:stop:7'}))
+    >>> draw_once(ledger, ["query:stop:7"], lambda todo: [b"18"])
+    Drawn(payloads=(b'17',), made=frozenset())
+    """
+    known = ledger.recorded(release_ids)
+    payloads = {i: payload for i, payload in enumerate(known) if payload is not None}
+    todo = [i for i in range(len(release_ids)) if i not in payloads]
+    if not todo:
+        return Drawn(tuple(payloads[i] for i in range(len(release_ids))), frozenset())
+    drawn = draw(todo)
+    kept = ledger.record([(release_ids[i], payload) for i, payload in zip(todo, drawn, strict=True)])
+    payloads |= zip(todo, kept, strict=True)
+    made = (release_ids[i] for i, ours, first in zip(todo, drawn, kept, strict=True) if ours == first)
+    return Drawn(tuple(payloads[i] for i in range(len(release_ids))), frozenset(made))
+
+
+# What a HAT's plan and charges come to: charged, with the plan for the plates that paid; or withheld.
+
+
+def terms_from(remembered: bytes, id_: str) -> Terms:
+    """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote them.
+
+    >>> terms_from(b'{"withheld": "few_plates"}', "hat").withheld
+    'few_plates'
+    >>> terms_from(b'{"withheld": "whim"}', "hat")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    udp_stream.errors.PrivacyRefused: hat was charged by another version of udp-stream, on terms that ...
+    """
+    try:
+        return msgspec.json.decode(remembered, type=Terms)
+    except msgspec.DecodeError as error:
+        raise PrivacyRefused(
+            f"{id_} was charged by another version of udp-stream, on terms that this one cannot read, and is not "
+            "recorded yet: finish its slot with the version that charged it"
+        ) from error
+
+
+def unplanned(policy: Policy) -> Terms:
+    """The terms of a HAT that no plan knows.
+
+    >>> from udp_stream.testing import a_context
+    >>> unplanned(a_context().policy).withheld
+    'unplanned'
+    """
+    return Terms(withheld="unplanned").within(policy)
+
+
+def decide(hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatOutcome]:
+    """Each HAT as the plan has it: charged, with the plan for its plates that were charged; or withheld.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.release.charge import plan_slot
+    >>> from udp_stream.release.hats import hats_of
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context = two_hats(), a_context()
+    >>> plan = plan_slot(counts, context, MemoryLedger())
+    >>> [hat.state.value for hat in decide(hats_of(counts), counts, plan, context.policy)]
+    ['charged', 'withheld']
+    """
+    found = plan.find_all(counts.cells, row_digests(counts))
+    return [_decided(hat, counts, found[hat.number], plan, policy) for hat in hats]
+
+
+def _decided(hat: HatOutcome, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy) -> HatOutcome:
+    """`at` is the HAT's number in the slot's plan."""
+    if at is None:
+        return hat.withheld(unplanned(policy))
+    terms, charged = plan.terms[at], plan.charged_rows(at)
+    offered = terms.of_kept(charged)
+    if terms.withheld or not offered.size:
+        return hat.withheld(terms)
+    priced = (plan.priced[at] if plan.priced is not None else None) or _offered_plan(hat, counts, terms, policy)
+    # Charges are remembered, counts are read again: a plate whose charge is below its part by now stays out.
+    paid = (offered > 0) & (offered >= priced.charges)
+    paying = int(np.count_nonzero(paid))
+    paid_rows = terms.to_rows(offered if paying == paid.size else offered * paid, charged.size)
+    # The ledger charged enough plates, or none; of those that it charged, some may stay out by now.
+    if paying < max(1, policy.min_plates):
+        return hat.withheld(terms, paid_rows)
+    return hat.ready(terms, paid_rows, plan_admitted(priced, paid))
+
+
+def _offered_plan(hat: HatOutcome, counts: SlotCounts, terms: Terms, policy: Policy) -> HatPlan:
+    return plan_hat(terms.of_kept(counts.count[hat.rows]), terms, policy)
+
+
+# Budgets on a ledger that would add up: refused before anything is charged (status 5).
+#
+# **Budget periods that overlap.** Periods of another zone, length or measure are other balances: by its pings in the
+# overlap a plate could lose the budget of each of them.
+#
+# **One budget for speeds and positions** (`queries.share`). Each kind has a fixed part, so neither looks at the other's
+# charges. That holds as long as all charges of a period were made under these parts. A ledger notes the one budget of a
+# period, once it is known to hold. A run then asks whether the plates at hand are within both parts. Where they are
+# not, or nothing was noted, or the note says otherwise, it reads the budgets that everything was admitted under. A run
+# without a share asks the same of a period that has a note.
+
+NAMED_MAX = 3
+"""Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
+
+
+class Sharing(Protocol):
+    """Budget periods of one kind of data: the one budget that they share, if any, and which sums are within it.
+
+    >>> class Apart:
+    ...     one_budget, within = None, set()
+    >>> periods: Sharing = Apart()
+    >>> periods.one_budget is None
+    True
+    """
+
+    @property
+    def one_budget(self) -> OneBudget | None:
+        """None where speeds and positions have budgets of their own."""
+        ...
+
+    @property
+    def within(self) -> set[tuple[str, ...]]:
+        """The sums that need not be made again."""
+        ...
+
+
+def require_no_overlap(period: str, others: Sequence[str], settings: str) -> None:
+    """PrivacyRefused if there are others: periods that overlap this one, and in which plates were charged.
+
+    `settings` are those that the names of periods follow from. Ask before charging, and again before drawing: of two
+    runs that begin at once, at least one sees the other.
+
+    >>> require_no_overlap("1d from 2022-01-01T00:00:00+00:00", ["1d from 2022-01-01T00:00:00+05:30"], "hat.timezone")
+    ... # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    udp_stream.errors.PrivacyRefused: the budget period ... overlaps 1d from 2022-01-01T00:00:00+05:30, in which ...
+    """
+    if not others:
+        return
+    window = max(period_of(name).window for name in (period, *others))
+    length = duration_name(round(window)) if window else ""
+    overlaps = f"shares windows of {length} with" if window else "overlaps"
+    end = f"{length} after the end" if window else "the end"
+    raise PrivacyRefused(
+        f"the budget period {period} {overlaps} {_named(others)}, in which plates were charged on this ledger. Each "
+        f"period has a budget of its own: where they overlap, a plate could lose the sum. Set {settings} as they were, "
+        f"or release only from {end} of the other period on. Else use another ledger; its budgets add to this one's"
+    )
+
+
+def require_one_budget(
+    period: str, budget_nano: int, plates: Sequence[bytes], known: Collection[str], terms: Sharing, ledger: Ledger
+) -> None:
+    """PrivacyRefused if plates could lose more than the one budget, by speeds and positions together.
+
+    `known` are the ledger's periods of both kinds, `budget_nano` what this period is charged under. Ask before
+    charging, and again before drawing: of two runs that begin at once, at least one sees the other.
+
+    >>> from decimal import Decimal
+    >>> from udp_stream.ledger.checks import ask
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.testing import a_context
+    >>> calendar, ledger = a_context().calendar, MemoryLedger()
+    >>> calendar.one_budget = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
+    >>> _ = ledger.admit("positions lifetime", 4000 * 10**9, [b"plate"], [ask("hat", [7])])
+    >>> require_one_budget("lifetime", 8 * 10**9, [b"plate"], ledger.periods(), calendar, ledger)
+    ... # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    udp_stream.errors.PrivacyRefused: the budget period lifetime ... could lose epsilon 2008, not epsilon 10. Set ...
+    """
+    names, one = of_same_time(period, known), terms.one_budget
+    if one is not None:
+        remembered = noted(ledger.meta()).get(time_of(period))
+        if names and (remembered != one or _is_over(one, names, plates, ledger)):
+            _require_sum(one, period, budget_nano, names, terms, ledger)
+        # After the check: later runs trust the note, and then read no budgets.
+        if remembered is None:
+            ledger.note(f"{NOTE}{time_of(period)}", note_of(one))
+    elif any(of_positions(name) != of_positions(period) for name in names):
+        for time, promised in noted(ledger.meta()).items():
+            if of_same_time(period, [time]):
+                _require_sum(promised, period, budget_nano, names, terms, ledger)
+
+
+def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], ledger: Ledger) -> bool:
+    """Whether one of these plates was charged more, of speeds or of positions, than the part that these have."""
+    for is_positions in (False, True):
+        some = [name for name in names if of_positions(name) == is_positions]
+        # The largest charges may be of different plates: at worst budgets are read for nothing.
+        most = sum(int(ledger.balances(name, plates).charged.max(initial=0)) for name in some)
+        others = any(measure_of(name) != one.measure for name in some)
+        # Any of the names will do: amounts of one kind and measure convert alike.
+        if most and (others or one.nano_of(some[0], most) > one.part_nano(some[0])):
+            return True
+    return False
+
+
+def _require_sum(
+    one: OneBudget, period: str, budget_nano: int, names: Sequence[str], terms: Sharing, ledger: Ledger
+) -> None:
+    """By the largest budget of each period."""
+    key = period, note_of(one), *names
+    if key in terms.within:
+        return
+    budgets = largest_budgets(ledger, (period, *names))
+    budgets[period] = max(budget_nano, budgets.get(period, 0))
+    in_all = one.most_in(budgets, period)
+    if not in_all.within(one.whole):
+        raise PrivacyRefused(_refusal(one, period, names, in_all))
+    terms.within.add(key)
+
+
+def _refusal(one: OneBudget, period: str, names: Sequence[str], in_all: Loss) -> str:
+    return (
+        f"the budget period {period} has one budget for speeds and positions, where {one.said}, and plates were "
+        f"charged under other budgets in {_named(names)} on this ledger: by both together a plate could lose "
+        f"{in_all}, not {one.whole}. Set [budget], queries.share and queries.unit_m as they were, or release only from "
+        "the end of the period on. Else use another ledger; its budgets add to this one's"
+    )
+
+
+def _named(periods: Sequence[str]) -> str:
+    more = f" and {len(periods) - NAMED_MAX} more" if len(periods) > NAMED_MAX else ""
+    return ", ".join(periods[:NAMED_MAX]) + more
+
+
+# The road of a question to the whole city: charge, draw, record, as for a HAT, once a slot. No reader waits for it.
+#
+# A question (`CityQuestion`) is a parameter of the road: `ReleaseContext.city`. Without one nothing here costs
+# anything. It is asked where plans follow from releases (`Policy.forecasts`), as the planner then waits for a slot to
+# be released.
+#
+# 1. The planner charges those who can pay (`charge_city`), before the slot's HATs. Whoever cannot takes no part.
+# 2. Sums of whole numbers over all rows are measured with the plates' norms (`road.py`): on Kafka each shard sends the
+#    planner its part of them. Such sums have no order, so they are those of the whole slot.
+# 3. Noise is drawn once, and recorded (`record_city`), before any HAT of the slot is: on Kafka shards wait for it. So
+#    whoever finds the slot's records finds this one, too.
+#
+# What is asked follows from what is public, and the ledger remembers a digest of it. If another plan was charged, as by
+# another version, nothing is drawn: what that charge allows is not known any more.
+
+ADMITTED_MIN = 0.5
+"""The least share of the plates that have to be able to pay."""
+
+
+class CityAsked(NamedTuple):
+    """The plan if all plates of the slot can pay, and what each of them is charged, by its number, nano-units.
+
+    >>> asked = CityAsked(CityPlan(np.array([4, 4, 8]), plates=2, about=b""), charges=np.array([5, 3]))
+    >>> asked.plan.plates
+    2
+    """
+
+    plan: CityPlan
+    charges: NDArray[np.int64]
+
+
+class CityQuestion(Protocol):
+    """What is asked of all plates of a slot together: sums of whole numbers over rows, to which noise is added.
+
+    A row is a plate in a HAT. A plate's charge pays for whatever its rows can move the sums by, given its weights.
+
+    >>> class Nothing:
+    ...     def ask(self, counts: SlotCounts, policy: Policy) -> CityAsked | None:
+    ...         return None
+    ...
+    ...     def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:
+    ...         return ()
+    ...
+    ...     def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
+    ...         return b""
+    >>> question: CityQuestion = Nothing()
+    """
+
+    def ask(self, counts: SlotCounts, policy: Policy) -> CityAsked | None:
+        """What is asked in this slot, by counts and whatever else is public; None where nothing is."""
+        ...
+
+    def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:
+        """The sums over these rows, by the plan's weights of them; rows of weight 0 count nothing. Secret."""
+        ...
+
+    def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
+        """The record: what the sums of the whole slot say with noise."""
+        ...
+
+
+def charge_city(
+    asked: CityAsked | None, counts: SlotCounts, period: str, policy: Policy, ledger: Ledger
+) -> CityPlan | None:
+    """Charge the plates that can pay: the plan with the others' weights 0. None if too few can, or nothing is asked.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> charge_city(None, two_hats()[0], "1d", a_context().policy, MemoryLedger()) is None
+    True
+    """
+    if asked is None:
+        return None
+    members = np.unique(counts.plate)
+    least, terms = ceil(ADMITTED_MIN * members.size), _terms(asked, counts)
+    admission = Admission(city_id(counts.start_ms, counts.end_ms), members, asked.charges[members], least, terms)
+    (verdict,) = ledger.admit(period, policy.budget_nano, counts.plates, [admission])
+    if verdict.terms != terms or not verdict.admitted.any():
+        return None
+    admitted = members[verdict.admitted]
+    weights = np.where(np.isin(counts.plate, admitted), asked.plan.weights, 0)
+    return replace(asked.plan, weights=weights, plates=admitted.size)
+
+
+def slot_sums(question: CityQuestion | None, counts: SlotCounts, values: SlotValues, plan: SlotPlan) -> tuple[int, ...]:
+    """The sums over the HATs of a slot, or of a shard's part of it, that the plan knows with these rows. Secret.
+
+    Empty where the plan asks nothing, or where the settings have no question by now.
+
+    >>> from udp_stream.testing import two_hats
+    >>> counts, values = two_hats()
+    >>> slot_sums(None, counts, values, SlotPlan.empty(counts))
+    ()
+    """
+    if plan.city is None or question is None:
+        return ()
+    weights = np.zeros(counts.count.size, dtype=np.int64)
+    for hat, at in enumerate(plan.find_all(counts.cells, row_digests(counts))):
+        if at is not None:
+            weights[counts.rows(hat)] = plan.city.weights[plan.hat_rows[at] : plan.hat_rows[at + 1]]
+    return question.sums(counts, values, replace(plan.city, weights=weights))
+
+
+def record_city(
+    question: CityQuestion | None, sums: tuple[int, ...], plan: SlotPlan, entropy: Entropy, ledger: Ledger
+) -> None:
+    """Draw the answer to what the plan asks of the city, and record it, if none is recorded yet.
+
+    `sums` are those of the whole slot; empty if a part of it was measured by somebody who does not ask. Nothing happens
+    then, nor where the plan asks nothing.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.testing import SeededEntropy, two_hats
+    >>> ledger = MemoryLedger()
+    >>> record_city(None, (), SlotPlan.empty(two_hats()[0]), SeededEntropy(1), ledger)
+    >>> ledger.progress().recorded
+    0
+    """
+    if (city := plan.city) is None or question is None or not sums:
+        return
+    name = city_id(plan.start_ms, plan.end_ms)
+
+    def draw(_: object) -> list[bytes]:
+        ((_, bits),) = entropy.streams([name])
+        return [question.answer(sums, city, bits)]
+
+    draw_once(ledger, [name], draw)
+    ledger.published([name])  # no reader waits for it
+
+
+def _terms(asked: CityAsked, counts: SlotCounts) -> bytes:
+    """A digest of all that the sums and their noise follow from, beside speeds."""
+    hashed = blake2b(asked.plan.about, digest_size=16)
+    for column in (asked.plan.weights, counts.plate, counts.hat_rows, counts.count, asked.charges):
+        # Little-endian, so that the digest is the same on every machine.
+        hashed.update(np.ascontiguousarray(column, "<i8").tobytes())
+    hashed.update(counts.cells.astype("<u8").tobytes() + b"".join(counts.plates))
+    return hashed.hexdigest().encode()
+
+
+# What every slot of a deployment is released with: settings, calendar, bits, a planner; and the planner's history.
+
+Balances = Callable[[], Balance]
+"""What the slot's plates were charged in the budget period so far. The ledger is read when it is called: a planner that
+does not need it spares the ledger a read of every plate, in a rolling budget one for each of its windows."""
+
+Planner = Callable[[SlotCounts, Balances, SlotInPeriod, Policy, History, HatPlans], Sequence[Terms]]
+"""Decides the terms of every HAT of a slot, from counts, balances and earlier releases. Two planners, or one that is
+asked twice, may answer differently; the ledger keeps the terms that came first. What it plans on the way is not planned
+again."""
+
+
+def from_counts(
+    counts: SlotCounts,
+    balances: Balances,
+    in_period: SlotInPeriod,
+    policy: Policy,
+    history: History,
+    plans: HatPlans,
+) -> Sequence[Terms]:
+    """The planner that reads no history.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.release.forecaster import LedgerHistory
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
+    >>> balances, in_period = lambda: ledger.balances("1d", counts.plates), context.calendar.slot_in_period(0)
+    >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
+    >>> terms = from_counts(counts, balances, in_period, context.policy, *public)
+    >>> [(one.withheld, one.mean_nano) for one in terms]
+    [('', 500000000), ('few_plates', 0)]
+    """
+    del history
+    return terms_from_counts(counts, balances(), in_period, policy, plans)
+
+
+def around_forecasts(forecaster: Forecaster) -> Planner:
+    """The planner that takes means around what this forecaster says.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.release.forecaster import LedgerHistory
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
+    >>> planner = around_forecasts(Forecaster(context.calendar.slots, context.policy.max_speed, "udp-stream 1.0"))
+    >>> balances, in_period = lambda: ledger.balances("1d", counts.plates), context.calendar.slot_in_period(0)
+    >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
+    >>> [one.forecast.value for one in planner(counts, balances, in_period, context.policy, *public)]
+    [13.291, 17.352]
+    """
+
+    def planner(
+        counts: SlotCounts,
+        balances: Balances,
+        in_period: SlotInPeriod,
+        policy: Policy,
+        history: History,
+        plans: HatPlans,
+    ) -> Sequence[Terms]:
+        del balances
+        return terms_around(counts, forecaster.forecast(counts, history), in_period, policy, plans)
+
+    return planner
+
+
+def _nothing() -> None:
+    """What is to be done before the first charge, if nothing is."""
+
+
+def unkeyed(text: str) -> bytes:
+    """A hash that anyone can compute: for ledgers that end with the process.
+
+    >>> len(unkeyed("what is secret"))
+    16
+    """
+    return blake2b(text.encode(), digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseContext:
+    """What every slot of a deployment needs: settings, calendar, bits, the software's name for records, a planner.
+
+    `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
+    each time before plates are charged. `forecaster` is shown every slot, if there is one. `keyed` hashes with the
+    plates' key what a ledger has to recognise and no reader of it may guess. `city` is what slots are asked as a whole,
+    if anything.
+
+    >>> from udp_stream.testing import SeededEntropy, a_context
+    >>> given = a_context()
+    >>> context = ReleaseContext(given.policy, given.calendar, SeededEntropy(7), "udp-stream 1.0", trial=True)
+    >>> context.planner is from_counts, context.caveats
+    (True, ())
+    """
+
+    policy: Policy
+    calendar: BudgetCalendar
+    entropy: Entropy
+    software: str
+    planner: Planner = from_counts
+    caveats: tuple[str, ...] = ()
+    trial: bool = False
+    before_charge: Callable[[], None] = _nothing
+    forecaster: Forecaster | None = None
+    keyed: Callable[[str], bytes] = unkeyed
+    city: CityQuestion | None = None
+
+    def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
+        """The smoothed estimates of a slot, all of which is recorded; once for each slot. None without a forecaster."""
+        return [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
+
+
+def with_forecaster(context: ReleaseContext) -> ReleaseContext:
+    """The same with a forecaster that has learnt nothing yet, and with plans around its forecasts where the policy asks
+    for them.
+
+    A forecaster must see every slot in its order: a worker that takes over the planning needs one of its own.
+
+    >>> from udp_stream.testing import a_context
+    >>> given = a_context()
+    >>> made = with_forecaster(given)
+    >>> given.forecaster is None, made.forecaster is None, made.planner is from_counts
+    (True, False, True)
+    """
+    policy = context.policy
+    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software)
+    planner = around_forecasts(forecaster) if policy.forecasts else context.planner
+    return replace(context, forecaster=forecaster, planner=planner)
+
+
+# Charge a slot: the half of the road that sees the counts of the whole slot, and no speed.
+#
+# It plans and prices each HAT, *then* charges its plates, and returns what the ledger decided. Nothing is drawn here.
+#
+# What is recorded is looked up first: a slot of which every HAT is recorded charges nothing. A crash at any point loses
+# nothing and repeats nothing. The ledger remembers terms and verdict of a HAT, so planning the slot again gives the
+# first plan.
 
 
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:

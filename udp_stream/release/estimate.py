@@ -18,7 +18,7 @@ from udp_stream.mechanisms.forecast_clip import ForecastClipPlan
 from udp_stream.mechanisms.noise import Noise
 from udp_stream.mechanisms.statistic import Integers, Query, StatisticPlan
 from udp_stream.mechanisms.statistics import AROUND, STATISTICS, NoisyMean, NoisyVariance
-from udp_stream.planning.hat_plan import HatPlan
+from udp_stream.planning.plan import HatPlan
 
 
 @dataclass(frozen=True, slots=True)

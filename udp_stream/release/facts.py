@@ -1,39 +1,110 @@
-"""Facts of a run, and observers of them: what both runtimes report while they work.
+"""Releases on their way to readers, and back from them: the bytes of a record, and the record that they hold.
 
-A fact is a value that is public: counts, times of slots, statuses, names of policies and budget periods. It never holds
-a plate, a cell or a speed. The words that people read are made of facts elsewhere (`cli/report.py`).
+The bytes are the release: they are what the ledger recorded, and every reader gets the same ones. The record
+is decoded from them once, when it is first asked for, however many sinks look at it.
 
-An observer gets facts, of every step as it happens; a sink (`delivery.py`) gets the releases themselves.
+A sink gets the releases themselves; an observer (`facts.py`) gets facts of the run, and no release.
 
-| fact | when |
-| --- | --- |
-| `BatchRead` | messages were decoded and placed; before refusals are written or a slot is released |
-| `SlotCounted` | a closed slot was counted |
-| `SlotRecorded`, then a `HatRecorded` for each HAT | the ledger holds the slot; before readers have it |
-| `SlotPublished` | readers have it |
-| `SlotSmoothed` | readers have its smoothed estimates, where the embedded runtime writes them |
-| `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
-| `QueriesPublished` | readers have the moment's answers |
-
-On Kafka a slot is a shard's part of it. What is done again after a crash is reported again: a message that was read
-twice, or a slot, which then has no HAT that was made.
+A sink takes the releases of a slot together. It may be given a slot again, with the same bytes, after a crash
+or after another sink failed: so it goes by `release_id`, and not by how often something came.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from udp_stream.pings.decode import Reason, Refusal
-from udp_stream.release.delivery import PublishedRelease
-from udp_stream.release.draw import RecordedSlot
+from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.query_record import ResultStatus
-from udp_stream.release.record import Release, Status
-from udp_stream.release.smoothed import Smoothed
-from udp_stream.windows.tables import SlotCounts, cell_name
+from udp_stream.release.record import Release, Status, decode
+from udp_stream.release.road import RecordedSlot
+from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_name
+
+
+class PublishedRelease:
+    """The bytes of one release and its record.
+
+    >>> from udp_stream.testing import released_slot
+    >>> first, _ = [PublishedRelease(payload) for payload in released_slot().payloads.values()]
+    >>> first.record.release_id, first.payload[:13]
+    ('8742d98b6ffffff-1641009600-3600', b'{"schema":"ud')
+    """
+
+    __slots__ = ("_record", "payload")
+
+    def __init__(self, payload: bytes) -> None:
+        """Nothing is decoded yet."""
+        self.payload = payload
+        self._record: Release | None = None
+
+    @property
+    def record(self) -> Release:
+        """What the bytes say; raises msgspec.ValidationError or DecodeError if they are no release."""
+        if self._record is None:
+            self._record = decode(self.payload)
+        return self._record
+
+
+ReleaseSink = Callable[[Sequence[PublishedRelease]], None]
+"""Takes the releases of one slot, by cell; none if the slot has no HATs. What it raises stops the run."""
+
+ReleaseReader = Iterator[PublishedRelease]
+"""Gives releases back, with their bytes: of a topic (`streams/releases.py`) or of a file (`releases_of`)."""
+
+
+def fan_out(*sinks: ReleaseSink) -> ReleaseSink:
+    """One sink that gives a slot to all of these, in order; where one raises, those behind it do not get it.
+
+    >>> seen = []
+    >>> both = fan_out(lambda slot: seen.append(len(slot)), lambda slot: seen.extend(one.payload for one in slot))
+    >>> both([PublishedRelease(b"{}")])
+    >>> seen
+    [1, b'{}']
+    """
+
+    def publish(releases: Sequence[PublishedRelease]) -> None:
+        for sink in sinks:
+            sink(releases)
+
+    return publish
+
+
+def releases_of(lines: Iterable[bytes]) -> ReleaseReader:
+    """The releases of a file as `replay --out` writes it, one a line; a last line that was cut short is none.
+
+    >>> [release.payload for release in releases_of([b'{"schema": 1}\\n', b'{"sch'])]
+    [b'{"schema": 1}']
+    """
+    for line in lines:
+        if line.endswith(b"\n"):
+            yield PublishedRelease(line[:-1])
+
+
+# Facts of a run, and observers of them: what both runtimes report while they work.
+#
+# A fact is a value that is public: counts, times of slots, statuses, names of policies and budget periods. It never
+# holds a plate, a cell or a speed. The words that people read are made of facts elsewhere (`cli/report.py`).
+#
+# An observer gets facts, of every step as it happens; a sink (`facts.py`) gets the releases themselves.
+#
+# | fact | when |
+# | --- | --- |
+# | `BatchRead` | messages were decoded and placed; before refusals are written or a slot is released |
+# | `SlotCounted` | a closed slot was counted |
+# | `SlotRecorded`, then a `HatRecorded` for each HAT | the ledger holds the slot; before readers have it |
+# | `SlotPublished` | readers have it |
+# | `SlotSmoothed` | readers have its smoothed estimates, where the embedded runtime writes them |
+# | `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
+# | `QueriesPublished` | readers have the moment's answers |
+#
+# On Kafka a slot is a shard's part of it. What is done again after a crash is reported again: a message that was read
+# twice, or a slot, which then has no HAT that was made.
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,3 +326,301 @@ def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed]) -> SlotSmoo
         sum(pings * one.expected_abs_error_kmh for pings, one in found),
         sum(pings * one.guess.expected_abs_error_kmh for pings, one in found),
     )
+
+
+# The summary of a run: an observer that turns facts into numbers. `cli/report.py` turns these into words.
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did, in numbers that are public: no plate, no speed.
+
+    `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
+    period and that period's epsilon and delta; `made` of them were recorded by this run. `unwritten` is true from when
+    records stand in the ledger until all of them are in the output.
+
+    `answers` counts those of standing queries by the query and their status; `answers_made` were recorded by this run.
+
+    `estimated` samples lie in HATs with a smoothed estimate that this run wrote; `estimate_error` and `guess_error` are
+    sums, over these, of what the estimates and the guesses by counts beside them are expected to err by.
+
+    `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
+    error that is expected under other settings says nothing of these. `others` tells how these differ from those of
+    other policies, by fingerprint. `trial`: the run has a ledger of its own, which is gone behind it.
+
+    >>> summary = Summary()
+    >>> for fact in (BatchRead(3, 2, {}), SlotCounted(0, repeats=1), SlotRecorded(0, pings=2, made=1)):
+    ...     summary.observe(fact)
+    >>> summary.pings, summary.repeats, summary.made, summary.held
+    (2, 1, 1, 0)
+    """
+
+    policy: str = ""
+    others: Mapping[str, str] = field(default_factory=dict)
+    trial: bool = False
+
+    messages: int = 0
+    pings: int = 0
+    repeats: int = 0
+    slots: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    hats: Counter[str] = field(default_factory=Counter)
+    promises: Counter[tuple[str, str, float, float]] = field(default_factory=Counter)
+    made: int = 0
+    held: int = 0
+    unwritten: bool = False
+    pings_released: int = 0
+    means: int = 0
+    pings_of_means: int = 0
+    expected_error: float = 0.0
+    estimated: int = 0
+    estimate_error: float = 0.0
+    guess_error: float = 0.0
+    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    answers_made: int = 0
+
+    def observe(self, fact: Fact) -> None:
+        """Count a fact."""
+        match fact:
+            case BatchRead():
+                self._read(fact)
+            case SlotCounted():
+                self.repeats += fact.repeats
+            case SlotRecorded():
+                self.slots += 1
+                self.made += fact.made
+                self.held -= fact.pings
+                self.unwritten = True
+            case HatRecorded():
+                self._recorded(fact)
+            case SlotPublished():
+                self.unwritten = False
+            case SlotSmoothed():
+                self.estimated += fact.samples
+                self.estimate_error += fact.error
+                self.guess_error += fact.guess_error
+            case QueryRecorded():
+                self.answers[fact.name, fact.status] += 1
+                self.answers_made += fact.made
+                self.unwritten = True
+            case QueriesPublished():
+                self.unwritten = False
+
+    def share(self, pings: int) -> float:
+        """How many pings, of all that were accepted and are no repeats.
+
+        >>> Summary(pings=5, repeats=1).share(3)
+        0.75
+        """
+        return pings / max(1, self.pings - self.repeats)
+
+    def _read(self, batch: BatchRead) -> None:
+        self.messages += batch.messages
+        self.pings += batch.pings
+        self.held += batch.pings
+        self.refused.update({str(reason): count for reason, count in batch.refused.items()})
+
+    def _recorded(self, hat: HatRecorded) -> None:
+        """Errors are weighed by pings, as the baseline guess's are."""
+        self.hats[hat.status] += 1
+        self.promises[hat.policy, hat.period, hat.period_epsilon, hat.delta] += 1
+        if hat.status == "released":
+            self.pings_released += hat.samples
+        if hat.mean_error_kmh is not None and self.policy in ("", hat.policy):
+            self.means += 1
+            self.pings_of_means += hat.samples
+            self.expected_error += hat.mean_error_kmh * hat.samples
+
+
+# What a run that goes on says of itself: a line for each closed slot, and one now and then about what comes in.
+#
+# An observer that turns facts into lines. It knows no file and no clock: its caller hands it the time, and takes the
+# lines. A line holds counts and times; facts have no plate, no cell and no speed.
+
+QUIET_S: Final = 1.0
+"""A slot's line comes so long after its last part: on Kafka its parts are released one by one."""
+
+MINUTE_S: Final = 60.0
+"""Between two lines about what comes in, while it changes."""
+
+STEADY_S: Final = 600.0
+"""Between two such lines while nothing changes: a quiet day has fewer than 200 lines."""
+
+CHANGES_MAX: Final = 6
+CHANGE_S: Final = 3600.0
+"""The changes that are logged at once; one more may be for each hour. A feed that is polled once a minute, or refuses a
+ping now and then, changes in every minute of the day: what is then not said at once is said after `STEADY_S`."""
+
+BEHIND_S: Final = 600.0
+"""From this lag on slots close by the times of pings, not by the clock on the wall: as of a recording."""
+
+LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
+"""Where a lag is another one: within these steps it has not changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A sentence, what kind of line it is, and its figures by name.
+
+    >>> Line("slot", "13 HATs, 7 released", {"hats": 13, "released": 7}).figures["hats"]
+    13
+    """
+
+    event: str
+    text: str
+    figures: Mapping[str, object]
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What is known of a closed slot so far."""
+
+    first_s: float
+    last_s: float
+    due: int = 0
+    pings: int = 0
+    hats: Counter[str] = field(default_factory=Counter)
+
+
+class RunLog:
+    """Lines of one run. `now_s` is Unix time in seconds, and never goes back.
+
+    >>> from zoneinfo import ZoneInfo
+    >>> log = RunLog(SlotGrid(3600, ZoneInfo("Asia/Kolkata")), grace_ms=120_000)
+    >>> facts = SlotCounted(1_641_011_400_000, 0), SlotRecorded(1_641_011_400_000, pings=840, made=2)
+    >>> for fact in (*facts, SlotPublished(1_641_011_400_000, {"released": 1, "withheld_few_plates": 1})):
+    ...     log.observe(fact, 1_641_015_120.0)
+    >>> for line in log.lines(1_641_015_121.5): print(line.text)
+    2022-01-01 10:00-11:00 IST: 2 HATs, 1 released, 840 pings, 0 refused, out after 0.0 s
+    no pings; next slot closes at 12:02 IST, in 60 min
+    """
+
+    def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
+        """Nothing has happened yet. `slots` and the grace say when the next one closes."""
+        self._grid, self._grace_s = slots, grace_ms / 1000
+        self._newest_ms: int | None = None
+        self._slots: dict[int, _Slot] = {}
+        self._refused: Counter[str] = Counter()
+        self._came: Counter[str] = Counter()
+        self._pings = 0
+        self._said_s: float | None = None
+        self._said: tuple[object, ...] = ()
+        self._changes_left = float(CHANGES_MAX)
+
+    def observe(self, fact: Fact, now_s: float) -> None:
+        """Count a fact."""
+        match fact:
+            case BatchRead():
+                self._pings += fact.pings
+                if fact.newest_ms is not None:
+                    self._newest_ms = max(fact.newest_ms, self._newest_ms or fact.newest_ms)
+                refused = {str(reason): count for reason, count in fact.refused.items()}
+                self._came.update(refused)
+                self._refused.update(refused)
+            case SlotCounted() | SlotRecorded() | SlotPublished():
+                self._of_slot(fact, now_s)
+            case _:
+                pass
+
+    def _of_slot(self, fact: SlotCounted | SlotRecorded | SlotPublished, now_s: float) -> None:
+        slot = self._slots.setdefault(fact.start_ms, _Slot(now_s, now_s))
+        slot.last_s = now_s
+        if isinstance(fact, SlotCounted):
+            slot.due += 1
+        elif isinstance(fact, SlotRecorded):
+            slot.pings += fact.pings
+        else:
+            slot.due -= 1
+            slot.hats.update(fact.hats)
+
+    def lines(self, now_s: float, *, at_the_end: bool = False) -> list[Line]:
+        """What is to be said now: of slots that are out, and of what comes in. Ask about once a second."""
+        out = [start for start, slot in self._slots.items() if at_the_end or self._is_out(slot, now_s)]
+        found = [self._slot_line(start, self._slots.pop(start)) for start in sorted(out)]
+        if (line := self._incoming(now_s, at_the_end)) is not None:
+            found.append(line)
+        return found
+
+    def _is_out(self, slot: _Slot, now_s: float) -> bool:
+        return slot.due <= 0 and now_s - slot.last_s >= QUIET_S
+
+    def _slot_line(self, start_ms: int, slot: _Slot) -> Line:
+        start, end = self._wall(start_ms / 1000), self._wall(self._grid.end_of(start_ms) / 1000)
+        refused, self._refused = self._refused, Counter()
+        hats, released, took_s = slot.hats.total(), slot.hats["released"], slot.last_s - slot.first_s
+        until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%Y-%m-%d %H:%M}"
+        text = (
+            f"{start:%Y-%m-%d %H:%M}-{until} {end:%Z}: {_counted(hats, 'HAT')}, "
+            f"{released:,} released, {_counted(slot.pings, 'ping')}, {refused.total():,} refused, "
+            f"out after {took_s:.1f} s"
+        )
+        if slot.due > 0:
+            text += f", {slot.due} of its parts not yet"
+        figures = {"slot_start": start.isoformat(), "hats": dict(slot.hats), "pings": slot.pings}
+        return Line("slot", text, {**figures, "refused": dict(refused), "seconds": round(took_s, 3)})
+
+    def _incoming(self, now_s: float, at_the_end: bool) -> Line | None:
+        since_s = None if self._said_s is None else now_s - self._said_s
+        if at_the_end and since_s is not None and not self._pings and not self._came:
+            return None
+        if since_s is not None and not at_the_end and since_s < MINUTE_S:
+            return None
+        lag_s = None if self._newest_ms is None else max(0.0, now_s - self._newest_ms / 1000)
+        step = 0 if lag_s is None else sum(lag_s >= limit for limit in LAG_STEPS_S)
+        state = self._pings > 0, frozenset(self._came), step
+        if since_s is not None and since_s < STEADY_S and not at_the_end and not self._may_say(state, since_s):
+            return None
+        self._changes_left = min(CHANGES_MAX, self._changes_left + (since_s or 0.0) / CHANGE_S)
+        line = self._incoming_line(now_s, since_s, lag_s, at_the_end=at_the_end)
+        self._said_s, self._said, self._pings, self._came = now_s, state, 0, Counter()
+        return line
+
+    def _may_say(self, state: tuple[object, ...], since_s: float) -> bool:
+        """Whether this is a change, and one that is said at once."""
+        # `_incoming` adds what has come back by now only once a line is said.
+        if state == self._said or self._changes_left + since_s / CHANGE_S < 1:
+            return False
+        self._changes_left -= 1
+        return True
+
+    def _incoming_line(self, now_s: float, since_s: float | None, lag_s: float | None, *, at_the_end: bool) -> Line:
+        parts = [_counted(self._pings, "ping") if self._pings else "no pings"]
+        if since_s is not None:
+            parts[0] += f" in {duration_in_words(since_s)}"
+        if lag_s is not None:
+            parts.append(f"the newest ping is {duration_in_words(lag_s)} old")
+        if self._came:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in self._came.most_common())
+            parts.append(f"{self._came.total():,} refused ({reasons})")
+        figures = {"pings": self._pings, "refused": dict(self._came), "lag_seconds": lag_s and round(lag_s, 1)}
+        if at_the_end:
+            return Line("incoming", "; ".join(parts), figures)
+        closes, at = self._next_close(now_s, lag_s)
+        return Line("incoming", "; ".join([*parts, *closes]), figures | at)
+
+    def _next_close(self, now_s: float, lag_s: float | None) -> tuple[list[str], dict[str, object]]:
+        """By the clock on the wall; nothing while pings come that are far behind it, as slots close by their times."""
+        if self._pings and lag_s is not None and lag_s >= BEHIND_S:
+            return [], {}
+        closes_s = self._grid.end_of(round((now_s - self._grace_s) * 1000)) / 1000 + self._grace_s
+        text = f"next slot closes at {self._wall(closes_s):%H:%M %Z}, in {duration_in_words(closes_s - now_s)}"
+        return [text], {"next_close": self._wall(closes_s).isoformat()}
+
+    def _wall(self, time_s: float) -> dt.datetime:
+        return dt.datetime.fromtimestamp(time_s, self._grid.zone)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
+
+
+def duration_in_words(seconds: float) -> str:
+    """In words, as coarse as is useful: a day for 36 h and more.
+
+    >>> duration_in_words(89.4), duration_in_words(90), duration_in_words(7_200)
+    ('89 s', '2 min', '2 h')
+    """
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 1.5 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

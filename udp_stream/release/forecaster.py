@@ -1,19 +1,401 @@
-"""The forecaster: it learns from what the ledger holds, slot by slot, and plans the next slot around its forecast.
-
-It keeps nothing of its own. What it knows follows from the releases of two days, in the order of their slots
-(`forecast/model.py`), so that after a crash, or on another worker, it comes to the same forecasts. The ledger keeps
-the first plan of a HAT all the same.
-"""
+"""What was released before: public, so plans and forecasts may follow from it."""
 
 from __future__ import annotations
 
 import datetime as dt
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, Protocol
 
-from udp_stream.forecast.model import DAYS, Memory, SlotForecast, forecast_slot
-from udp_stream.release.history import History
-from udp_stream.release.smoothed import Smoothed, smooth_slot
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.forecast.model import DAYS, PER_HAT, Memory, Observed, SlotForecast, SlotPrior, forecast_slot
+from udp_stream.ledger.port import Ledger
+from udp_stream.mechanisms.forecast_clip import NAME
+from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
+from udp_stream.release.field_words import described
+from udp_stream.release.record import Hat, NonNegative, Release, decode, kind_of, release_id, slot_of
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.tables import SlotCounts, SlotGrid
+from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name
+
+
+class History(Protocol):
+    """What was released before: public, so a plan may follow from it.
+
+    >>> class Nothing:
+    ...     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
+    ...         return [None] * len(cells)
+    ...
+    ...     def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
+    ...         return {}
+    >>> history: History = Nothing()
+    >>> history.releases(0, 3_600_000, [0x87608C4D2FFFFFF])
+    [None]
+    """
+
+    def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
+        """The records of these cells in the slot of these ends; None where there is none."""
+        ...
+
+    def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
+        """The cells that were charged for in each slot that starts at this time or later, by the slot's ends."""
+        ...
+
+
+SLACK_MS = 86_400_000
+"""How much later than a slot an earlier one may have been charged for: a day."""
+
+
+class LedgerHistory:
+    """The releases that a ledger holds.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> LedgerHistory(MemoryLedger()).releases(0, 3_600_000, [0x87608C4D2FFFFFF])
+    [None]
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        """Nothing is asked yet."""
+        self._ledger = ledger
+
+    def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
+        """What is recorded for these cells in that slot."""
+        payloads = self._ledger.recorded([release_id(cell_name(cell), start_ms, end_ms) for cell in cells])
+        return [None if payload is None else decode(payload) for payload in payloads]
+
+    def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
+        """From the newest charge back, until slots are a day older than asked for. Ids of no HAT are passed over.
+
+        >>> import numpy as np
+        >>> from udp_stream.ledger.memory import MemoryLedger
+        >>> from udp_stream.ledger.port import Admission
+        >>> ledger, ids = MemoryLedger(), ["87608c4d2ffffff-3600-3600", "87608c4d2ffffff-7200-3600", "query:city"]
+        >>> nobody = np.array([], np.int64)
+        >>> _ = ledger.admit("1d", 1, [], [Admission(id_, nobody, nobody, 0, b"") for id_ in ids])
+        >>> [slot for slot in LedgerHistory(ledger).slots_since(7_200_000)]
+        [(7200000, 10800000)]
+        """
+        slots: dict[tuple[int, int], list[int]] = {}
+        for id_ in self._ledger.newest():
+            if kind_of(id_) != "hat":
+                continue
+            try:
+                start, end = (1000 * seconds for seconds in slot_of(id_))
+            except ValueError:
+                continue
+            if start < start_ms - SLACK_MS:
+                break
+            if start >= start_ms:
+                slots.setdefault((start, end), []).append(int(id_.partition("-")[0], 16))
+        return slots
+
+
+# Where 95 % of HATs' mean speeds are around their smoothed estimates: public constants, fixed before any ping.
+#
+# The filter's variance says what releases left open. Three things are in no filter: parked buses and open roads make
+# tails heavier than normal, but not those of the fewest pings, as a speed has bounds; plates of one HAT differ by more
+# than their pings tell; and where a HAT's neighbours are crossed quickly, some buses drive much faster than any narrow
+# clip lets a release see. `python -m benchmarks.train_intervals` fits the constants, on days of other years than it
+# reports (docs/measurements.md).
+
+Floats = NDArray[np.float64]
+
+TAIL = 1.5
+"""Deviations within which 95 % of HATs are."""
+
+FEW_PINGS = 0.3
+"""By how much that is too wide for a HAT of a single ping; for one of n pings, by an n-th."""
+
+PLATES_DIFFER = 100.0
+"""km2/h2, what the mean of one plate is off by beside what its pings tell; a HAT of n plates has an n-th of it."""
+
+OPEN_ROADS = 0.4
+"""How much farther the upper end is, as a power of e, for each standard deviation that the pings per plate in the
+neighbouring HATs are fewer than usual."""
+
+NEIGHBOURS_DWELL = 4
+"""The feature of a HAT that says how long plates are in the neighbouring HATs (`forecast/model.py`)."""
+
+
+def plates_differ(plates: NDArray[np.int64], gain: Floats) -> Floats:
+    """Variance of HATs' means because plates differ, in km2/h2; a HAT's own release takes away `gain` of it.
+
+    >>> plates_differ(np.array([1, 4, 4]), np.array([0.0, 0.0, 0.5])).tolist()
+    [100.0, 25.0, 12.5]
+    """
+    variance: Floats = (1 - gain) * PLATES_DIFFER / np.maximum(plates, 1)
+    return variance
+
+
+def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
+    """What intervals take for the variance of HATs of so many pings: less for the fewest.
+
+    >>> of_few_pings(np.full(3, 100.0), np.array([1, 3, 300])).round(1).tolist()
+    [49.0, 81.0, 99.8]
+    """
+    taken: Floats = (1 - FEW_PINGS / np.maximum(pings, 1)) ** 2 * variance
+    return taken
+
+
+def ends(mean: Floats, variance: Floats, features: Floats) -> tuple[Floats, Floats]:
+    """Both ends of 95 % intervals around estimates, in km/h, which the caller cuts to [0, U].
+
+    `variance` is in km2/h2 at the speed `MEASURED_AT`; `features` has a standardised line of six for each HAT.
+
+    >>> street, motorway = np.zeros(6), np.array([0, 0, 0, 0, -1.0, 0])
+    >>> low, high = ends(np.array([17.0, 17.0]), np.array([4.0, 4.0]), np.array([street, motorway]))
+    >>> low.round(1).tolist(), high.round(1).tolist()
+    ([14.0, 14.0], [20.0, 21.5])
+    """
+    off = TAIL * at_speed(mean) * np.sqrt(variance)
+    quicker = np.maximum(-features[:, NEIGHBOURS_DWELL], 0.0)
+    return mean - off, mean + np.exp(OPEN_ROADS * quicker) * off
+
+
+# Smoothed estimates: what releases and counts together say of every HAT. Post-processing: it costs no budget.
+#
+# A release that was measured is off by its noise; its forecast is off by what the HAT has of its own. The estimate
+# weighs both. A HAT that was not measured gets its forecast, after the slot's other releases; so does every cell that
+# was observed before. This is what people should read.
+
+SCHEMA: Final = "udp-stream/smoothed/1"
+
+
+_MEAN_ABS = 0.798
+"""E|x| of a normal variable, in standard deviations."""
+
+_PER_NOISE = 1.2533
+"""A standard deviation in expected absolute errors, of the same."""
+
+
+class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be said without any release of this cell: by the baseline guess, and by the HAT's counts.
+
+    Its error is what the guess by counts is likely to err by, as far as the estimate tells: by its own distance from
+    the estimate, and by what that is likely to err by.
+
+    >>> Guess(constant_kmh=18.0, counts_kmh=16.5, expected_abs_error_kmh=4.1).counts_kmh
+    16.5
+    """
+
+    constant_kmh: NonNegative
+    counts_kmh: NonNegative
+    expected_abs_error_kmh: NonNegative
+
+
+class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The estimate of one HAT's mean speed, from releases and counts alone.
+
+    `release_id` is that of the HAT's release; null for a cell without pings in the slot.
+    `trial` is there, and true, if it follows from releases that were made on a ledger of one run only.
+
+    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, "udp-stream 1.0")
+    >>> one.interval95_kmh[0] < one.value_kmh < one.interval95_kmh[1]
+    True
+    """
+
+    schema: Literal["udp-stream/smoothed/1"]
+    hat: Hat
+    value_kmh: NonNegative
+    interval95_kmh: tuple[NonNegative, NonNegative]
+    expected_abs_error_kmh: Annotated[float, msgspec.Meta(ge=0)]
+    guess: Guess
+    release_id: str | None
+    software: str
+    trial: bool = False
+
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode_smoothed(estimate: Smoothed) -> bytes:
+    """The record's bytes: JSON on one line.
+
+    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, "udp-stream 1.0")
+    >>> encode_smoothed(one)[:57]
+    b'{"schema":"udp-stream/smoothed/1","hat":{"cell":"8742d98b'
+    """
+    return _ENCODER.encode(estimate)
+
+
+def smoothed_schema() -> dict[str, Any]:
+    """The estimate's JSON Schema (2020-12), as published in `docs/`.
+
+    >>> sorted(smoothed_schema()["$defs"])
+    ['Guess', 'Hat', 'Smoothed']
+    """
+    return described(Smoothed, SCHEMA)
+
+
+def smooth_slot(
+    records: Sequence[Release],
+    memory: Memory,
+    day: dt.date,
+    max_kmh: float,
+    software: str,
+) -> list[Smoothed]:
+    """Learn the releases of one slot (all of its HATs, at least one), then estimate each HAT and each cell seen before.
+
+    HATs first, in the order of their records, then the other cells, by cell. A record without counts
+    is taken for one of a single plate and ping, so its interval is wide.
+
+    >>> from udp_stream.release.record import decode
+    >>> from udp_stream.testing import released_slot
+    >>> records = [decode(payload) for payload in released_slot().payloads.values()]
+    >>> estimates = smooth_slot(records, Memory(), dt.date(2022, 1, 1), max_kmh=65.0, software="udp-stream 1.0")
+    >>> [record.status for record in records], [one.release_id == of.release_id for one, of in zip(estimates, records)]
+    (['released', 'withheld_few_plates'], [True, True])
+    """
+    cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
+    prior, rest = prior_of_records(records), rest_of_records(records)
+    measured = np.array([at for at, record in enumerate(records) if record.mean is not None], dtype=np.int64)
+    value, noise, is_clipped = _measured([record for record in records if record.mean is not None])
+    if measured.size:
+        chosen = SlotPrior(prior.by_row, prior.by_hat[measured], prior.features[measured])
+        memory.learn(day, Observed(cells[measured], chosen, value, noise + rest[measured], is_clipped))
+    here = memory.predict(day, cells, prior)
+    gain, mean = np.zeros(len(records)), here.mean.copy()
+    gain[measured] = rest[measured] / (rest[measured] + noise)
+    mean[measured] += gain[measured] * (value - here.skew * is_clipped - here.mean[measured])
+    variance = here.variance * (1 - gain) ** 2 + rest * (1 - gain)
+    plates = np.array([max(1, record.plates) for record in records])
+    samples = np.array([max(1, record.samples) for record in records])
+    taken = of_few_pings(variance + plates_differ(plates, gain), samples)
+    low, high = ends(mean, taken, prior.features)
+    guess = memory.guess(day, prior)
+    constant = float(np.average(mean, weights=samples))
+    slot = _Slot(records[0].hat, constant, max_kmh, software, records[0].trial)
+    named = [(record.hat, record.release_id) for record in records]
+    estimates = slot.estimates(named, mean, (low, high), variance, guess.mean)
+    return estimates + _elsewhere(sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot)
+
+
+def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) -> list[Smoothed]:
+    """Cells that were observed before and have no pings in the slot."""
+    prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
+    there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
+    rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
+    one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
+    variance = there.variance + rest
+    low, high = ends(there.mean, variance + one_plate, prior.features)
+    hats = [msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)) for cell in cells]
+    return slot.estimates([(hat, None) for hat in hats], there.mean, (low, high), variance, guess.mean)
+
+
+class _Slot(msgspec.Struct, frozen=True):
+    """What the estimates of a slot say alike; `hat` is any of its HATs."""
+
+    hat: Hat
+    constant: float
+    max_kmh: float
+    software: str
+    trial: bool
+
+    def estimates(
+        self,
+        named: Sequence[tuple[Hat, str | None]],
+        mean: Floats,
+        ends95: tuple[Floats, Floats],
+        variance: Floats,
+        by_counts: Floats,
+    ) -> list[Smoothed]:
+        """Of HATs and the ids of their releases; `by_counts` is what their counts and the city alone say."""
+        off = (at_speed(mean) * np.sqrt(variance)).tolist()
+        kmh, low, high, counts = (map(self._clip, one.tolist()) for one in (mean, *ends95, by_counts))
+        constant = self._clip(self.constant)
+        return [
+            Smoothed(
+                SCHEMA, hat, value, interval, round(_MEAN_ABS * apart, 3),
+                Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), release_id, self.software,
+                self.trial,
+            )
+            for (hat, release_id), value, interval, apart, guess in zip(
+                named, kmh, zip(low, high, strict=True), off, counts, strict=True
+            )
+        ]  # fmt: skip
+
+    def _clip(self, kmh: float) -> float:
+        return round(min(max(kmh, 0.0), self.max_kmh), 3)
+
+
+def _mean_distance(apart: float, off: float) -> float:
+    """E|x| of a normal variable around `apart` with the deviation `off`: how far a truth is from a guess that is so far
+    from the estimate.
+
+    >>> _mean_distance(0.0, 1.0), round(_mean_distance(3.0, 1.0), 3), _mean_distance(3.0, 0.0)
+    (0.798, 3.001, 3.0)
+    """
+    if not off:
+        return apart
+    ratio = apart / off
+    return _MEAN_ABS * off * math.exp(-(ratio**2) / 2) + apart * math.erf(ratio / math.sqrt(2))
+
+
+def prior_of_records(records: Sequence[Release]) -> SlotPrior:
+    """What the records' forecasts read of counts; 0 for records that have none.
+
+    >>> from udp_stream.release.record import decode
+    >>> from udp_stream.testing import released_slot
+    >>> records = [decode(payload) for payload in released_slot().payloads.values()]
+    >>> prior_of_records(records).by_hat.tolist()  # nothing was forecast of these
+    [0.0, 0.0]
+    """
+    priors = np.zeros((len(records), 1 + PER_HAT))
+    for at, record in enumerate(records):
+        if record.forecast is not None and len(record.forecast.prior) == 1 + PER_HAT:
+            priors[at] = record.forecast.prior
+    return SlotPrior(np.zeros(0), priors[:, 0], priors[:, 1:])
+
+
+def rest_of_records(records: Sequence[Release]) -> Floats:
+    """Variance of each HAT's rest; from its counts where the record has no forecast: as if all plates sent alike.
+
+    >>> from udp_stream.release.record import decode
+    >>> from udp_stream.testing import released_slot
+    >>> records = [decode(payload) for payload in released_slot().payloads.values()]
+    >>> rest_of_records(records).round(1).tolist()  # six pings of four plates; one of one
+    [60.5, 239.0]
+    """
+    return np.array([_rest(record) for record in records])
+
+
+def _rest(record: Release) -> float:
+    if record.forecast is not None:
+        return record.forecast.rest_kmh**2
+    plates, samples = max(1, record.plates), max(1, record.samples)
+    pings = np.full(plates, max(1, samples // plates))
+    return float(mean_variance(pings, np.zeros(plates, dtype=np.int64), 1)[0])
+
+
+def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Values, variances, and whether a narrow clip took them."""
+    found = [_value_of(record) for record in records]
+    values, variances = (np.array([one[which] for one in found]) for which in (0, 1))
+    return (
+        values,
+        variances,
+        np.array([record.mean is not None and record.mean.mechanism == NAME for record in records]),
+    )
+
+
+def _value_of(record: Release) -> tuple[float, float]:
+    forecast, mean = record.forecast, record.mean
+    if forecast is not None and forecast.measured_kmh is not None and forecast.measured_deviation_kmh is not None:
+        return forecast.measured_kmh, forecast.measured_deviation_kmh**2
+    if mean is None:
+        raise ValueError("expected a release with a mean")
+    return mean.value_kmh, (_PER_NOISE * mean.expected_abs_error_kmh) ** 2
+
+
+# The forecaster: it learns from what the ledger holds, slot by slot, and plans the next slot around its forecast.
+#
+# It keeps nothing of its own. What it knows follows from the releases of two days, in the order of their slots
+# (`forecast/model.py`), so that after a crash, or on another worker, it comes to the same forecasts. The ledger keeps
+# the first plan of a HAT all the same.
 
 Slot = tuple[int, int]
 """Start and end, Unix ms."""
@@ -23,7 +405,7 @@ class Forecaster:
     """Forecasts and smoothed estimates of a deployment.
 
     >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.release.history import LedgerHistory
+    >>> from udp_stream.release.forecaster import LedgerHistory
     >>> from udp_stream.release.road import release_slot
     >>> from udp_stream.testing import a_context, two_hats
     >>> (counts, values), context, ledger = two_hats(), a_context(), MemoryLedger()

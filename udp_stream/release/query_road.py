@@ -29,12 +29,11 @@ import numpy as np
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
 from udp_stream.mechanisms.noise.base import Integers
-from udp_stream.planning.position_periods import PositionPeriods
+from udp_stream.planning.periods import PositionPeriods
 from udp_stream.queries.asked import Asked, AskedTogether
 from udp_stream.queries.elimination import Due, State
 from udp_stream.queries.standing import StandingQuery
-from udp_stream.release.once import charge_once, draw_once
-from udp_stream.release.one_budget import require_no_overlap, require_one_budget
+from udp_stream.release.charge import charge_once, draw_once, require_no_overlap, require_one_budget
 from udp_stream.release.query_record import (
     QueryResult,
     ResultStatus,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.mechanisms.speed_spread import at_speed
-from udp_stream.release.context import ReleaseContext, with_forecaster
+from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.release.road import release_slot
 from udp_stream.units import QUANTA_PER_KMH

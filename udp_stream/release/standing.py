@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.decode import Pings
-from udp_stream.planning.position_periods import PositionPeriods
+from udp_stream.planning.periods import PositionPeriods
 from udp_stream.queries.standing import StandingQuery
-from udp_stream.release.context import ReleaseContext
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import Observer, QueriesPublished, QueryRecorded
 from udp_stream.release.query_results import ResultContext
 from udp_stream.release.query_road import Answered, AnsweredMoment, QueryContext, answer_moment, record_moment

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from udp_stream.planning.position_periods import PositionPeriods
+from udp_stream.planning.periods import PositionPeriods
 from udp_stream.shuffle.wire import (
     PingChunk,
     PingsEnd,

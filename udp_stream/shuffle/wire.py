@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.ball import PlateNorms
-from udp_stream.planning.slot_plan import DIGEST_BYTES, CityPlan, SlotPlan
-from udp_stream.planning.terms import Terms
+from udp_stream.planning.plan import Terms
+from udp_stream.planning.slot import DIGEST_BYTES, CityPlan, SlotPlan
 from udp_stream.windows.latest import Moment
 from udp_stream.windows.tables import PINGS_MAX, SlotCounts, SlotPings, numbered, require_countable, without_repeats
 
@@ -436,7 +436,7 @@ def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
 class NormChunk(PlateChunk, frozen=True, tag="norms.4"):
     """Some plates' norms in a shard's HATs. Norms and checks follow from speeds.
 
-    `city` is the shard's part of the sums over the whole city, if they are asked for (`release/whole_city.py`).
+    `city` is the shard's part of the sums over the whole city, if they are asked for (`release/charge.py`).
     """
 
     ROWS_MAX: ClassVar[int] = 16_000

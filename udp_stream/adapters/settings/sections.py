@@ -26,19 +26,19 @@ from udp_stream.errors import ConfigError
 from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decode import PingDecoder, PingRules
-from udp_stream.planning.allowances import Schedule
-from udp_stream.planning.calendar import BudgetCalendar, span_seconds
-from udp_stream.planning.one_budget import OneBudget
+from udp_stream.planning.periods import OneBudget, PositionPeriods
 from udp_stream.planning.policy import (
     Accounting,
+    BudgetCalendar,
     CountsReleased,
     Grouping,
     Mean,
     Policy,
+    Schedule,
     Suppression,
     amount_in_words,
+    span_seconds,
 )
-from udp_stream.planning.position_periods import PositionPeriods
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.units import QUANTA_PER_KMH, nano_allowance
 from udp_stream.windows.slots import WindowRules

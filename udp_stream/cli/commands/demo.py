@@ -18,9 +18,8 @@ from udp_stream.cli.demo_picture import TrueMeans, busiest_slot, picture, true_m
 from udp_stream.cli.outputs import records_out, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
 from udp_stream.errors import ConfigError, UsageError, needs
-from udp_stream.release.delivery import PublishedRelease
+from udp_stream.release.facts import PublishedRelease, Summary
 from udp_stream.release.record import Release
-from udp_stream.release.summary import Summary
 from udp_stream.trial.fleet import IST, Fleet
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)

@@ -25,10 +25,8 @@ from udp_stream.adapters.logs import say
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.cli.report import console
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.release.delivery import PublishedRelease
-from udp_stream.release.facts import QueryRecorded, hat_recorded
+from udp_stream.release.facts import PublishedRelease, QueryRecorded, Summary, hat_recorded
 from udp_stream.release.query_record import decode_result, moment_of
-from udp_stream.release.summary import Summary
 from udp_stream.trial.fleet import Fleet
 from udp_stream.trial.process import Program, Running, launch
 from udp_stream.trial.services import Services, services

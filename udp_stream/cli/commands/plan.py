@@ -23,12 +23,10 @@ from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.conversion import epsilon_of
 from udp_stream.mechanisms.accuracy import SCATTER, spread
 from udp_stream.mechanisms.noise import Cost
-from udp_stream.planning.allowances import least_nano
-from udp_stream.planning.around import PRICES_PER_BUDGET, is_too_little, terms_of_typical
-from udp_stream.planning.hat_plan import HatPlan, HatPlans, plan_hat
 from udp_stream.planning.periods import amount_text
-from udp_stream.planning.policy import Policy, epsilon_text
-from udp_stream.planning.terms import Terms, automatic_nano, terms_at
+from udp_stream.planning.plan import HatPlan, HatPlans, Terms, automatic_nano, plan_hat, terms_at
+from udp_stream.planning.policy import Policy, epsilon_text, least_nano
+from udp_stream.planning.slot import PRICES_PER_BUDGET, is_too_little, terms_of_typical
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import SeededEntropy, seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH

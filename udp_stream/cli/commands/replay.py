@@ -20,10 +20,10 @@ from udp_stream.cli.query_results import require_queries
 from udp_stream.cli.report import SOFTWARE, print_summary, troubles
 from udp_stream.cli.summary_json import print_json_summary
 from udp_stream.errors import UsageError
+from udp_stream.release.facts import Summary
+from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.query_record import QueryResult
 from udp_stream.release.record import Release
-from udp_stream.release.smoothed import Smoothed
-from udp_stream.release.summary import Summary
 
 
 def replay(arguments: argparse.Namespace, settings: Settings) -> None:

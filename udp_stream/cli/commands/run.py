@@ -32,7 +32,7 @@ from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.json import json_messages
-from udp_stream.release.summary import Summary
+from udp_stream.release.facts import Summary
 from udp_stream.windows.source import Refused
 
 

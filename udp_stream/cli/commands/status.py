@@ -23,7 +23,7 @@ from udp_stream.adapters.ledgers.which_ledger import slot_start
 from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, UsageError, needs
-from udp_stream.release.run_log import duration_in_words
+from udp_stream.release.facts import duration_in_words
 
 FOR_OPERATORS: Final = "for operators only: exact counts, no releases"
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Admission
 from udp_stream.lifecycle import HAT_LIFE, HatState, advance
-from udp_stream.planning.hat_plan import HatPlan
-from udp_stream.planning.terms import Terms
+from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.record import Status, release_id
 from udp_stream.windows.tables import SlotCounts, cell_name
 

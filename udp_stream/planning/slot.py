@@ -1,0 +1,541 @@
+"""The plan of a slot: for each HAT its terms, and what the ledger charged each of its plates.
+
+It is made once for all shards (`road.plan_slot`) and read by each shard for its own HATs. It names no plate and holds
+no speed: rows are in the canonical order of `SlotCounts`. A digest of their plates and numbers of samples tells a shard
+whether its rows are the same. A HAT whose digest differs is not admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import pairwise
+from math import ceil, hypot, sqrt
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace as struct_replace
+from numpy.typing import NDArray
+
+from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
+from udp_stream.ledger.port import Balance
+from udp_stream.mechanisms.accuracy import spread
+from udp_stream.mechanisms.ball_width import ball_widths
+from udp_stream.mechanisms.clip_width import ClipWidth, clip_width, clip_widths
+from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
+from udp_stream.mechanisms.means import MeanPlan
+from udp_stream.mechanisms.noise import Cost, expected_noise
+from udp_stream.mechanisms.speed_spread import mean_variance, plate_variance
+from udp_stream.mechanisms.statistic import AroundForecast, StatisticPlan, StatisticTerms
+from udp_stream.planning.plan import HatForecast, HatPlan, HatPlans, Terms, slot_terms, terms_of
+from udp_stream.planning.policy import EPSILON_NANO_MAX, Policy, SlotInPeriod, least_nano
+from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
+from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.windows.tables import SlotCounts
+
+DIGEST_BYTES = 8
+"""Of the plates in a HAT, and of a plan. Against mistakes, not attackers: who can write plans can write charges."""
+
+
+@dataclass(frozen=True, slots=True)
+class CityPlan:
+    """What is asked of the whole city in a slot (`release/charge.py`): row by row what it weighs in the sums.
+
+    0 weigh rows of plates that take no part; `plates` take part in all. `about` is the question's own: what its sums
+    and their noise follow from beside the weights.
+
+    >>> CityPlan(np.array([26214, 0]), plates=1, about=b"").for_rows(np.array([True, False])).weights.tolist()
+    [26214]
+    """
+
+    weights: NDArray[np.int64]
+    plates: int
+    about: bytes
+
+    def for_rows(self, rows: NDArray[np.bool_]) -> CityPlan:
+        """The plan of some of the rows."""
+        return replace(self, weights=self.weights[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """HAT h is `cells[h]` (ascending); `charged` has its rows at `hat_rows[h]` to `hat_rows[h + 1]`, in nano-epsilon.
+
+    0 was charged to rows that were suppressed or could not pay. `priced`, where it is at hand, are the plans for the
+    rows that were offered, which charges came from; they follow from counts and terms, and do not travel. `city` is
+    what is asked of the whole city, if anything.
+
+    >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a",), np.array([7], np.uint64), **rows)
+    >>> columns = counts.cells, counts.hat_rows, tuple(row_digests(counts)), (Terms(),), np.array([5])
+    >>> plan = SlotPlan(0, 3_600_000, *columns)
+    >>> plan.find(7, plan.digests[0]), plan.find(7, b"other row"), plan.charged_rows(0).tolist()
+    (0, None, [5])
+    """
+
+    start_ms: int
+    end_ms: int
+    cells: NDArray[np.uint64]
+    hat_rows: NDArray[np.int64]
+    digests: tuple[bytes, ...]
+    terms: tuple[Terms, ...]
+    charged: NDArray[np.int64]
+    priced: tuple[HatPlan | None, ...] | None = None
+    city: CityPlan | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether something of all plates' speeds has to be known before any of its HATs is drawn."""
+        return self.in_balls or self.city is not None
+
+    @property
+    def in_balls(self) -> bool:
+        """Whether any of its HATs is released with factors of the plates' clips (`mechanisms/ball.py`)."""
+        return any(one.in_ball for one in self.terms)
+
+    @classmethod
+    def empty(cls, counts: SlotCounts) -> SlotPlan:
+        """A plan without HATs for the slot of these counts."""
+        none = np.empty(0, dtype=np.int64)
+        return cls(counts.start_ms, counts.end_ms, none.astype(np.uint64), np.zeros(1, np.int64), (), (), none, ())
+
+    def find(self, cell: int, digest: bytes) -> int | None:
+        """The number of a cell's HAT, if it is known and has these rows."""
+        return self.find_all(np.array([cell], dtype=np.uint64), [digest])[0]
+
+    def find_all(self, cells: NDArray[np.uint64], digests: Sequence[bytes]) -> list[int | None]:
+        """As `find`, for many HATs at once."""
+        places = np.searchsorted(self.cells, cells)
+        # A cell beyond the last one has a place behind the end, which must not be read.
+        there = places < self.cells.size
+        there[there] = self.cells[places[there]] == cells[there]
+        return [
+            at if is_there and self.digests[at] == digest else None
+            for at, is_there, digest in zip(places.tolist(), there.tolist(), digests, strict=True)
+        ]
+
+    def charged_rows(self, hat: int) -> NDArray[np.int64]:
+        """What each row of a HAT was charged."""
+        return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
+
+    def hats_in_balls(self, counts: SlotCounts) -> dict[bytes, int]:
+        """In how many of its HATs each plate was charged that share the plate's clip; `counts` of HATs that it knows.
+
+        HATs that it does not know with these rows do not count.
+        """
+        hats: dict[bytes, int] = {}
+        for hat, at in enumerate(self.find_all(counts.cells, row_digests(counts))):
+            if at is not None and self.terms[at].in_ball:
+                for plate in counts.plate[counts.rows(hat)][self.charged_rows(at) > 0].tolist():
+                    hats[counts.plates[plate]] = hats.get(counts.plates[plate], 0) + 1
+        return hats
+
+    def with_priced(self, made: SlotPlan) -> SlotPlan:
+        """The same plan, with the priced HATs of `made` wherever both plans agree on a HAT."""
+        if made.priced is None:
+            return self
+        found = made.find_all(self.cells, self.digests)
+        priced = tuple(
+            made.priced[at] if at is not None and made.terms[at] == terms else None
+            for at, terms in zip(found, self.terms, strict=True)
+        )
+        return replace(self, priced=priced)
+
+    def for_hats(self, hats: NDArray[np.bool_]) -> SlotPlan:
+        """The plan of some of its HATs only."""
+        sizes, chosen = np.diff(self.hat_rows), np.flatnonzero(hats).tolist()
+        return replace(
+            self,
+            cells=self.cells[hats],
+            hat_rows=np.append(0, np.cumsum(sizes[hats])),
+            digests=tuple(self.digests[hat] for hat in chosen),
+            terms=tuple(self.terms[hat] for hat in chosen),
+            charged=self.charged[np.repeat(hats, sizes)],
+            priced=None if self.priced is None else tuple(self.priced[hat] for hat in chosen),
+            city=None if self.city is None else self.city.for_rows(np.repeat(hats, sizes)),
+        )
+
+
+def row_digests(counts: SlotCounts) -> list[bytes]:
+    """For each HAT, a digest of its rows: plates (keyed hashes of one length) and their numbers of samples.
+
+    >>> rows = dict(hat_rows=np.array([0, 1, 2]), plate=np.array([0, 0]), count=np.array([4, 4]), repeats=0)
+    >>> one, other = row_digests(SlotCounts(0, 3_600_000, (b"a",), np.array([7, 8], np.uint64), **rows))
+    >>> len(one), one == other
+    (8, True)
+    """
+    width = len(counts.plates[0]) if counts.plates else 1
+    plates = np.frombuffer(b"".join(counts.plates), dtype=f"V{width}")[counts.plate].tobytes()
+    samples = counts.count.astype("<i8").tobytes()
+    ends = counts.hat_rows.tolist()
+    return [
+        blake2b(plates[a * width : b * width] + samples[a * 8 : b * 8], digest_size=DIGEST_BYTES).digest()
+        for a, b in pairwise(ends)
+    ]
+
+
+# Terms around a forecast: what each HAT of a slot is asked, where its mean is taken around what is forecast for it.
+#
+# **Price.** Its largest mover pays a twelfth of a plate's budget for a mean, others their share of that. A few precise
+# releases tell more than many noisy ones: the forecast carries what they tell to the other HATs.
+#
+# **Pace.** Most of the budget may be spent at once, as early releases serve the whole day. The rest is let out over the
+# period, slot by slot, so that some is left for the evening; no visit needs to be foretold. The ledger holds a plate to
+# it (`Terms.allowance_nano`). A HAT that may cost more than all of the rest is not held to it: there are at most four
+# of them in a budget, and a pace would only leave the last one unspent. A rolling budget has no start to pace it from.
+#
+# **Order.** HATs are charged in the order of what they tell for what they cost: the variance that the release takes
+# from the HAT's estimate, times its pings, over the sum of its charges. HATs whose mean would tell little are withheld
+# as uninformative, without a charge, unless other statistics are asked for, too. Where an automatic epsilon would be
+# less than the least that says anything, all HATs are withheld.
+#
+# It reads counts, budgets, settings, and the forecast, which follows from counts and earlier releases.
+
+PRICES_PER_BUDGET = 12
+"""How many means a plate's budget of the period buys that it moves the most."""
+
+HEAD_START = 80
+"""Percent of the budget that a plate may have spent at the very start of the period; the rest is let out evenly."""
+
+PLATES_MIN = 3
+"""A mean around a forecast of fewer plates tells less than its counts do."""
+
+TOLD_MIN = 0.3
+"""The least share of the forecast's variance that a release has to take away. From 0.3 to 0.5 the error is the same; at
+0.1 budgets go to releases that are nearly all noise (docs/measurements.md)."""
+
+ADMITTED_MIN = 0.5
+"""The least share of a HAT's plates that have to be able to pay: a mean of few of them is worth less than it costs."""
+
+SHARED = 0.7
+"""The share of a plate's HATs of the slot, of those with enough plates, that it is likely to be charged for."""
+
+_NORMAL = 1.2533
+"""The standard deviation of a normal variable, in expected sizes."""
+
+
+def terms_around(
+    counts: SlotCounts, forecast: SlotForecast, in_period: SlotInPeriod, policy: Policy, plans: HatPlans
+) -> list[Terms]:
+    """The terms of every HAT of a slot around its forecast; `plans` are the slot's.
+
+    >>> import datetime as dt
+    >>> from udp_stream.forecast.model import Memory
+    >>> from udp_stream.forecast.model import forecast_slot
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context = two_hats(), a_context()
+    >>> policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
+    >>> forecast = forecast_slot(counts, Memory(), dt.date(2022, 1, 1), max_kmh=65.0)
+    >>> terms = terms_around(counts, forecast, in_period, policy, HatPlans(policy.public))
+    >>> [(one.withheld, [asked.statistic for asked in one.statistics]) for one in terms]
+    [('', ['forecast-clip', 'cdf']), ('few_plates', [])]
+    >>> terms[0].allowance_nano / policy.budget_nano  # of 10: eight at once, and 5/24 of the rest after five hours
+    0.8416666666
+    """
+    cost, paced = price_nano(policy), _paced_nano(in_period, policy)
+    forecasts = _hat_forecasts(forecast)
+    is_enough = np.diff(counts.hat_rows) >= policy.min_plates
+    if is_too_little(policy):
+        pairs = zip(is_enough.tolist(), forecasts, strict=True)
+        return [Terms(withheld="budget" if large else "few_plates", forecast=of_hat) for large, of_hat in pairs]
+    widths = _widths(counts, forecasts, Cost(policy.measure, cost), policy)
+    enough = np.flatnonzero(is_enough).tolist()
+    rows = counts.each_rows()
+    by_plate = [counts.count[rows[hat]] for hat in enough]
+    arounds = [AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough]
+    means = dict(zip(enough, _means(by_plate, arounds, cost, policy, plans), strict=True))
+    is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
+    for hat, foretold in enumerate(forecasts):
+        if hat not in means:
+            terms.append(Terms(withheld="few_plates", forecast=foretold))
+            continue
+        mean, here = means[hat], counts.count[rows[hat]]
+        told = foretold.deviation**2 / (foretold.deviation**2 + mean.variance)
+        if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
+            terms.append(Terms(withheld="uninformative", forecast=foretold))
+            continue
+        worth[hat] = told * foretold.deviation**2 * int(here.sum()) / int(mean.plan.charges.sum())
+        least = ceil(ADMITTED_MIN * here.size)
+        asked = _asked(mean.asked, foretold, policy)
+        allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
+        terms.append(msgspec.structs.replace(asked, admitted_min=least, allowance_nano=allowance))
+    # Twice, for the place of each HAT in the order; stable, so that equal ones have the same order everywhere.
+    turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
+    return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
+
+
+def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> Terms:
+    """The terms of a HAT of plates with these counts, each forecast to drive like a bus in any city.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> policy = Settings().policy
+    >>> terms = terms_of_typical(np.array([60, 20, 20]), policy, HatPlans(policy.public))
+    >>> terms.statistics[0].statistic, terms.charge_nano
+    ('forecast-clip', 833333333)
+    """
+    typical = min(CITY_MEAN, policy.range.high / QUANTA_PER_KMH / 2)
+    rest = float(mean_variance(by_plate, np.zeros_like(by_plate), 1)[0])
+    cost = price_nano(policy)
+    width = clip_width(by_plate, sqrt(CITY_SD**2 + rest), Cost(policy.measure, cost))
+    around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
+    (mean,) = _means([by_plate], [around], cost, policy, plans)
+    return _asked(mean.asked, None, policy)
+
+
+def _widths(counts: SlotCounts, forecasts: Sequence[HatForecast], cost: Cost, policy: Policy) -> list[ClipWidth]:
+    """How widely each HAT's plates are clipped."""
+    rows, off_kmh = (counts.count, counts.hat_rows[:-1]), np.array([one.deviation for one in forecasts])
+    if policy.in_balls:
+        return ball_widths(*rows, off_kmh, cost, _hats_shared(counts, policy))
+    return clip_widths(*rows, off_kmh, cost)
+
+
+def _hats_shared(counts: SlotCounts, policy: Policy) -> NDArray[np.float64]:
+    """Of each HAT: among how many HATs its plates are likely to share a clip, on average by their weights."""
+    sizes, sharp = np.diff(counts.hat_rows), 1 / plate_variance(counts.count)
+    # From counts alone, before it is known which HATs are withheld: hence `SHARED`, the share that is measured.
+    is_asked = np.repeat(sizes >= max(PLATES_MIN, policy.min_plates), sizes)
+    hats = np.bincount(counts.plate, weights=is_asked, minlength=len(counts.plates))[counts.plate]
+    first = counts.hat_rows[:-1]
+    found: NDArray[np.float64] = SHARED * np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first)
+    return found
+
+
+class _Mean(NamedTuple):
+    """How a HAT's mean is to be taken, and the variance of what it is likely to be off by, in km2/h2."""
+
+    asked: StatisticTerms
+    plan: StatisticPlan
+    variance: float
+
+
+def _means(
+    by_plate: Sequence[NDArray[np.int64]],
+    arounds: Sequence[AroundForecast],
+    cost_nano: int,
+    policy: Policy,
+    plans: HatPlans,
+) -> list[_Mean]:
+    """Of each HAT around its forecast; under "auto" by another mechanism, where one is tried and errs less at the same
+    epsilon."""
+    asked = [StatisticTerms(NAME, cost_nano, NAME, measure=policy.measure, around=around) for around in arounds]
+    each = zip(by_plate, asked, plans.around_forecasts(by_plate, asked), strict=True)
+    return [_mean(*one, policy, plans) for one in each]
+
+
+def _mean(
+    by_plate: NDArray[np.int64], asked: StatisticTerms, plan: ForecastClipPlan, policy: Policy, plans: HatPlans
+) -> _Mean:
+    error = hypot(plan.noise_deviation, plan.spread)
+    # A rule of thumb that saves the second plan in most HATs. One plate with far more samples than all others makes
+    # Baseline's noise large, and a mechanism that caps it is then not tried: at U = 30 km/h it may err half as much,
+    # from U = 65 on next to never less.
+    least = expected_noise(policy.range.width * plan.counts.largest, asked.cost) / (2 * plan.counts.total)
+    if policy.mean == "auto" and least < error:
+        other = StatisticTerms("mean", asked.epsilon_nano, "auto", policy.grouping, "epsilon", policy.measure)
+        mean = plans.of_statistic(by_plate, other)
+        if isinstance(mean, MeanPlan) and (off := _NORMAL * hypot(mean.noise_bound, spread(mean))) < error:
+            return _Mean(other, mean, (off / QUANTA_PER_KMH) ** 2)
+    return _Mean(asked, plan, (error / QUANTA_PER_KMH) ** 2)
+
+
+def price_nano(policy: Policy) -> int:
+    """What the largest mover pays for a mean.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> price_nano(Settings().policy)
+    833333333
+    """
+    if policy.mean_nano is not None:
+        return policy.mean_nano
+    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
+    return min(policy.budget_nano // (PRICES_PER_BUDGET * automatic), EPSILON_NANO_MAX)
+
+
+def is_too_little(policy: Policy) -> bool:
+    """Whether an automatic epsilon of this budget is too small for any HAT.
+
+    >>> from udp_stream.adapters.settings import load
+    >>> [is_too_little(load(None, [f"budget.epsilon={budget}"], {}).policy) for budget in (0.011, 0.012)]
+    [True, False]
+    """
+    return policy.mean_nano is None and price_nano(policy) < least_nano(policy.measure)
+
+
+def _at_once_nano(policy: Policy) -> int:
+    """The most that a plate may be charged at the very start of a period."""
+    return policy.budget_nano * HEAD_START // 100
+
+
+def _paced_nano(in_period: SlotInPeriod, policy: Policy) -> int:
+    """The most that a plate may have been charged by the end of this slot."""
+    if in_period.rolls:
+        return policy.budget_nano
+    gone, all_slots = in_period.slots_gone + 1, in_period.slots_gone + 1 + in_period.slots_left
+    at_once = _at_once_nano(policy)
+    return at_once + (policy.budget_nano - at_once) * gone // all_slots
+
+
+def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
+    """What is recorded of each HAT's."""
+    deviation, rest = np.sqrt(forecast.variance + forecast.rest).tolist(), np.sqrt(forecast.rest).tolist()
+    priors = zip(forecast.prior.by_hat.tolist(), forecast.prior.features.tolist(), strict=True)
+    return [
+        HatForecast(round(mean, 3), round(off, 3), round(own, 3), (by_hat, *features))
+        for mean, off, own, (by_hat, features) in zip(forecast.mean.tolist(), deviation, rest, priors, strict=True)
+    ]
+
+
+def _asked(mean: StatisticTerms, forecast: HatForecast | None, policy: Policy) -> Terms:
+    """The mean, and the other statistics that are configured: an automatic CDF costs what the mean does."""
+    cdf_nano = mean.epsilon_nano if policy.cdf_nano is None else policy.cdf_nano
+    others = terms_of(policy, 0, policy.variance_nano, cdf_nano)
+    return msgspec.structs.replace(others, statistics=(mean, *others.statistics), forecast=forecast)
+
+
+# The terms of a whole slot: what every HAT is asked on, from counts, balances and settings, with suppression or not.
+#
+# **CHOP-USER** (`release.suppression = "chop-user"`; `suppression.py`, arXiv 2405.06261) takes plates out of some of
+# their HATs. It goes over the HATs of at least `min_plates` plates and leaves each of them that many. It reads counts
+# and one epsilon: the mean's where that is fixed (all that a HAT is charged if there is no mean), else the median over
+# the HATs of what "auto" would take without suppression. Then terms are made anew for the plates that are left: each is
+# in fewer HATs, so "auto" can spend more on each.
+#
+# **Promise.** A HAT's worst case is its plan's bias and noise, and what leaving plates out may miss: `error_bound` + U
+# (1 - G / M). In no HAT that is released is it larger than the largest of the slot would be without suppression, and no
+# HAT is withheld that would be released without. CHOP-USER by itself promises this of Baseline at one epsilon only. So
+# HATs in which it does not hold get all of their plates back and terms are made anew, until it holds in all; after too
+# many rounds nothing is suppressed in the slot. Rows only come back, so K is at most what it was without. Proof:
+# docs/mechanisms/suppression.md.
+#
+# With `release.hats_max` plates stay in at most that many HATs of the slot, whatever that costs the worst of them
+# (`suppress_to`). A HAT that cannot keep `min_plates` is withheld, and no plate pays there.
+#
+# Privacy unit: license plate; neighbours: swap-values. Counts are public, so all of this is free. A plate that is taken
+# out of a HAT gives nothing there and pays nothing. Which ones those are is part of the terms (`Terms.kept`), hence
+# remembered with the verdict: a retry cannot suppress anew.
+
+_ROUNDS_MAX = 10
+"""At a fixed epsilon two are enough, as HATs do not depend on each other; under "auto" up to 5 were seen."""
+
+
+def terms_from_counts(
+    counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, plans: HatPlans | None = None
+) -> list[Terms]:
+    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`, `plans` to the slot.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> rows = dict(hat_rows=np.array([0, 2, 4]), plate=np.array([0, 1, 0, 1]), count=np.array([3, 1, 3, 3]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7, 8], np.uint64), **rows)
+    >>> chop = dict(mean_nano=10**9, cdf_nano=0, suppression="chop-user", hats_max=1, min_plates=1)
+    >>> unspent = Balance(np.zeros(2, np.int64), np.zeros(2, np.int64))
+    >>> asked = counts, unspent, SlotInPeriod("May", 0, 23), struct_replace(Settings().policy, **chop)
+    >>> [terms.rows_kept(2).tolist() for terms in terms_from_counts(*asked)]
+    [[True, False], [False, True]]
+    """
+    plans = HatPlans(policy.public) if plans is None else plans
+    terms = slot_terms(counts, balance, in_period, policy, plans)
+    if policy.suppression == "off":
+        return terms
+    kept = kept_rows(counts, terms, policy)
+
+    def terms_of_kept() -> list[Terms]:
+        left = slot_terms(counts_of_rows(counts, kept), balance, in_period, policy, plans)
+        return [_with_kept(of_hat, kept[rows]) for rows, of_hat in zip(counts.each_rows(), left, strict=True)]
+
+    if policy.hats_max:
+        return terms_of_kept()
+    # The promise of suppression is about the worst HAT of the slot, so its worst case without suppression is the limit.
+    limit = worst_cases(counts, terms, policy, plans).max(initial=0.0)
+    for _ in range(_ROUNDS_MAX):
+        if kept.all():
+            break
+        suppressed = terms_of_kept()
+        errors = worst_cases(counts, suppressed, policy, plans)
+        lost = [bool(now.withheld and not before.withheld) for now, before in zip(suppressed, terms, strict=True)]
+        breaks = np.array(lost, dtype=bool) | (errors > limit)
+        if not breaks.any():
+            return suppressed
+        # A HAT that broke the limit gets all of its plates back, and no later round takes them away again.
+        kept |= np.repeat(breaks, np.diff(counts.hat_rows))
+    return terms
+
+
+def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy, plans: HatPlans) -> NDArray[np.float64]:
+    """The worst case of each HAT of a slot, in quanta: bias plus expected noise of its mean, for all its samples.
+
+    `error_bound` of the plan for the kept plates, plus U (1 - G / M); 0 where no mean is released. From counts.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([3, 1]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7], np.uint64), **rows)
+    >>> policy = struct_replace(Settings().policy, max_speed=1000)
+    >>> from udp_stream.mechanisms.statistic import StatisticTerms
+    >>> asked = Terms((StatisticTerms("mean", 10**9, mechanism="baseline"),))
+    >>> worst_cases(counts, [asked], policy, HatPlans(policy.public)).tolist()
+    [750.0]
+    """
+    by_hat = (counts.count[rows] for rows in counts.each_rows())
+    width = policy.range.width
+    return np.array(
+        [_worst_case(all_of_hat, of_hat, width, plans) for all_of_hat, of_hat in zip(by_hat, terms, strict=True)]
+    )
+
+
+def _worst_case(by_plate: NDArray[np.int64], terms: Terms, width: int, plans: HatPlans) -> float:
+    mean = terms.of("mean")
+    if terms.withheld or mean is None:
+        return 0.0
+    kept = terms.of_kept(by_plate)
+    plan = plans.of_statistic(kept, mean)
+    if not isinstance(plan, MeanPlan):
+        raise TypeError(f"expected the plan of a mean, got {type(plan).__name__}")
+    return plan.error_bound + width * (1 - int(kept.sum()) / int(by_plate.sum()))
+
+
+def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
+    """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are left alone.
+
+    >>> from udp_stream.adapters.settings import Settings
+    >>> rows = dict(hat_rows=np.array([0, 2, 4]), plate=np.array([0, 1, 0, 1]), count=np.array([3, 1, 3, 3]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7, 8], np.uint64), **rows)
+    >>> chop = dict(suppression="chop-user", hats_max=1, min_plates=1)
+    >>> from udp_stream.mechanisms.statistic import StatisticTerms
+    >>> terms = [Terms((StatisticTerms("mean", 10**9),))] * 2
+    >>> kept_rows(counts, terms, struct_replace(Settings().policy, **chop)).tolist()
+    [True, False, False, True]
+    """
+    kept = np.ones(counts.plate.size, dtype=bool)
+    epsilons = sorted(of_hat.mean_nano or of_hat.charge_nano for of_hat in terms if not of_hat.withheld)
+    if epsilons:
+        large = np.diff(counts.hat_rows) >= policy.min_plates
+        offered = np.repeat(large, np.diff(counts.hat_rows))
+        sizes = np.diff(counts.hat_rows)[large]
+        occupancy = Occupancy(
+            np.append(0, np.cumsum(sizes)), counts.plate[offered], counts.count[offered], len(counts.plates)
+        )
+        epsilon_nano = epsilons[len(epsilons) // 2]
+        if policy.hats_max:
+            kept[offered] = suppress_to(occupancy, epsilon_nano, policy.hats_max, policy.min_plates).keep
+        else:
+            kept[offered] = chop_user(occupancy, epsilon_nano, policy.min_plates).keep
+    return kept
+
+
+def counts_of_rows(counts: SlotCounts, kept: NDArray[np.bool_]) -> SlotCounts:
+    """The counts of some rows; every HAT stays, even without rows.
+
+    >>> rows = dict(hat_rows=np.array([0, 2, 3]), plate=np.array([0, 1, 0]), count=np.array([4, 2, 7]), repeats=0)
+    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7, 8], np.uint64), **rows)
+    >>> fewer = counts_of_rows(counts, np.array([True, True, False]))
+    >>> fewer.hat_rows.tolist(), fewer.count.tolist()
+    ([0, 2, 2], [4, 2])
+    """
+    before = np.append(0, np.cumsum(kept))
+    return replace(counts, hat_rows=before[counts.hat_rows], plate=counts.plate[kept], count=counts.count[kept])
+
+
+def _with_kept(terms: Terms, kept: NDArray[np.bool_]) -> Terms:
+    return terms if terms.withheld or kept.all() else struct_replace(terms, kept=np.packbits(kept).tobytes())
