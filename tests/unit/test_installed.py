@@ -90,7 +90,7 @@ def test_a_copy_that_was_never_installed_is_named_by_its_folder(monkeypatch):
 
 def test_the_command_line_says_it(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("udp_stream.cli.plots.find_spec", lambda name: None)
+    monkeypatch.setattr("udp_stream.cli.experiment_files.find_spec", lambda name: None)
     assert cli.main(["reproduce", "worst-case"]) == 4
     said = capsys.readouterr().err
     assert "matplotlib" in said and said.endswith(f"{installed.install_command('plots')}\n")

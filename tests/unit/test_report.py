@@ -5,8 +5,7 @@ import json
 import pytest
 
 from udp_stream.adapters.settings import load
-from udp_stream.cli.report import print_summary
-from udp_stream.cli.summary_json import print_json_summary
+from udp_stream.cli.report import print_json_summary, print_summary
 from udp_stream.release.facts import Summary
 
 FIXED = ("release.mean_epsilon=1",)

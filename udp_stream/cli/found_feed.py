@@ -30,8 +30,7 @@ from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.files.sources import open_blocks
 from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.text import counted
-from udp_stream.cli.first_look import is_sea, zone_of, zone_offset_minutes
-from udp_stream.cli.named_recordings import named, require_rereadable, require_savable
+from udp_stream.cli.first_look import is_sea, named, require_rereadable, require_savable, zone_of, zone_offset_minutes
 from udp_stream.errors import UsageError
 from udp_stream.pings.advice import OF_A_SPEED, Refused, advise
 from udp_stream.pings.decode import PingDecoder, PingRules, Pings, originals
@@ -449,7 +448,10 @@ epsilon = 10.0
 
 def city_file(feed: FoundFeed, path: str) -> str:
     """The configuration, in TOML."""
-    checks = {name: "".join(f"\n# CHECK: {one}." for one in some) for name, some in feed.checks.items()}
+    checks = {
+        name: "".join(f"\n# CHECK: {one}{'' if one.endswith('?') else '.'}" for one in some)
+        for name, some in feed.checks.items()
+    }
     keys = {"preset": feed.preset} if feed.preset else feed.keys
     source = ""
     if keys:

@@ -27,10 +27,12 @@ import msgspec
 from udp_stream.adapters.ledgers.opening import ledger_files
 from udp_stream.adapters.ledgers.plate_keys import is_key
 from udp_stream.adapters.ledgers.sqlite.file import MAGIC
+from udp_stream.adapters.logs import say
 from udp_stream.adapters.records_out import Kind, require_form, write_form
 from udp_stream.adapters.settings import Settings
-from udp_stream.cli.named_files import NamedFile
-from udp_stream.cli.named_files import named as named  # for those who open outputs
+from udp_stream.adapters.text import counted
+from udp_stream.cli.stdio import NamedFile
+from udp_stream.cli.stdio import named as named  # for those who open outputs
 from udp_stream.errors import UsageError
 
 FileRole = tuple[str, str | Path | None]
@@ -252,3 +254,19 @@ def require_place(path: Path) -> None:
     else:
         return
     raise UsageError(f"{path}: cannot be written ({os.strerror(code)})")
+
+
+def require_queries(name: str | None, settings: Settings) -> None:
+    """Results and queries need each other: a query without a reader would be charged for nothing."""
+    asked = len(settings.query)
+    if name is None:
+        if asked:
+            say(
+                f"{counted(asked, 'query', 'queries')} of the configuration {'is' if asked == 1 else 'are'} not asked: "
+                "--queries FILE asks, and names where the results go"
+            )
+        return
+    if not asked:
+        raise UsageError("--queries: expected a configuration with [[query]], got none")
+    if require_form(name)[0]:
+        raise UsageError(f"--queries: expected lines of JSON, as in answers.ndjson or answers.ndjson.gz, got {name}")

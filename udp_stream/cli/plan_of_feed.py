@@ -22,8 +22,7 @@ from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.settings.limits import seconds_of
 from udp_stream.adapters.settings.rules import check
 from udp_stream.adapters.text import counted
-from udp_stream.cli.first_look import looked_at, print_warning, require_readable_pings
-from udp_stream.cli.named_recordings import named, require_savable
+from udp_stream.cli.first_look import looked_at, named, print_warning, require_readable_pings, require_savable
 from udp_stream.cli.progress import ReadingProgress, StepProgress
 from udp_stream.cli.report import SOFTWARE, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError

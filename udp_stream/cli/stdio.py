@@ -10,10 +10,10 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TextIO
-
-from udp_stream.cli.named_files import NamedFile
 
 _WHEN_CLOSED = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
 """How the null device is opened in its place: the wrong way round where use must fail."""
@@ -65,3 +65,22 @@ def _text(file: io.FileIO, like: TextIO | None) -> io.TextIOWrapper:
         line_buffering=like.line_buffering or like.write_through,  # the latter if Python was told not to buffer
         write_through=like.write_through,
     )
+
+
+class NamedFile(io.FileIO):
+    """A file whose name stands in the OSError when it cannot be written."""
+
+    def write(self, data: Any, /) -> Any:
+        """As any file does."""
+        with named(str(self.name)):
+            return super().write(data)
+
+
+@contextmanager
+def named(name: str | Path) -> Iterator[None]:
+    """What fails inside is about this file: its name is put into an OSError that has none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(name)
+        raise

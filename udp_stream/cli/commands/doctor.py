@@ -27,8 +27,7 @@ from udp_stream.adapters.schemes import open_sources
 from udp_stream.adapters.settings import Settings, is_file
 from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.adapters.text import counted
-from udp_stream.cli.first_look import is_on_disk, joined, require_readable_pings
-from udp_stream.cli.named_recordings import named, require_savable
+from udp_stream.cli.first_look import is_on_disk, joined, named, require_readable_pings, require_savable
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
 from udp_stream.pings.decode import PingDecoder, PingFormat
 from udp_stream.pings.found import Doubt

@@ -14,8 +14,8 @@ from udp_stream.adapters.files.atomic import draft_of, link_first
 from udp_stream.adapters.files.gtfs_files import is_gtfs_file
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.adapters.text import counted
+from udp_stream.cli.first_look import named, typed
 from udp_stream.cli.found_feed import city_file, find_feed
-from udp_stream.cli.named_recordings import named, typed
 from udp_stream.cli.outputs import require_place
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError

@@ -14,11 +14,17 @@ from udp_stream.adapters.records_out import require_form
 from udp_stream.adapters.schemes import Source, open_sources
 from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable_pings
-from udp_stream.cli.outputs import PRIVATE, open_output, records_out, require_distinct, require_lines, used_files
+from udp_stream.cli.outputs import (
+    PRIVATE,
+    open_output,
+    records_out,
+    require_distinct,
+    require_lines,
+    require_queries,
+    used_files,
+)
 from udp_stream.cli.progress import ReadingProgress
-from udp_stream.cli.query_results import require_queries
-from udp_stream.cli.report import SOFTWARE, print_summary, troubles
-from udp_stream.cli.summary_json import print_json_summary
+from udp_stream.cli.report import SOFTWARE, print_json_summary, print_summary, troubles
 from udp_stream.errors import UsageError
 from udp_stream.release.facts import Summary
 from udp_stream.release.forecaster import Smoothed

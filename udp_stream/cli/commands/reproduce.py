@@ -14,11 +14,9 @@ from rich.table import Table as Printed
 
 from udp_stream.adapters.files.sources import require_readable
 from udp_stream.adapters.settings import Settings, load
-from udp_stream.cli.experiment_files import make_folder, write_outcome
+from udp_stream.cli.experiment_files import make_folder, read_feed, require_plots, write_outcome
 from udp_stream.cli.outputs import used_files
-from udp_stream.cli.plots import require_plots
 from udp_stream.cli.progress import ReadingProgress, StepProgress
-from udp_stream.cli.recorded_feed import read_feed
 from udp_stream.cli.report import console, printer
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Experiment, Outcome, Setup

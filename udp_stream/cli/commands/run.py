@@ -26,8 +26,15 @@ from udp_stream.adapters.spoken_log import SpokenLog
 from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import FeedWatch, require_readable_pings
 from udp_stream.cli.going_on import say_of_source, sigterm
-from udp_stream.cli.outputs import PRIVATE, appended, appended_records, require_distinct, require_lines, used_files
-from udp_stream.cli.query_results import require_queries
+from udp_stream.cli.outputs import (
+    PRIVATE,
+    appended,
+    appended_records,
+    require_distinct,
+    require_lines,
+    require_queries,
+    used_files,
+)
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Ledger
