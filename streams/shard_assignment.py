@@ -39,7 +39,7 @@ def fenced_for(ledger: Ledger, shard: str) -> Ledger:
     """The ledger for the new owner of this shard; the same one where it knows no fences."""
     if not isinstance(ledger, Fencing):
         return ledger
-    from udp_stream.adapters.ledgers.redis.session import Fence
+    from udp_stream.ledgers.redis import Fence
 
     return ledger.fenced(Fence(shard, ledger.take_epoch(shard)))
 

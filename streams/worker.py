@@ -33,9 +33,6 @@ from streams.source_processor import SourceProcessor
 from streams.stopping import Stop, Watchdog, heed_signals, ours
 from streams.topics import Topics, differences, topics_of
 from udp_stream.adapters.files.heartbeat import Heartbeat
-from udp_stream.adapters.ledgers.opening import has_mark, ledger_and_keys
-from udp_stream.adapters.ledgers.plate_keys import PlateKeys
-from udp_stream.adapters.ledgers.which_ledger import begin_work
 from udp_stream.adapters.logs import WARNING, begin_log, say
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.spoken_log import SpokenLog
@@ -43,6 +40,8 @@ from udp_stream.adapters.text import counted
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
+from udp_stream.ledgers.keys import PlateKeys
+from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import BatchRead, Fact, Observer, QueriesPublished, SlotPublished
 from udp_stream.release.standing import QuerySet, query_set

@@ -20,7 +20,7 @@ from pathlib import Path
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        "streams.worker", "udp_stream.adapters.ledgers.redis.opening",
+        "streams.worker", "udp_stream.ledgers.redis",
         *(f"udp_stream.cli.commands.{verb}" for verb in ("demo", "doctor", "feed", "ledger", "plan", "replay")),
         "udp_stream.cli.commands.status", "udp_stream.cli.commands.worker",
     ]

@@ -20,12 +20,12 @@ from streams.consumer import BatchConsumer, BatchSchema
 from streams.producer import OutgoingRecord, Producer
 from streams.source_processor import SourceProcessor
 from streams.topics import Topic
-from udp_stream.adapters.ledgers.redis import opening as redis_opening
-from udp_stream.adapters.ledgers.redis.ledger import RedisLedger
-from udp_stream.adapters.ledgers.redis.scripts import load_scripts, scripts_of
 from udp_stream.cli import main as cli
 from udp_stream.ledger.past import see
 from udp_stream.ledger.port import Mark
+from udp_stream.ledgers import redis as redis_ledger
+from udp_stream.ledgers.redis import RedisLedger
+from udp_stream.ledgers.redis_connection import load_scripts, scripts_of
 from udp_stream.shuffle.wire import cut_pings
 from udp_stream.windows.source import SourceCheckpoint, SourceReader
 
@@ -138,7 +138,7 @@ def _rewrite(name: str, *changes: tuple[str, str]) -> None:
         assert texts[name].count(sound) == 1, sound
         texts[name] = texts[name].replace(sound, broken)
     rewritten = scripts_of(texts)
-    redis_opening.load_scripts = lambda: rewritten  # type: ignore[assignment]
+    redis_ledger.load_scripts = lambda: rewritten  # type: ignore[assignment]
 
 
 def main(fault: str, session_s: str, stuck_s: str, *arguments: str) -> int:

@@ -29,10 +29,10 @@ from tests.chaos.workers import Worker, Workers
 from tests.runtime.harness import beside
 from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.adapters.settings import load
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.ledger.port import Entry, Ledger
+from udp_stream.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
 from udp_stream.release.record import decode

@@ -18,7 +18,7 @@ from tests.chaos.checks import Stranger
 from tests.chaos.city import BROKEN, City
 from tests.chaos.proxy import Link
 from tests.chaos.workers import SERVING
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.ledgers.opening import ledger_and_keys
 
 END_S = 90.0
 """Starting takes seconds, and so long at most it asks a broker or a Redis that is away."""

@@ -13,11 +13,9 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from udp_stream.ledger.budgets import budget_balances
-from udp_stream.ledger.checks import ask
-from udp_stream.ledger.checks.rolling import HOUR_S, hour
+from tests.contract.checks import HOUR_S, ask, hour
 from udp_stream.ledger.filters import Filter, metric_epsilon_nano
-from udp_stream.ledger.rolling import span_of
+from udp_stream.ledger.rolling import budget_balances, span_of
 from udp_stream.units import NANO
 
 POSITIONS = "positions 1d from 2024-01-08T00:00:00+05:30 in rho"

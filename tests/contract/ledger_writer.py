@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from udp_stream.adapters.ledgers.sqlite.ledger import SqliteLedger, open_sqlite_ledger
 from udp_stream.ledger.port import Admission
+from udp_stream.ledgers.sqlite import SqliteLedger, open_sqlite_ledger
 
 PERIOD, BUDGET = "crash", 2000
 PLATES = [f"crash/{i}".encode() for i in range(8)]

@@ -11,8 +11,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.contract.budgets import Adversary, greedy_crowd
 from tests.contract.test_ledger import ForgetsWindows, LooksBackOnly, in_memory, in_sqlite
-from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledgers.sqlite import open_sqlite_ledger
 
 
 class InMemory(Adversary):

@@ -23,20 +23,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.contract import checks
 from tests.contract import ledger_writer as writer
+from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from tests.forked import Forked
 from tests.forms import long_rows
 from udp_stream.adapters.files import atomic
-from udp_stream.adapters.ledgers.ledger_id import adopt
-from udp_stream.adapters.ledgers.sqlite import file as sqlite_file
-from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger import checks
-from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.ledger.packing import Decision
 from udp_stream.ledger.port import Ledger, LedgerFactory, Verdict
 from udp_stream.ledger.rolling import windows_around
+from udp_stream.ledger.rules import Decision
+from udp_stream.ledgers import sqlite
+from udp_stream.ledgers.keys import adopt
+from udp_stream.ledgers.sqlite import open_sqlite_ledger
 
 Check = Callable[[LedgerFactory], None]
 
@@ -501,7 +501,7 @@ def test_missing_directory_and_unusable_file_are_unavailable(tmp_path: Path) -> 
 
 
 def test_locked_ledger_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
     with open_sqlite_ledger(tmp_path / "ledger") as ledger, closing(sqlite3.connect(tmp_path / "ledger")) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DependencyUnavailable, match="locked"):

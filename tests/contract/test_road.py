@@ -19,9 +19,9 @@ from tests.contract.road import (
     rival_at_every_call_in_rho,
     rival_at_every_call_of_a_city,
 )
-from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import LedgerFactory
+from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.release.record import CITY, CLIPS, kind_of
 
 

@@ -16,9 +16,9 @@ from streams import worker
 from streams.producer import Producer
 from streams.publishing import AtLeastOnce, StrictlyOnce
 from streams.worker import Deployment, run_worker
-from udp_stream.adapters.ledgers.sqlite.ledger import SqliteLedger
 from udp_stream.adapters.settings import load
 from udp_stream.adapters.settings.sections import Settings
+from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.release.record import kind_of
 from udp_stream.testing import SeededEntropy
 

@@ -16,9 +16,9 @@ from streams.topics import admin
 from tests.forked import forked_to_log, run_forked
 from tests.integration.deployment import SERVING, worker
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import load
 from udp_stream.ledger.port import Admission
+from udp_stream.ledgers.opening import ledger_and_keys
 
 PATIENCE_S = 30
 
@@ -184,8 +184,8 @@ def test_no_key_is_made_where_redis_has_a_ledger(city, redis_server, known):
 def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_back(city, redis_server, monkeypatch):
     """Both find no ledger; the other is the first to bind it."""
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
-    from udp_stream.adapters.ledgers import opening
     from udp_stream.errors import PrivacyRefused
+    from udp_stream.ledgers import opening
 
     with made.ledger():
         pass
@@ -202,7 +202,7 @@ def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_bac
 def test_workers_of_one_machine_that_start_at_once_on_an_empty_redis_share_its_key(city, redis_server, monkeypatch):
     """One makes key and ledger between the other's two looks: at the key file, and at Redis."""
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
-    from udp_stream.adapters.ledgers import opening
+    from udp_stream.ledgers import opening
 
     asked, look = load(made.config, (), {}).ledger, opening._is_there
 

@@ -20,7 +20,7 @@ from tests.chaos.run import play, synthetic_day
 from tests.chaos.store import store
 from tests.chaos.strangers import END_S, Strangers
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
+from udp_stream.ledgers.opening import ledger_and_keys
 
 SETTLED_S = 25.0
 SECONDS_MAX = 60

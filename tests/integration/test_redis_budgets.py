@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.contract.budgets import Adversary, greedy_crowd
-from udp_stream.adapters.ledgers.redis.opening import open_redis_ledger
+from udp_stream.ledgers.redis import open_redis_ledger
 
 
 def opener(url):

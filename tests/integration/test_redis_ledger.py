@@ -16,33 +16,26 @@ import numpy as np
 import pytest
 from redis import Redis
 
-from tests.contract import queries
+from tests.contract import checks, queries
+from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from tests.contract.road import CHECKS, MORE_CHECKS, Opening
-from udp_stream.adapters.ledgers.ledger_id import adopt
-from udp_stream.adapters.ledgers.opening import inspect_ledger, ledger_and_keys
-from udp_stream.adapters.ledgers.redis import audit as redis_audit
-from udp_stream.adapters.ledgers.redis import connection as redis_connection
-from udp_stream.adapters.ledgers.redis import durability as redis_durability
-from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
-from udp_stream.adapters.ledgers.redis import opening as redis_opening
-from udp_stream.adapters.ledgers.redis.connection import Connection
-from udp_stream.adapters.ledgers.redis.ledger import RedisLedger
-from udp_stream.adapters.ledgers.redis.opening import open_redis_ledger
-from udp_stream.adapters.ledgers.redis.scripts import SCRIPTS, load_scripts, scripts_of
-from udp_stream.adapters.ledgers.redis.session import Fence, Session
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused, UsageError
-from udp_stream.ledger import checks
-from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, CheckFailed, ask, crowds, rolling
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.ledger.packing import column
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import LedgerFactory
+from udp_stream.ledger.rules import column
+from udp_stream.ledgers import redis as redis_ledger
+from udp_stream.ledgers import redis_connection
+from udp_stream.ledgers.keys import adopt
+from udp_stream.ledgers.opening import inspect_ledger, ledger_and_keys
+from udp_stream.ledgers.redis import Fence, RedisLedger, Session, open_redis_ledger
+from udp_stream.ledgers.redis_connection import SCRIPTS, Connection, load_scripts, scripts_of
 from udp_stream.trial.services import RunningRedis, start_redis
 
 Check = Callable[[LedgerFactory], None]
 WAIT_SECONDS = 60
-DURABLE_SETTINGS = [(name, value) for name, value, _ in redis_durability.DURABLE]
+DURABLE_SETTINGS = [(name, value) for name, value, _ in redis_ledger.DURABLE]
 
 
 def opener(url: str) -> Callable[[], RedisLedger]:
@@ -242,8 +235,8 @@ def test_the_check_of_large_slots_catches_a_record_that_keeps_a_part(
 def test_a_harmless_change_is_not_caught(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So the others are caught for what they break. This one reads and writes plate by plate."""
     _change_script(monkeypatch, "admit", "local CHUNK = 1000", "local CHUNK = 2")
-    monkeypatch.setattr(crowds, "LARGE_HAT", 10_000)  # in as many chunks as a HAT of five million has otherwise
-    monkeypatch.setattr(crowds, "LARGE_SLOT", 2_500)
+    monkeypatch.setattr(checks, "LARGE_HAT", 10_000)  # in as many chunks as a HAT of five million has otherwise
+    monkeypatch.setattr(checks, "LARGE_SLOT", 2_500)
     for check in ALL_LEDGER_CHECKS:
         check(opener(redis_url))
 
@@ -252,7 +245,7 @@ def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, chan
     sound = load_scripts()
     assert sound[script].text.count(part) == 1
     changed = scripts_of({script: sound[script].text.replace(part, change)})
-    monkeypatch.setattr(redis_opening, "load_scripts", lambda: {**sound, **changed})
+    monkeypatch.setattr(redis_ledger, "load_scripts", lambda: {**sound, **changed})
 
 
 # Kills.
@@ -415,14 +408,14 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, mon
 
 def test_spans_that_others_charge_meanwhile_are_looked_at(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rival charges in a new span, after the windows were looked up and before the script that admits runs."""
-    opened, first, look = opener(redis_url), rolling.hour("3h", 0), redis_ledger.windows_of
+    opened, first, look = opener(redis_url), checks.hour("3h", 0), redis_ledger.windows_of
     with opened() as ledger, opened() as rival:
 
         def rivalled(*asked: Any) -> Any:
             found = look(*asked)
             if not rival.recorded(["rival"])[0]:
                 monkeypatch.setattr(redis_ledger, "windows_of", look)
-                rival.admit(rolling.hour("3h", 2), 10, [b"x", b"y"], [ask("rival", [8, 2])])
+                rival.admit(checks.hour("3h", 2), 10, [b"x", b"y"], [ask("rival", [8, 2])])
             return found
 
         monkeypatch.setattr(redis_ledger, "windows_of", rivalled)
@@ -431,7 +424,7 @@ def test_spans_that_others_charge_meanwhile_are_looked_at(redis_url: str, monkey
 
 
 def test_a_rolling_budget_of_which_a_span_is_gone_charges_nobody(redis_url: str) -> None:
-    prefix, spans = f"{{udp-{uuid4()}}}", [rolling.hour("3h", number) for number in range(2)]
+    prefix, spans = f"{{udp-{uuid4()}}}", [checks.hour("3h", number) for number in range(2)]
     with open_redis_ledger(redis_url, prefix=prefix) as ledger, client_of(redis_url) as client:
         ledger.admit(spans[0], 10, [b"x"], [ask("first", [8])])
         client.delete(f"{prefix}:balance:{spans[0]}")
@@ -699,7 +692,7 @@ def test_verify_names_what_does_not_add_up(tamper: Callable[[Any, str], object],
 def test_verify_heeds_what_came_later_also_behind_a_lost_admission(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, listed = opener(redis_url), redis_audit.listed
+    opened, listed = opener(redis_url), redis_ledger.listed
     with opened() as ledger, client_of(redis_url) as client:
 
         def admit_and_list(session: Session) -> Any:
@@ -708,7 +701,7 @@ def test_verify_heeds_what_came_later_also_behind_a_lost_admission(
 
         ledger.admit("p", 10, [b"x", b"y"], [ask("lost", [3], [0]), ask("kept", [3], [1])])
         client.delete(f"{opened.keywords['prefix']}:admission:lost")  # type: ignore[attr-defined]
-        monkeypatch.setattr(redis_audit, "listed", admit_and_list)
+        monkeypatch.setattr(redis_ledger, "listed", admit_and_list)
         assert ledger.verify() == [
             "lost: admitted, but its admission is gone",
             "plate 78 in p: expected 0 charged in 0 entries, got 3 in 1",

@@ -17,10 +17,10 @@ from redis import Redis
 
 from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
-from udp_stream.adapters.ledgers.redis import ledger as redis_ledger
-from udp_stream.adapters.ledgers.redis.connection import Connection
-from udp_stream.adapters.ledgers.redis.session import Session
 from udp_stream.errors import DependencyUnavailable
+from udp_stream.ledgers import redis as redis_ledger
+from udp_stream.ledgers.redis import Session
+from udp_stream.ledgers.redis_connection import Connection
 from udp_stream.release.record import decode
 from udp_stream.testing import SeededEntropy
 

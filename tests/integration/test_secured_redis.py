@@ -10,15 +10,14 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
+from tests.contract.checks import ALL_LEDGER_CHECKS, IN_CROWDS, ask, hour
 from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
 from tests.secured import PASSWORD, certificates, secret_file, tls_in_front_of
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
-from udp_stream.adapters.ledgers.redis.opening import open_redis_ledger
 from udp_stream.adapters.settings import LedgerSection
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
-from udp_stream.ledger.checks import ALL_LEDGER_CHECKS, ask, crowds
-from udp_stream.ledger.checks.rolling import hour
+from udp_stream.ledgers.opening import ledger_and_keys
+from udp_stream.ledgers.redis import open_redis_ledger
 from udp_stream.trial.services import start_redis
 
 RULES = (Path(__file__).parents[2] / "deploy" / "redis" / "users.acl").read_text(encoding="utf-8")
@@ -59,7 +58,7 @@ def user(running, *more):
 
 @pytest.mark.parametrize(
     "check",
-    [check for check in ALL_LEDGER_CHECKS if check.__module__ != crowds.__name__],
+    [check for check in ALL_LEDGER_CHECKS if check not in IN_CROWDS],
     ids=lambda check: check.__name__,
 )
 def test_the_rights_of_the_page_suffice_for_every_promise(guarded, check):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.privacy.test_forecast_audit import WITH_CDF, Run, key_of, of_plate, run
 from tests.privacy.test_forecast_audit import busiest as busiest  # a fixture
-from udp_stream.ledger.conversion import rho_nano_of
+from udp_stream.ledger.filters import rho_nano_of
 from udp_stream.mechanisms import statistics
 from udp_stream.mechanisms.noise import Lattice, lattice_of
 from udp_stream.units import NANO

@@ -16,8 +16,8 @@ import pytest
 from tests.runtime.harness import embedded, frames_of
 from tests.runtime.test_live_run import CONFIG, Clock, child, frames, lines, work
 from udp_stream.adapters.files.journal import Journal
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.settings import LedgerSection
+from udp_stream.ledgers.opening import ledger_and_keys
 
 assert frames  # the fixture
 KILLS = 6

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
-from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledgers.sqlite import open_sqlite_ledger
 
 FLAGS = [word for flag in CONFIG for word in ("--set", flag)]
 

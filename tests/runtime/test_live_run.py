@@ -14,11 +14,11 @@ import pytest
 from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
 from udp_stream.adapters.files.journal import Journal
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.live_runtime import CHECKPOINT, LiveRuntime, Outputs
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.cli.outputs import appended, appended_records
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.facts import SlotPublished

@@ -13,10 +13,10 @@ import pytest
 
 from tests.forked import run_forked
 from tests.runtime.harness import CONFIG, fleet_log
-from udp_stream.adapters.ledgers.ledger_id import adopt
-from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission
+from udp_stream.ledgers.keys import adopt
+from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.release.record import decode
 
 FLAGS = [word for flag in CONFIG for word in ("--set", flag)]

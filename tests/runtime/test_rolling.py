@@ -10,12 +10,12 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from tests.contract.checks import worst_window
 from tests.forked import run_forked
 from tests.runtime.harness import embedded, fleet_log, frames_of
-from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
-from udp_stream.ledger.checks.rolling import worst_window
-from udp_stream.ledger.packing import amounts, amounts_of
 from udp_stream.ledger.rolling import span_of
+from udp_stream.ledger.rules import amounts, amounts_of
+from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.release.record import decode
 from udp_stream.units import NANO
 

@@ -15,12 +15,12 @@ import pytest
 from tests.forms import long_but
 from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
 from udp_stream.adapters.embedded import Embedded, record_writer
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
-from udp_stream.adapters.ledgers.statement import statement
 from udp_stream.adapters.settings import load, query_sections
 from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.cli.report import worth
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledgers.opening import ledger_and_keys
+from udp_stream.ledgers.statement import statement
 from udp_stream.planning.periods import amount_text
 from udp_stream.release.query_record import decode_result, result_schema
 from udp_stream.release.record import kind_of

@@ -10,10 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from udp_stream.ledger.checks import ask
-from udp_stream.ledger.components import SharedBudget, component_charge_nano, product_distance
-from udp_stream.ledger.conversion import delta_of, rho_nano_of
-from udp_stream.ledger.filters import Filter
+from tests.contract.checks import ask
+from udp_stream.ledger.filters import (
+    Filter,
+    SharedBudget,
+    component_charge_nano,
+    delta_of,
+    product_distance,
+    rho_nano_of,
+)
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.units import NANO
 

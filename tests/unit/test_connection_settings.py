@@ -11,14 +11,14 @@ from streams.publishing import no_transaction
 from streams.topics import topics_of
 from tests.secured import certificates, secret_file
 from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
-from udp_stream.adapters.ledgers.redis.connection import connection_to
 from udp_stream.adapters.secret_files import require_private, secret_of, tls_context
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.adapters.settings.connection_rules import PROTOCOLS
 from udp_stream.cli.main import main
 from udp_stream.cli.parsers import VERBS
 from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.ledgers.opening import ledger_and_keys
+from udp_stream.ledgers.redis_connection import connection_to
 
 SASL = (
     "kafka.client.security_protocol=SASL_PLAINTEXT",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from udp_stream.ledger.conversion import rho_nano_of_pure
+from udp_stream.ledger.filters import rho_nano_of_pure
 from udp_stream.mechanisms.cdf import plan_cdf
 from udp_stream.mechanisms.forecast_clip import Around, plan_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.contract.checks import ask
 from tests.forms import long_but, long_rows
-from udp_stream.ledger import conversion, filters
-from udp_stream.ledger.checks import ask
-from udp_stream.ledger.conversion import rho_nano_of
-from udp_stream.ledger.filters import Filter, metric_epsilon_nano, metric_rho_nano
+from udp_stream.ledger import filters
+from udp_stream.ledger import filters as conversion
+from udp_stream.ledger.filters import Filter, metric_epsilon_nano, metric_rho_nano, rho_nano_of
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.units import NANO
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from udp_stream.adapters.ledgers import ledger_id
-from udp_stream.adapters.ledgers.ledger_id import adopt, compare, kept_mark, raise_mark, remember_ledger, replace_mark
-from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger import past as ledger_past
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.past import Forgotten, caveats, forget, forgotten, see
 from udp_stream.ledger.port import Admission, Mark
+from udp_stream.ledgers import keys as ledger_id
+from udp_stream.ledgers.keys import adopt, compare, kept_mark, raise_mark, remember_ledger, replace_mark
+from udp_stream.ledgers.sqlite import open_sqlite_ledger
 
 
 def ledger_of(*payloads, name="5eed"):
@@ -296,7 +296,7 @@ def test_a_mark_that_is_lost_while_the_ledger_is_in_use_is_refused(file):
 
 
 def test_a_mark_that_cannot_be_written_stops_before_anything_is_published(file, monkeypatch):
-    monkeypatch.setattr("udp_stream.adapters.ledgers.ledger_id.sync_directory", _full)
+    monkeypatch.setattr("udp_stream.ledgers.keys.sync_directory", _full)
     with pytest.raises(DependencyUnavailable, match="cannot be written"):
         raise_mark(ledger_of(b"a"), file, "here", "hat-0")
 

@@ -17,12 +17,12 @@ from mode.utils.logging import CompositeLogger
 from streams.stopping import ours
 from udp_stream.adapters import logs
 from udp_stream.adapters.files.journal import Journal
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
 from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
 from udp_stream.adapters.logs import begin_log, end_log, say
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.adapters.spoken_log import SpokenLog
 from udp_stream.cli import main as cli
+from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.testing import SeededEntropy
 
 PLATES = st.one_of(

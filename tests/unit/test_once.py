@@ -8,12 +8,12 @@ import pytest
 
 from streams.publishing import settle
 from tests.unit.test_flow import a_context, run, slot
-from udp_stream.adapters.ledgers.sqlite.ledger import open_sqlite_ledger
-from udp_stream.adapters.ledgers.statement import statement
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
+from udp_stream.ledgers.sqlite import open_sqlite_ledger
+from udp_stream.ledgers.statement import statement
 from udp_stream.planning.plan import Terms
 from udp_stream.release.charge import charge_once, draw_once, terms_from
 from udp_stream.release.record import decode, kind_of

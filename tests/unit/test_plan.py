@@ -6,7 +6,7 @@ import re
 import pytest
 
 from udp_stream.cli import main as cli
-from udp_stream.ledger.conversion import epsilon_of
+from udp_stream.ledger.filters import epsilon_of
 
 
 def said(capsys, *arguments):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.adapters.ledgers import plate_keys
-from udp_stream.adapters.ledgers.plate_keys import PlateKeys, load_or_create_key
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.ledgers import keys as plate_keys
+from udp_stream.ledgers.keys import PlateKeys, load_or_create_key
 
 KEY = bytes(range(32))
 

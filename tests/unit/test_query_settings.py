@@ -9,8 +9,7 @@ import pytest
 
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
-from udp_stream.ledger.components import SharedBudget
-from udp_stream.ledger.filters import Filter
+from udp_stream.ledger.filters import Filter, SharedBudget
 from udp_stream.queries.elimination import Everyone
 from udp_stream.queries.plane import QUANTA_PER_METRE
 from udp_stream.testing import seeded_bits

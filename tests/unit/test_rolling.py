@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from udp_stream.ledger.checks.rolling import worst_window
+from tests.contract.checks import worst_window
 from udp_stream.ledger.port import Entry
 from udp_stream.ledger.rolling import (
     RollingSums,

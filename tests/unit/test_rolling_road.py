@@ -8,13 +8,12 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from tests.contract.checks import worst_window
 from tests.unit.test_flow import MORNING, START, a_context, run, slot
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, PrivacyRefused
-from udp_stream.ledger.budgets import budget_balances
-from udp_stream.ledger.checks.rolling import worst_window
 from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.ledger.rolling import span_of
+from udp_stream.ledger.rolling import budget_balances, span_of
 from udp_stream.planning.periods import most_in, overlapping
 from udp_stream.planning.policy import SPANS_PER_WINDOW, PeriodSoFar, shares_of, span_seconds
 from udp_stream.release.charge import from_counts, plan_slot, with_forecaster

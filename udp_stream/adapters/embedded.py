@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from udp_stream.adapters.ledgers.policy_keys import note_policy
 from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
+from udp_stream.ledgers.opening import note_policy
 from udp_stream.pings.decode import PingDecoder, PingFormat, Reason, Refusal, originals
 from udp_stream.pings.json import JSON
 from udp_stream.release.charge import ReleaseContext, with_forecaster

@@ -19,11 +19,11 @@ import numpy as np
 
 from udp_stream.adapters.files.atomic import draft_of, sync_directory
 from udp_stream.adapters.files.journal import Arrived, Journal
-from udp_stream.adapters.ledgers.policy_keys import note_policy
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
+from udp_stream.ledgers.opening import note_policy
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.facts import (
     Observer,

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from udp_stream.adapters.settings import Settings
-from udp_stream.ledger.budgets import largest_budgets
-from udp_stream.ledger.conversion import epsilon_of
+from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.port import Ledger
-from udp_stream.ledger.rolling import RollingSums, span_of
+from udp_stream.ledger.rolling import RollingSums, largest_budgets, span_of
 from udp_stream.planning.periods import (
     IN_RHO,
     Loss,

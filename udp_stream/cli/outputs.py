@@ -24,9 +24,6 @@ from typing import IO, BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from udp_stream.adapters.ledgers.opening import ledger_files
-from udp_stream.adapters.ledgers.plate_keys import is_key
-from udp_stream.adapters.ledgers.sqlite.file import MAGIC
 from udp_stream.adapters.logs import say
 from udp_stream.adapters.records_out import Kind, require_form, write_form
 from udp_stream.adapters.settings import Settings
@@ -34,6 +31,9 @@ from udp_stream.adapters.text import counted
 from udp_stream.cli.stdio import NamedFile
 from udp_stream.cli.stdio import named as named  # for those who open outputs
 from udp_stream.errors import UsageError
+from udp_stream.ledgers.keys import is_key
+from udp_stream.ledgers.opening import ledger_files
+from udp_stream.ledgers.sqlite import MAGIC
 
 FileRole = tuple[str, str | Path | None]
 """What a file is for, and its name: `-` for a standard stream, None for no file."""

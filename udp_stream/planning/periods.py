@@ -35,7 +35,7 @@ from math import ceil, inf, isfinite
 import msgspec
 import numpy as np
 
-from udp_stream.ledger.components import Measured, component_charge_nano
+from udp_stream.ledger.filters import Measured, component_charge_nano
 from udp_stream.ledger.rolling import span_of
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.units import NANO, parse_duration

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ledger.conversion import epsilon_of
+from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.rolling import ROLLING, span_name
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.range import Range
@@ -218,7 +218,7 @@ class Policy(msgspec.Struct, frozen=True):
         """What a plate is promised, in words.
 
         >>> from udp_stream.adapters.settings import Settings
-        >>> from udp_stream.ledger.conversion import rho_nano_of
+        >>> from udp_stream.ledger.filters import rho_nano_of
         >>> approximate = {"accounting": "approximate", "budget_nano": rho_nano_of(10**10, 1e-6)}
         >>> [msgspec.structs.replace(Settings().policy, **given).promise for given in ({}, approximate)]
         ['epsilon 10 per 1d', 'epsilon 10 with delta 1e-06 (rho 1.539278763) per 1d']

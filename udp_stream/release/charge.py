@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.budgets import budget_balances, largest_budgets, periods_to_compare
 from udp_stream.ledger.port import Admission, Balance, Bits, Entropy, Ledger
+from udp_stream.ledger.rolling import budget_balances, largest_budgets, periods_to_compare
 from udp_stream.planning.periods import (
     NOTE,
     Loss,
@@ -270,12 +270,14 @@ def require_one_budget(
     charging, and again before drawing: of two runs that begin at once, at least one sees the other.
 
     >>> from decimal import Decimal
-    >>> from udp_stream.ledger.checks import ask
+    >>> import numpy as np
+    >>> from udp_stream.ledger.port import Admission
     >>> from udp_stream.ledger.memory import MemoryLedger
     >>> from udp_stream.testing import a_context
     >>> calendar, ledger = a_context().calendar, MemoryLedger()
     >>> calendar.one_budget = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
-    >>> _ = ledger.admit("positions lifetime", 4000 * 10**9, [b"plate"], [ask("hat", [7])])
+    >>> hat = Admission("hat", np.array([0]), np.array([7]), 0, b"")
+    >>> _ = ledger.admit("positions lifetime", 4000 * 10**9, [b"plate"], [hat])
     >>> require_one_budget("lifetime", 8 * 10**9, [b"plate"], ledger.periods(), calendar, ledger)
     ... # doctest: +ELLIPSIS
     Traceback (most recent call last):

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ledger.conversion import epsilon_of
+from udp_stream.ledger.filters import epsilon_of
 from udp_stream.mechanisms.accuracy import NOBODY, accuracy_of
 from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan

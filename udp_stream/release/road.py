@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ledger.packing import cut
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
+from udp_stream.ledger.rules import cut
 from udp_stream.mechanisms.accuracy import NOBODY
 from udp_stream.mechanisms.ball import PlateNorms, check_of, factors_for, norms_of, room_and_rounding, summed_norms
 from udp_stream.planning.policy import Policy

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from udp_stream.adapters.settings.limits import milliseconds, require, seconds_of, whole_seconds
 from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError
-from udp_stream.ledger.components import Measured, component_limit_nano
+from udp_stream.ledger.filters import Measured, component_limit_nano
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning.periods import OneBudget, amount_text
 from udp_stream.queries.standing import Kind, Position, StandingQuery

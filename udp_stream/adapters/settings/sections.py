@@ -23,7 +23,7 @@ from udp_stream.adapters.settings.query_sections import (
 )
 from udp_stream.adapters.settings.source_section import SourceSection
 from udp_stream.errors import ConfigError
-from udp_stream.ledger.conversion import rho_nano_of, rho_nano_of_pure
+from udp_stream.ledger.filters import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.planning.periods import OneBudget, PositionPeriods

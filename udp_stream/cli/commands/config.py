@@ -15,12 +15,12 @@ from typing import Final
 import msgspec
 from msgspec.structs import fields
 
-from udp_stream.adapters.ledgers.plate_keys import load_key
 from udp_stream.adapters.secret_files import TLS_FILES, may_be_secret, require_private, secret_of, tls_context
 from udp_stream.adapters.settings import Fault, Origin, Settings, faults_in, known_keys, load_with_origins
 from udp_stream.adapters.settings.connection_rules import has_password
 from udp_stream.adapters.settings.known import CLIENT, QUERY
 from udp_stream.errors import ConfigError, PrivacyRefused
+from udp_stream.ledgers.keys import load_key
 from udp_stream.pings.json import FeedMapping
 
 

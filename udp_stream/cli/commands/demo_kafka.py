@@ -20,11 +20,11 @@ from streams.headers import ERROR
 from streams.releases import read_releases
 from streams.topic_reader import read_topic
 from streams.topics import create_topics, topics_of
-from udp_stream.adapters.ledgers.opening import ledger_place
 from udp_stream.adapters.logs import say
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.cli.report import console
 from udp_stream.errors import DependencyUnavailable
+from udp_stream.ledgers.opening import ledger_place
 from udp_stream.release.facts import PublishedRelease, QueryRecorded, Summary, hat_recorded
 from udp_stream.release.query_record import decode_result, moment_of
 from udp_stream.trial.fleet import Fleet

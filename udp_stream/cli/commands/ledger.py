@@ -10,11 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from udp_stream.adapters.ledgers.opening import has_mark, ledger_and_keys, mark_beside, replace_mark_of
-from udp_stream.adapters.ledgers.plate_keys import PlateKeys
-from udp_stream.adapters.ledgers.policy_keys import named, other_budgets
-from udp_stream.adapters.ledgers.statement import disagreement, statement
-from udp_stream.adapters.ledgers.which_ledger import counted_charges, say_ledger, slot_start
 from udp_stream.adapters.logs import WARNING, say
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.text import counted
@@ -22,6 +17,19 @@ from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.past import Forgotten, behind, forget, see
 from udp_stream.ledger.port import Ledger, Mark
+from udp_stream.ledgers.keys import PlateKeys
+from udp_stream.ledgers.opening import (
+    counted_charges,
+    has_mark,
+    ledger_and_keys,
+    mark_beside,
+    named,
+    other_budgets,
+    replace_mark_of,
+    say_ledger,
+    slot_start,
+)
+from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.pings.decode import plate_name
 
 

@@ -20,7 +20,7 @@ from udp_stream.adapters.text import counted
 from udp_stream.cli.guesses import CDF_CONSTANT, MEAN_CONSTANT, MEAN_COUNTS, VARIANCE_CONSTANT, guess_column
 from udp_stream.cli.report import print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
-from udp_stream.ledger.conversion import epsilon_of
+from udp_stream.ledger.filters import epsilon_of
 from udp_stream.mechanisms.accuracy import SCATTER, spread
 from udp_stream.mechanisms.noise import Cost
 from udp_stream.planning.periods import amount_text

@@ -8,8 +8,6 @@ from contextlib import ExitStack, closing
 
 from udp_stream.adapters.embedded import Embedded, rejected_writer, release_sink, smoothed_sink
 from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.ledgers.opening import ledger_and_keys
-from udp_stream.adapters.ledgers.which_ledger import begin_run, trial_ledger
 from udp_stream.adapters.records_out import require_form
 from udp_stream.adapters.schemes import Source, open_sources
 from udp_stream.adapters.settings import Settings
@@ -26,6 +24,7 @@ from udp_stream.cli.outputs import (
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import SOFTWARE, print_json_summary, print_summary, troubles
 from udp_stream.errors import UsageError
+from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.release.facts import Summary
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.query_record import QueryResult

@@ -11,8 +11,6 @@ from udp_stream.adapters.embedded import rejected_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.files.heartbeat import ALIVE, Heartbeat
 from udp_stream.adapters.files.journal import Journal
-from udp_stream.adapters.ledgers.opening import ledger_and_keys, ledger_place
-from udp_stream.adapters.ledgers.which_ledger import begin_work
 from udp_stream.adapters.live.handover import Handover
 from udp_stream.adapters.live.openers import live_sources
 from udp_stream.adapters.live.pipe import PipeSource
@@ -38,6 +36,7 @@ from udp_stream.cli.outputs import (
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Ledger
+from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
 from udp_stream.pings.json import json_messages
 from udp_stream.release.facts import Summary
 from udp_stream.windows.source import Refused

@@ -1,17 +1,14 @@
-"""The ledger in one SQLite file: the promises of `port.py`, kept by transactions and a synced write-ahead log.
+"""The SQLite file of a ledger: made whole or not at all, durable, and refused where it is not the ledger it should be.
 
-Three tables carry it. `admissions` has one row per HAT, its plates and what each was charged packed into BLOBs; it is
-only ever added to, and a trigger holds that. `balances` sums it by plate and period, is changed in the transaction that
-adds the admission, and can be rebuilt from it (`verify`). `releases` keeps the first payload of a release id.
+The file is made complete under another name and linked into place, so half a ledger is never seen, and an empty file
+at the ledger's path is one that was truncated: refused, because starting anew would hand out every budget again. For
+the same reason a write-ahead log without its ledger is refused, and so is a ledger that is missing, or another one,
+where one is known.
 
-Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's single write lock, so
-two writers cannot both charge the same nano-unit of a budget. `synchronous=FULL` syncs the log before a call returns.
-
-`file.py` makes the file and opens it, and refuses one that lost what it knew. A ledger that is bound to another
-plate key is refused too, and, with `id_file`, one that is not where it was: starting anew would hand out every budget
-again.
-
-One connection serves one thread. Writers in other threads and processes open the same path again.
+An open file goes on living without its name. So what is at the names is compared with what was opened before anything
+is published: a ledger that was removed or replaced meanwhile, and with it what was charged since, is lost when we end.
+The same holds for its log and for the log's index: another process would begin new ones, and its charges and locks
+would not be ours.
 """
 
 from __future__ import annotations
@@ -19,29 +16,252 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.adapters.ledgers.ledger_id import compare, known_ledger, raise_mark
-from udp_stream.adapters.ledgers.sqlite.file import FilesInUse, open_ledger_file, usable
-from udp_stream.adapters.ledgers.sqlite.queries import (
-    CHARGE,
-    ENTRIES,
-    ONLY_ADDED,
-    PERIODS,
-    PERIODS_OF_PLATE,
-    REMEMBER,
-)
-from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.packing import Decision, amounts, amounts_of, column, cut
+from udp_stream.adapters.files.atomic import draft_of, link_first
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
 from udp_stream.ledger.rolling import most_elsewhere, names_around, windows_around
-from udp_stream.ledger.rules import decide_in_turn, misfits, require_valid
+from udp_stream.ledger.rules import (
+    AMOUNT_LIMIT,
+    Decision,
+    amounts,
+    amounts_of,
+    column,
+    cut,
+    decide_in_turn,
+    misfits,
+    require_valid,
+)
+from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x75647073  # "udps", so that `file` and we know our own
+BUSY_TIMEOUT_S = 60.0
+
+MAGIC = b"SQLite format 3\0"
+"""The first bytes of every SQLite database."""
+
+_SCHEMA = f"""
+PRAGMA application_id = {APPLICATION_ID};
+BEGIN;
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE balances (
+    period TEXT NOT NULL,
+    plate BLOB NOT NULL,
+    spent INTEGER NOT NULL CHECK (spent > 0 AND spent < {AMOUNT_LIMIT}),
+    charges INTEGER NOT NULL CHECK (charges > 0),
+    PRIMARY KEY (period, plate)  -- the period first: a slot touches neighbouring pages
+) STRICT, WITHOUT ROWID;
+CREATE TABLE admissions (
+    sequence INTEGER PRIMARY KEY,
+    release_id TEXT NOT NULL UNIQUE,
+    period TEXT NOT NULL,
+    budget INTEGER NOT NULL,
+    terms BLOB NOT NULL,
+    plates BLOB NOT NULL,  -- one after the other, all of one length
+    charged BLOB NOT NULL  -- int64, little endian, one per plate; 0: HALT
+) STRICT;
+CREATE TABLE releases (
+    sequence INTEGER PRIMARY KEY,
+    release_id TEXT NOT NULL UNIQUE,
+    payload BLOB NOT NULL,
+    published INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX releases_unpublished ON releases (sequence) WHERE published = 0;
+CREATE TRIGGER admissions_stay BEFORE DELETE ON admissions BEGIN SELECT RAISE(ABORT, 'admissions stay'); END;
+CREATE TRIGGER admissions_stand BEFORE UPDATE ON admissions BEGIN SELECT RAISE(ABORT, 'admissions stand'); END;
+CREATE TRIGGER releases_stay BEFORE DELETE ON releases BEGIN SELECT RAISE(ABORT, 'releases stay'); END;
+CREATE TRIGGER releases_stand BEFORE UPDATE OF release_id, payload ON releases
+    BEGIN SELECT RAISE(ABORT, 'releases stand'); END;
+INSERT INTO meta VALUES ('schema', '{SCHEMA_VERSION}'), ('ledger_id', lower(hex(randomblob(16)))),
+    ('made', strftime('%Y-%m-%dT%H:%M:%SZ', 'now'));
+COMMIT;
+"""
+
+
+class FilesInUse(NamedTuple):
+    """The ledger, its log and the log's index, and what each was when it was opened: its device and inode."""
+
+    path: Path
+    opened: tuple[tuple[int, int] | None, ...]
+
+    @classmethod
+    def at(cls, path: Path) -> FilesInUse:
+        """As they are now; None for a file that is not there.
+
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     files = FilesInUse.at(Path(folder, "ledger"))
+        >>> files.opened
+        (None, None, None)
+        """
+        return cls(path, tuple(_identity(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm")))
+
+    def require_in_place(self) -> None:
+        """Raise PrivacyRefused if any of them was removed or replaced since."""
+        if FilesInUse.at(self.path) != self:
+            raise PrivacyRefused(
+                f"the ledger {self.path}, its -wal or its -shm was removed or replaced while it was in use: what is "
+                "charged now would be lost. Nothing more is published. Stop every process that uses this ledger, and "
+                "put the newest copy in its place"
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DependencyUnavailable(f"{path} cannot be looked at: {error.strerror}") from error
+    return found.st_dev, found.st_ino
+
+
+def open_ledger_file(path: Path, known: str | None = None) -> tuple[sqlite3.Connection, FilesInUse]:
+    """Connect to the ledger at a resolved path, made (mode 0600) if nothing is there; every commit is synced.
+
+    `known` is the id of the ledger that has to be there; None: whichever.
+
+    Raises as `open_sqlite_ledger`.
+    """
+    if sqlite3.sqlite_version_info < (3, 37):
+        raise DependencyUnavailable(f"expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: upgrade it")
+    if not path.parent.is_dir():
+        raise DependencyUnavailable(f"expected the ledger's directory {path.parent} to exist: create it first")
+    if path.is_dir():
+        raise DependencyUnavailable(f"expected a ledger file at {path}, got a directory: name a file in it")
+    if not path.exists():
+        _refuse_orphaned_log(path)
+        if known is not None:
+            raise gone(path, known)
+        _create(path)
+    if path.stat().st_size == 0:
+        raise PrivacyRefused(f"expected a ledger at {path}, got an empty file: restore it, or remove it if it is new")
+    with usable(path):
+        before = _identity(path)
+        # Mode rw makes no file: a ledger that is removed just now does not come back empty.
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        try:
+            _require_ours(path, connection, known)
+            _make_durable(path, connection)
+            connection.execute("SELECT count(*) FROM meta").fetchone()  # opens its log and the index
+            files = FilesInUse.at(path)
+            files._replace(opened=(before, *files.opened[1:])).require_in_place()
+        except BaseException:
+            connection.close()
+            raise
+    return connection, files
+
+
+def _refuse_orphaned_log(path: Path) -> None:
+    # The log is made after the ledger, so one that was there before the ledger still was not is an orphan.
+    if path.with_name(f"{path.name}-wal").exists() and not path.exists():
+        raise PrivacyRefused(f"expected a ledger at {path}, got only its write-ahead log: restore the ledger beside it")
+
+
+def _create(path: Path) -> None:
+    """Link a finished ledger to `path`, unless another process was first: then that one stands."""
+    try:
+        with draft_of(path, "-wal", "-shm") as draft:
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            with usable(path), closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+                _make_durable(draft, connection)
+                connection.executescript(_SCHEMA)
+            link_first(draft, path)
+    except OSError as error:
+        raise DependencyUnavailable(f"the ledger {path} cannot be made: {error.strerror}") from error
+
+
+def _require_ours(path: Path, connection: sqlite3.Connection, known: str | None) -> None:
+    foreign = PrivacyRefused(f"expected a ledger at {path}, got another kind of file: name another path")
+    try:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+            raise foreign from error
+        raise
+    if application != APPLICATION_ID:
+        raise foreign
+    meta = dict(connection.execute("SELECT name, value FROM meta"))
+    schema = meta["schema"]
+    if int(schema) != SCHEMA_VERSION:
+        raise PrivacyRefused(f"expected schema {SCHEMA_VERSION} of the ledger {path}, got {schema}: upgrade udp-stream")
+    if known not in (None, meta["ledger_id"]):
+        raise gone(path, known or "")
+
+
+def _make_durable(path: Path, connection: sqlite3.Connection) -> None:
+    (journal,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if journal != "wal":
+        raise DependencyUnavailable(f"expected a file system with write-ahead logs under {path}: use a local disk")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA fullfsync = ON")  # heeded on macOS, where a plain fsync does not reach the disk
+
+
+@contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Turn what the file or its lock refuses into DependencyUnavailable; our own mistakes pass as they are."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        # By exact type: its other subclasses, such as IntegrityError, are mistakes of ours.
+        if type(error) not in (sqlite3.DatabaseError, sqlite3.OperationalError):
+            raise
+        raise DependencyUnavailable(f"the ledger {path} cannot be used: {error}") from error
+
+
+# What a SQLite ledger asks of its tables.
+
+CHARGE = """
+INSERT INTO balances (period, plate, spent, charges) VALUES (?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET spent = excluded.spent, charges = excluded.charges
+"""
+REMEMBER = """
+INSERT INTO admissions (release_id, period, budget, terms, plates, charged) VALUES (?, ?, ?, ?, ?, ?)
+"""
+_SOME_PERIODS = """
+WITH RECURSIVE periods (period) AS (
+    SELECT min(period) FROM balances WHERE period >= :first
+    UNION ALL
+    SELECT (SELECT min(period) FROM balances WHERE period > periods.period) FROM periods WHERE period < :last
+)
+"""
+"""One look-up for each; the last may be one too many."""
+
+PERIODS = f"{_SOME_PERIODS} SELECT period FROM periods WHERE period <= :last"
+PERIODS_OF_PLATE = (
+    f"{_SOME_PERIODS} SELECT period, spent FROM periods JOIN balances USING (period) WHERE plate = :plate"
+)
+ONLY_ADDED = ("admissions", "releases")
+ENTRIES = """
+SELECT admissions.sequence, release_id, period, budget, plates, charged, payload, published
+FROM admissions LEFT JOIN releases USING (release_id)
+WHERE admissions.sequence > ? ORDER BY admissions.sequence LIMIT ?
+"""
+
+
+# The ledger in one SQLite file: the promises of `port.py`, kept by transactions and a synced write-ahead log.
+#
+# Three tables carry it. `admissions` has one row per HAT, its plates and what each was charged packed into BLOBs; it is
+# only ever added to, and a trigger holds that. `balances` sums it by plate and period, is changed in the transaction
+# that adds the admission, and can be rebuilt from it (`verify`). `releases` keeps the first payload of a release id.
+#
+# Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's single write lock,
+# so two writers cannot both charge the same nano-unit of a budget. `synchronous=FULL` syncs the log before a call
+# returns.
+#
+# `file.py` makes the file and opens it, and refuses one that lost what it knew. A ledger that is bound to another
+# plate key is refused too, and, with `id_file`, one that is not where it was: starting anew would hand out every budget
+# again.
+#
+# One connection serves one thread. Writers in other threads and processes open the same path again.
 
 CHUNK = 500  # host parameters in one statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time

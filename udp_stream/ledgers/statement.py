@@ -17,7 +17,7 @@ import msgspec
 
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.conversion import epsilon_of_both
+from udp_stream.ledger.filters import epsilon_of_both
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledger.rolling import RollingSums, span_of

@@ -1,1 +1,0 @@
-"""The ledger in one SQLite file."""

@@ -1,0 +1,616 @@
+"""From a configured ledger URL to an open ledger and the hashes of its plates."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from decimal import ROUND_CEILING, Decimal
+from math import sqrt
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from udp_stream.adapters.logs import WARNING, say
+from udp_stream.adapters.secret_files import TLS_FILES, tls_context, with_secrets
+from udp_stream.adapters.settings import SQLITE, LedgerSection, Settings, is_file
+from udp_stream.adapters.settings.connection_rules import url_faults
+from udp_stream.adapters.text import counted
+from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
+from udp_stream.ledger.filters import epsilon_of
+from udp_stream.ledger.past import caveats
+from udp_stream.ledger.port import Ledger, Mark, Progress
+from udp_stream.ledger.rolling import ROLLING
+from udp_stream.ledgers.keys import PlateKeys, adopt, kept_mark, known_ledger, load_or_create_key, replace_mark
+from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
+from udp_stream.planning.periods import amount_text
+from udp_stream.planning.policy import Policy, epsilon_text
+from udp_stream.release.record import CITY, CLIPS, decode, kind_of, slot_of
+from udp_stream.release.standing import NOTE
+from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name
+from udp_stream.windows.tables import SlotGrid
+
+
+@contextmanager
+def ledger_and_keys(
+    asked: LedgerSection,
+    *,
+    must_exist: bool = False,
+    allow_volatile: bool = False,
+    accept_older: bool = False,
+    only_look: bool = False,
+    named_elsewhere: str | None = None,
+) -> Iterator[tuple[Ledger, PlateKeys]]:
+    """Open the ledger and its key (both made at first use), bound to each other, and no older than its mark.
+
+    Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: do not look at the mark. `only_look`: of a ledger
+    that is new to this machine keep no id. `named_elsewhere`: the id of a ledger whose mark is also kept elsewhere, so
+    that it may hold charges although this machine has no mark.
+
+    Raises ConfigError for any other URL, UsageError if `must_exist` and there is none, DependencyUnavailable if the
+    store cannot be reached, and PrivacyRefused if it would forget, may have forgotten, or belongs to another key.
+    """
+    if not is_file(asked.place):  # before its key is asked for
+        _redis(asked.place)
+    key_file, id_file = _key_files(asked)
+    known = known_ledger(id_file)
+    if must_exist and known is None and (_is_missing(asked.place) or _is_empty_redis(asked)):
+        raise UsageError(f"{ledger_place(asked.place)}: no ledger there. Name an existing one with --ledger")
+    if must_exist and known is None and (kind := _another_kind(asked.place)):
+        raise UsageError(f"{ledger_place(asked.place)}: no ledger, but {kind}. Name one with --ledger")
+    made = not key_file.exists()
+    if made and is_file(asked.place) and not (_is_missing(asked.place) or _is_there(asked)):
+        with _opened(asked, None, allow_volatile):  # says what it is instead of a ledger: no key is made for that
+            pass
+    if made and (must_exist or known is not None or _is_there(asked)):
+        # Another process may have made both between the two looks: the key first.
+        made = not key_file.exists()
+        if made:
+            raise _no_key(key_file, asked.place)
+    # The key comes first: a crash here leaves a key without a ledger, not a ledger without its key.
+    keys = PlateKeys(load_or_create_key(key_file))
+    with _opened(asked, id_file, allow_volatile) as ledger:
+        try:
+            ledger.bind(keys.fingerprint())
+        except PrivacyRefused as error:
+            if not made:
+                raise
+            for file in (id_file, key_file):  # another machine has made the ledger meanwhile: ours fits nothing
+                file.unlink(missing_ok=True)
+            raise _no_key(key_file, asked.place) from error
+        if not accept_older:
+            if known is None:
+                adopt(ledger, id_file, ledger_place(asked.place), named_elsewhere, only_look=only_look)
+            ledger.compare()
+        yield ledger, keys
+
+
+def replace_mark_of(asked: LedgerSection, ledger: Ledger) -> None:
+    """Keep the mark of the ledger as it is: what it is behind was accepted as forgotten."""
+    replace_mark(ledger, _key_files(asked)[1])
+
+
+def mark_beside(asked: LedgerSection) -> Mark | None:
+    """The high-water mark that is kept beside the plates' key, if there is one."""
+    return kept_mark(_key_files(asked)[1])
+
+
+def ledger_place(url: str) -> str:
+    """Where a ledger is, without user and password: a file's absolute path, or a Redis's host, port and database.
+
+    >>> ledger_place("sqlite:/data/city.ledger"), ledger_place("redis://user:secret@ledger:6379/2")
+    ('/data/city.ledger', 'ledger:6379/2')
+    >>> ledger_place("redis://ledger?db=2&password=secret"), ledger_place("unix:///run/redis.sock?db=1")
+    ('ledger:6379/2', '/run/redis.sock/1')
+    """
+    if is_file(url):
+        return str(_path(url).resolve())
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that are no address; who opens it says what is expected
+        return f"{url.partition('://')[0]}://..."
+    host = parts.netloc.rpartition("@")[2]
+    (asked,) = parse_qs(parts.query).get("db", [""])[-1:]
+    if parts.scheme == "unix":
+        return f"{parts.path}/{asked or '0'}"
+    port = ":6379" if "redis" in parts.scheme and ":" not in host.rpartition("]")[2] else ""
+    return f"{host}{port}/{asked or parts.path.strip('/') or '0'}"
+
+
+def has_mark(asked: LedgerSection) -> bool:
+    """Whether this machine keeps which ledger it is, and how far it had come."""
+    return known_ledger(_key_files(asked)[1]) is not None
+
+
+def is_here(asked: LedgerSection) -> bool:
+    """Whether this machine has used the ledger before, or has its file."""
+    return has_mark(asked) or (is_file(asked.place) and not _is_missing(asked.place))
+
+
+def ledger_there(asked: LedgerSection) -> str | None:
+    """The id of the ledger that is there: as this machine knows it, or as a Redis tells. Nothing is made.
+
+    None if there is none, or a file that was never opened here. DependencyUnavailable if a Redis does not answer.
+    """
+    known = known_ledger(_key_files(asked)[1])
+    if known is not None or is_file(asked.place):
+        return known
+    found: str | None = _redis(asked.place).ledger_at(asked.place, client=_client(asked))
+    return found
+
+
+def ledger_files(asked: LedgerSection) -> list[tuple[str, Path]]:
+    """What a ledger has on this machine, made already or not: what each file is, and its path."""
+    url = asked.place
+    key_file, id_file = _key_files(asked)
+    files = [("the plates' key", key_file), ("the id of the ledger", id_file)]
+    if is_file(url):
+        real = os.path.realpath(_path(url))  # SQLite keeps its log beside what a link leads to
+        logs = [("the log of the ledger", Path(f"{real}{suffix}")) for suffix in ("-wal", "-shm", "-journal")]
+        files += [("the ledger", _path(url)), *logs]
+    return files
+
+
+def inspect_ledger(asked: LedgerSection) -> str:
+    """What a worker would find, in a sentence; nothing is made. Raises as `ledger_and_keys`, and if the key is gone."""
+    url = asked.place
+    key_file, id_file = _key_files(asked)
+    known = known_ledger(id_file)
+    if known is None and _is_missing(url):
+        folder = _path(url).resolve().parent
+        if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            raise DependencyUnavailable(f"{ledger_place(url)}: expected a folder in which it can be made")
+        return f"{ledger_place(url)} will be made at first use"
+    there = known is not None or _is_there(asked)
+    if there and not key_file.exists():
+        raise _no_key(key_file, url)
+    if known is None and not is_file(url):
+        _redis(url).inspect_redis(url, asked.replicas, _client(asked))
+        what = "it has a ledger, new to this machine" if there else "a ledger will be made at first use"
+        return f"a durable Redis at {ledger_place(url)}; {what}"
+    with ledger_and_keys(asked, only_look=True):
+        return f"opens at {ledger_place(url)}, bound to the key in {key_file.absolute()}"
+
+
+def _key_files(asked: LedgerSection) -> tuple[Path, Path]:
+    """Where the key of the plates is, and beside it the id and the mark by which a ledger that is lost or older is
+    noticed."""
+    url = asked.place
+    key_file = asked.key_file or (f"{_path(url)}.key" if is_file(url) else "udp-stream.ledger.key")
+    return Path(key_file), Path(f"{key_file}.ledger-id")
+
+
+def _no_key(key_file: Path, url: str) -> PrivacyRefused:
+    """Of a ledger that exists: a new key would fit no plate in it, and might be taken for the one that is lost."""
+    return PrivacyRefused(
+        f"{key_file.absolute()}: the key of the ledger's plates is not there, and the ledger at {ledger_place(url)} "
+        f"needs it: restore it from the backup, or copy it there, and {key_file.name}.ledger-id beside it, from a "
+        "machine that works on this ledger. No new key is made: under one every plate would get a new budget"
+    )
+
+
+def _opened(asked: LedgerSection, id_file: Path | None, allow_volatile: bool) -> AbstractContextManager[Ledger]:
+    url = asked.place
+    if is_file(url):
+        return open_sqlite_ledger(_path(url), id_file=id_file)
+    opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
+        url, id_file=id_file, allow_volatile=allow_volatile, replicas=asked.replicas, client=_client(asked)
+    )
+    return opened
+
+
+def _redis(url: str) -> Any:
+    """The module of Redis ledgers, imported only where one is asked for; ConfigError for a URL of something else."""
+    for fault in url_faults(url):
+        raise fault
+    with needs("Redis client", "redis"):
+        from udp_stream.ledgers import redis as opening
+    return opening
+
+
+def _client(asked: LedgerSection) -> dict[str, Any]:
+    """Options of the Redis client. ConfigError for a file that cannot be used, DependencyUnavailable for a server by
+    TLS that we do not trust, or that has none."""
+    from udp_stream.ledgers.redis_connection import require_tls
+
+    if asked.url.startswith("rediss"):
+        # The client reads these files at each connection; here they are tried, so that each has its sentence.
+        files = (str(asked.client.get(name.partition(".")[2], "")) for name in TLS_FILES["ledger"])
+        require_tls(asked.url, tls_context("ledger", *files))
+    return with_secrets("ledger", asked.client)
+
+
+def _is_missing(url: str) -> bool:
+    return is_file(url) and not _path(url).exists()
+
+
+def _is_there(asked: LedgerSection) -> bool:
+    """Whether a ledger is there: a file of SQLite's (of any other kind the ledger itself says that it is none), or what
+    belongs to a ledger in a Redis. DependencyUnavailable if that Redis does not answer."""
+    if not is_file(url := asked.place):
+        return _redis(url).ledger_at(url, client=_client(asked)) is not None
+    if not _path(url).is_file():
+        return False
+    try:
+        with _path(url).open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def _is_empty_redis(asked: LedgerSection) -> bool:
+    """Whether it is a Redis without a ledger. DependencyUnavailable if it does not answer."""
+    return not is_file(asked.place) and not _is_there(asked)
+
+
+def _another_kind(url: str) -> str:
+    """What is there instead of a file of SQLite's; nothing for an empty file."""
+    if not is_file(url) or _is_missing(url):
+        return ""
+    if _path(url).is_dir():
+        return "a folder"
+    with _path(url).open("rb") as file:
+        head = file.read(len(MAGIC))
+    return "" if head == MAGIC or head.strip(b"\0") == b"" else "a file of another kind"
+
+
+def _path(url: str) -> Path:
+    return Path(url.removeprefix(SQLITE))
+
+
+# The settings behind a policy's fingerprint, as configuration keys: what a ledger notes, and what a warning names.
+#
+# A record says by a fingerprint under which settings it was made, and a fingerprint cannot be read back. So a ledger
+# notes the keys and values of every policy before anything is charged under it. Older ledgers note none: there the
+# fingerprints are named.
+
+POLICY_NOTE = "policy:"
+"""Before a fingerprint: the name of the note."""
+
+BUDGET = ("budget.epsilon", "budget.rho", "budget.delta", "budget.period", "budget.accounting")
+"""What a plate can lose, and in which time."""
+
+NAMED_MAX = 3
+"""Other policies that one warning names."""
+
+
+def written(policy: Policy) -> dict[str, str]:
+    """Every configuration key that the policy comes from, with its value as a user writes it.
+
+    `neighbours` has no key: there is one relation. `budget.period` stands for two fields. `[source]` has keys where a
+    feed has a form of its own.
+    """
+    return {
+        "hat.resolution": _plain(policy.resolution),
+        "hat.slot": duration_name(policy.slot_seconds),
+        "hat.timezone": policy.timezone,
+        "hat.grace": _duration(policy.grace_ms),
+        "speed.max_kmh": _kmh(policy.max_speed),
+        "speed.unit": policy.unit,
+        "speed.reject_above_kmh": _plain(policy.reject_above_kmh),
+        "pings.box": "none" if policy.box is None else _list(policy.box),
+        **_budget(policy),
+        "budget.period": _period(policy),
+        "budget.accounting": policy.accounting,
+        "release.mean": policy.mean,
+        "release.grouping": policy.grouping,
+        "release.mean_epsilon": _epsilon(policy.mean_nano, policy),
+        "release.variance_epsilon": _epsilon(policy.variance_nano, policy),
+        "release.cdf_epsilon": _epsilon(policy.cdf_nano, policy),
+        "release.bins": _list(policy.bins) if isinstance(policy.bins, tuple) else str(policy.bins),
+        "release.min_plates": _plain(policy.min_plates),
+        "release.suppression": policy.suppression,
+        "release.hats_max": _plain(policy.hats_max),
+        "release.counts": policy.counts_released,
+        "budget.schedule": policy.schedule,
+        "neighbours": policy.neighbours,
+        **{f"source.{key}": value for key, value in policy.source},
+    }
+
+
+def note_policy(ledger: Ledger, policy: Policy) -> None:
+    """Remember in the ledger what the policy's fingerprint stands for; the first note of it stands."""
+    ledger.note(f"{POLICY_NOTE}{policy.fingerprint()}", msgspec.json.encode(written(policy)).decode())
+
+
+def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
+    """How our settings differ from each other policy that the ledger was charged under, by its fingerprint.
+
+    Noted policies are known, and of older ledgers those of the first and the latest HAT. The latest HAT's comes first.
+    """
+    noted = {
+        name.removeprefix(POLICY_NOTE): text
+        for name, text in sorted(ledger.meta().items())
+        if name.startswith(POLICY_NOTE)
+    }
+    found = dict.fromkeys([*_of_ends(ledger), *noted])
+    found.pop(policy.fingerprint(), None)
+    return {fingerprint: _difference(fingerprint, noted.get(fingerprint), policy) for fingerprint in found}
+
+
+def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
+    """How our budget differs from those that a ledger notes, if it notes some and none of them is ours.
+
+    >>> from msgspec.structs import replace
+    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> ledger, ours = MemoryLedger(), Settings().policy
+    >>> note_policy(ledger, replace(ours, budget_nano=3 * NANO))
+    >>> other_budgets(ledger.meta(), ours)
+    ['budget.epsilon 3 -> 10']
+    """
+    ours = _of_budget(written(policy))
+    notes = [_noted(text) for name, text in sorted(meta.items()) if name.startswith(POLICY_NOTE)]
+    theirs = [_of_budget(keys) for keys in notes if keys]
+    return [] if ours in theirs else list(dict.fromkeys(_changes(one, ours) for one in theirs))
+
+
+def _of_budget(keys: Mapping[str, str]) -> dict[str, str]:
+    return {key: keys[key] for key in BUDGET if key in keys}
+
+
+def difference(others: Mapping[str, str], fingerprint: str, policy: Policy) -> str:
+    """How our settings differ from that policy: what `other_policies` told of it, else both fingerprints."""
+    return others.get(fingerprint) or _difference(fingerprint, None, policy)
+
+
+def named(differences: Sequence[str]) -> str:
+    """The first few, in one clause.
+
+    >>> named(["speed.unit kmh -> mps", "hat.slot 6h -> 1h", "hat.slot 6h -> 2h", "hat.slot 6h -> 3h"])
+    'speed.unit kmh -> mps; hat.slot 6h -> 1h; hat.slot 6h -> 2h; and 1 more'
+    """
+    more = len(differences) - NAMED_MAX
+    return "; ".join([*differences[:NAMED_MAX], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _of_ends(ledger: Ledger) -> list[str]:
+    """The policies of the latest and of the first HAT, where they are recorded."""
+    progress = ledger.progress()
+    ids = [release_id for release_id in (progress.newest, progress.oldest) if release_id is not None]
+    found = []
+    for payload in ledger.recorded(ids):
+        try:
+            found += [] if payload is None else [decode(payload).policy]
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # no record of ours: `ledger export` and `ledger verify` say so
+    return found
+
+
+def _difference(fingerprint: str, note: str | None, policy: Policy) -> str:
+    theirs = _noted(note)
+    changes = _changes(theirs, written(policy)) if theirs else ""
+    return changes or f"policy {fingerprint} -> {policy.fingerprint()}"
+
+
+def _changes(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """Each key that differs, with both values."""
+    keys = [key for key in [*ours, *sorted(theirs.keys() - ours.keys())] if theirs.get(key) != ours.get(key)]
+    return ", ".join(f"{key} {_value(theirs, key)} -> {_value(ours, key)}" for key in keys)
+
+
+def _value(keys: Mapping[str, str], key: str) -> str:
+    """What a policy has of a key. Without a mapping, a feed is in the contract's form."""
+    return keys.get(key) or ("unset" if key.startswith("source.") else "unknown")
+
+
+def _noted(note: str | None) -> dict[str, str]:
+    """What a note says; nothing where there is none that we can read."""
+    try:
+        return {} if note is None else msgspec.json.decode(note, type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
+
+
+def _plain(number: float | Decimal) -> str:
+    """In digits, without an exponent and without zeros at the end."""
+    text = format(Decimal(str(number)), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _budget(policy: Policy) -> dict[str, str]:
+    """By the keys that are read under its accounting."""
+    match policy.accounting:
+        case "pure":
+            return {"budget.epsilon": amount_text(policy.budget_nano)}
+        case "zcdp":
+            return {"budget.rho": amount_text(policy.budget_nano), "budget.delta": f"{policy.delta:g}"}
+        case "approximate":
+            epsilon = epsilon_text(epsilon_of(policy.budget_nano, policy.delta))
+            return {"budget.epsilon": epsilon, "budget.delta": f"{policy.delta:g}"}
+
+
+def _period(policy: Policy) -> str:
+    if policy.period_seconds is None:
+        return policy.period
+    return f"{ROLLING if policy.rolls else ''}{duration_name(policy.period_seconds)}"
+
+
+def _epsilon(nano: int | None, policy: Policy) -> str:
+    if nano is None:
+        return "auto"
+    return amount_text(nano) if policy.measure == "pure" else f"{sqrt(2 * nano / NANO):.9g}"
+
+
+def _kmh(quanta: int) -> str:
+    """The shortest number of km/h that is rounded down to these quanta."""
+    exact = Decimal(quanta) / QUANTA_PER_KMH
+    rounded = (exact.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING) for digits in range(12))
+    return _plain(next(kmh for kmh in rounded if int(float(kmh) * QUANTA_PER_KMH) == quanta))
+
+
+def _duration(milliseconds: int) -> str:
+    if milliseconds % 1000:
+        return f"{_plain(Decimal(milliseconds) / 1000)}s"
+    return duration_name(milliseconds // 1000) if milliseconds else "0s"
+
+
+def _list(numbers: Sequence[Any]) -> str:
+    return f"[{', '.join(_plain(number) for number in numbers)}]"
+
+
+# Which ledger a run is on, said on stderr before anything is charged; and the ledger of one run only.
+#
+# A wrong ledger is a second budget for every plate. So each verb that opens one names it in full, says whether it is
+# new, and what it holds since when.
+
+
+def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slots: SlotGrid) -> str:
+    """Which ledger it is, whether it is new (it holds nothing yet), and since when it holds what.
+
+    >>> from datetime import timedelta, timezone
+    >>> slots = SlotGrid(3600, timezone(timedelta(hours=5, minutes=30)))
+    >>> held = Progress(118, 118, "87608c4d2ffffff-1704673800-3600", "87608c4d2ffffff-1704713400-3600")
+    >>> print(ledger_sentence("/data/city.ledger", {"made": "2026-11-20T09:12:44Z"}, held, slots))
+    ... # doctest: +NORMALIZE_WHITESPACE
+    ledger /data/city.ledger, made 2026-11-20T09:12:44Z: 118 HATs, the first of the slot 2024-01-08T06:00:00+05:30,
+    the latest of 2024-01-08T17:00:00+05:30
+    >>> ledger_sentence("/data/city.ledger", {"made": "2026-11-20T09:12:44Z"}, Progress(0, 0, None, None), slots)
+    'ledger /data/city.ledger, new'
+    """
+    if not progress.admitted:
+        return f"ledger {place}, new"
+    made = f", made {meta['made']}" if "made" in meta else ""
+    first, latest = (slot_start(release_id, slots) for release_id in (progress.oldest, progress.newest))
+    holds = [counted_charges(progress.admitted, meta, with_slots=kind_of(progress.newest or "") == CLIPS)]
+    holds += [f"the first of the slot {first}"] if first else []
+    holds += [f"the latest of {'' if first else 'the slot '}{latest}"] if latest else []
+    return f"ledger {place}{made}: {', '.join(holds)}"
+
+
+def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = False) -> str:
+    """So many admissions in words: HATs, and what else a ledger of these notes has charged for or remembered.
+
+    >>> counted_charges(1, {}), counted_charges(118, {}, with_slots=True)
+    ('1 HAT', '118 HATs and slots')
+    """
+    others = ["slots"] * with_slots
+    others += ["rounds of queries"] * any(name.startswith(NOTE) for name in meta)
+    return f"{number:,} HATs and {' and '.join(others)}" if others else counted(number, "HAT")
+
+
+def say_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None:
+    """Name an open ledger on stderr."""
+    say(ledger_sentence(ledger_place(asked.place), ledger.meta(), ledger.progress(), settings.calendar.slots))
+
+
+def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:
+    """Name the ledger of a run on stderr, and warn where it was charged under other settings than these.
+
+    Returns how ours differ from each of them, by its fingerprint (`policy_keys.other_policies`).
+    """
+    say_ledger(asked, ledger, settings)
+    others = other_policies(ledger, settings.policy)
+    if others and ledger.progress().admitted:
+        different = named(list(others.values()))
+        text = f"the ledger holds HATs made under other settings ({different}): these HATs keep their records"
+        say(text, "ledger", level=WARNING)
+    return others
+
+
+def begin_work(settings: Settings, ledger: Ledger) -> dict[str, str]:
+    """As `begin_run`, for a worker; its settings are noted at once, because what comes will be charged under them."""
+    others = begin_run(settings.ledger, ledger, settings)
+    note_policy(ledger, settings.policy)
+    return others
+
+
+@contextmanager
+def trial_ledger(settings: Settings) -> Iterator[LedgerSection]:
+    """A ledger for one run, and a key of its own beside it: the configured key belongs to another ledger. Says so."""
+    configured = settings.ledger.place
+    is_used = settings.ledger.url or Path(ledger_place(configured)).exists()
+    untouched = f" The configured ledger {ledger_place(configured)} is not touched." if is_used else ""
+    with TemporaryDirectory(prefix="udp-stream-trial-") as folder:
+        say(
+            "trial: this ledger is for this run only and is deleted afterwards. Another run draws every HAT again, so "
+            f'do not publish these records beside others; each says "trial": true.{untouched}'
+        )
+        yield LedgerSection(url=f"{folder}/trial.ledger")
+
+
+def slot_start(release_id: str | None, slots: SlotGrid) -> str | None:
+    """When the slot of an id starts; None for an id that tells none, or no time that there is."""
+    try:
+        return None if release_id is None else slots.iso(slot_of(release_id)[0] * 1000)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+# A ledger as an operator sees it: where it is, whether it can be used, and how much it holds. Nothing is charged.
+
+
+class Holdings(NamedTuple):
+    """What a ledger holds: HATs charged and recorded (with rounds of queries), budget periods, since when what was
+    promised is in doubt, and the newest admission's id.
+
+    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> Holdings.of(MemoryLedger())
+    Holdings(charged=0, recorded=0, unpublished=0, periods=0, caveats=(), newest=None)
+    """
+
+    charged: int
+    recorded: int
+    unpublished: int
+    periods: int
+    caveats: tuple[str, ...]
+    newest: str | None = None
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Holdings:
+        """Of an open ledger; some round trips, however much it holds. No reader waits for what the city was asked."""
+        progress = ledger.progress()
+        unpublished = sum(kind_of(release_id) != CITY for release_id, _ in ledger.unpublished())
+        doubts = caveats(ledger.meta())
+        return cls(progress.admitted, progress.recorded, unpublished, len(ledger.periods()), doubts, progress.newest)
+
+
+class LedgerView(NamedTuple):
+    """One ledger. `holdings` is None where this machine cannot tell, or it is refused. `status` is 0, or why it cannot
+    be used: 4 for a ledger out of reach, 5 for one that is refused, as a Redis that could lose writes is.
+
+    >>> print(LedgerView("sqlite", "/data/city.ledger", "opens", Holdings(118, 118, 0, 1, ())))
+    sqlite at /data/city.ledger: opens; 118 HATs charged, 118 recorded, 0 not published yet, in 1 period
+    """
+
+    kind: str
+    place: str
+    said: str
+    holdings: Holdings | None = None
+    status: int = 0
+
+    def __str__(self) -> str:
+        """A line."""
+        if self.holdings is None:
+            return f"{self.kind} at {self.place}: {self.said}"
+        charged, recorded, unpublished, periods, doubts, _ = self.holdings
+        holds = (
+            f"{counted(charged, 'HAT')} charged, {recorded:,} recorded, {unpublished:,} not published yet, in "
+            f"{counted(periods, 'period')}"
+        )
+        return f"{self.kind} at {self.place}: {'; '.join([self.said, holds, *doubts])}"
+
+
+def look_at(asked: LedgerSection) -> LedgerView:
+    """What can be said of a ledger from this machine; nothing is made. ConfigError for what is no ledger's URL.
+
+    Its entries are counted where this machine has used it before, or has its file, and so has its key.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     look_at(LedgerSection(url=f"{folder}/city.ledger")).said
+    'is not made yet'
+    """
+    kind, place = "sqlite" if is_file(asked.place) else "redis", ledger_place(asked.place)
+    try:
+        if not is_here(asked):
+            said = inspect_ledger(asked)
+            return LedgerView(kind, place, "is not made yet" if said.endswith("at first use") else said)
+        with ledger_and_keys(asked, only_look=True) as (ledger, _):
+            said = "opens" if kind == "sqlite" else "answers, and keeps every write that it has answered"
+            return LedgerView(kind, place, said, Holdings.of(ledger))
+    except (DependencyUnavailable, PrivacyRefused) as error:
+        return LedgerView(kind, place, str(error), status=error.exit_status)

@@ -1,0 +1,841 @@
+"""How the ledger lies in Redis, in bytes: as `packing.py` tells, each admission behind a head."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from redis import exceptions
+
+from udp_stream.adapters.logs import WARNING, say
+from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
+from udp_stream.ledger.past import VOLATILE
+from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
+from udp_stream.ledger.rolling import between, names_around, windows_around
+from udp_stream.ledger.rules import AMOUNT_LIMIT, Decision, amounts, amounts_of, column, misfits, require_valid
+from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
+from udp_stream.ledgers.redis_connection import OPENING_PAUSES_S, Command, Connection, connection_to, load_scripts
+
+_HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
+_BALANCE = struct.Struct("<qq")  # charged, charges
+
+
+class Remembered(NamedTuple):
+    """An admission as Redis keeps it: head, period, terms, amounts charged, plates."""
+
+    period: str
+    budget: int
+    decision: Decision
+
+
+def encoded(text: str) -> bytes:
+    """Any string's bytes, so that ids and periods that differ are different keys."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decoded(name: bytes) -> str:
+    """Undo `encoded`."""
+    return name.decode("utf-8", "surrogatepass")
+
+
+def head_of(period: str, budget: int, one: Admission) -> bytes:
+    """What is remembered of an admission before its amounts and plates."""
+    name = encoded(period)
+    return _HEAD.pack(budget, len(name), len(one.terms), one.members.size) + name + one.terms
+
+
+def remembered(blob: bytes) -> Remembered:
+    """Read an admission.
+
+    >>> from udp_stream.ledger.rules import amounts_of
+    >>> hat = Admission("hat", np.array([0]), np.array([7]), min_admitted=0, terms=b"terms")
+    >>> remembered(head_of("May", 10, hat) + amounts_of(hat.charges) + b"plate")
+    Remembered(period='May', budget=10, decision=Decision(plates=b'plate', charged=array([7]), terms=b'terms'))
+    """
+    budget, period_size, terms_size, members = _HEAD.unpack_from(blob)
+    terms_start = _HEAD.size + period_size
+    charged_start = terms_start + terms_size
+    plates_start = charged_start + 8 * members
+    charged = amounts(blob[charged_start:plates_start])
+    decision = Decision(blob[plates_start:], charged, blob[terms_start:charged_start])
+    return Remembered(decoded(blob[_HEAD.size : terms_start]), budget, decision)
+
+
+def together(batch: Sequence[Admission], place: NDArray[np.int64], plates: int) -> tuple[bytes, bytes, bytes]:
+    """Of HATs together: what they ask of each plate, and how many they are; and their least allowance, or nothing.
+
+    `place` says of each member, HAT by HAT, which of the plates it is.
+
+    >>> hats = [Admission(id_, np.array([0, 1]), np.array([3, 4]), 0, b"") for id_ in ("first", "second")]
+    >>> asked, often, least = together(hats, np.array([0, 1, 1, 2]), 3)
+    >>> np.frombuffer(asked, "<i8").tolist(), np.frombuffer(often, "<u4").tolist(), least
+    ([3, 7, 4], [1, 2, 1], b'')
+    """
+    # Doubles add exactly below 2**53, where all budgets lie, and from there on stay above.
+    asked = np.minimum(np.bincount(place, np.concatenate([one.charges for one in batch]), plates), AMOUNT_LIMIT)
+    often = np.bincount(place, minlength=plates)
+    allowances = [one.allowances.min() for one in batch if one.allowances is not None and one.allowances.size]
+    least = str(min(allowances)).encode() if allowances else b""
+    return asked.astype("<i8").tobytes(), often.astype("<u4").tobytes(), least
+
+
+def entry_of(release_id: str, blob: bytes, payload: bytes | None, waiting: bool) -> Entry:
+    """A remembered admission and what became of it."""
+    period, budget, decision = remembered(blob)
+    published = payload is not None and not waiting
+    return Entry(release_id, period, budget, tuple(decision.names()), decision.charged, payload, published)
+
+
+def balance(values: Iterable[bytes | None]) -> Balance:
+    """The sums of plates' charges; None is a plate that was never charged."""
+    table = amounts(b"".join(value or bytes(_BALANCE.size) for value in values)).reshape(-1, 2)
+    return Balance(charged=table[:, 0].copy(), charges=table[:, 1].copy())
+
+
+def spent_and_charges(value: bytes) -> tuple[int, int]:
+    """One plate's balance."""
+    charged, charges = _BALANCE.unpack(value)
+    return charged, charges
+
+
+# Session: the commands and scripts of one caller on one ledger: the keys, the fence, and what a refusal means.
+#
+# Keys, all behind one prefix with a hash tag:
+#
+#     PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted, epoch:SHARD, notes by name
+#     PREFIX:balance:PERIOD    hash    plate -> charged, charges: two little endian integers of 8 bytes
+#     PREFIX:periods           set     every period with a balance, but for
+#     PREFIX:spans             zset    every span of a rolling budget with a balance, sorted by name
+#     PREFIX:admission:ID      string  a remembered admission, as `packing.py` tells
+#     PREFIX:order             list    the ids admitted, oldest first
+#     PREFIX:release:ID        string  the first payload recorded
+#     PREFIX:unpublished       zset    ids recorded and not published, by their number
+#     PREFIX:recorded          string  how many were recorded: the last one's number
+#     PREFIX:beat              string  counts what was sent to be waited for, with `replicas`
+
+SCHEMA_VERSION = "1"
+CHUNK = 5000  # commands in one round trip
+
+_PREFIX = re.compile(r"[^{}\s]*\{[^{}\s]+\}[^{}\s]*")
+
+
+class Fence(NamedTuple):
+    """The caller: the owner of a shard since it took this epoch (`take_epoch`)."""
+
+    shard: str
+    epoch: int
+
+
+def require_prefix(prefix: str) -> str:
+    """The prefix, if all keys behind it lie in one hash slot; ConfigError if not.
+
+    >>> require_prefix("city:{udp}")
+    'city:{udp}'
+    """
+    if _PREFIX.fullmatch(prefix) is None:
+        raise ConfigError(f"ledger prefix: expected one hash tag in braces, as in {{udp}}, got {prefix!r}")
+    return prefix
+
+
+@dataclass(frozen=True)
+class Session:
+    """One caller of one ledger. Every call may raise DependencyUnavailable."""
+
+    connection: Connection
+    prefix: str
+    ledger_id: str
+    fence: Fence | None = None
+
+    def key(self, *names: str) -> bytes:
+        """The key of that name, behind the prefix."""
+        return encoded(":".join((self.prefix, *names)))
+
+    def script(self, name: str, keys: Sequence[bytes], *arguments: bytes | str | int, fenced: bool = True) -> Command:
+        """Runs the script on this ledger, and while the fence is not stale."""
+        shard, epoch = (self.fence.shard, self.fence.epoch) if self.fence and fenced else ("", "")
+        keys = (self.key("meta"), *keys)
+        return (
+            "EVALSHA",
+            self.connection.scripts[name].sha,
+            len(keys),
+            *keys,
+            self.ledger_id,
+            shard,
+            epoch,
+            *arguments,
+        )
+
+    def exchange(self, *commands: Command) -> list[Any]:
+        """A reply to each command."""
+        replies: list[Any] = []
+        for start in range(0, len(commands), CHUNK):
+            replies += self.connection.exchange(commands[start : start + CHUNK])
+        return replies
+
+    def run(self, *scripts: Command) -> list[list[Any]]:
+        """The replies of scripts, none of which is a refusal; those are raised. "moved" asks for another try."""
+        replies = self.exchange(*scripts)
+        for reply in replies:
+            if reply[0] not in (b"ok", b"moved"):
+                self.refuse(reply)
+        return replies
+
+    def refuse(self, reply: Sequence[Any]) -> NoReturn:
+        """Raise what a script's refusal means."""
+        name = self.connection.name()
+        match reply[0].decode(), self.fence:
+            case "gone", _:
+                raise gone(name, self.ledger_id)
+            case "stale", Fence(shard, epoch) if int(reply[1]) > epoch:
+                raise Fenced(
+                    f"expected to hold {shard} since epoch {epoch}, got the later epoch {int(reply[1])}: "
+                    "another worker has taken it over, and this one stops"
+                )
+            case "stale", Fence(shard, epoch):
+                sentence = f"expected epoch {epoch} of {shard}, got {int(reply[1])}: the ledger has lost writes"
+                raise PrivacyRefused(f"{sentence} (in a failover?). Restore it")
+            case "lost", _:
+                raise PrivacyRefused(
+                    f"the balances of {decoded(reply[1])} are gone from the ledger at {name}: restore it"
+                )
+            case answer, _:
+                raise DependencyUnavailable(f"expected an answer of our script, got {answer!r}")
+
+
+# Of a rolling budget, what the script that admits gets of the windows: which spans lie near, and in which windows.
+#
+# The spans are looked up first and handed to the script with their balances' keys. It goes on only if it finds the very
+# same spans listed; else another caller has charged in a new one meanwhile, and the caller looks again.
+
+
+@dataclass(frozen=True, slots=True)
+class NearSpans:
+    """The bounds and what was listed between them, but for the span itself; those that share a window with it, and for
+    each window which of these it has. All empty in a calendar's period.
+
+    >>> NO_SPANS.arguments()
+    ('', '', '', '', '')
+    """
+
+    first: str = ""
+    last: str = ""
+    listed: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    windows: str = ""
+
+    def arguments(self) -> tuple[str, ...]:
+        """The last arguments of the script."""
+        return self.first, self.last, "\n".join(self.listed), "\n".join(self.others), self.windows
+
+
+NO_SPANS = NearSpans()
+
+
+def windows_of(session: Session, period: str) -> NearSpans:
+    """What is there now; nothing is asked for a calendar's period."""
+    if (bounds := names_around(period)) is None:
+        return NO_SPANS
+    (found,) = session.exchange(("ZRANGEBYLEX", session.key("spans"), *(b"[" + encoded(end) for end in bounds)))
+    listed = tuple(name for name in map(decoded, found) if name != period)
+    windows = windows_around(period, listed)
+    inside = "".join("1" if is_in else "0" for is_in in windows.inside.ravel().tolist())
+    return NearSpans(*bounds, listed, windows.others, inside)
+
+
+# The whole of a ledger in Redis, read through: its periods, its admissions in order, and what does not add up.
+
+PAGE = 500  # what an iterator reads at a time
+
+
+def periods(session: Session, first: str = "", last: str = LAST_NAME) -> list[str]:
+    """Every period in which some plate was charged, sorted; of names from the first to the last."""
+    ends = (b"[" + encoded(first), b"[" + encoded(last))
+    names, spans = session.exchange(("SMEMBERS", session.key("periods")), ("ZRANGEBYLEX", session.key("spans"), *ends))
+    return between(sorted(decoded(name) for name in {*names, *spans}), first, last)
+
+
+def discrepancies(session: Session) -> list[str]:
+    """A sentence for each, as `RedisLedger.verify` promises."""
+    # Before the periods are listed: entries of a period that begins later lie behind this place.
+    first, balances = _snapshot(session, "")
+    until: dict[str, int] = {}
+    for period in periods(session):
+        until[period], of_period = _snapshot(session, period)
+        balances += of_period
+    gone: list[str] = []
+    sums = list(misfits(_entries_until(session, until, first, gone), balances))
+    missing = [f"{name}: admitted, but its admission is gone" for name in gone]
+    return missing + sums + [f"{name}: released, but never admitted" for name in _unadmitted(session)]
+
+
+def _snapshot(session: Session, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
+    """How many admissions there were, and (period, plate, charged, charges) of the period's plates at that moment."""
+    keys = (session.key("order"), session.key("balance", period))
+    ((_, length, flat),) = session.run(session.script("snapshot", keys, fenced=False))
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return length, [(period, plate, *spent_and_charges(value)) for plate, value in pairs]
+
+
+def _entries_until(session: Session, until: dict[str, int], otherwise: int, gone: list[str]) -> Iterator[Entry]:
+    """Entries up to the place at which the balances of their period were read; ids that are lost go to `gone`."""
+    for place, (name, entry) in enumerate(listed(session)):
+        if entry is None:
+            gone.append(name)
+        elif place < until.get(entry.period, otherwise):
+            yield entry
+
+
+def listed(session: Session) -> Iterator[tuple[str, Entry | None]]:
+    """Every admission ever made, oldest first: its id, and None where it is not there any more."""
+    key, start = session.key, 0
+    while names := session.exchange(("LRANGE", key("order"), start, start + PAGE - 1))[0]:
+        ids = [decoded(name) for name in names]
+        # A payload is looked up before its place in the queue: what is seen and waits no more was published.
+        admissions, payloads, waiting = session.exchange(
+            ("MGET", *(key("admission", name) for name in ids)),
+            ("MGET", *(key("release", name) for name in ids)),
+            ("ZMSCORE", key("unpublished"), *names),
+        )
+        for name, blob, payload, number in zip(ids, admissions, payloads, waiting, strict=True):
+            yield name, None if blob is None else entry_of(name, blob, payload, waiting=number is not None)
+        start += len(names)
+
+
+def newest(session: Session) -> Iterator[str]:
+    """The id of every admission, newest first."""
+    end = int(session.exchange(("LLEN", session.key("order")))[0])
+    while end > 0:
+        start = max(0, end - PAGE)
+        names = session.exchange(("LRANGE", session.key("order"), start, end - 1))[0]
+        yield from (decoded(name) for name in reversed(names))
+        end = start
+
+
+def _unadmitted(session: Session) -> Iterator[str]:
+    """Ids that have a payload and no admission."""
+    start = session.key("release", "")
+    pattern = re.sub(rb"([\[\]*?\\])", rb"\\\1", start) + b"*"
+    # Not 0, with which SCAN both begins and ends.
+    cursor: int | None = None
+    while cursor != 0:
+        ((after, keys),) = session.exchange(("SCAN", cursor or 0, "MATCH", pattern, "COUNT", PAGE))
+        names = [decoded(key[len(start) :]) for key in keys]
+        present = session.exchange(*(("EXISTS", session.key("admission", name)) for name in names))
+        yield from (name for name, there in zip(names, present, strict=True) if not there)
+        cursor = int(after)
+
+
+# The ledger in Redis: the promises of `port.py`, kept by Lua scripts and a synced append-only file.
+#
+# Theory of operation. Redis runs one script at a time and nothing in between, so a script is a transaction.
+# `admit.lua` takes some hundred HATs, in the order given: one that is remembered is answered with that; if the
+# caller's epoch is stale, it refuses; else it decides for every plate, or for all HATs at once where each plate can pay
+# for all of them. At its end it charges and remembers, all at once.
+# `record.lua` takes some thousand payloads and keeps the first of each id. A call is as many scripts as it takes,
+# one after the other. Sending any of them twice is harmless, so a script without an answer is sent again
+# (`connection.py`). A worker that dies between two scripts leaves some HATs done and others not, as between two calls.
+#
+# A `record` of several scripts keeps nothing if an id was never admitted: it asks first, and admissions stay for ever.
+#
+# **One hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so one script must reach
+# all of them, and with them the order of admissions, the payloads and the fencing epochs. In a cluster a script reaches
+# one hash slot. So all keys of a deployment share one hash tag, `{udp}` unless told otherwise: in a cluster the ledger
+# lives on one shard and its replicas, and a second city takes another prefix. One core is far more than one city needs.
+# Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s (650,000 plates a
+# second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000
+# plates (`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). One script has all plates of a HAT: 0.3 s for
+# 100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
+#
+# **Durability, and a wiped ledger.** `opening.py` says what is refused, and why.
+#
+# **Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); an owner with an earlier one can
+# neither admit nor record anything new (`Fenced`), only read what is recorded.
+#
+# **Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, for ever; nothing expires. What may be
+# moved away by hand, while nothing runs and after an export of the entries: of HATs whose slots the input log cannot
+# bring again (older than its topic keeps), all of a period at once, `admission:ID`, `release:ID`, their places in
+# `order`, and at last `balance:PERIOD` and its place in `periods` or `spans`. Never earlier: without its admission a
+# HAT would be drawn anew. `session.py` lists the keys.
+
+MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
+BATCH_MEMBERS, BATCH_HATS = 50_000, 1000  # that one script admits: 30 ms, during which Redis does nothing else
+ROLLING_MEMBERS = 6000  # that one script admits where budgets roll: it looks each plate up in up to 25 spans
+BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
+MOVED_MAX = 100  # tries of a script while others charge in new spans of time: a slot has one
+EPOCH, ADMITTED = "epoch:", "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
+
+T = TypeVar("T")
+Plates = NDArray[np.void]  # of one length, as `column` makes them
+
+
+class RedisLedger:
+    """A `ports.Ledger` in Redis, for any number of threads; `opening.py` makes it.
+
+    Any call may raise DependencyUnavailable once it has asked again for some ten seconds (45 where replicas stay away);
+    what it asked for may then be remembered or not, and asking again tells. A call that charges or records raises
+    PrivacyRefused if the ledger was wiped, and Fenced where the caller holds a `Fence` that is stale.
+    """
+
+    def __init__(self, session: Session, id_file: str | os.PathLike[str] | None = None) -> None:
+        """Take over the way to what is known to be a ledger, and durable."""
+        self._session = session
+        self._id_file = id_file
+
+    def __enter__(self) -> Self:
+        """Open already; closes on leaving."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close, whatever happened."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections, also those of ledgers made with `fenced`."""
+        self._session.connection.close()
+
+    @property
+    def ledger_id(self) -> str:
+        """Names this ledger among all others: 32 hex digits."""
+        return self._session.ledger_id
+
+    def take_epoch(self, shard: str) -> int:
+        """The next epoch of a shard; from now on holders of earlier ones are refused."""
+        ((_, epoch),) = self._session.run(self._session.script("epoch", (), shard, fenced=False))
+        return int(epoch)
+
+    def fenced(self, fence: Fence) -> RedisLedger:
+        """The same ledger over the same connections, whose `admit` and `record` are refused once the fence is stale."""
+        return RedisLedger(replace(self._session, fence=fence), self._id_file)
+
+    def bind(self, fingerprint: str) -> None:
+        """Tie the ledger to the key of its plates' hashes, for ever.
+
+        Raises PrivacyRefused if it is tied to another key: every plate would look new and get its budget again.
+        """
+        if (bound := self.note("key_fingerprint", fingerprint)) != fingerprint:
+            raise PrivacyRefused(
+                f"expected the plate key {bound} that the ledger at {self._session.connection.name()} was bound to, "
+                f"got {fingerprint}: restore the key file"
+            )
+
+    def note(self, name: str, text: str) -> str:
+        """Remember a fact about the ledger for ever; returns the first text kept under this name."""
+        ((_, stands),) = self._session.run(self._session.script("note", (), encoded(name), encoded(text), fenced=False))
+        return decoded(stands)
+
+    def meta(self) -> dict[str, str]:
+        """What the ledger knows of itself: `schema`, `ledger_id`, `made` (when), `key_fingerprint` once it is bound,
+        and what was noted."""
+        (marks,) = self._session.exchange(("HGETALL", self._session.key("meta")))
+        found = sorted((decoded(name), decoded(text)) for name, text in marks.items())
+        return {name: text for name, text in found if not name.startswith(EPOCH) and name != ADMITTED}
+
+    def progress(self) -> Progress:
+        """How far it has come, at one moment."""
+        keys = (self._session.key("order"), self._session.key("recorded"))
+        ((_, admitted, recorded, *ends),) = self._session.run(self._session.script("progress", keys, fenced=False))
+        oldest, newest = (decoded(end) for end in ends) if ends else (None, None)
+        return Progress(admitted, recorded, oldest, newest)
+
+    def mark(self, release_id: str) -> Mark:
+        """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it."""
+        return raise_mark(self, self._id_file, self._session.connection.name(), release_id)
+
+    def compare(self, mark: Mark | None = None) -> None:
+        """PrivacyRefused if the ledger is behind the mark beside the plates' key, or behind this one."""
+        compare(self, self._id_file, self._session.connection.name(), mark)
+
+    def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
+        """Every period in which some plate was charged, sorted; of names from the first to the last."""
+        return periods(self._session, first, last)
+
+    def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
+        """The recorded payload of each id, or None."""
+        payloads: list[bytes | None] = []
+        for some in _chunks(release_ids):
+            payloads += self._session.exchange(("MGET", *(self._session.key("release", name) for name in some)))[0]
+        return payloads
+
+    def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
+        """The sum of each plate's charges in the period."""
+        key = self._session.key("balance", period)
+        commands: list[Command] = [("HMGET", key, *some) for some in _chunks(plates)]
+        return balance(value for reply in self._session.exchange(*commands) for value in reply)
+
+    def admit(
+        self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
+    ) -> list[Verdict]:
+        """Charge the plates of each HAT, in the order given, or return what was decided before.
+
+        ValueError, charging no plate, if a rule of `require_valid` is broken or a HAT has over MEMBERS_MAX members.
+        Fenced and PrivacyRefused: earlier charges of the call are kept.
+        """
+        require_valid(budget, plates, admissions)
+        for one in admissions:
+            if one.members.size > MEMBERS_MAX:
+                raise ValueError(
+                    f"expected at most {MEMBERS_MAX} members, got {one.members.size} in {one.release_id!r}"
+                )
+        packed = column(plates)
+        near = windows_of(self._session, period)
+        most = ROLLING_MEMBERS if near.others else BATCH_MEMBERS
+        batches = _batches(admissions, [one.members.size for one in admissions], BATCH_HATS, most)
+        answers = [answer for batch in batches for answer in self._admitted(period, budget, packed, batch, near)]
+        return [
+            Verdict(amounts(answer), one.terms)
+            if status == b"new"
+            else remembered(answer).decision.recalled(packed[one.members].tobytes(), one.members.size)
+            for one, (status, answer) in zip(admissions, answers, strict=True)
+        ]
+
+    def _admitted(
+        self, period: str, budget: int, plates: Plates, batch: Sequence[Admission], near: NearSpans
+    ) -> list[list[bytes]]:
+        """The script's answers; again with other windows while others charge in new spans close by."""
+        for _ in range(MOVED_MAX):
+            ((status, *found),) = self._session.run(self._admit(period, budget, plates, batch, near))
+            if status == b"ok":
+                answers: list[list[bytes]] = found[0]
+                return answers
+            near = windows_of(self._session, period)
+        raise DependencyUnavailable(
+            f"the ledger at {self._session.connection.name()} is charged in a new span of time again and again"
+        )
+
+    def _admit(
+        self, period: str, budget: int, plates: Plates, batch: Sequence[Admission], near: NearSpans = NO_SPANS
+    ) -> Command:
+        """The script for some HATs. Each plate is named once; the HATs say by its place who is meant."""
+        key = self._session.key
+        named, place = np.unique(np.concatenate([one.members for one in batch]), return_inverse=True)
+        places, width = (place + 1).astype("<u4").tobytes(), plates.dtype.itemsize  # Lua counts from 1
+        keys = [key("order"), key("spans" if near.first else "periods"), key("balance", period)]
+        arguments: list[bytes | int] = [encoded(period), int(budget), plates[named].tobytes(), width]
+        arguments += together(batch, place, named.size)
+        end = 0
+        for one in batch:
+            start, end = end, end + 4 * one.members.size
+            keys.append(key("admission", one.release_id))
+            head, charges = head_of(period, budget, one), amounts_of(one.charges)
+            allowances = b"" if one.allowances is None else amounts_of(one.allowances)
+            arguments += encoded(one.release_id), int(one.min_admitted), head, plates[one.members].tobytes()
+            arguments += places[start:end], charges, allowances
+        keys += [key("balance", other) for other in near.others]
+        return self._session.script("admit", keys, *arguments, *map(encoded, near.arguments()))
+
+    def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        """Record payloads; return what is recorded under each id: its first payload.
+
+        Raises PrivacyRefused, keeping none of them, if any id was never admitted. Where a call ends in the middle, by
+        Fenced or otherwise, records are kept, and a repeated call does the rest.
+        """
+        batches = _batches(releases, [len(payload) for _, payload in releases], BATCH_RELEASES, BATCH_BYTES)
+        if len(batches) > 1:
+            self._require_admitted([name for name, _ in releases])
+        return [payload for batch in batches for payload in self._record(batch)]
+
+    def _require_admitted(self, release_ids: Sequence[str]) -> None:
+        keys = (self._session.key("admission", name) for name in release_ids)
+        for name, there in zip(release_ids, self._session.exchange(*(("EXISTS", key) for key in keys)), strict=True):
+            if not there:
+                self._record([])  # a ledger that is gone says so
+                raise _never_admitted(name)
+
+    def _record(self, batch: Sequence[tuple[str, bytes]]) -> list[bytes]:
+        """One script: all or nothing."""
+        key = self._session.key
+        keys = [key("recorded"), key("unpublished")]
+        arguments: list[bytes] = []
+        for name, payload in batch:
+            keys += key("admission", name), key("release", name)
+            arguments += encoded(name), payload
+        (reply,) = self._session.exchange(self._session.script("record", keys, *arguments))
+        if reply[0] == b"unadmitted":
+            raise _never_admitted(batch[reply[1] - 1][0])
+        if reply[0] != b"ok":
+            self._session.refuse(reply)
+        return [ours if stands == 1 else stands for (_, ours), stands in zip(batch, reply[1], strict=True)]
+
+    def published(self, release_ids: Sequence[str]) -> None:
+        """Remember that these payloads have reached their readers; ids without a payload are left alone."""
+        key = self._session.key("unpublished")
+        commands: list[Command] = [("ZREM", key, *map(encoded, some)) for some in _chunks(release_ids)]
+        self._session.exchange(*commands)
+
+    def unpublished(self) -> Iterator[tuple[str, bytes]]:
+        """Recorded payloads that were never marked as published, oldest first; publish them while iterating, freely."""
+        last = 0
+        while True:
+            window = (f"({last}", "+inf", "WITHSCORES", "LIMIT", 0, PAGE)
+            (found,) = self._session.exchange(("ZRANGEBYSCORE", self._session.key("unpublished"), *window))
+            if not found:
+                return
+            names = [decoded(name) for name in found[::2]]
+            for name, payload in zip(names, self.recorded(names), strict=True):
+                if payload is not None:
+                    yield name, payload
+            last = int(float(found[-1]))
+
+    def charged_by_period(self, plate: bytes) -> dict[str, int]:
+        """Nano-units that the plate was charged, by period."""
+        periods = self.periods()
+        commands: list[Command] = [("HGET", self._session.key("balance", period), plate) for period in periods]
+        found = zip(periods, self._session.exchange(*commands), strict=True)
+        return {period: spent_and_charges(one)[0] for period, one in found if one is not None}
+
+    def entries(self) -> Iterator[Entry]:
+        """Every admission ever made, oldest first; those made while iterating are among them.
+
+        Raises PrivacyRefused at one that is listed and not there any more.
+        """
+        for name, entry in listed(self._session):
+            if entry is None:
+                raise PrivacyRefused(
+                    f"expected the admission of {name!r}, got none: the ledger has lost it; restore it"
+                )
+            yield entry
+
+    def newest(self) -> Iterator[str]:
+        """The id of every admission, newest first."""
+        return newest(self._session)
+
+    def verify(self) -> list[str]:
+        """Recompute every balance from the entries: a sentence for each discrepancy.
+
+        Checks that no charge ever went over the budget of its admission, that the balances of each period are the sums
+        of what was charged until the moment they were read, and that every payload was admitted. Others may write
+        meanwhile.
+        """
+        return discrepancies(self._session)
+
+
+def _never_admitted(name: str) -> PrivacyRefused:
+    return PrivacyRefused(f"expected an admission before the record of {name!r}, got none")
+
+
+def _chunks(values: Sequence[T]) -> list[Sequence[T]]:
+    """The same in order, cut into what a round trip takes."""
+    return [values[start : start + CHUNK] for start in range(0, len(values), CHUNK)]
+
+
+def _batches(items: Sequence[T], sizes: Sequence[int], number: int, size: int) -> list[Sequence[T]]:
+    """The same in order, cut into scripts: at most `number` items of `size` together, or one larger item alone."""
+    starts, together = [0], 0
+    for at, one in enumerate(sizes):
+        together += one
+        if together > size or at - starts[-1] == number:
+            starts.append(at)
+            together = one
+    return [items[start:end] for start, end in pairwise([*starts, len(items)]) if start < end]
+
+
+# Whether a Redis may keep budgets: its settings, its replicas, and which ledger is there.
+
+OVERRIDE = "--allow-volatile-ledger"
+WHAT_IS_LOST = (
+    "plates get budget again, and HATs are drawn a second time, for every write that Redis loses: "
+    "the privacy statement does not hold"
+)
+
+# Setting, the value it must have, and what happens with another one.
+DURABLE = (
+    ("appendonly", "yes", "it keeps no log of its writes, and a restart forgets them"),
+    ("appendfsync", "always", "it answers before a write is on disk"),
+    ("no-appendfsync-on-rewrite", "no", "it answers before a write is on disk while it rewrites its log"),
+    ("maxmemory-policy", "noeviction", "it deletes keys when memory runs short"),
+)
+
+
+def volatile_settings(connection: Connection) -> list[str]:
+    """A sentence for each setting under which a server would lose what it has answered; none if all is well."""
+    where = f"the Redis at {connection.name()}"
+    replies = _told(connection, [("CONFIG", "GET", name) for name, _, _ in DURABLE])
+    if isinstance(replies, str):
+        return [f"{where} does not report its settings ({replies})"]
+    return [
+        f"{where} has {name} {value or 'unset'} where {wanted} is needed: {why}"
+        for (name, wanted, why), value in zip(DURABLE, map(_value, replies), strict=True)
+        if value != wanted
+    ]
+
+
+def replicas_not_waited_for(connection: Connection, in_slots: int) -> list[str]:
+    """A sentence if a replica could take over from this server, for a ledger that waits for none.
+
+    Counts the replicas connected or, if that is more, `in_slots`: those that the cluster lists for this master, which
+    include replicas that are away at the moment.
+    """
+    where = f"the Redis at {connection.name()}"
+    replies = _told(connection, [("INFO", "replication")])
+    if isinstance(replies, str):
+        return [f"{where} does not report whether it has replicas ({replies})"]
+    found = max(int(replies[0].get("connected_slaves", 0)), in_slots)
+    if not found:
+        return []
+    has, takes = ("1 replica", "It") if found == 1 else (f"{found} replicas", "One of them")
+    return [
+        f"{where} has {has}, and ledger.replicas is 0. {takes} may take over without the last charges, and those HATs "
+        "are drawn a second time: set ledger.replicas = 1, and min-replicas-to-write 1 in Redis"
+    ]
+
+
+def _told(connection: Connection, commands: list[Command]) -> list[Any] | str:
+    """The replies, or in which words the server refuses to tell."""
+    try:
+        return connection.exchange(commands, OPENING_PAUSES_S)
+    except DependencyUnavailable as error:
+        # Not a word about connections or memory: the server answered that it will not tell.
+        if not isinstance(error.__cause__, exceptions.ResponseError):
+            raise
+        return str(error.__cause__)
+
+
+def _value(reply: list[bytes]) -> str:
+    return reply[1].decode() if len(reply) == 2 else ""
+
+
+def require_durable(connection: Connection, replicas: int, allow_volatile: bool = False) -> bool:
+    """Check every server that writes. Raises PrivacyRefused if one would lose what it has answered, by a setting or, if
+    `replicas` is 0, by a failover; with `allow_volatile`, that is a warning, and the answer False.
+
+    In a cluster this asks every master, since hash slots and replicas move from one to another.
+    """
+    settings: list[str] = []
+    not_waited_for: list[str] = []
+    for primary, in_slots in connection.to_primaries():
+        settings += volatile_settings(primary)
+        if not replicas:
+            not_waited_for += replicas_not_waited_for(primary, in_slots)
+    findings = settings + not_waited_for
+    if findings and not allow_volatile:
+        wanted = " ".join(f"--{name} {value}" for name, value, _ in DURABLE)
+        start = f"Start Redis with {wanted}. " if settings else ""
+        advice = f"{start}For a trial only, {OVERRIDE} accepts it, and then {WHAT_IS_LOST}."
+        raise PrivacyRefused("\n    ".join(["the ledger would not be durable:", *findings, advice]))
+    for finding in findings:
+        say(f"{finding}; {WHAT_IS_LOST}", "ledger", level=WARNING)
+    return not findings
+
+
+def require_replicas(connection: Connection, replicas: int) -> None:
+    """DependencyUnavailable if fewer are connected; nothing is written, so there is nothing to wait for but them."""
+    (found,) = connection.exchange([("WAIT", replicas, connection.replicas_timeout_ms)], OPENING_PAUSES_S)
+    if found < replicas:
+        raise DependencyUnavailable(
+            f"{connection.name()}: expected ledger.replicas = {replicas}, found {found} connected"
+        )
+
+
+def find_or_make(connection: Connection, prefix: str, expected: str | None) -> str:
+    """The id of the ledger behind the prefix, made if there is none and none is expected.
+
+    Raises PrivacyRefused if another one is there than expected, or none, or one that has lost its marks, or one of
+    another schema.
+    """
+    keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
+    command: Command = (
+        "EVALSHA",
+        connection.scripts["open"].sha,
+        len(keys),
+        *keys,
+        secrets.token_hex(16),
+        expected or "",
+        SCHEMA_VERSION,
+        datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+    ((status, *answer),) = connection.exchange([command], OPENING_PAUSES_S)
+    if status == b"unmarked":
+        raise PrivacyRefused(f"expected the marks of the ledger at {connection.name()}, got only its data: restore it")
+    if status != b"ok" or expected not in (None, answer[0].decode()):
+        raise gone(connection.name(), expected or "")
+    ledger_id, schema = (one.decode() for one in answer)
+    if schema != SCHEMA_VERSION:
+        raise PrivacyRefused(
+            f"expected schema {SCHEMA_VERSION} of the ledger at {connection.name()}, got {schema}: upgrade udp-stream"
+        )
+    return str(ledger_id)
+
+
+# Open a ledger in Redis: only one that would not forget what it answered, and that has not forgotten.
+#
+# **Durability.** Opening refuses a server that would forget what it has answered: it needs `appendonly yes`,
+# `appendfsync always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master.
+# With these a killed server comes back with every answer it gave. A *failover* is another matter: replication does not
+# wait, and a promoted replica may lack the last charges. So opening refuses a server that has replicas, connected or in
+# the cluster's slots, unless it is opened with `replicas=1` or more (`ledger.replicas`): then nothing is answered
+# before that many replicas have it (WAIT). What no opening can see is a replica that joins later. Also set
+# `min-replicas-to-write 1`, so that a master that is cut off stops by itself, and give replicas the same settings as
+# masters: they are not checked. An owner whose epoch the promoted replica never received is stopped.
+#
+# **A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis and, with `id_file`,
+# beside the plate key. Opening refuses a Redis that has no ledger or another one where the file knows one; every script
+# refuses if the id is gone, so that a FLUSHALL stops releases at once; and no script charges a period whose balances
+# are gone.
+
+DEFAULT_PREFIX = "{udp}"
+
+
+def open_redis_ledger(
+    url: str,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    id_file: str | os.PathLike[str] | None = None,
+    allow_volatile: bool = False,
+    replicas: int = 0,
+    client: Mapping[str, Any] | None = None,
+) -> RedisLedger:
+    """Open the ledger at `url`, or make it if there is none; use it as a context manager.
+
+    `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` says which ledger it was,
+    and its high-water mark, so that one that is wiped or older is noticed (`ledger_id.adopt` makes it). `replicas` is
+    how many of them must have a write before it is answered. `client` has further options of the client.
+
+    Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if Redis cannot be reached,
+    and PrivacyRefused if it would forget, or has forgotten. With `allow_volatile` a server that would forget is used
+    all the same, with a warning, and the ledger notes it for ever.
+    """
+    connection = connection_to(url, require_prefix(prefix), load_scripts(), replicas, client)
+    known = known_ledger(id_file)
+    try:
+        # First: no ledger is made on a server that would forget it.
+        durable = require_durable(connection, replicas, allow_volatile)
+        ledger_id = find_or_make(connection, prefix, known)
+        ledger = RedisLedger(Session(connection, prefix, ledger_id), id_file)
+        if not durable:
+            ledger.note(VOLATILE, datetime.now(UTC).strftime("%Y-%m-%d"))
+    except BaseException:
+        connection.close()
+        raise
+    return ledger
+
+
+def ledger_at(url: str, prefix: str = DEFAULT_PREFIX, client: Mapping[str, Any] | None = None) -> str | None:
+    """The id of the ledger that is there, empty if it has lost its marks, None if nothing of a ledger is there.
+
+    Nothing is made. DependencyUnavailable if Redis cannot be reached.
+    """
+    with closing(connection_to(url, require_prefix(prefix), {}, client=client)) as connection:
+        keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
+        found, ledger_id = connection.exchange([("EXISTS", *keys), ("HGET", keys[0], "ledger_id")], OPENING_PAUSES_S)
+    return decoded(ledger_id or b"") if found else None
+
+
+def inspect_redis(url: str, replicas: int = 0, client: Mapping[str, Any] | None = None) -> None:
+    """Ask every server that writes whether it would forget; nothing is made. Raises as `open_redis_ledger`."""
+    with closing(connection_to(url, DEFAULT_PREFIX, {}, client=client)) as connection:
+        require_durable(connection, replicas)
+        if replicas:
+            require_replicas(connection, replicas)
