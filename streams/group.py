@@ -17,7 +17,7 @@ from streams.topics import admin, topics_of
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.settings import Settings
 from udp_stream.errors import ConfigError
-from udp_stream.release.standing import asked_digest
+from udp_stream.release.query_road import asked_digest
 
 COORDINATOR_S = 10.0
 """A new cluster appoints its groups' coordinators when it is first asked for one."""

@@ -35,8 +35,8 @@ from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.facts import Observer, PublishedRelease, SlotCounted, report_recorded, report_to, slot_published
+from udp_stream.release.query_road import QuerySet, report_answers, report_published
 from udp_stream.release.road import record_slot
-from udp_stream.release.standing import QuerySet, report_answers, report_published
 from udp_stream.shuffle import protocol as steps
 from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import PLANNER, encode_message, merge_counts, merge_moment

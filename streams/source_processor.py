@@ -27,7 +27,7 @@ from streams.producer import OutgoingRecord, Producer
 from streams.topics import Topics
 from udp_stream.errors import ConfigError
 from udp_stream.release.facts import Observer, batch_read, report_to
-from udp_stream.release.standing import QuerySet
+from udp_stream.release.query_road import QuerySet
 from udp_stream.shuffle.source import Send, SourceProtocol, ToShard
 from udp_stream.shuffle.wire import encode_message
 from udp_stream.windows.slots import LogPlaces

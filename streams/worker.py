@@ -44,7 +44,7 @@ from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import BatchRead, Fact, Observer, QueriesPublished, SlotPublished
-from udp_stream.release.standing import QuerySet, query_set
+from udp_stream.release.query_road import QuerySet, query_set
 from udp_stream.units import parse_duration
 from udp_stream.windows.source import Look, ReadingRules
 

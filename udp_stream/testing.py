@@ -26,8 +26,7 @@ from udp_stream.planning.plan import HatPlan, plan_hat, terms_of
 from udp_stream.planning.policy import BudgetCalendar, Policy
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.query_record import QueryResult, decode_result
-from udp_stream.release.query_results import ResultContext
+from udp_stream.release.query_record import QueryResult, ResultContext, decode_result
 from udp_stream.release.query_road import QueryContext, answer_moment
 from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.units import NANO, QUANTA_PER_KMH

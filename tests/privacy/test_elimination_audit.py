@@ -12,11 +12,8 @@ import pytest
 from scipy import stats
 
 from udp_stream.queries import elimination
-from udp_stream.queries.elimination import Between, Round
-from udp_stream.queries.plane import QUANTA_PER_METRE, epsilon_per_metre, rho_per_square_metre
-from udp_stream.queries.regions import Rectangle
-from udp_stream.queries.splits import Parts, Split
-from udp_stream.queries.terms import Terms
+from udp_stream.queries.elimination import Between, Parts, Round, Split, Terms
+from udp_stream.queries.plane import QUANTA_PER_METRE, Rectangle, epsilon_per_metre, rho_per_square_metre
 from udp_stream.testing import seeded_bits
 
 MOSTLY_DISTANCE = ["distance", pytest.param("point", marks=pytest.mark.long)]

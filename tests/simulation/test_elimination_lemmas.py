@@ -13,17 +13,10 @@ from scipy import stats
 
 from udp_stream.mechanisms.noise.base import concentrated, pure
 from udp_stream.queries import elimination
-from udp_stream.queries.answers import undecided
-from udp_stream.queries.density import Density
-from udp_stream.queries.elimination import ABOVE, BELOW, Between, Everyone, Round
-from udp_stream.queries.nearest import Nearest
-from udp_stream.queries.plane import epsilon_per_metre, rho_per_square_metre
-from udp_stream.queries.radial import draw_radial
-from udp_stream.queries.range_count import RangeCount
-from udp_stream.queries.regions import Rectangle, positions_inside
-from udp_stream.queries.splits import Split
-from udp_stream.queries.terms import Terms
-from udp_stream.queries.threshold import Threshold, holder
+from udp_stream.queries.elimination import ABOVE, BELOW, Between, Everyone, Round, Split, Terms, undecided
+from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold, holder
+from udp_stream.queries.plane import Rectangle, epsilon_per_metre, positions_inside, rho_per_square_metre
+from udp_stream.queries.privatised import draw_radial
 from udp_stream.testing import seeded_bits
 
 SPLITS = {"c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}

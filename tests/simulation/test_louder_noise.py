@@ -21,14 +21,9 @@ import pytest
 from tests.simulation.test_elimination_lemmas import RHO, may_fail, ran
 from tests.simulation.test_elimination_lemmas import pool as pool  # a fixture
 from udp_stream.mechanisms.noise.base import concentrated
-from udp_stream.queries.density import Density
-from udp_stream.queries.elimination import ABOVE
-from udp_stream.queries.nearest import Nearest
-from udp_stream.queries.range_count import RangeCount
-from udp_stream.queries.regions import Rectangle
-from udp_stream.queries.splits import Split
-from udp_stream.queries.terms import How, Terms
-from udp_stream.queries.threshold import Threshold, holder
+from udp_stream.queries.elimination import ABOVE, How, Split, Terms
+from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold, holder
+from udp_stream.queries.plane import Rectangle
 
 BETA = 0.02
 ROUNDS = Split.even(4)

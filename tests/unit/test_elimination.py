@@ -11,13 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udp_stream.mechanisms.noise.base import SCALE_MAX, Cost, concentrated
-from udp_stream.queries.elimination import ABOVE, BELOW, IN, REFUSED, Between, Elimination, Everyone, Round, Smallest
-from udp_stream.queries.plane import QUANTA_PER_KM, rho_per_square_metre
-from udp_stream.queries.privatised import CountNoise, DistanceNoise, PointNoise
-from udp_stream.queries.radial import least_nano, scale_of
-from udp_stream.queries.regions import Rectangle
-from udp_stream.queries.splits import Split, Tariff
-from udp_stream.queries.terms import Terms
+from udp_stream.queries.elimination import (
+    ABOVE,
+    BELOW,
+    IN,
+    REFUSED,
+    Between,
+    Elimination,
+    Everyone,
+    Round,
+    Smallest,
+    Split,
+    Tariff,
+    Terms,
+)
+from udp_stream.queries.plane import QUANTA_PER_KM, Rectangle, rho_per_square_metre
+from udp_stream.queries.privatised import CountNoise, DistanceNoise, PointNoise, least_nano, scale_of
 from udp_stream.testing import seeded_bits
 
 REGION = Rectangle(0, 0, 2000, 2000)

@@ -25,8 +25,8 @@ from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import SlotCounted, SlotPublished
+from udp_stream.release.query_road import query_set
 from udp_stream.release.record import decode
-from udp_stream.release.standing import query_set
 from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import PingChunk, cut_pings, decode_message

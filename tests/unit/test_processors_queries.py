@@ -21,8 +21,8 @@ from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.query_record import decode_result
+from udp_stream.release.query_road import query_set
 from udp_stream.release.record import kind_of
-from udp_stream.release.standing import query_set
 from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.wire import cut_moment, decode_message, merge_moment
 from udp_stream.testing import SeededEntropy

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from udp_stream.mechanisms.noise.base import concentrated, pure
-from udp_stream.queries.density import FAR, Density
-from udp_stream.queries.elimination import BELOW, Everyone, Round
-from udp_stream.queries.nearest import Nearest
-from udp_stream.queries.plane import Plane, epsilon_per_metre, rho_per_square_metre
-from udp_stream.queries.range_count import RangeCount
-from udp_stream.queries.regions import Polygon, Rectangle, cell_set, positions_inside
-from udp_stream.queries.splits import Split
-from udp_stream.queries.terms import Terms
-from udp_stream.queries.threshold import Threshold, holder
+from udp_stream.queries.elimination import BELOW, Everyone, Round, Split, Terms
+from udp_stream.queries.kinds import FAR, Density, Nearest, RangeCount, Threshold, holder
+from udp_stream.queries.plane import (
+    Plane,
+    Polygon,
+    Rectangle,
+    cell_set,
+    epsilon_per_metre,
+    positions_inside,
+    rho_per_square_metre,
+)
 from udp_stream.testing import seeded_bits
 from udp_stream.windows.tables import cells_of
 

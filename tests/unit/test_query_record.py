@@ -5,9 +5,8 @@ import random
 import pytest
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.queries.asked import Found
-from udp_stream.release.query_record import decode_round
-from udp_stream.release.query_results import _answer
+from udp_stream.queries.standing import Found
+from udp_stream.release.query_record import _answer, decode_round
 
 
 @pytest.mark.parametrize("payload", [b"[[0],[[17]],[300]]", b"[[9223372036854775808],[[17]],[0]]", b"[[0],[[17]],[]]"])

@@ -14,10 +14,9 @@ from h3.api.basic_int import cell_to_boundary, grid_disk, latlng_to_cell
 from udp_stream.adapters import records_out as module
 from udp_stream.adapters.records_out import columns, flat, require_form, write_form
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.release.field_words import WORDS
 from udp_stream.release.forecaster import Smoothed, encode_smoothed, smooth_slot, smoothed_schema
 from udp_stream.release.query_record import result_schema
-from udp_stream.release.record import Release, json_schema
+from udp_stream.release.record import WORDS, Release, json_schema
 from udp_stream.testing import released_slot
 from udp_stream.windows.tables import _parts, cell_boundary
 

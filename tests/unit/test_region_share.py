@@ -9,11 +9,9 @@ from scipy import stats
 from tests.forms import long_rows
 from udp_stream.mechanisms.noise.base import concentrated, pure
 from udp_stream.queries import elimination
-from udp_stream.queries.plane import QUANTA_PER_METRE
-from udp_stream.queries.region_share import RegionShare
-from udp_stream.queries.regions import Polygon, Rectangle
-from udp_stream.queries.splits import Parts, Split
-from udp_stream.queries.terms import Terms
+from udp_stream.queries.elimination import Parts, Split, Terms
+from udp_stream.queries.kinds import RegionShare
+from udp_stream.queries.plane import QUANTA_PER_METRE, Polygon, Rectangle
 from udp_stream.testing import seeded_bits
 
 SQUARE = Rectangle(0, 0, 1000, 1000)

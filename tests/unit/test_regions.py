@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.queries.plane import QUANTA_PER_METRE, Plane
-from udp_stream.queries.regions import Polygon, Rectangle, cell_set, positions_inside
+from udp_stream.queries.plane import QUANTA_PER_METRE, Plane, Polygon, Rectangle, cell_set, positions_inside
 
 L_SHAPE = np.array([[0, 0], [30, 0], [30, 10], [10, 10], [10, 30], [0, 30]], float)
 HOLED = [
@@ -130,7 +129,7 @@ def test_polygons_are_counted_at_their_edge():
 
 
 def test_many_positions_are_worked_on_in_parts(monkeypatch):
-    from udp_stream.queries import regions
+    from udp_stream.queries import plane as regions
 
     places = np.random.default_rng(4).integers(-900, 900, (1000, 2)).astype(float)
     whole = REGIONS["star"].signed_distance(places)

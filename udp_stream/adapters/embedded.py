@@ -35,8 +35,8 @@ from udp_stream.release.facts import (
     slot_smoothed,
 )
 from udp_stream.release.forecaster import Smoothed, encode_smoothed
+from udp_stream.release.query_road import ResultSink, StandingQueries, query_context
 from udp_stream.release.road import RecordedSlot, release_slot
-from udp_stream.release.standing import ResultSink, StandingQueries, query_context
 from udp_stream.windows.slots import Frame, Windows
 from udp_stream.windows.source import newest_ms_of, refusal_of
 from udp_stream.windows.tables import SlotPings, cells_of, tabulate

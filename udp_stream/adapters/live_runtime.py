@@ -35,8 +35,8 @@ from udp_stream.release.facts import (
     slot_published,
 )
 from udp_stream.release.forecaster import encode_smoothed
+from udp_stream.release.query_road import query_set, report_answers, report_published
 from udp_stream.release.road import RecordedSlot, release_slot
-from udp_stream.release.standing import query_set, report_answers, report_published
 from udp_stream.units import parse_duration
 from udp_stream.windows.latest import Moment
 from udp_stream.windows.slots import LogPlaces

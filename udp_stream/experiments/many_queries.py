@@ -41,12 +41,9 @@ from udp_stream.experiments.savings import (
 )
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise.base import Cost, concentrated
-from udp_stream.queries.plane import rho_per_square_metre
-from udp_stream.queries.range_count import RangeCount
-from udp_stream.queries.regions import Rectangle, positions_inside
-from udp_stream.queries.splits import Split
-from udp_stream.queries.terms import How, Terms
-from udp_stream.queries.threshold import Threshold, holder
+from udp_stream.queries.elimination import How, Split, Terms
+from udp_stream.queries.kinds import RangeCount, Threshold, holder
+from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.units import NANO
 
 Asked = tuple[Integers, Integers, tuple[float, float]]

@@ -28,14 +28,10 @@ from udp_stream.experiments.base import (
 )
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise.base import Cost, Integers, Measure, concentrated
-from udp_stream.queries.density import Density
-from udp_stream.queries.nearest import Nearest
-from udp_stream.queries.plane import rho_per_square_metre
-from udp_stream.queries.radial import Draw, draw_radial
-from udp_stream.queries.range_count import RangeCount
-from udp_stream.queries.regions import Rectangle, positions_inside
-from udp_stream.queries.splits import Split
-from udp_stream.queries.terms import How, Terms
+from udp_stream.queries.elimination import How, Split, Terms
+from udp_stream.queries.kinds import Density, Nearest, RangeCount
+from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
+from udp_stream.queries.privatised import Draw, draw_radial
 from udp_stream.units import NANO
 
 Key = tuple[Measure, int, int, int]

@@ -28,8 +28,8 @@ from udp_stream.ledgers.keys import PlateKeys, adopt, kept_mark, known_ledger, l
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
 from udp_stream.planning.periods import amount_text
 from udp_stream.planning.policy import Policy, epsilon_text
+from udp_stream.release.query_road import NOTE
 from udp_stream.release.record import CITY, CLIPS, decode, kind_of, slot_of
-from udp_stream.release.standing import NOTE
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name
 from udp_stream.windows.tables import SlotGrid
 

@@ -1,40 +1,167 @@
-"""Private iterative elimination (PIE): ask plates in rounds, and let go of those that no longer matter to the answer.
+"""How a plate's budget for a query goes over the rounds of elimination, and what each part buys.
 
-*Adaptive Privacy Budgeting* (Liang and Yi), Algorithms 4 and 5, in the local model: a plate's budget for the query is
-split over rounds; in each, the plates that are still in give one more noisy value and are charged for that round alone.
-
-* `Between(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above `high`.
-* `Smallest(k)`, PIE-k: a plate leaves once k others are surely nearer.
-* `Everyone`: no plate leaves. With one round, the baselines BM0 and BM1.
-
-"Surely" is: with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3), each of the c rounds
-having beta0 / c, and each plate in it an even part of that.
-
-**A run is a function of its recorded rounds.** `Elimination.due` says who is asked in the next round and what each is
-charged, before anything is drawn; `draw` makes the round's noisy values, the only thing that reads positions; `advance`
-takes them, or a record of them, to the next state. So a run can stop between any two calls and go on, in another
-process, from its recorded rounds: `replayed`. Plates that the ledger does not admit to a round leave it, and stay
-undecided with what they gave before. Who leaves is computed in floating point, so another machine could decide a value
-within rounding of a limit otherwise: `settled` puts the decisions into the record, and recorded decisions stand.
-
-**As printed, Algorithm 4 calls the plates below `low` S1, and Algorithm 9 and Appendix C the others.** Here they are
-`below` and `above`.
+Parts are whole nano-units and add up to the budget exactly: the part of round j is floor(r P_j) - floor(r P_(j-1)), P_j
+the share of the first j rounds. Noise is made for the part, not for the share, so rounding takes nothing from a plate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from itertools import accumulate, pairwise
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise.base import Floats, Integers
-from udp_stream.queries.privatised import Privatised
-from udp_stream.queries.radial import Average, Draw, draw_radial
-from udp_stream.queries.splits import Split, Tariff
+from udp_stream.mechanisms.noise.base import Cost, Floats, Integers, Measure
+from udp_stream.queries.plane import QUANTA_PER_KM
+from udp_stream.queries.privatised import (
+    Average,
+    DistanceNoise,
+    Draw,
+    Phi,
+    PointNoise,
+    Privatised,
+    draw_radial,
+    scale_of,
+)
+
+ROUNDS_MAX = 1000
+
+_DOUBLINGS_MAX = 40
+
+_PRODUCTS_FIT = 2**31
+"""Products of two numbers below it are whole numbers of 64 bits."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The shape of a budget over rounds: positive whole numbers in proportion to the parts.
+
+    >>> Split.even(4).parts(10), Split.doubling(3).parts(70)
+    ([2, 3, 2, 3], [10, 20, 40])
+
+    Raises ValueError for no rounds, for more than a thousand, and for a part that is not positive.
+    """
+
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        if not 1 <= len(self.shape) <= ROUNDS_MAX or min(self.shape) < 1:
+            raise ValueError(f"expected 1 to {ROUNDS_MAX} rounds, each with a positive part, got {len(self.shape)}")
+
+    @classmethod
+    def even(cls, rounds: int) -> Split:
+        """The same part for every round: the paper's c4 and c64."""
+        return cls((1,) * rounds)
+
+    @classmethod
+    def doubling(cls, rounds: int) -> Split:
+        """Each part twice the one before: the paper's log-c10."""
+        if rounds > _DOUBLINGS_MAX:
+            raise ValueError(f"expected at most {_DOUBLINGS_MAX} rounds that double, got {rounds}")
+        return cls(tuple(2**j for j in range(rounds)))
+
+    @property
+    def rounds(self) -> int:
+        """How many, at most."""
+        return len(self.shape)
+
+    def parts(self, budget_nano: int) -> list[int]:
+        """The budget's parts, in nano-units."""
+        ends = [0, *(budget_nano * end // self._whole for end in self._ends)]
+        return [end - start for start, end in pairwise(ends)]
+
+    def parts_of_each(self, budgets_nano: Integers) -> Integers:
+        """The same for each of some budgets, below 2**53: (budgets, rounds).
+
+        >>> Split.even(4).parts_of_each(np.array([10, 8])).tolist()
+        [[2, 3, 2, 3], [2, 2, 2, 2]]
+        """
+        ends = np.array(self._ends, np.int64 if self._whole < _PRODUCTS_FIT else object)
+        times, rest = np.divmod(budgets_nano, self._whole)
+        shares = times[:, None] * ends + rest[:, None] * ends // self._whole  # no product is beyond 64 bits
+        parts: Integers = np.diff(shares.astype(np.int64), prepend=0)
+        return parts
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        return tuple(accumulate(self.shape))
+
+    @property
+    def _whole(self) -> int:
+        return self._ends[-1]
+
+
+class Parts(NamedTuple):
+    """Of some plates in one round: charges in nano-units, and the noise's scale t/s in steps.
+
+    >>> Parts(np.array([5]), np.array([16]), np.array([2])).scale.tolist()
+    [8.0]
+    """
+
+    charge: Integers
+    t: Integers
+    s: Integers
+
+    @property
+    def scale(self) -> Floats:
+        """In steps."""
+        return np.asarray(self.t / self.s)
+
+
+class Tariff:
+    """The parts of every plate's budget, round by round. Plates of one budget are worked out together.
+
+    >>> tariff = Tariff("pure", Split.even(2), np.array([20, 10, 20]) * 10**9, moves=16_000, dimensions=2)
+    >>> tariff.parts(0, np.array([1, 2])).charge.tolist()
+    [5000000000, 10000000000]
+
+    Raises ValueError for a budget with a part that is too small for its noise to be drawn.
+    """
+
+    def __init__(self, measure: Measure, split: Split, budgets_nano: Integers, moves: int, dimensions: int) -> None:
+        """Budgets are one per plate; a unit of distance moves values by at most `moves` steps."""
+        distinct, self._of = np.unique(budgets_nano, return_inverse=True)
+        self._charge = split.parts_of_each(distinct)
+        charges, place = np.unique(self._charge, return_inverse=True)
+        if (charges < 1).any():  # a round that is charged nothing must draw nothing
+            raise ValueError(f"expected at least one nano-unit for each of {split.rounds} rounds")
+        scales = [scale_of(moves, Cost(measure, charge), dimensions) for charge in charges.tolist()]
+        self._scale = np.array(scales, np.int64).reshape(-1, 2)[place.reshape(self._charge.shape)]
+
+    def parts(self, round_: int, plates: Integers) -> Parts:
+        """Of some plates, in a round counted from 0."""
+        rows = self._of[plates]
+        return Parts(self._charge[rows, round_], *self._scale[rows, round_].T)
+
+
+# Private iterative elimination (PIE): ask plates in rounds, and let go of those that no longer matter to the answer.
+#
+# *Adaptive Privacy Budgeting* (Liang and Yi), Algorithms 4 and 5, in the local model: a plate's budget for the query is
+# split over rounds; in each, the plates that are still in give one more noisy value and are charged for that round
+# alone.
+#
+# * `Between(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above `high`.
+# * `Smallest(k)`, PIE-k: a plate leaves once k others are surely nearer.
+# * `Everyone`: no plate leaves. With one round, the baselines BM0 and BM1.
+#
+# "Surely" is: with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3), each of the c rounds
+# having beta0 / c, and each plate in it an even part of that.
+#
+# **A run is a function of its recorded rounds.** `Elimination.due` says who is asked in the next round and what each is
+# charged, before anything is drawn; `draw` makes the round's noisy values, the only thing that reads positions;
+# `advance` takes them, or a record of them, to the next state. So a run can stop between any two calls and go on, in
+# another process, from its recorded rounds: `replayed`. Plates that the ledger does not admit to a round leave it, and
+# stay undecided with what they gave before. Who leaves is computed in floating point, so another machine could decide a
+# value within rounding of a limit otherwise: `settled` puts the decisions into the record, and recorded decisions
+# stand.
+#
+# **As printed, Algorithm 4 calls the plates below `low` S1, and Algorithm 9 and Appendix C the others.** Here they are
+# `below` and `above`.
 
 IN, BELOW, ABOVE, REFUSED = 0, 1, 2, 3
 """What a plate is after some rounds: still in, surely below, surely above (or surely not near), or not admitted."""
@@ -195,7 +322,7 @@ class Elimination:
 
     >>> from udp_stream.queries.plane import QUANTA_PER_KM
     >>> from udp_stream.queries.privatised import PointNoise
-    >>> from udp_stream.queries.regions import Rectangle
+    >>> from udp_stream.queries.plane import Rectangle
     >>> from udp_stream.testing import seeded_bits
     >>> inside = PointNoise("zcdp", Rectangle(0, 0, 1000, 1000).signed_distance, 2, QUANTA_PER_KM)
     >>> pie = Elimination(inside, np.full(3, 4 * 10**11), Split.even(2), Between(0, 0), beta0=0.05)
@@ -322,3 +449,164 @@ class Elimination:
             if times.max(initial=0) <= 1 and (state.status[plates] == IN).all():
                 return
         raise ValueError(f"expected plates that round {state.rounds + 1} asks, each once")
+
+
+# What a run answers: a value, bounds that hold with probability 1 - beta, who was charged what, and who was left.
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A number, and the interval that holds the truth with probability 1 - beta over the run's noise.
+
+    `survivors` are the plates still in after each round, `charged` the nano-units that each plate was charged, and
+    `unknown` the plates that gave nothing, because the ledger admitted them to no round.
+
+    >>> Answer(120.0, 117.0, 124.0, unknown=0, survivors=(400, 31), charged=np.array([5])).bound
+    4.0
+    """
+
+    value: float
+    low: float
+    high: float
+    unknown: int
+    survivors: tuple[int, ...]
+    charged: Integers
+
+    @property
+    def bound(self) -> float:
+        """How far the value is off at most, with probability 1 - beta."""
+        return max(self.high - self.value, self.value - self.low)
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """The plates that no round decided: their estimates of phi, and the radius that holds for all of them at once.
+
+    >>> Undecided(np.array([3, 8]), np.array([-4.0, 70.0]), np.array([10.0, 10.0])).low.tolist()
+    [-14.0, 60.0]
+    """
+
+    plates: Integers
+    estimate: Floats
+    radius: Floats
+
+    @property
+    def low(self) -> Floats:
+        """Phi is at least this."""
+        return self.estimate - self.radius
+
+    @property
+    def high(self) -> Floats:
+        """Phi is at most this."""
+        return self.estimate + self.radius
+
+
+def undecided(pie: Elimination, state: State, beta1: float) -> Undecided:
+    """Those left, each with an even part of beta1.
+
+    >>> from udp_stream.queries.privatised import CountNoise
+    >>> from udp_stream.queries.elimination import Everyone, Round
+    >>> from udp_stream.queries.elimination import Split
+    >>> pie = Elimination(CountNoise("zcdp"), np.array([10**9]), Split.even(1), Everyone(), 0.01)
+    >>> left = undecided(pie, pie.advance(pie.begin(), Round(np.array([0]), np.array([[40]]))), 0.05)
+    >>> left.estimate.tolist(), left.radius.round(2).tolist()
+    ([40.0], [1.92])
+    """
+    plates = state.undecided
+    among = plates.size if pie.shared == "survivors" else pie.plates
+    # before its first round a plate may be anywhere
+    estimate, radius = np.zeros(plates.size), np.full(plates.size, np.inf)
+    known = state.precision[plates] > 0
+    estimate[known] = pie.estimate(state, plates[known])
+    radius[known] = pie.radius(state, plates[known], beta1 / max(1, among))
+    return Undecided(plates, estimate, radius)
+
+
+# What a query on positions is asked under: budgets, kind of noise, split, and the chance that its bounds fail.
+#
+# The chance `beta` is divided as in Remark 6 of *Adaptive Privacy Budgeting* (Liang and Yi): a quarter for all that
+# rounds decide, the rest for what is left undecided. Bounds are then no wider than the baseline's once a quarter of the
+# plates has left.
+
+How = Literal["point", "distance"]
+"""What gets noise: the position (the paper's methods 0) or its distance (its methods 1)."""
+
+_ROUNDS_SHARE = 0.25
+
+BETA = 0.05
+"""The chance that what is said of an answer is wrong."""
+
+DEFAULT_SPLIT = Split.even(64)
+"""The paper's c64: of its three splits, the one that saves most."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Budgets in nano-units, one for each plate, and how they are used.
+
+    >>> from udp_stream.queries.plane import rho_per_square_metre
+    >>> terms = Terms.alike(rho_per_square_metre(1e-4), plates=3)
+    >>> terms.budgets_nano.tolist(), terms.beta0, round(terms.beta1, 4), terms.baseline().beta1
+    ([100000000000, 100000000000, 100000000000], 0.0125, 0.0375, 0.05)
+
+    Raises ValueError for a beta that is no probability.
+    """
+
+    measure: Measure
+    budgets_nano: Integers
+    how: How = "distance"
+    split: Split = DEFAULT_SPLIT
+    beta: float = BETA
+    shared: Shared = "survivors"
+    eliminates: bool = True
+
+    def __post_init__(self) -> None:
+        """Check beta."""
+        if not 0 < self.beta < 1:
+            raise ValueError(f"expected 0 < beta < 1, got {self.beta}")
+
+    @classmethod
+    def alike(cls, cost: Cost, plates: int, how: How = "distance", split: Split | None = None) -> Terms:
+        """The same budget for every plate."""
+        budgets = np.full(plates, cost.nano, np.int64)
+        return cls(cost.measure, budgets, how, DEFAULT_SPLIT if split is None else split)
+
+    def baseline(self) -> Terms:
+        """Everyone is asked once, for all of its budget: the paper's BM0 and BM1."""
+        return replace(self, split=Split.even(1), eliminates=False)
+
+    @property
+    def beta0(self) -> float:
+        """The chance that some round decides wrongly. The baseline's one round decides nothing."""
+        return self.beta * _ROUNDS_SHARE
+
+    @property
+    def beta1(self) -> float:
+        """The chance that an estimate of what is left undecided is farther off than its radius."""
+        return self.beta * (1 - _ROUNDS_SHARE) if self.eliminates else self.beta
+
+    def elimination(
+        self, phi: Phi, rule: Rule, *, dimensions: int = 2, steps_per_unit: int = QUANTA_PER_KM
+    ) -> Elimination:
+        """The rounds for a 1-Lipschitz phi of positions, both in lattice steps.
+
+        Raises ValueError for a budget of which a round's part is too small for its noise to be drawn.
+        """
+        kind: PointNoise | DistanceNoise
+        if self.how == "point":
+            kind = PointNoise(self.measure, phi, dimensions, steps_per_unit)
+        else:
+            least = int(self.budgets_nano.min()) if self.budgets_nano.size else 10**9
+            parts = self.split.parts(least)
+            kind = DistanceNoise.finest(phi, steps_per_unit, Cost(self.measure, max(1, min(parts))))
+        decides = rule if self.eliminates else Everyone()
+        return Elimination(kind, self.budgets_nano, self.split, decides, self.beta0, self.shared)
+
+    def saved(self, state: State) -> float:
+        """The share of all budgets that is left: the paper's PrivSav.
+
+        >>> terms = Terms("zcdp", np.array([100, 300]) * 10**9)
+        >>> terms.saved(terms.elimination(abs, Everyone()).begin())
+        1.0
+        """
+        return float(np.mean(1 - state.charged / self.budgets_nano)) if state.charged.size else 1.0

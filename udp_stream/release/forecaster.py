@@ -15,8 +15,7 @@ from udp_stream.forecast.model import DAYS, PER_HAT, Memory, Observed, SlotForec
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
-from udp_stream.release.field_words import described
-from udp_stream.release.record import Hat, NonNegative, Release, decode, kind_of, release_id, slot_of
+from udp_stream.release.record import Hat, NonNegative, Release, decode, described, kind_of, release_id, slot_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name
 

@@ -18,8 +18,8 @@ from udp_stream.errors import ConfigError
 from udp_stream.ledger.filters import Measured, component_limit_nano
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning.periods import OneBudget, amount_text
+from udp_stream.queries.elimination import How
 from udp_stream.queries.standing import Kind, Position, StandingQuery
-from udp_stream.queries.terms import How
 from udp_stream.units import duration_name, nano_allowance, parse_duration
 
 Box = tuple[float, float, float, float]

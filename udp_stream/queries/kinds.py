@@ -1,0 +1,438 @@
+"""How many plates are in a region: private range counts (*Adaptive Privacy Budgeting*, Liang and Yi, Section 6.2).
+
+Phi is the signed distance to the region's edge. A plate leaves the rounds when it is surely inside, and then it counts,
+or surely outside. Of those left, each counts by the average of what it gave: with noise on positions, if the average
+position is inside; with noise on distances, if the average distance is below the region's threshold, which a rectangle
+shifts inwards (Appendix B).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, inf
+
+import numpy as np
+
+from udp_stream.mechanisms.noise.base import Cost, Floats, Integers
+from udp_stream.queries.elimination import (
+    ABOVE,
+    BELOW,
+    IN,
+    REFUSED,
+    Answer,
+    Between,
+    Elimination,
+    Everyone,
+    Smallest,
+    Split,
+    State,
+    Terms,
+    Undecided,
+    undecided,
+)
+from udp_stream.queries.plane import QUANTA_PER_KM, QUANTA_PER_METRE, Region
+from udp_stream.queries.privatised import Average, CountNoise, DistanceNoise, SummedNoise
+
+
+@dataclass(frozen=True)
+class RangeCount:
+    """A count of the plates in a region.
+
+    >>> import os
+    >>> from udp_stream.queries.plane import rho_per_square_metre
+    >>> from udp_stream.queries.plane import Rectangle
+    >>> where = np.repeat([[0, 0], [400_000, 0], [0, -400_000]], 100, axis=0)  # sixteenths of a metre
+    >>> count = RangeCount(Rectangle(0, 0, 20_000, 20_000))
+    >>> terms = Terms.alike(rho_per_square_metre(1e-4), plates=300)
+    >>> pie = count.elimination(terms)
+    >>> answer = count.answer(terms, pie, pie.run(where, os.urandom))
+    >>> answer.value, answer.bound, int(answer.charged.max()) < 10**10
+    (100.0, 0.0, True)
+
+    `shifted` counts by the region's own threshold where distances have noise; else by 0.
+    """
+
+    region: Region
+    shifted: bool = True
+
+    def elimination(self, terms: Terms) -> Elimination:
+        """Its rounds; the baseline's with `terms.baseline()`."""
+        return terms.elimination(self.region.signed_distance, Between(0.0, 0.0))
+
+    def answer(self, terms: Terms, pie: Elimination, state: State) -> Answer:
+        """The count. The bounds have those that may be on either side of the edge on both."""
+        left = undecided(pie, state, terms.beta1)
+        inside = int((state.status == BELOW).sum())
+        value = inside + int((left.estimate < self._threshold(pie, state, left)).sum())
+        low, high = inside + int((left.high < 0).sum()), inside + int((left.low < 0).sum()) + state.unknown
+        return Answer(float(value), float(low), float(high), state.unknown, state.survivors, state.charged)
+
+    def _threshold(self, pie: Elimination, state: State, left: Undecided) -> Floats:
+        if not (self.shifted and isinstance(pie.privatised, DistanceNoise)):
+            return np.zeros(left.plates.size)
+        at = left.plates
+        average = Average(state.precision[at], state.sharpest[at], state.asked[at])
+        return self.region.threshold(pie.privatised.deviation(average))
+
+
+# How dense plates are around a place: a Gaussian kernel density estimate (the paper's Section 6.3, Algorithm 7).
+#
+# f = 1/n sum_i exp(-|x_i - p|^2 / (2 b^2)). Phi is the distance to the place. A plate leaves the rounds when it is
+# surely farther away than six bandwidths, where it adds at most e^-18 / n to f. (Algorithm 7 as printed passes the
+# projection of range counts; Section 6.3.2 says the length.)
+#
+# Noise on distances biases an estimate upwards, noise on positions downwards, and less: take positions for densities.
+
+REACH = 6.0
+"""Bandwidths beyond which a plate leaves."""
+
+FAR = exp(-REACH * REACH / 2)
+"""e^-18, the most that such a plate adds to n f."""
+
+
+@dataclass(frozen=True)
+class Density:
+    """The density around a place, both it and the bandwidth in metres.
+
+    >>> import os
+    >>> from udp_stream.queries.plane import rho_per_square_metre
+    >>> where = np.repeat([[0, 0], [400_000, 0]], 100, axis=0)
+    >>> density = Density(east=0, north=0, bandwidth=3000)
+    >>> terms = Terms.alike(rho_per_square_metre(1e-3), plates=200, how="point")
+    >>> pie = density.elimination(terms)
+    >>> answer = density.answer(terms, pie, pie.run(where, os.urandom))
+    >>> abs(answer.value - 0.5) < 0.05, answer.low < answer.value < answer.high
+    (True, True)
+
+    Raises ValueError unless the bandwidth is above 0.
+    """
+
+    east: float
+    north: float
+    bandwidth: float
+
+    def __post_init__(self) -> None:
+        """Check the bandwidth."""
+        if not 0 < self.bandwidth < inf:
+            raise ValueError(f"expected a bandwidth > 0 m, got {self.bandwidth}")
+
+    def elimination(self, terms: Terms) -> Elimination:
+        """Its rounds; the baseline's with `terms.baseline()`."""
+        return terms.elimination(self.distance, Between(-inf, REACH * self._bandwidth))
+
+    def distance(self, positions: Floats) -> Floats:
+        """Phi: how far positions are from the place, in quanta."""
+        place = np.array([self.east, self.north]) * QUANTA_PER_METRE
+        return np.asarray(np.hypot(*(positions - place).T))
+
+    def answer(self, terms: Terms, pie: Elimination, state: State) -> Answer:
+        """The density among the plates that gave anything; the bounds allow for the others."""
+        left, n = undecided(pie, state, terms.beta1), max(1, pie.plates)
+        far = FAR * int((state.status == ABOVE).sum())
+        near = float(self._kernel(left.estimate).sum())
+        # the paper's bias term may be left out where it is larger than the rest; it is far below either bound
+        value = (near + far if far <= near else near) / max(1, n - state.unknown)
+        low = float(self._kernel(np.maximum(np.abs(left.low), np.abs(left.high))).sum()) / n
+        nearest = np.where(left.low > 0, left.low, np.where(left.high < 0, -left.high, 0.0))
+        high = (float(self._kernel(nearest).sum()) + far + state.unknown) / n
+        return Answer(value, min(low, value), max(high, value), state.unknown, state.survivors, state.charged)
+
+    def truth(self, positions: Integers) -> float:
+        """The density itself, which is not private."""
+        return float(self._kernel(self.distance(positions.astype(np.float64))).mean())
+
+    @property
+    def _bandwidth(self) -> float:
+        return self.bandwidth * QUANTA_PER_METRE
+
+    def _kernel(self, distance: Floats) -> Floats:
+        return np.exp(-(distance**2) / (2 * self._bandwidth**2))
+
+
+# The k plates nearest to a place (*Adaptive Privacy Budgeting*, Liang and Yi, Section 6.4, Algorithm 8).
+#
+# Phi is the distance to the place. A plate leaves the rounds when k others are surely nearer. If k are left, they are
+# the nearest, with probability 1 - beta0 (Corollary 6.5); else the k with the smallest average distance are taken, and
+# the s-th of them is at most two radii farther away than the s-th nearest (Lemmas 6.6 and 6.7).
+#
+# Noise on a position is sqrt(d) times as long as noise on its distance: take distances.
+
+
+@dataclass(frozen=True)
+class NearestAnswer:
+    """The plates found, by their estimates, and how much farther away the s-th nearest of them may be than the s-th
+    nearest of all, for every s: lattice steps.
+
+    With probability 1 - beta over the run's noise; `excess` is 0 where exactly k plates were left: these are the k
+    nearest, though noise may have put them in another order. It is infinite where a plate gave nothing: it is not
+    found, and may be nearer than any. `unknown`, `survivors` and `charged` are as in `Answer`.
+
+    >>> NearestAnswer(np.array([7, 2]), 1600.0, 0, (9, 4), np.array([5])).excess_metres
+    100.0
+    """
+
+    plates: Integers
+    excess: float
+    unknown: int
+    survivors: tuple[int, ...]
+    charged: Integers
+
+    @property
+    def excess_metres(self) -> float:
+        """The same in the plane."""
+        return self.excess / QUANTA_PER_METRE
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The k nearest to a place, given in the lattice's steps, in the plane or in any number of dimensions.
+
+    >>> import os
+    >>> from udp_stream.queries.plane import rho_per_square_metre
+    >>> where = np.column_stack((np.arange(50) * 16_000, np.zeros(50, np.int64)))  # a plate every kilometre
+    >>> nearest = Nearest.to_stop(2, east=3000, north=0)
+    >>> terms = Terms.alike(rho_per_square_metre(1e-2), plates=50)
+    >>> pie = nearest.elimination(terms)
+    >>> found = nearest.answer(terms, pie, pie.run(where, os.urandom))
+    >>> int(found.plates[0]), found.plates.size, found.excess_metres < 200
+    (3, 2, True)
+
+    Raises ValueError for k < 1.
+    """
+
+    k: int
+    place: tuple[float, ...]
+    steps_per_unit: int = QUANTA_PER_KM
+
+    @classmethod
+    def to_stop(cls, k: int, east: float, north: float) -> Nearest:
+        """To a place in a plane, in metres."""
+        return cls(k, (east * QUANTA_PER_METRE, north * QUANTA_PER_METRE))
+
+    def elimination(self, terms: Terms) -> Elimination:
+        """Its rounds; the baseline's with `terms.baseline()`."""
+        return terms.elimination(
+            self.distance, Smallest(self.k), dimensions=len(self.place), steps_per_unit=self.steps_per_unit
+        )
+
+    def distance(self, positions: Floats) -> Floats:
+        """Phi: how far positions are from the place, in steps."""
+        off = positions - np.array(self.place)
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", off, off)))
+
+    def answer(self, terms: Terms, pie: Elimination, state: State) -> NearestAnswer:
+        """The k plates of smallest estimates, or all if there are fewer."""
+        left = undecided(pie, state, terms.beta1)
+        found = left.plates[np.argsort(left.estimate, kind="stable")[: self.k]]
+        alone = left.plates.size <= self.k and (terms.eliminates or pie.plates <= self.k)
+        excess = 0.0 if alone else float(2 * left.radius.max(initial=0.0))
+        if state.unknown:
+            excess = inf  # a plate of which nothing is known may be at the place itself
+        return NearestAnswer(found, excess, state.unknown, state.survivors, state.charged)
+
+    def truth(self, positions: Integers) -> Integers:
+        """The k nearest themselves, which is not private."""
+        distance = self.distance(positions.astype(np.float64))
+        return np.argsort(distance, kind="stable")[: self.k].astype(np.int64)
+
+
+# Is the share of plates in a region below q? The threshold query of Appendix C (`kinds.py`) on positions.
+#
+# In the central model: the sum over all plates gets noise once, and every plate of the sum is charged for it. The
+# rounds end when the share is surely on one side of q, and no plate is charged for the rounds that were not needed.
+#
+# **The edge.** The paper's count moves by one with each person, whatever the distance (the Hamming metric). Of
+# positions that would be no metric privacy: a plate that crosses a sharp edge moves the count by one however little it
+# moves, and that costs without bound by distance. So the region's edge has a width w: a plate counts as
+#
+#     1 where it is w/2 or more inside of the edge, 0 where it is w/2 or more outside, in between by how far inside.
+#
+# What is summed is how far inside each plate is, cut off at w/2 on both sides: a 1-Lipschitz function of its position,
+# as the signed distance is (Lemma 6.3). The sum is w (count - plates/2). So noise on it costs what noise on one plate's
+# distance costs, and the count has a deviation of that noise divided by w.
+
+
+@dataclass(frozen=True)
+class ShareAnswer:
+    """Whether the share is below q, None where no plate took part; `sure` if that holds with probability 1 - beta.
+
+    `value` is the share of those who took part, `low` and `high` bound that of all.
+
+    >>> ShareAnswer(below=True, sure=True, value=0.07, low=0.05, high=0.09).below
+    True
+    """
+
+    below: bool | None
+    sure: bool
+    value: float | None
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RegionShare:
+    """Is the share of plates in a region, with an edge of `edge` metres, below `share`?
+
+    >>> import os
+    >>> from udp_stream.queries.plane import rho_per_square_metre
+    >>> from udp_stream.queries.plane import Rectangle
+    >>> where = np.repeat([[0, 0], [400_000, 0], [0, -400_000]], 100, axis=0)  # sixteenths of a metre
+    >>> query = RegionShare(Rectangle(0, 0, 20_000, 20_000), share=0.5, edge=500)
+    >>> terms = Terms.alike(rho_per_square_metre(1e-5), plates=1)
+    >>> pie = query.elimination(terms, plates=300)
+    >>> state = pie.begin()
+    >>> while (due := pie.due(state)) is not None:
+    ...     state = pie.advance(state, pie.draw(state, due.plates, where, os.urandom))
+    >>> answer = query.answer(terms, pie, state, plates=300)
+    >>> answer.below, answer.sure, answer.low < query.truth(where) < answer.high
+    (True, True, True)
+
+    Raises ValueError for a share that is not between 0 and 1, and for an edge that is not wider than nothing.
+    """
+
+    region: Region
+    share: float
+    edge: float
+
+    def __post_init__(self) -> None:
+        """Check the share and the edge."""
+        if not 0 < self.share < 1 or not self.edge > 0:
+            raise ValueError(f"expected 0 < share < 1 and an edge > 0 m, got {self.share} and {self.edge}")
+
+    def depth(self, positions: Floats) -> Floats:
+        """Phi of one plate: how far inside of the edge it is, in quanta, from -w/2 to w/2."""
+        half = self._width / 2
+        depth: Floats = np.clip(-self.region.signed_distance(positions), -half, half)
+        return depth
+
+    def elimination(self, terms: Terms, plates: int, unknown: int = 0) -> Elimination:
+        """Its rounds, with one "plate", the holder of all positions, and the budget of one plate.
+
+        Of all plates of the moment, `unknown` ones do not take part. A share is surely below q if it is with all of
+        them inside, and surely not if it is not with all of them outside.
+        """
+        budget = terms.budgets_nano[:1]
+        each = DistanceNoise.finest(
+            self.depth, QUANTA_PER_KM, Cost(terms.measure, max(1, min(terms.split.parts(int(budget[0])))))
+        )
+        taking = plates - unknown
+        low, high = (self._sum_of(self.share * plates - inside, taking) for inside in (unknown, 0))
+        return Elimination(SummedNoise(each, taking), budget, terms.split, Between(low, high), terms.beta0)
+
+    def answer(self, terms: Terms, pie: Elimination, state: State, plates: int, unknown: int = 0) -> ShareAnswer:
+        """By the side that a round found, or else by the average of all.
+
+        Bounds hold whichever round was the last: before the end of all rounds they are those that rounds decide by.
+        """
+        if not state.precision[0]:
+            return ShareAnswer(None, False, None, 0.0, 1.0)
+        taking = plates - unknown
+        if state.rounds < pie.split.rounds or state.status[0] != IN:
+            among = np.array([0])
+            estimate, radius = pie.estimate(state, among)[0], pie.radius(state, among, pie.beta0 / pie.split.rounds)[0]
+        else:
+            left = undecided(pie, state, terms.beta1)
+            estimate, radius = left.estimate[0], left.radius[0]
+        count, low, high = (
+            min(max(0.0, self._count_of(float(found), taking)), float(taking))
+            for found in (estimate, estimate - radius, estimate + radius)
+        )
+        low, high = low / plates, (high + unknown) / plates
+        found = state.status[0]
+        below = count < self.share * taking if found in (IN, REFUSED) else bool(found == BELOW)
+        return ShareAnswer(below, high < self.share or low >= self.share, count / taking, low, high)
+
+    def truth(self, positions: Integers) -> float:
+        """The share itself, which is not private."""
+        total = float(self.depth(positions.astype(np.float64)).sum())
+        return float(self._count_of(total, positions.shape[0]) / positions.shape[0])
+
+    @property
+    def _width(self) -> float:
+        return self.edge * QUANTA_PER_METRE
+
+    def _sum_of(self, count: float, plates: int) -> float:
+        return self._width * (count - plates / 2)
+
+    def _count_of(self, depth: float, plates: int) -> float:
+        return depth / self._width + plates / 2
+
+
+# Whether fewer than a share q of N people have a property, in the central model (the paper's Appendix C, Algorithm 9).
+#
+# There is one holder of data, whose count of people moves by at most one with each person (the Hamming distance). Phi
+# is the count. The rounds end when the count is surely on one side of q N, so a clear answer costs little.
+#
+# As printed, Algorithm 9 takes the set of counts that Algorithm 4 found *above* q N for Yes. Here Yes is below.
+
+
+@dataclass(frozen=True)
+class ThresholdAnswer:
+    """Yes if the count was found below q N; `sure` if that holds with probability 1 - beta; what it cost, nano-units.
+
+    >>> ThresholdAnswer(yes=True, sure=False, charged_nano=40).yes
+    True
+    """
+
+    yes: bool
+    sure: bool
+    charged_nano: int
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Is a count of N people below q N? A quarter of beta is for the rounds, the rest for an answer after the last one.
+
+    >>> import os
+    >>> from udp_stream.mechanisms.noise.base import concentrated
+    >>> query = Threshold(share=0.3, people=10_000)
+    >>> pie = query.elimination(concentrated(10**7), Split.even(64))
+    >>> answer = query.answer(pie, pie.run(np.array([[1200]]), os.urandom))
+    >>> answer.yes, answer.sure, answer.charged_nano  # one round of 64: 10^7 / 64
+    (True, True, 156250)
+
+    Raises ValueError for a share that is not between 0 and 1, and for no plates.
+    """
+
+    share: float
+    people: int
+    beta: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Check the share, the number and beta."""
+        if not 0 < self.share < 1 or self.people < 1 or not 0 < self.beta < 1:
+            raise ValueError(
+                f"expected 0 < share < 1, people >= 1 and 0 < beta < 1, got {self.share}, {self.people}, {self.beta}"
+            )
+
+    @property
+    def limit(self) -> float:
+        """The count q N."""
+        return self.share * self.people
+
+    def elimination(self, cost: Cost, split: Split) -> Elimination:
+        """Its rounds, with one "plate", the holder of the data, whose position is the count."""
+        rule = Between(self.limit, self.limit)
+        return Elimination(CountNoise(cost.measure), np.array([cost.nano]), split, rule, self.beta / 4)
+
+    def baseline(self, cost: Cost) -> Elimination:
+        """One noisy count for all of the budget: BM1."""
+        return Elimination(CountNoise(cost.measure), np.array([cost.nano]), Split.even(1), Everyone(), self.beta / 4)
+
+    def answer(self, pie: Elimination, state: State) -> ThresholdAnswer:
+        """By the side that a round found, or else by the average of all."""
+        charged = int(state.charged[0])
+        if state.status[0] != IN:
+            return ThresholdAnswer(bool(state.status[0] == BELOW), True, charged)
+        left = undecided(pie, state, self.beta * (1 if isinstance(pie.rule, Everyone) else 0.75))
+        estimate, radius = float(left.estimate[0]), float(left.radius[0])
+        return ThresholdAnswer(estimate < self.limit, abs(estimate - self.limit) > radius, charged)
+
+
+def holder(count: int) -> Integers:
+    """A count as the one position of `Elimination.run` and `draw`.
+
+    >>> holder(1200).tolist()
+    [[1200]]
+    """
+    return np.array([[count]], np.int64)
