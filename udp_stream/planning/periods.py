@@ -120,13 +120,7 @@ class Period:
 
 @lru_cache(maxsize=2**16)
 def period_of(name: str) -> Period:
-    """When a period is.
-
-    >>> period_of("1d from 1970-01-02T00:00:00+05:30")
-    Period(name='1d from 1970-01-02T00:00:00+05:30', start=66600.0, end=153000.0, offset=19800.0, window=0.0)
-    >>> period_of("lifetime")
-    Period(name='lifetime', start=-inf, end=inf, offset=0.0, window=0.0)
-    """
+    """When a period is."""
     if (span := span_of(name)) is not None:
         return Period(name, span.start, span.end, window=span.seconds)
     length, _, start = name.removesuffix(IN_RHO).removeprefix(POSITIONS).partition(" from ")
@@ -143,25 +137,13 @@ def period_of(name: str) -> Period:
 
 
 def overlapping(period: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The known periods that overlap this one, sorted.
-
-    >>> monday = "1d from 2024-01-08T00:00:00+05:30"
-    >>> overlapping(monday, [monday, "1d from 2024-01-08T00:00:00+00:00", "1d from 2024-01-09T00:00:00+05:30"])
-    ('1d from 2024-01-08T00:00:00+00:00',)
-    >>> overlapping(monday, ["7d from 2024-01-07T00:00:00+05:30", "1d from 2024-01-09T00:00:00+00:00", "lifetime"])
-    ('7d from 2024-01-07T00:00:00+05:30', 'lifetime')
-    """
+    """The known periods that overlap this one, sorted."""
     ours = period_of(period)
     return tuple(sorted(name for name in set(known) if ours.overlaps(period_of(name))))
 
 
 def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
-    """Of each period, those that overlap it; as much work as there are such pairs.
-
-    >>> overlaps_of(["1d from 2024-01-08T00:00:00+00:00", "lifetime", "1d from 2024-01-09T00:00:00+00:00"])["lifetime"]
-    ... # doctest: +ELLIPSIS
-    {'1d from 2024-01-0...', '1d from 2024-01-0...'}
-    """
+    """Of each period, those that overlap it; as much work as there are such pairs."""
     found: dict[str, set[str]] = {name: set() for name in names}
     going: list[Period] = []
     periods = sorted(map(period_of, found), key=lambda one: (one.start, one.name))
@@ -178,61 +160,33 @@ def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
 
 
 def name_in(measure: Measure, name: str) -> str:
-    """The name of the period in which losses of this measure are counted.
-
-    >>> name_in("pure", "lifetime"), name_in("zcdp", "lifetime")
-    ('lifetime', 'lifetime in rho')
-    """
+    """The name of the period in which losses of this measure are counted."""
     return name + IN_RHO if measure == "zcdp" else name
 
 
 def of_positions(name: str) -> bool:
-    """Whether what is counted in a period is of positions, not of speeds.
-
-    >>> of_positions("positions 1d from 2024-01-08T00:00:00+05:30 in rho"), of_positions("lifetime")
-    (True, False)
-    >>> overlapping("positions lifetime", ["lifetime", "positions 1d from 2024-01-08T00:00:00+05:30"])
-    ('positions 1d from 2024-01-08T00:00:00+05:30',)
-    """
+    """Whether what is counted in a period is of positions, not of speeds."""
     return name.startswith(POSITIONS)
 
 
 def length_of(name: str) -> str:
-    """The length of a period, with its measure.
-
-    >>> length_of("1d from 2024-05-01T00:00:00+05:30"), length_of("1d from 2024-05-01T00:00:00+05:30 in rho")
-    ('1d', '1d in rho')
-    >>> length_of("rolling 1d from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30")
-    'rolling 1d'
-    """
+    """The length of a period, with its measure."""
     length, is_bounded, _ = name.partition(" from ")
     return length + (IN_RHO if is_bounded and name.endswith(IN_RHO) else "")
 
 
 def measure_of(name: str) -> Measure:
-    """In what losses of this period are counted.
-
-    >>> measure_of("lifetime"), measure_of("lifetime in rho")
-    ('pure', 'zcdp')
-    """
+    """In what losses of this period are counted."""
     return "zcdp" if name.endswith(IN_RHO) else "pure"
 
 
 def loss_in(name: str, nano: int) -> Loss:
-    """An amount of a period's balances.
-
-    >>> str(loss_in("lifetime", 10 * NANO)), str(loss_in("lifetime in rho", NANO))
-    ('epsilon 10', 'rho 1')
-    """
+    """An amount of a period's balances."""
     return Loss(rho_nano=nano) if measure_of(name) == "zcdp" else Loss(nano)
 
 
 def sum_of(budgets: Mapping[str, int], names: Iterable[str]) -> Loss:
-    """The sum of the budgets of these periods.
-
-    >>> str(sum_of({"May": 3 * NANO, "May in rho": NANO}, ["May", "May in rho"]))
-    'epsilon 3 and rho 1'
-    """
+    """The sum of the budgets of these periods."""
     return sum((loss_in(name, budgets[name]) for name in names), Loss())
 
 
@@ -241,12 +195,6 @@ def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> L
 
     A rolling budget counts once for each of its windows that it takes to cover that time, or its spans. A name that
     tells no time stands for all of it.
-
-    >>> day = "1d from 2024-01-08T00:00:00+05:30"
-    >>> hours = [f"rolling 1d from 2024-01-08T{h:02}:00:00+05:30 to 2024-01-08T{h + 1:02}:00:00+05:30" for h in (6, 9)]
-    >>> budgets = {day: 10 * NANO, hours[0]: 2 * NANO, hours[1]: 2 * NANO}
-    >>> str(most_in(budgets, day, hours)), str(most_in(budgets, hours[0], [day]))
-    ('epsilon 12', 'epsilon 12')
     """
     # `others` may name the period itself, whose budget counts once.
     names = [name for name in dict.fromkeys((period, *others)) if name in budgets]
@@ -264,21 +212,12 @@ def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> L
 
 
 def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
-    """Each period's budget with those of the periods that overlap it: what a plate can lose by its pings in it.
-
-    >>> sums = together({"1d from 2024-01-08T00:00:00+05:30": 10 * NANO, "1d from 2024-01-08T00:00:00+00:00": NANO})
-    >>> [str(loss) for loss in sums.values()]
-    ['epsilon 11', 'epsilon 11']
-    """
+    """Each period's budget with those of the periods that overlap it: what a plate can lose by its pings in it."""
     return {name: most_in(budgets, name, others) for name, others in overlaps_of(budgets).items()}
 
 
 def amount_text(nano: int) -> str:
-    """Nano-units in units, exactly.
-
-    >>> amount_text(20_000_000_000), amount_text(10_500_000_001)
-    ('20', '10.500000001')
-    """
+    """Nano-units in units, exactly."""
     text = f"{Decimal(nano) / NANO:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -313,11 +252,7 @@ class OneBudget(msgspec.Struct, frozen=True):
 
     @property
     def said(self) -> str:
-        """In which unit both kinds are counted.
-
-        >>> OneBudget("pure", 10, 2, Decimal("500.0")).said
-        '500 m count as much as a speed does'
-        """
+        """In which unit both kinds are counted."""
         return f"{self.unit_m.normalize():f} m count as much as a speed does"
 
     def part_nano(self, name: str) -> int:
@@ -325,11 +260,7 @@ class OneBudget(msgspec.Struct, frozen=True):
         return self.positions_nano if of_positions(name) else self.whole_nano - self.positions_nano
 
     def nano_of(self, name: str, nano: int) -> int:
-        """What an amount of this period's balances counts, rounded up.
-
-        >>> OneBudget("zcdp", 2 * 10**9, 10**9, Decimal(500)).nano_of("positions lifetime in rho", 4 * 10**9)
-        1000000000
-        """
+        """What an amount of this period's balances counts, rounded up."""
         if not of_positions(name):
             return nano
         counted: Measured = "epsilon" if measure_of(name) == "pure" else "rho"
@@ -338,12 +269,6 @@ class OneBudget(msgspec.Struct, frozen=True):
     def most_in(self, budgets: Mapping[str, int], period: str) -> Loss:
         """The most that a plate can lose of both kinds by its pings in a period: under these budgets of periods that
         share time with it, and the parts that both kinds have.
-
-        >>> one = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
-        >>> str(one.most_in({"lifetime": 8 * 10**9}, "lifetime"))
-        'epsilon 10'
-        >>> str(one.most_in({"positions lifetime": 4000 * 10**9}, "lifetime"))
-        'epsilon 2008'
         """
         amounts = {name: self.nano_of(name, nano) for name, nano in budgets.items()}
         time = name_in(self.measure, time_of(period).removesuffix(IN_RHO))
@@ -353,14 +278,7 @@ class OneBudget(msgspec.Struct, frozen=True):
 
 
 def of_same_time(period: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The known periods of either kind that share time with this one, itself among them, sorted.
-
-    >>> of_same_time("lifetime", ["lifetime", "positions 1d from 2024-01-08T00:00:00+05:30"])
-    ('lifetime', 'positions 1d from 2024-01-08T00:00:00+05:30')
-    >>> monday = "1d from 2024-01-08T00:00:00+05:30"
-    >>> of_same_time(f"positions {monday}", [monday, "1d from 2024-01-09T00:00:00+05:30"])
-    ('1d from 2024-01-08T00:00:00+05:30',)
-    """
+    """The known periods of either kind that share time with this one, itself among them, sorted."""
     names = set(known)
     ours, times = time_of(period), {name: time_of(name) for name in names}
     shared = {ours, *overlapping(ours, times.values())}
@@ -368,21 +286,12 @@ def of_same_time(period: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def time_of(period: str) -> str:
-    """The name of a period without the kind of data that is counted in it.
-
-    >>> time_of("positions lifetime in rho"), time_of("lifetime in rho")
-    ('lifetime in rho', 'lifetime in rho')
-    """
+    """The name of a period without the kind of data that is counted in it."""
     return period.removeprefix(POSITIONS)
 
 
 def noted(meta: Mapping[str, str]) -> dict[str, OneBudget]:
-    """The one budget of each period for which a ledger remembers one, by the name of its time.
-
-    >>> one = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
-    >>> noted({f"{NOTE}lifetime": note_of(one), "ledger_id": "5eed"}) == {"lifetime": one}
-    True
-    """
+    """The one budget of each period for which a ledger remembers one, by the name of its time."""
     return {
         name.removeprefix(NOTE): msgspec.json.decode(text, type=OneBudget)
         for name, text in sorted(meta.items())
@@ -391,11 +300,7 @@ def noted(meta: Mapping[str, str]) -> dict[str, OneBudget]:
 
 
 def note_of(one: OneBudget) -> str:
-    """The text of the note.
-
-    >>> note_of(OneBudget("pure", 10, 2, Decimal(500)))
-    '{"measure":"pure","whole_nano":10,"positions_nano":2,"unit_m":"500"}'
-    """
+    """The text of the note."""
     return msgspec.json.encode(one).decode()
 
 
@@ -446,11 +351,7 @@ class PositionPeriods:
         return name_in(self.measure, f"{POSITIONS}{self.length} from {self.grid.iso(self.start_of(moment_ms))}")
 
     def start_of(self, moment_ms: int) -> int:
-        """The start of the period of a moment, Unix ms; 0 of a lifetime.
-
-        >>> PositionPeriods("zcdp", 10**9, "lifetime", None).start_of(86_400_000)
-        0
-        """
+        """The start of the period of a moment, Unix ms; 0 of a lifetime."""
         return 0 if self.grid is None else int(self.grid.place(np.array([moment_ms - 1]))[0][0])
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
@@ -464,9 +365,5 @@ class PositionPeriods:
 
 
 def amount_by_distance(measure: Measure, nano: int) -> str:
-    """An amount of a plate's positions, with the distance that it is for.
-
-    >>> amount_by_distance("pure", 10**10), amount_by_distance("zcdp", 5 * 10**8)
-    ('epsilon 10 per km', 'rho 0.5 per square km')
-    """
+    """An amount of a plate's positions, with the distance that it is for."""
     return f"epsilon {amount_text(nano)} per km" if measure == "pure" else f"rho {amount_text(nano)} per square km"

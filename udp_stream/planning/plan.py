@@ -114,11 +114,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return self.nano_of("mean")
 
     def nano_of(self, statistic: str) -> int:
-        """A statistic's epsilon; 0 where it is not asked for.
-
-        >>> Terms((StatisticTerms("cdf", 5),)).nano_of("cdf"), Terms().nano_of("cdf")
-        (5, 0)
-        """
+        """A statistic's epsilon; 0 where it is not asked for."""
         one = self.of(statistic)
         return 0 if one is None else one.epsilon_nano
 
@@ -127,11 +123,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return next((one for one in self.statistics if one.statistic == statistic), None)
 
     def of_kept(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What the rows that contribute have, of what each of the HAT's rows has; no copy is made if all contribute.
-
-        >>> Terms(kept=bytes([0b101_00000])).of_kept(np.array([7, 8, 9])).tolist()
-        [7, 9]
-        """
+        """What the rows that contribute have, of what each of the HAT's rows has; no copy is made if all contribute."""
         if self._keeps_all(values.size):
             return values
         kept = self.rows_kept(values.size)
@@ -142,11 +134,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return not self.kept and all(one.around is None or one.around.plates_count == rows for one in self.statistics)
 
     def to_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-        """Undo `of_kept`: what each of that many rows has, 0 for those that do not contribute.
-
-        >>> Terms(kept=bytes([0b101_00000])).to_rows(np.array([7, 9]), rows=3).tolist()
-        [7, 0, 9]
-        """
+        """Undo `of_kept`: what each of that many rows has, 0 for those that do not contribute."""
         if offered.size == rows:
             return offered
         values = np.zeros(rows, dtype=np.int64)
@@ -154,11 +142,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return values
 
     def rows_kept(self, rows: int) -> NDArray[np.bool_]:
-        """Which of that many rows contribute; none if that was said of another number of rows.
-
-        >>> Terms(kept=bytes([0b101_00000])).rows_kept(3).tolist(), Terms().rows_kept(2).tolist()
-        ([True, False, True], [True, True])
-        """
+        """Which of that many rows contribute; none if that was said of another number of rows."""
         kept = self._rows_offered(rows)
         forecast = (one.around.plates_count for one in self.statistics if one.around is not None)
         return np.zeros(rows, dtype=bool) if any(plates != kept.sum() for plates in forecast) else kept
@@ -176,11 +160,6 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
     """Terms with these epsilons, as a policy has it; statistics without one are not asked for.
 
     An automatic epsilon is the larger the less of it plates pay, a fixed one is not.
-
-    >>> from udp_stream.adapters.settings import Settings
-    >>> terms = terms_of(Settings().policy, mean_nano=10**9, variance_nano=0, cdf_nano=5 * 10**8)
-    >>> [one.statistic for one in terms.statistics], terms.of("mean").compare_at, terms.charge_nano
-    (['mean', 'cdf'], 'charge', 1500000000)
     """
     measure = policy.measure
     # At equal charge Baseline is best where charges go by shares; where they go by squares nothing is.
@@ -200,11 +179,6 @@ def automatic_nano(allowance_nano: int, policy: Policy) -> int:
     """What each automatic epsilon of the policy (one at least) gets of what plates can spend on a HAT.
 
     Fixed ones come first. What is left may be less than `least_nano`, and below 0.
-
-    >>> from udp_stream.adapters.settings import Settings
-    >>> policy = msgspec.structs.replace(Settings().policy, mean_nano=None, variance_nano=100, cdf_nano=None)
-    >>> automatic_nano(1100, policy)
-    500
     """
     fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
@@ -212,14 +186,7 @@ def automatic_nano(allowance_nano: int, policy: Policy) -> int:
 
 
 def terms_at(automatic_nano: int, policy: Policy) -> Terms:
-    """Terms with this for each automatic epsilon, fixed ones as configured.
-
-    >>> from udp_stream.adapters.settings import Settings
-    >>> policy = msgspec.structs.replace(Settings().policy, mean_nano=None, cdf_nano=200)
-    >>> terms = terms_at(500, policy)
-    >>> terms.nano_of("mean"), terms.nano_of("cdf")
-    (500, 200)
-    """
+    """Terms with this for each automatic epsilon, fixed ones as configured."""
     mean_nano, cdf_nano = (automatic_nano if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
     return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
 
@@ -314,18 +281,7 @@ class HatPlan:
 def slot_terms(
     counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, plans: HatPlans
 ) -> list[Terms]:
-    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`, `plans` to the slot.
-
-    >>> from udp_stream.adapters.settings import Settings
-    >>> plates, nothing = (b"a", b"b"), np.zeros(2, np.int64)
-    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([4, 2]), repeats=0)
-    >>> counts = SlotCounts(0, 3_600_000, plates, np.array([7], np.uint64), **rows)
-    >>> policy = msgspec.structs.replace(Settings().policy, min_plates=2, mean_nano=10**9, cdf_nano=0)
-    >>> asked = counts, Balance(nothing, nothing), SlotInPeriod("May", 0, 23), policy
-    >>> (terms,) = slot_terms(*asked, HatPlans(policy.public))
-    >>> terms.charge_nano, terms.withheld
-    (1000000000, '')
-    """
+    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`, `plans` to the slot."""
     enough = np.diff(counts.hat_rows) >= policy.min_plates
     allowances = _shares(counts, enough, balance, in_period, policy)
     terms = _hats_terms(counts, enough, allowances, policy)
@@ -391,13 +347,6 @@ def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPl
 
     What terms leave to be chosen is chosen, and the plan's own terms say what: on those, the plan is made again
     without a search.
-
-    >>> from udp_stream.adapters.settings import Settings
-    >>> from udp_stream.planning.plan import terms_of
-    >>> policy = Settings().policy
-    >>> plan = plan_hat(np.array([4, 2, 1]), terms_of(policy, 10**9, 0, 0), policy)
-    >>> plan.terms.of("mean").choice, plan_hat(plan.by_plate, plan.terms, policy).terms == plan.terms
-    (Choice(mechanism='baseline', cap=4, bins=0, zeros_apart=False), True)
     """
     return HatPlans(policy.public).of(by_plate, terms)
 
@@ -477,16 +426,7 @@ class HatPlans:
 
 
 def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_]) -> HatPlan:
-    """The plan for those of its plates (at least one) that paid; PrivacyRefused if one would lose more than it paid.
-
-    >>> from udp_stream.adapters.settings import Settings
-    >>> from udp_stream.planning.plan import terms_of
-    >>> policy = Settings().policy
-    >>> plan = plan_hat(np.array([4, 2, 1]), terms_of(policy, 10**9, 0, 0), policy)
-    >>> final = plan_admitted(plan, np.array([False, True, True]))
-    >>> final.mean.cost.nano, final.charges.tolist()
-    (500000000, [500000000, 250000000])
-    """
+    """The plan for those of its plates (at least one) that paid; PrivacyRefused if one would lose more than it paid."""
     if admitted.all():
         return plan
     final = {name: STATISTICS[name].for_admitted(priced, admitted) for name, priced in plan.statistics.items()}

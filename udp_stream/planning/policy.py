@@ -46,11 +46,7 @@ most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise (`noise
 
 
 def least_nano(measure: Measure) -> int:
-    """The least that an automatic epsilon may cost.
-
-    >>> least_nano("pure"), least_nano("zcdp")
-    (1000000, 500)
-    """
+    """The least that an automatic epsilon may cost."""
     return EPSILON_NANO_MIN if measure == "pure" else RHO_NANO_MIN
 
 
@@ -60,9 +56,6 @@ def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left
     `now` counts the plate's HATs in this slot, `before` those it was charged for earlier in the period; `slots_gone`
     and `slots_left` count whole slots before and after this one. A plate goes on at its pace: that of this slot, or
     its mean pace over the period so far if that was faster.
-
-    >>> expected_visits(np.array([4, 1]), np.array([0, 30]), slots_gone=10, slots_left=5).tolist()
-    [24.0, 16.0]
     """
     pace = np.maximum(now, before / max(1, slots_gone))
     visits: NDArray[np.float64] = now + pace * slots_left
@@ -70,11 +63,7 @@ def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left
 
 
 def fair_shares(budget_nano: int, spent: Integers, visits: NDArray[np.float64]) -> Integers:
-    """Nano-units that each plate can spend per HAT if it is to last for `visits` HATs (at least one each).
-
-    >>> fair_shares(100, spent=np.array([0, 40, 100]), visits=np.array([4.0, 0.5, 2.0])).tolist()
-    [25, 60, 0]
-    """
+    """Nano-units that each plate can spend per HAT if it is to last for `visits` HATs (at least one each)."""
     left = np.maximum(0, budget_nano - spent)
     shares: Integers = np.floor(left / np.maximum(1.0, visits)).astype(np.int64)
     return shares
@@ -86,9 +75,6 @@ def hat_epsilon(shares: Integers) -> int:
     Taking the least share would let the busiest plate starve everybody's statistic; taking the median would run half
     of the plates down. A plate below the quartile spends ahead of its pace and is given less later: its shares
     follow what it has left. Only the ledger says who is out.
-
-    >>> hat_epsilon(np.array([4, 8, 8, 100]))
-    8
     """
     ordered = np.sort(shares)
     return int(ordered[ordered.size // 4])
@@ -124,14 +110,6 @@ def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers
     "spread": what is left, over the HATs that the plate is likely still to visit. "uniform": an even part of the budget
     for every HAT of the period, whatever was saved. A rolling budget has no end to save for: what is spent comes back a
     window's length later. There both are an even part for each HAT that the plate is likely to visit in a window.
-
-    A plate with 80 of 100 left, at the fifth of an expected twelve HATs:
-
-    >>> at = PeriodSoFar(np.array([20]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3)
-    >>> [int(shares_of(schedule, 100, at)[0]) for schedule in ("spread", "uniform")]
-    [10, 8]
-    >>> int(shares_of("spread", 100, at._replace(slots_gone=4, slots_left=4, rolls=True))[0])
-    10
     """
     if schedule == "spread" and not at.rolls:
         return fair_shares(budget_nano, at.charged, at.visits)
@@ -215,14 +193,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     @property
     def promise(self) -> str:
-        """What a plate is promised, in words.
-
-        >>> from udp_stream.adapters.settings import Settings
-        >>> from udp_stream.ledger.filters import rho_nano_of
-        >>> approximate = {"accounting": "approximate", "budget_nano": rho_nano_of(10**10, 1e-6)}
-        >>> [msgspec.structs.replace(Settings().policy, **given).promise for given in ({}, approximate)]
-        ['epsilon 10 per 1d', 'epsilon 10 with delta 1e-06 (rho 1.539278763) per 1d']
-        """
+        """What a plate is promised, in words."""
         return f"{self.amount} per {self.period}"
 
     @property
@@ -264,20 +235,12 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 def epsilon_text(epsilon: float) -> str:
-    """An epsilon of six decimals with all of them: it was rounded up, and fewer digits could be less.
-
-    >>> epsilon_text(10.0), epsilon_text(7.766217)
-    ('10', '7.766217')
-    """
+    """An epsilon of six decimals with all of them: it was rounded up, and fewer digits could be less."""
     return f"{epsilon:.6f}".rstrip("0").rstrip(".")
 
 
 def amount_in_words(measure: Measure, nano: int, delta: float, accounting: Accounting = "approximate") -> str:
-    """An amount that a plate can lose, in words: what is promised first, then what it is in the other unit.
-
-    >>> amount_in_words("pure", 10**10, 1e-6), amount_in_words("zcdp", 10**9, 1e-6, "zcdp")
-    ('epsilon 10', 'rho 1 (epsilon 7.766217 with delta 1e-06)')
-    """
+    """An amount that a plate can lose, in words: what is promised first, then what it is in the other unit."""
     if measure == "pure":
         return f"epsilon {amount_text(nano)}"
     rho, epsilon = amount_text(nano), f"{epsilon_text(epsilon_of(nano, delta))} with delta {delta:g}"
@@ -315,11 +278,7 @@ class SlotInPeriod:
 
 
 def span_seconds(window_seconds: int, slot_seconds: int) -> int:
-    """How long a balance of a rolling budget is: whole slots, which divide a day or are whole days.
-
-    >>> span_seconds(86_400, 3600), span_seconds(7 * 86_400, 3600), span_seconds(30 * 86_400, 900)
-    (3600, 28800, 172800)
-    """
+    """How long a balance of a rolling budget is: whole slots, which divide a day or are whole days."""
     least = max(slot_seconds, ceil(window_seconds / SPANS_PER_WINDOW))
     if least <= DAY_S:
         some = range(slot_seconds * ceil(least / slot_seconds), DAY_S + 1, slot_seconds)

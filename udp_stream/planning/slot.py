@@ -159,13 +159,7 @@ class SlotPlan:
 
 
 def row_digests(counts: SlotCounts) -> list[bytes]:
-    """For each HAT, a digest of its rows: plates (keyed hashes of one length) and their numbers of samples.
-
-    >>> rows = dict(hat_rows=np.array([0, 1, 2]), plate=np.array([0, 0]), count=np.array([4, 4]), repeats=0)
-    >>> one, other = row_digests(SlotCounts(0, 3_600_000, (b"a",), np.array([7, 8], np.uint64), **rows))
-    >>> len(one), one == other
-    (8, True)
-    """
+    """For each HAT, a digest of its rows: plates (keyed hashes of one length) and their numbers of samples."""
     width = len(counts.plates[0]) if counts.plates else 1
     plates = np.frombuffer(b"".join(counts.plates), dtype=f"V{width}")[counts.plate].tobytes()
     samples = counts.count.astype("<i8").tobytes()
@@ -219,21 +213,7 @@ _NORMAL = 1.2533
 def terms_around(
     counts: SlotCounts, forecast: SlotForecast, in_period: SlotInPeriod, policy: Policy, plans: HatPlans
 ) -> list[Terms]:
-    """The terms of every HAT of a slot around its forecast; `plans` are the slot's.
-
-    >>> import datetime as dt
-    >>> from udp_stream.forecast.model import Memory
-    >>> from udp_stream.forecast.model import forecast_slot
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, _), context = two_hats(), a_context()
-    >>> policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
-    >>> forecast = forecast_slot(counts, Memory(), dt.date(2022, 1, 1), max_kmh=65.0)
-    >>> terms = terms_around(counts, forecast, in_period, policy, HatPlans(policy.public))
-    >>> [(one.withheld, [asked.statistic for asked in one.statistics]) for one in terms]
-    [('', ['forecast-clip', 'cdf']), ('few_plates', [])]
-    >>> terms[0].allowance_nano / policy.budget_nano  # of 10: eight at once, and 5/24 of the rest after five hours
-    0.8416666666
-    """
+    """The terms of every HAT of a slot around its forecast; `plans` are the slot's."""
     cost, paced = price_nano(policy), _paced_nano(in_period, policy)
     forecasts = _hat_forecasts(forecast)
     is_enough = np.diff(counts.hat_rows) >= policy.min_plates
@@ -267,14 +247,7 @@ def terms_around(
 
 
 def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> Terms:
-    """The terms of a HAT of plates with these counts, each forecast to drive like a bus in any city.
-
-    >>> from udp_stream.adapters.settings import Settings
-    >>> policy = Settings().policy
-    >>> terms = terms_of_typical(np.array([60, 20, 20]), policy, HatPlans(policy.public))
-    >>> terms.statistics[0].statistic, terms.charge_nano
-    ('forecast-clip', 833333333)
-    """
+    """The terms of a HAT of plates with these counts, each forecast to drive like a bus in any city."""
     typical = min(CITY_MEAN, policy.range.high / QUANTA_PER_KMH / 2)
     rest = float(mean_variance(by_plate, np.zeros_like(by_plate), 1)[0])
     cost = price_nano(policy)
@@ -342,12 +315,7 @@ def _mean(
 
 
 def price_nano(policy: Policy) -> int:
-    """What the largest mover pays for a mean.
-
-    >>> from udp_stream.adapters.settings import Settings
-    >>> price_nano(Settings().policy)
-    833333333
-    """
+    """What the largest mover pays for a mean."""
     if policy.mean_nano is not None:
         return policy.mean_nano
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
@@ -355,12 +323,7 @@ def price_nano(policy: Policy) -> int:
 
 
 def is_too_little(policy: Policy) -> bool:
-    """Whether an automatic epsilon of this budget is too small for any HAT.
-
-    >>> from udp_stream.adapters.settings import load
-    >>> [is_too_little(load(None, [f"budget.epsilon={budget}"], {}).policy) for budget in (0.011, 0.012)]
-    [True, False]
-    """
+    """Whether an automatic epsilon of this budget is too small for any HAT."""
     return policy.mean_nano is None and price_nano(policy) < least_nano(policy.measure)
 
 
@@ -424,17 +387,7 @@ _ROUNDS_MAX = 10
 def terms_from_counts(
     counts: SlotCounts, balance: Balance, in_period: SlotInPeriod, policy: Policy, plans: HatPlans | None = None
 ) -> list[Terms]:
-    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`, `plans` to the slot.
-
-    >>> from udp_stream.adapters.settings import Settings
-    >>> rows = dict(hat_rows=np.array([0, 2, 4]), plate=np.array([0, 1, 0, 1]), count=np.array([3, 1, 3, 3]), repeats=0)
-    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7, 8], np.uint64), **rows)
-    >>> chop = dict(mean_nano=10**9, cdf_nano=0, suppression="chop-user", hats_max=1, min_plates=1)
-    >>> unspent = Balance(np.zeros(2, np.int64), np.zeros(2, np.int64))
-    >>> asked = counts, unspent, SlotInPeriod("May", 0, 23), struct_replace(Settings().policy, **chop)
-    >>> [terms.rows_kept(2).tolist() for terms in terms_from_counts(*asked)]
-    [[True, False], [False, True]]
-    """
+    """The terms of every HAT of a slot; `balance` belongs to `counts.plates`, `plans` to the slot."""
     plans = HatPlans(policy.public) if plans is None else plans
     terms = slot_terms(counts, balance, in_period, policy, plans)
     if policy.suppression == "off":
@@ -467,15 +420,6 @@ def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy, plan
     """The worst case of each HAT of a slot, in quanta: bias plus expected noise of its mean, for all its samples.
 
     `error_bound` of the plan for the kept plates, plus U (1 - G / M); 0 where no mean is released. From counts.
-
-    >>> from udp_stream.adapters.settings import Settings
-    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([3, 1]), repeats=0)
-    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7], np.uint64), **rows)
-    >>> policy = struct_replace(Settings().policy, max_speed=1000)
-    >>> from udp_stream.mechanisms.statistic import StatisticTerms
-    >>> asked = Terms((StatisticTerms("mean", 10**9, mechanism="baseline"),))
-    >>> worst_cases(counts, [asked], policy, HatPlans(policy.public)).tolist()
-    [750.0]
     """
     by_hat = (counts.count[rows] for rows in counts.each_rows())
     width = policy.range.width
@@ -496,17 +440,7 @@ def _worst_case(by_plate: NDArray[np.int64], terms: Terms, width: int, plans: Ha
 
 
 def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
-    """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are left alone.
-
-    >>> from udp_stream.adapters.settings import Settings
-    >>> rows = dict(hat_rows=np.array([0, 2, 4]), plate=np.array([0, 1, 0, 1]), count=np.array([3, 1, 3, 3]), repeats=0)
-    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7, 8], np.uint64), **rows)
-    >>> chop = dict(suppression="chop-user", hats_max=1, min_plates=1)
-    >>> from udp_stream.mechanisms.statistic import StatisticTerms
-    >>> terms = [Terms((StatisticTerms("mean", 10**9),))] * 2
-    >>> kept_rows(counts, terms, struct_replace(Settings().policy, **chop)).tolist()
-    [True, False, False, True]
-    """
+    """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are left alone."""
     kept = np.ones(counts.plate.size, dtype=bool)
     epsilons = sorted(of_hat.mean_nano or of_hat.charge_nano for of_hat in terms if not of_hat.withheld)
     if epsilons:
@@ -525,14 +459,7 @@ def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDA
 
 
 def counts_of_rows(counts: SlotCounts, kept: NDArray[np.bool_]) -> SlotCounts:
-    """The counts of some rows; every HAT stays, even without rows.
-
-    >>> rows = dict(hat_rows=np.array([0, 2, 3]), plate=np.array([0, 1, 0]), count=np.array([4, 2, 7]), repeats=0)
-    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([7, 8], np.uint64), **rows)
-    >>> fewer = counts_of_rows(counts, np.array([True, True, False]))
-    >>> fewer.hat_rows.tolist(), fewer.count.tolist()
-    ([0, 2, 2], [4, 2])
-    """
+    """The counts of some rows; every HAT stays, even without rows."""
     before = np.append(0, np.cumsum(kept))
     return replace(counts, hat_rows=before[counts.hat_rows], plate=counts.plate[kept], count=counts.count[kept])
 

@@ -28,11 +28,7 @@ Floats = NDArray[np.float64]
 
 
 def hat_error(total: int, kept: int, largest: int, epsilon: float) -> float:
-    """E as a share of U: `kept` of `total` samples, at most `largest` of one plate; infinite if nothing is kept.
-
-    >>> hat_error(total=20, kept=15, largest=3, epsilon=0.5)
-    0.65
-    """
+    """E as a share of U: `kept` of `total` samples, at most `largest` of one plate; infinite if nothing is kept."""
     return (1 - kept / total) + largest / (kept * epsilon) if kept else inf
 
 
@@ -44,9 +40,6 @@ def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
     two of them. (inf, 0) if all counts are equal. The slides state eps_min = m_min / (L M) and
     eps_max = (M / (L m_min))^2: sufficient, but far off. In fact 1 / (L (L - 1)) <= eps_min and eps_max <= 1: from
     eps = 1 on, capping never helps in the worst case.
-
-    >>> epsilon_limits(SamplesPerPlate(np.array([9, 3, 2, 2])))
-    (0.3999999999999999, 0.7000000000000001)
     """
     if counts.largest == int(counts.descending[-1]):
         return inf, 0.0
@@ -292,11 +285,6 @@ def chop_user(occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> S
 
     Plate 0, alone in the first HAT (so E_thresh = 1 / eps), leaves one of its three; plates 1 and 2 cannot leave any:
 
-    >>> rows = dict(plate=np.array([0, 0, 1, 2, 0, 1, 2]), count=np.array([4, 1, 2, 2, 1, 2, 2]), plates=3)
-    >>> chopped = chop_user(Occupancy(np.array([0, 1, 4, 7]), **rows), epsilon_nano=10**9)
-    >>> chopped.keep.astype(int).tolist(), chopped.hats_before, chopped.hats_after, chopped.threshold
-    ([1, 0, 1, 1, 1, 1, 1], 3, 2, 1.0)
-
     Raises ValueError for epsilon_nano < 1 or plates_min < 1. 10^5 plates in 10^4 HATs, 10^6 rows: seconds.
     """
     plates = _Plates(occupancy, epsilon_nano, plates_min)
@@ -314,10 +302,6 @@ def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int, plates_m
 
     Promises: max K_l <= hats_max. Every HAT keeps `plates_min` plates (all, if it had fewer), or none and has infinite
     E. If hats_max >= K of `chop_user`, none is lost and no E exceeds E_thresh: both take the same steps down to there.
-
-    >>> pairs = Occupancy(np.array([0, 2, 4]), np.array([0, 1, 0, 1]), np.array([3, 1, 3, 3]), plates=2)
-    >>> suppress_to(pairs, 10**9, hats_max=1).keep.astype(int).tolist()
-    [1, 0, 0, 1]
 
     Raises ValueError for hats_max < 1, epsilon_nano < 1 or plates_min < 1.
     """

@@ -82,15 +82,6 @@ def charge_once(
     """Charge each admission, in this order, or learn what it was charged before.
 
     `on_terms(i, terms)` gives admission i as it is on the terms that the ledger remembers; they must be its terms then.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> ask = lambda terms: Admission("query:stop:7", np.array([0]), np.array([len(terms)]), 0, terms)
-    >>> ledger, plates = MemoryLedger(), [b"plate"]
-    >>> for terms in (b"long", b"longer"):
-    ...     (found,) = charge_once(ledger, "May", 10, plates, [ask(terms)], lambda _, remembered: ask(remembered))
-    ...     found.admission.terms, found.charged.tolist()
-    (b'long', [4])
-    (b'long', [4])
     """
     verdicts = ledger.admit(period, budget_nano, plates, admissions) if admissions else []
     found = [Charged(one, verdict.charged) for one, verdict in zip(admissions, verdicts, strict=True)]
@@ -110,14 +101,6 @@ def draw_once(ledger: Ledger, release_ids: Sequence[str], draw: Callable[[Sequen
 
     `draw` is given the positions of the ids that are not recorded, and returns their payloads; not called for none. The
     ledger raises PrivacyRefused for an id that was never charged.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> ledger = MemoryLedger()
-    >>> _ = ledger.admit("May", 10, [b"plate"], [Admission("query:stop:7", np.array([0]), np.array([4]), 0, b"")])
-    >>> draw_once(ledger, ["query:stop:7"], lambda todo: [b"17"])
-    Drawn(payloads=(b'17',), made=frozenset({'query:stop:7'}))
-    >>> draw_once(ledger, ["query:stop:7"], lambda todo: [b"18"])
-    Drawn(payloads=(b'17',), made=frozenset())
     """
     known = ledger.recorded(release_ids)
     payloads = {i: payload for i, payload in enumerate(known) if payload is not None}
@@ -135,14 +118,7 @@ def draw_once(ledger: Ledger, release_ids: Sequence[str], draw: Callable[[Sequen
 
 
 def terms_from(remembered: bytes, id_: str) -> Terms:
-    """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote them.
-
-    >>> terms_from(b'{"withheld": "few_plates"}', "hat").withheld
-    'few_plates'
-    >>> terms_from(b'{"withheld": "whim"}', "hat")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    udp_stream.errors.PrivacyRefused: hat was charged by another version of udp-stream, on terms that ...
-    """
+    """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote them."""
     try:
         return msgspec.json.decode(remembered, type=Terms)
     except msgspec.DecodeError as error:
@@ -153,27 +129,12 @@ def terms_from(remembered: bytes, id_: str) -> Terms:
 
 
 def unplanned(policy: Policy) -> Terms:
-    """The terms of a HAT that no plan knows.
-
-    >>> from udp_stream.testing import a_context
-    >>> unplanned(a_context().policy).withheld
-    'unplanned'
-    """
+    """The terms of a HAT that no plan knows."""
     return Terms(withheld="unplanned").within(policy)
 
 
 def decide(hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatOutcome]:
-    """Each HAT as the plan has it: charged, with the plan for its plates that were charged; or withheld.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.release.charge import plan_slot
-    >>> from udp_stream.release.hats import hats_of
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, _), context = two_hats(), a_context()
-    >>> plan = plan_slot(counts, context, MemoryLedger())
-    >>> [hat.state.value for hat in decide(hats_of(counts), counts, plan, context.policy)]
-    ['charged', 'withheld']
-    """
+    """Each HAT as the plan has it: charged, with the plan for its plates that were charged; or withheld."""
     found = plan.find_all(counts.cells, row_digests(counts))
     return [_decided(hat, counts, found[hat.number], plan, policy) for hat in hats]
 
@@ -242,11 +203,6 @@ def require_no_overlap(period: str, others: Sequence[str], settings: str) -> Non
 
     `settings` are those that the names of periods follow from. Ask before charging, and again before drawing: of two
     runs that begin at once, at least one sees the other.
-
-    >>> require_no_overlap("1d from 2022-01-01T00:00:00+00:00", ["1d from 2022-01-01T00:00:00+05:30"], "hat.timezone")
-    ... # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    udp_stream.errors.PrivacyRefused: the budget period ... overlaps 1d from 2022-01-01T00:00:00+05:30, in which ...
     """
     if not others:
         return
@@ -268,20 +224,6 @@ def require_one_budget(
 
     `known` are the ledger's periods of both kinds, `budget_nano` what this period is charged under. Ask before
     charging, and again before drawing: of two runs that begin at once, at least one sees the other.
-
-    >>> from decimal import Decimal
-    >>> import numpy as np
-    >>> from udp_stream.ledger.port import Admission
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.testing import a_context
-    >>> calendar, ledger = a_context().calendar, MemoryLedger()
-    >>> calendar.one_budget = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
-    >>> hat = Admission("hat", np.array([0]), np.array([7]), 0, b"")
-    >>> _ = ledger.admit("positions lifetime", 4000 * 10**9, [b"plate"], [hat])
-    >>> require_one_budget("lifetime", 8 * 10**9, [b"plate"], ledger.periods(), calendar, ledger)
-    ... # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    udp_stream.errors.PrivacyRefused: the budget period lifetime ... could lose epsilon 2008, not epsilon 10. Set ...
     """
     names, one = of_same_time(period, known), terms.one_budget
     if one is not None:
@@ -403,13 +345,7 @@ class CityQuestion(Protocol):
 def charge_city(
     asked: CityAsked | None, counts: SlotCounts, period: str, policy: Policy, ledger: Ledger
 ) -> CityPlan | None:
-    """Charge the plates that can pay: the plan with the others' weights 0. None if too few can, or nothing is asked.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> charge_city(None, two_hats()[0], "1d", a_context().policy, MemoryLedger()) is None
-    True
-    """
+    """Charge the plates that can pay: the plan with the others' weights 0. None if too few can, or nothing is asked."""
     if asked is None:
         return None
     members = np.unique(counts.plate)
@@ -427,11 +363,6 @@ def slot_sums(question: CityQuestion | None, counts: SlotCounts, values: SlotVal
     """The sums over the HATs of a slot, or of a shard's part of it, that the plan knows with these rows. Secret.
 
     Empty where the plan asks nothing, or where the settings have no question by now.
-
-    >>> from udp_stream.testing import two_hats
-    >>> counts, values = two_hats()
-    >>> slot_sums(None, counts, values, SlotPlan.empty(counts))
-    ()
     """
     if plan.city is None or question is None:
         return ()
@@ -449,13 +380,6 @@ def record_city(
 
     `sums` are those of the whole slot; empty if a part of it was measured by somebody who does not ask. Nothing happens
     then, nor where the plan asks nothing.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.testing import SeededEntropy, two_hats
-    >>> ledger = MemoryLedger()
-    >>> record_city(None, (), SlotPlan.empty(two_hats()[0]), SeededEntropy(1), ledger)
-    >>> ledger.progress().recorded
-    0
     """
     if (city := plan.city) is None or question is None or not sums:
         return
@@ -499,35 +423,13 @@ def from_counts(
     history: History,
     plans: HatPlans,
 ) -> Sequence[Terms]:
-    """The planner that reads no history.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.release.forecaster import LedgerHistory
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
-    >>> balances, in_period = lambda: ledger.balances("1d", counts.plates), context.calendar.slot_in_period(0)
-    >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
-    >>> terms = from_counts(counts, balances, in_period, context.policy, *public)
-    >>> [(one.withheld, one.mean_nano) for one in terms]
-    [('', 500000000), ('few_plates', 0)]
-    """
+    """The planner that reads no history."""
     del history
     return terms_from_counts(counts, balances(), in_period, policy, plans)
 
 
 def around_forecasts(forecaster: Forecaster) -> Planner:
-    """The planner that takes means around what this forecaster says.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.release.forecaster import LedgerHistory
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
-    >>> planner = around_forecasts(Forecaster(context.calendar.slots, context.policy.max_speed, "udp-stream 1.0"))
-    >>> balances, in_period = lambda: ledger.balances("1d", counts.plates), context.calendar.slot_in_period(0)
-    >>> public = LedgerHistory(ledger), HatPlans(context.policy.public)
-    >>> [one.forecast.value for one in planner(counts, balances, in_period, context.policy, *public)]
-    [13.291, 17.352]
-    """
+    """The planner that takes means around what this forecaster says."""
 
     def planner(
         counts: SlotCounts,
@@ -548,11 +450,7 @@ def _nothing() -> None:
 
 
 def unkeyed(text: str) -> bytes:
-    """A hash that anyone can compute: for ledgers that end with the process.
-
-    >>> len(unkeyed("what is secret"))
-    16
-    """
+    """A hash that anyone can compute: for ledgers that end with the process."""
     return blake2b(text.encode(), digest_size=16).digest()
 
 
@@ -594,12 +492,6 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
     for them.
 
     A forecaster must see every slot in its order: a worker that takes over the planning needs one of its own.
-
-    >>> from udp_stream.testing import a_context
-    >>> given = a_context()
-    >>> made = with_forecaster(given)
-    >>> given.forecaster is None, made.forecaster is None, made.planner is from_counts
-    (True, False, True)
     """
     policy = context.policy
     forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software)
@@ -621,17 +513,6 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
 
     PrivacyRefused if its budget period overlaps others, or has one budget with positions that could come to more:
     before anything is charged, and again before anything is drawn.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, _), ledger = two_hats(), MemoryLedger()
-    >>> plan = plan_slot(counts, a_context(), ledger)
-    >>> [terms.withheld for terms in plan.terms], (plan.charged / 1e9).tolist()
-    (['', 'few_plates'], [0.5, 0.75, 0.75, 0.5, 0.0])
-    >>> again = plan_slot(counts, a_context(), ledger)  # finds what was charged, and charges nothing
-    >>> (period,) = ledger.periods()
-    >>> again.charged.tolist() == plan.charged.tolist(), ledger.balances(period, counts.plates).charges
-    (True, array([1, 1, 1, 1]))
     """
     hats = hats_of(counts)
     # Also if all of it is recorded already: what it released is still to be learnt.

@@ -79,11 +79,6 @@ def estimate_hats(
 
     `factors[i]` are those of its admitted plates' clips, where each shares one among HATs (`mechanisms/ball.py`);
     ValueError if such a plan has none.
-
-    >>> from udp_stream.testing import a_plan, seeded_bits
-    >>> (estimate,) = estimate_hats([a_plan()], [4096 * np.array([10, 20, 30])], seeded_bits(1))
-    >>> estimate.mean != 4096 * 20, estimate.noisy_mean.scale > 0, len(estimate.cdf)
-    (True, True, 4)
     """
     asked = [
         _Asked(place, name, _query(name, of_statistic, speeds, shrink, bits))
@@ -120,15 +115,7 @@ def _family(plans: Sequence[HatPlan]) -> Noise:
 
 
 def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[Integers]:
-    """The integers of every query with their noise, which is drawn in one call.
-
-    >>> from udp_stream.mechanisms.noise import lattice_of, noise_of, pure
-    >>> from udp_stream.testing import seeded_bits
-    >>> query = Query.of_one(10**6, lattice_of(100, pure(10**9)))
-    >>> (noisy,) = noisy_integers([query], noise_of(pure(10**9)), seeded_bits(1))
-    >>> 0 < abs(int(noisy[0]) - 10**6) < 10**4
-    True
-    """
+    """The integers of every query with their noise, which is drawn in one call."""
     t, s = np.concatenate([query.t for query in queries]), np.concatenate([query.s for query in queries])
     noisy = np.concatenate([query.integers for query in queries]) + family.draw(bits, t, s)
     ends = np.cumsum([0, *(query.integers.size for query in queries)]).tolist()

@@ -59,14 +59,7 @@ ReleaseReader = Iterator[PublishedRelease]
 
 
 def fan_out(*sinks: ReleaseSink) -> ReleaseSink:
-    """One sink that gives a slot to all of these, in order; where one raises, those behind it do not get it.
-
-    >>> seen = []
-    >>> both = fan_out(lambda slot: seen.append(len(slot)), lambda slot: seen.extend(one.payload for one in slot))
-    >>> both([PublishedRelease(b"{}")])
-    >>> seen
-    [1, b'{}']
-    """
+    """One sink that gives a slot to all of these, in order; where one raises, those behind it do not get it."""
 
     def publish(releases: Sequence[PublishedRelease]) -> None:
         for sink in sinks:
@@ -76,11 +69,7 @@ def fan_out(*sinks: ReleaseSink) -> ReleaseSink:
 
 
 def releases_of(lines: Iterable[bytes]) -> ReleaseReader:
-    """The releases of a file as `replay --out` writes it, one a line; a last line that was cut short is none.
-
-    >>> [release.payload for release in releases_of([b'{"schema": 1}\\n', b'{"sch'])]
-    [b'{"schema": 1}']
-    """
+    """The releases of a file as `replay --out` writes it, one a line; a last line that was cut short is none."""
     for line in lines:
         if line.endswith(b"\n"):
             yield PublishedRelease(line[:-1])
@@ -239,13 +228,7 @@ Observer = Callable[[Fact], None]
 
 
 def report_to(*observers: Observer) -> Observer:
-    """One observer that gives each fact to all of these, in order.
-
-    >>> seen = []
-    >>> report_to(seen.append, lambda fact: seen.append(fact.repeats))(SlotCounted(0, 3))
-    >>> seen
-    [SlotCounted(start_ms=0, repeats=3), 3]
-    """
+    """One observer that gives each fact to all of these, in order."""
 
     def report(fact: Fact) -> None:
         for observe in observers:
@@ -255,22 +238,12 @@ def report_to(*observers: Observer) -> Observer:
 
 
 def batch_read(messages: int, pings: int, refusals: Iterable[Refusal], newest_ms: int | None) -> BatchRead:
-    """The fact of a batch.
-
-    >>> batch_read(3, 2, [Refusal(1, -1, Reason.NOT_JSON, "$")], 1_641_012_035_000).refused[Reason.NOT_JSON]
-    1
-    """
+    """The fact of a batch."""
     return BatchRead(messages, pings, dict(Counter(refusal.reason for refusal in refusals)), newest_ms)
 
 
 def hat_recorded(record: Release, samples: int) -> HatRecorded:
-    """The fact of a record, of a HAT with this number of samples: the record may keep it back.
-
-    >>> from udp_stream.testing import released_slot
-    >>> from udp_stream.release.record import decode
-    >>> hat_recorded(decode(next(iter(released_slot().payloads.values()))), samples=9).status
-    'released'
-    """
+    """The fact of a record, of a HAT with this number of samples: the record may keep it back."""
     return HatRecorded(
         record.status,
         samples,
@@ -285,14 +258,7 @@ def hat_recorded(record: Release, samples: int) -> HatRecorded:
 def report_recorded(
     report: Observer, counts: SlotCounts, recorded: RecordedSlot, releases: Sequence[PublishedRelease]
 ) -> None:
-    """Report a slot that the ledger holds, then each of its HATs, by cell.
-
-    >>> from udp_stream.testing import released_slot, two_hats
-    >>> seen = []
-    >>> report_recorded(seen.append, two_hats()[0], released_slot(), [])
-    >>> type(seen[0]).__name__
-    'SlotRecorded'
-    """
+    """Report a slot that the ledger holds, then each of its HATs, by cell."""
     pings = int(counts.count.sum()) + counts.repeats
     report(SlotRecorded(counts.start_ms, pings, len(recorded.made)))
     until = np.append(0, np.cumsum(counts.count)).tolist()
@@ -302,21 +268,12 @@ def report_recorded(
 
 
 def slot_published(start_ms: int, releases: Sequence[PublishedRelease]) -> SlotPublished:
-    """The fact of a slot whose releases readers have.
-
-    >>> slot_published(0, [])
-    SlotPublished(start_ms=0, hats={})
-    """
+    """The fact of a slot whose releases readers have."""
     return SlotPublished(start_ms, dict(Counter(release.record.status for release in releases)))
 
 
 def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed]) -> SlotSmoothed:
-    """The fact of a slot's estimates: of its own HATs alone, not of cells without pings.
-
-    >>> from udp_stream.testing import two_hats
-    >>> slot_smoothed(two_hats()[0], [])
-    SlotSmoothed(start_ms=1641009600000, samples=0, error=0, guess_error=0)
-    """
+    """The fact of a slot's estimates: of its own HATs alone, not of cells without pings."""
     samples = np.add.reduceat(counts.count, counts.hat_rows[:-1]).tolist() if counts.cells.size else []
     of_cell = dict(zip(map(cell_name, counts.cells.tolist()), samples, strict=True))
     found = [(of_cell[one.hat.cell], one) for one in estimates if one.hat.cell in of_cell]
@@ -407,11 +364,7 @@ class Summary:
                 self.unwritten = False
 
     def share(self, pings: int) -> float:
-        """How many pings, of all that were accepted and are no repeats.
-
-        >>> Summary(pings=5, repeats=1).share(3)
-        0.75
-        """
+        """How many pings, of all that were accepted and are no repeats."""
         return pings / max(1, self.pings - self.repeats)
 
     def _read(self, batch: BatchRead) -> None:
@@ -615,11 +568,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def duration_in_words(seconds: float) -> str:
-    """In words, as coarse as is useful: a day for 36 h and more.
-
-    >>> duration_in_words(89.4), duration_in_words(90), duration_in_words(7_200)
-    ('89 s', '2 min', '2 h')
-    """
+    """In words, as coarse as is useful: a day for 36 h and more."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 1.5 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -65,17 +65,7 @@ class LedgerHistory:
         return [None if payload is None else decode(payload) for payload in payloads]
 
     def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
-        """From the newest charge back, until slots are a day older than asked for. Ids of no HAT are passed over.
-
-        >>> import numpy as np
-        >>> from udp_stream.ledger.memory import MemoryLedger
-        >>> from udp_stream.ledger.port import Admission
-        >>> ledger, ids = MemoryLedger(), ["87608c4d2ffffff-3600-3600", "87608c4d2ffffff-7200-3600", "query:city"]
-        >>> nobody = np.array([], np.int64)
-        >>> _ = ledger.admit("1d", 1, [], [Admission(id_, nobody, nobody, 0, b"") for id_ in ids])
-        >>> [slot for slot in LedgerHistory(ledger).slots_since(7_200_000)]
-        [(7200000, 10800000)]
-        """
+        """From the newest charge back, until slots are a day older than asked for. Ids of no HAT are passed over."""
         slots: dict[tuple[int, int], list[int]] = {}
         for id_ in self._ledger.newest():
             if kind_of(id_) != "hat":
@@ -119,21 +109,13 @@ NEIGHBOURS_DWELL = 4
 
 
 def plates_differ(plates: NDArray[np.int64], gain: Floats) -> Floats:
-    """Variance of HATs' means because plates differ, in km2/h2; a HAT's own release takes away `gain` of it.
-
-    >>> plates_differ(np.array([1, 4, 4]), np.array([0.0, 0.0, 0.5])).tolist()
-    [100.0, 25.0, 12.5]
-    """
+    """Variance of HATs' means because plates differ, in km2/h2; a HAT's own release takes away `gain` of it."""
     variance: Floats = (1 - gain) * PLATES_DIFFER / np.maximum(plates, 1)
     return variance
 
 
 def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
-    """What intervals take for the variance of HATs of so many pings: less for the fewest.
-
-    >>> of_few_pings(np.full(3, 100.0), np.array([1, 3, 300])).round(1).tolist()
-    [49.0, 81.0, 99.8]
-    """
+    """What intervals take for the variance of HATs of so many pings: less for the fewest."""
     taken: Floats = (1 - FEW_PINGS / np.maximum(pings, 1)) ** 2 * variance
     return taken
 
@@ -142,11 +124,6 @@ def ends(mean: Floats, variance: Floats, features: Floats) -> tuple[Floats, Floa
     """Both ends of 95 % intervals around estimates, in km/h, which the caller cuts to [0, U].
 
     `variance` is in km2/h2 at the speed `MEASURED_AT`; `features` has a standardised line of six for each HAT.
-
-    >>> street, motorway = np.zeros(6), np.array([0, 0, 0, 0, -1.0, 0])
-    >>> low, high = ends(np.array([17.0, 17.0]), np.array([4.0, 4.0]), np.array([street, motorway]))
-    >>> low.round(1).tolist(), high.round(1).tolist()
-    ([14.0, 14.0], [20.0, 21.5])
     """
     off = TAIL * at_speed(mean) * np.sqrt(variance)
     quicker = np.maximum(-features[:, NEIGHBOURS_DWELL], 0.0)
@@ -211,22 +188,12 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode_smoothed(estimate: Smoothed) -> bytes:
-    """The record's bytes: JSON on one line.
-
-    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
-    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, "udp-stream 1.0")
-    >>> encode_smoothed(one)[:57]
-    b'{"schema":"udp-stream/smoothed/1","hat":{"cell":"8742d98b'
-    """
+    """The record's bytes: JSON on one line."""
     return _ENCODER.encode(estimate)
 
 
 def smoothed_schema() -> dict[str, Any]:
-    """The estimate's JSON Schema (2020-12), as published in `docs/`.
-
-    >>> sorted(smoothed_schema()["$defs"])
-    ['Guess', 'Hat', 'Smoothed']
-    """
+    """The estimate's JSON Schema (2020-12), as published in `docs/`."""
     return described(Smoothed, SCHEMA)
 
 
@@ -241,13 +208,6 @@ def smooth_slot(
 
     HATs first, in the order of their records, then the other cells, by cell. A record without counts
     is taken for one of a single plate and ping, so its interval is wide.
-
-    >>> from udp_stream.release.record import decode
-    >>> from udp_stream.testing import released_slot
-    >>> records = [decode(payload) for payload in released_slot().payloads.values()]
-    >>> estimates = smooth_slot(records, Memory(), dt.date(2022, 1, 1), max_kmh=65.0, software="udp-stream 1.0")
-    >>> [record.status for record in records], [one.release_id == of.release_id for one, of in zip(estimates, records)]
-    (['released', 'withheld_few_plates'], [True, True])
     """
     cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
     prior, rest = prior_of_records(records), rest_of_records(records)
@@ -324,9 +284,6 @@ class _Slot(msgspec.Struct, frozen=True):
 def _mean_distance(apart: float, off: float) -> float:
     """E|x| of a normal variable around `apart` with the deviation `off`: how far a truth is from a guess that is so far
     from the estimate.
-
-    >>> _mean_distance(0.0, 1.0), round(_mean_distance(3.0, 1.0), 3), _mean_distance(3.0, 0.0)
-    (0.798, 3.001, 3.0)
     """
     if not off:
         return apart
@@ -335,14 +292,7 @@ def _mean_distance(apart: float, off: float) -> float:
 
 
 def prior_of_records(records: Sequence[Release]) -> SlotPrior:
-    """What the records' forecasts read of counts; 0 for records that have none.
-
-    >>> from udp_stream.release.record import decode
-    >>> from udp_stream.testing import released_slot
-    >>> records = [decode(payload) for payload in released_slot().payloads.values()]
-    >>> prior_of_records(records).by_hat.tolist()  # nothing was forecast of these
-    [0.0, 0.0]
-    """
+    """What the records' forecasts read of counts; 0 for records that have none."""
     priors = np.zeros((len(records), 1 + PER_HAT))
     for at, record in enumerate(records):
         if record.forecast is not None and len(record.forecast.prior) == 1 + PER_HAT:
@@ -351,14 +301,7 @@ def prior_of_records(records: Sequence[Release]) -> SlotPrior:
 
 
 def rest_of_records(records: Sequence[Release]) -> Floats:
-    """Variance of each HAT's rest; from its counts where the record has no forecast: as if all plates sent alike.
-
-    >>> from udp_stream.release.record import decode
-    >>> from udp_stream.testing import released_slot
-    >>> records = [decode(payload) for payload in released_slot().payloads.values()]
-    >>> rest_of_records(records).round(1).tolist()  # six pings of four plates; one of one
-    [60.5, 239.0]
-    """
+    """Variance of each HAT's rest; from its counts where the record has no forecast: as if all plates sent alike."""
     return np.array([_rest(record) for record in records])
 
 

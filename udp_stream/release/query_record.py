@@ -152,45 +152,24 @@ class _RoundRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 def encode_result(result: QueryResult) -> bytes:
-    """The result's bytes: JSON on one line.
-
-    >>> from udp_stream.testing import a_result
-    >>> encode_result(a_result())[:29]
-    b'{"schema":"udp-stream/query/1'
-    """
+    """The result's bytes: JSON on one line."""
     return msgspec.json.encode(result)
 
 
 def decode_result(payload: bytes) -> QueryResult:
-    """The result of some bytes; raises msgspec.ValidationError if they are none.
-
-    >>> decode_result(b"{}")
-    Traceback (most recent call last):
-    msgspec.ValidationError: Object missing required field `schema`
-    """
+    """The result of some bytes; raises msgspec.ValidationError if they are none."""
     return msgspec.json.decode(payload, type=QueryResult)
 
 
 def encode_round(found: Round) -> bytes:
-    """A settled round, as the ledger keeps it.
-
-    >>> encode_round(Round(np.array([0, 2]), np.array([[17, -3], [40, 8]]), np.array([0, 2], np.int8)))
-    b'[[0,2],[[17,-3],[40,8]],[0,2]]'
-    """
+    """A settled round, as the ledger keeps it."""
     if found.decided is None:
         raise ValueError("expected a round with its decisions")
     return msgspec.json.encode(_RoundRecord(found.plates.tolist(), found.values.tolist(), found.decided.tolist()))
 
 
 def decode_round(payload: bytes, dimensions: int, id_: str) -> Round:
-    """What `encode_round` wrote; PrivacyRefused for anything else, as there is no going on from it.
-
-    >>> decode_round(b"[[0],[[17]],[0]]", 1, "round:stop:7:1").values
-    array([[17]])
-    >>> decode_round(b"[[0],[[17, 4]],[0]]", 1, "round:stop:7:1")
-    Traceback (most recent call last):
-    udp_stream.errors.PrivacyRefused: round:stop:7:1: expected a round's record in the ledger, got other bytes
-    """
+    """What `encode_round` wrote; PrivacyRefused for anything else, as there is no going on from it."""
     try:
         record = msgspec.json.decode(payload, type=_RoundRecord)
         values = np.array(record.values, np.int64).reshape(-1, dimensions)
@@ -206,38 +185,22 @@ def decode_round(payload: bytes, dimensions: int, id_: str) -> Round:
 
 
 def result_schema() -> dict[str, Any]:
-    """The result's JSON Schema (2020-12), as published in `docs/`.
-
-    >>> sorted(result_schema()["$defs"])
-    ['GeoPrivacy', 'Plates', 'Query', 'QueryAnswer', 'QueryResult']
-    """
+    """The result's JSON Schema (2020-12), as published in `docs/`."""
     return described(QueryResult, SCHEMA)
 
 
 def query_id(name: str, moment_ms: int) -> str:
-    """The id of an answer: the query's name, and the moment in Unix seconds.
-
-    >>> query_id("near-the-station", 1_641_011_400_000)
-    'query:near-the-station:1641011400'
-    """
+    """The id of an answer: the query's name, and the moment in Unix seconds."""
     return f"query:{name}:{moment_ms // 1000}"
 
 
 def round_id(name: str, moment_ms: int, number: int) -> str:
-    """The id of one of its rounds, counted from 1: of a kind that is never published.
-
-    >>> round_id("near-the-station", 1_641_011_400_000, 1)
-    'round:near-the-station:1641011400:1'
-    """
+    """The id of one of its rounds, counted from 1: of a kind that is never published."""
     return f"round:{name}:{moment_ms // 1000}:{number}"
 
 
 def moment_of(id_: str) -> int:
-    """The moment of an answer's id or a round's, Unix ms. ValueError for another id.
-
-    >>> moment_of("round:near-the-station:1641011400:1"), moment_of("query:near-the-station:1641011400")
-    (1641011400000, 1641011400000)
-    """
+    """The moment of an answer's id or a round's, Unix ms. ValueError for another id."""
     parts = id_.split(":")
     if (parts[0], len(parts)) not in (("query", 3), ("round", 4)):
         raise ValueError(f"expected the id of a query's answer or round, got {id_}")
@@ -275,17 +238,7 @@ def answered(
     moment: Moment,
     context: ResultContext,
 ) -> QueryResult:
-    """The result of a run's last state. Lengths to 0.1 m, densities to nine digits; all of it after the noise.
-
-    >>> import os
-    >>> from udp_stream.testing import a_moment, a_query
-    >>> query, moment = a_query(), a_moment()
-    >>> asked = query.asked(len(moment.plates))
-    >>> state = asked.pie.run(asked.plane.quanta(moment.lat, moment.lon), os.urandom)
-    >>> result = answered("query:now", query, asked, state, moment, ResultContext("udp-stream test", str))
-    >>> result.status, result.plates.asked, result.policy == query.fingerprint()
-    ('answered', 8, True)
-    """
+    """The result of a run's last state. Lengths to 0.1 m, densities to nine digits; all of it after the noise."""
     found = asked.found(state)
     charged = asked.charged(state)
     plates = Plates(len(moment.plates), found.unknown, state.rounds) if context.counts_shown else None
@@ -293,13 +246,7 @@ def answered(
 
 
 def withheld(id_: str, query: StandingQuery, moment: Moment, context: ResultContext) -> QueryResult:
-    """The result where rounds began with other plates; what these were charged is at most the moment's amount.
-
-    >>> from udp_stream.testing import a_moment, a_query
-    >>> result = withheld("query:now", a_query(), a_moment(), ResultContext("udp-stream test", str))
-    >>> result.status, result.answer, result.privacy.charged
-    ('withheld_other_plates', None, 20.0)
-    """
+    """The result where rounds began with other plates; what these were charged is at most the moment's amount."""
     return _result(id_, "withheld_other_plates", query, moment, None, None, query.budget_nano, context)
 
 

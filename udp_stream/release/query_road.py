@@ -132,17 +132,6 @@ def answer_moment(
 
     PrivacyRefused if the budget period overlaps another one of positions in which plates were charged, or if speeds and
     positions have one budget that they could exceed.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.testing import a_moment, a_query, a_query_context
-    >>> ledger, told = MemoryLedger(), []
-    >>> for _ in range(2):
-    ...     (one,) = answer_moment([a_query()], a_moment(), a_query_context(), ledger, told.extend)
-    ...     one.release_id, one.made
-    ('query:in-the-middle:1641011400', True)
-    ('query:in-the-middle:1641011400', False)
-    >>> told[0].payload == told[1].payload, list(ledger.unpublished()), ledger.verify()
-    (True, [], [])
     """
     found = record_moment(queries, moment, context, ledger)
     publish(found.answers)
@@ -153,18 +142,7 @@ def answer_moment(
 def record_moment(
     queries: Sequence[StandingQuery], moment: Moment, context: QueryContext, ledger: Ledger
 ) -> AnsweredMoment:
-    """The same up to publishing: charge, draw and record what is not recorded, and raise the ledger's mark.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.testing import a_moment, a_query, a_query_context
-    >>> ledger = MemoryLedger()
-    >>> found = record_moment([a_query()], a_moment(), a_query_context(), ledger)
-    >>> sorted({id_.partition(":")[0] for id_, _ in ledger.unpublished()})
-    ['query', 'round']
-    >>> found.published(ledger)
-    >>> list(ledger.unpublished())
-    []
-    """
+    """The same up to publishing: charge, draw and record what is not recorded, and raise the ledger's mark."""
     found = tuple(_answered(query, moment, context, ledger) for query in queries)
     # The longest has noise in it, if any has: it tells this ledger from any other.
     witness = max(found, key=lambda one: len(one.payload))
@@ -318,12 +296,7 @@ NOTE = "query:"
 
 
 def query_context(periods: PositionPeriods, context: ReleaseContext) -> QueryContext:
-    """What moments are answered with, beside the releases of this context.
-
-    >>> from udp_stream.testing import a_context, a_query_context
-    >>> query_context(a_query_context().periods, a_context()).results.software
-    'udp-stream example'
-    """
+    """What moments are answered with, beside the releases of this context."""
     results = ResultContext(
         context.software,
         context.calendar.slots.iso,
@@ -335,13 +308,7 @@ def query_context(periods: PositionPeriods, context: ReleaseContext) -> QueryCon
 
 
 def asked_digest(queries: Sequence[StandingQuery], zone: tzinfo) -> str:
-    """The same for workers that ask the same at the same moments: 16 hexadecimal digits; nothing where none is asked.
-
-    >>> from datetime import UTC
-    >>> from udp_stream.testing import a_query
-    >>> len(asked_digest([a_query()], UTC)), asked_digest([], UTC)
-    (16, '')
-    """
+    """The same for workers that ask the same at the same moments: 16 hexadecimal digits; "" where none is asked."""
     asked = (str(zone), *(query.fingerprint() for query in queries))
     return blake2b(" ".join(asked).encode(), digest_size=8).hexdigest() if queries else ""
 
@@ -393,44 +360,24 @@ class QuerySet:
 def query_set(
     queries: Sequence[StandingQuery], zone: tzinfo, periods: PositionPeriods, context: ReleaseContext
 ) -> QuerySet | None:
-    """The queries that a deployment asks beside its releases; None for none.
-
-    >>> from datetime import UTC
-    >>> from udp_stream.testing import a_context, a_query, a_query_context
-    >>> query_set([a_query()], UTC, a_query_context().periods, a_context()).moments.age_ms
-    600000
-    """
+    """The queries that a deployment asks beside its releases; None for none."""
     return QuerySet(queries, zone, query_context(periods, context)) if queries else None
 
 
 def note_queries(queries: Sequence[StandingQuery], ledger: Ledger) -> None:
-    """Before anything is charged: what the queries' fingerprints stand for.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.testing import a_query
-    >>> note_queries([a_query()], ledger := MemoryLedger())
-    >>> f"{NOTE}{a_query().fingerprint()}" in ledger.meta()
-    True
-    """
+    """Before anything is charged: what the queries' fingerprints stand for."""
     for query in queries:
         ledger.note(f"{NOTE}{query.fingerprint()}", msgspec.json.encode(query).decode())
 
 
 def report_answers(report: Observer, moment_ms: int, answers: Sequence[Answered]) -> None:
-    """The facts of a moment's answers, before they are published.
-
-    >>> report_answers(print, 900_000, [])
-    """
+    """The facts of a moment's answers, before they are published."""
     for one in answers:
         report(QueryRecorded(one.name, moment_ms, one.status, one.made))
 
 
 def report_published(report: Observer, moment_ms: int, answers: Sequence[Answered]) -> None:
-    """The fact that readers have a moment's answers.
-
-    >>> report_published(print, 900_000, [])
-    QueriesPublished(moment_ms=900000, answers=0)
-    """
+    """The fact that readers have a moment's answers."""
     report(QueriesPublished(moment_ms, len(answers)))
 
 

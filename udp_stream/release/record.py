@@ -185,10 +185,6 @@ def described(kind: type[msgspec.Struct], name: str) -> dict[str, Any]:
     """The JSON Schema (2020-12) of a record type, with words for each of its fields. KeyError for a field without.
 
     A type is described by its docstring, without the example there.
-
-    >>> from udp_stream.release.record import Counts
-    >>> described(Counts, "counts")["$defs"]["Counts"]["properties"]["plates"]["description"]
-    'plates in the HAT'
     """
     schema = msgspec.json.schema(kind)
     for title, definition in schema["$defs"].items():
@@ -403,41 +399,22 @@ _DECODER = msgspec.json.Decoder(Release)
 
 
 def encode(release: Release) -> bytes:
-    """The record's bytes: JSON on one line, fields in the order of the types.
-
-    >>> from udp_stream.testing import released_slot
-    >>> encode(decode(released_slot().hats[0].payload))[:31]
-    b'{"schema":"udp-stream/release/1'
-    """
+    """The record's bytes: JSON on one line, fields in the order of the types."""
     return _ENCODER.encode(release)
 
 
 def decode(payload: bytes) -> Release:
-    """The record of some bytes; raises msgspec.ValidationError if they are not one.
-
-    >>> from udp_stream.testing import released_slot
-    >>> record = decode(released_slot().hats[0].payload)
-    >>> record.status, record.counts.plates, record.privacy.epsilon, record.hat.slot_start
-    ('released', 4, 0.75, '2022-01-01T04:00:00+00:00')
-    """
+    """The record of some bytes; raises msgspec.ValidationError if they are not one."""
     return _DECODER.decode(payload)
 
 
 def json_schema() -> dict[str, Any]:
-    """The record's JSON Schema (2020-12), as published in `docs/`.
-
-    >>> sorted(json_schema()["$defs"])
-    ['Cdf', 'Counts', 'Forecast', 'Hat', 'Mean', 'Privacy', 'Release', 'Variance']
-    """
+    """The record's JSON Schema (2020-12), as published in `docs/`."""
     return described(Release, SCHEMA)
 
 
 def release_id(cell: str, start_ms: int, end_ms: int) -> str:
-    """The id of a HAT's only release: made of what the HAT is, and of nothing else, so that no setting can change it.
-
-    >>> release_id("87608c4d2ffffff", 1_641_011_400_000, 1_641_015_000_000)
-    '87608c4d2ffffff-1641011400-3600'
-    """
+    """The id of a HAT's only release: made of what the HAT is, and of nothing else: no setting can change it."""
     return f"{cell}-{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
 
 
@@ -446,21 +423,13 @@ CLIPS = "clips"
 
 
 def kind_of(release_id: str) -> str:
-    """What is released under an id: a HAT, or what stands before its first colon.
-
-    >>> kind_of("87608c4d2ffffff-1641011400-3600"), kind_of("query:near-the-station:1641011400")
-    ('hat', 'query')
-    """
+    """What is released under an id: a HAT, or what stands before its first colon."""
     kind, colon, _ = release_id.partition(":")
     return kind if colon else "hat"
 
 
 def clips_id(start_s: int, seconds: int) -> str:
-    """The id of what a ledger remembers of the clips that plates share in a slot.
-
-    >>> clips_id(1641011400, 3600), slot_of(clips_id(1641011400, 3600))
-    ('clips:1641011400-3600', (1641011400, 1641015000))
-    """
+    """The id of what a ledger remembers of the clips that plates share in a slot."""
     return f"{CLIPS}:{start_s}-{seconds}"
 
 
@@ -468,20 +437,12 @@ CITY = "city"
 
 
 def city_id(start_ms: int, end_ms: int) -> str:
-    """The id of what a slot's plates tell of the whole city, which is recorded, and not released.
-
-    >>> city_id(1_641_011_400_000, 1_641_015_000_000)
-    'city:1641011400-3600'
-    """
+    """The id of what a slot's plates tell of the whole city, which is recorded, and not released."""
     return f"{CITY}:{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
 
 
 def slot_of(release_id: str) -> tuple[int, int]:
-    """When the slot of an id starts and ends, in Unix seconds; ValueError if it is of no HAT or slot.
-
-    >>> slot_of("87608c4d2ffffff-1641011400-3600")
-    (1641011400, 1641015000)
-    """
+    """When the slot of an id starts and ends, in Unix seconds; ValueError if it is of no HAT or slot."""
     if (match := _ID.fullmatch(release_id)) is None:
         raise ValueError(f"expected CELL-START-SECONDS, got {release_id!r}")
     return int(match[1]), int(match[1]) + int(match[2])
@@ -497,13 +458,7 @@ def mean_record(
     left_out: NDArray[np.int64] = NOBODY,
     projected_to: tuple[int, int] | None = None,
 ) -> Mean:
-    """A noisy mean, its scale and its private interval (quanta) as a record; `left_out` counts the other plates.
-
-    >>> from udp_stream.testing import a_plan
-    >>> mean = mean_record(a_plan().mean, noisy=-4096.0, scale=2 * 4096.0)  # quanta; no mean is below 0
-    >>> mean.value_kmh, mean.scale_kmh, mean.bias_bound_kmh
-    (0.0, 2.0, 0.0)
-    """
+    """A noisy mean, its scale and its private interval (quanta) as a record; `left_out` counts the other plates."""
     others = int(left_out.sum()) if left_out.size else 0
     bias = plan.bias_bound + plan.range.width * others / (plan.counts.total + others)
     error, low, high = accuracy_of(plan, noisy, scale, left_out, projected_to)
@@ -521,18 +476,7 @@ def mean_record(
 
 
 def around_record(plan: ForecastClipPlan, noisy: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Mean:
-    """A noisy mean around a forecast, and its noise's expected size (quanta), as a record.
-
-    >>> from udp_stream.mechanisms.forecast_clip import Around, plan_around
-    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> from udp_stream.mechanisms.range import Range
-    >>> counts, around = SamplesPerPlate(np.array([36, 4])), Around(18 * 4096, np.array([17 * 4096, 22 * 4096]))
-    >>> plan = plan_around(counts, around, pure(NANO), Range(0, 65 * 4096))
-    >>> mean = around_record(plan, noisy=-4096.0, scale=2 * 4096.0)  # quanta; no mean is below 0
-    >>> mean.value_kmh, mean.scale_kmh, mean.mechanism
-    (0.0, 2.0, 'forecast-clip')
-    """
+    """A noisy mean around a forecast, and its noise's expected size (quanta), as a record."""
     others, width = int(left_out.sum()), plan.range.width
     spread = hypot(plan.spread * sqrt(1 + others / plan.counts.total), plan.hidden)
     low, high = interval95(plan.noise, noisy - plan.range.low, scale, spread, width)
@@ -549,14 +493,7 @@ def around_record(plan: ForecastClipPlan, noisy: float, scale: float, left_out: 
 
 
 def forecast_record(terms: Terms, plan: HatPlan | None, estimate: HatEstimate | None) -> Forecast | None:
-    """What was forecast of the HAT, and what was measured around it; None where nothing was forecast.
-
-    >>> from udp_stream.planning.plan import HatForecast
-    >>> withheld = Terms(withheld="uninformative", forecast=HatForecast(18.0, 5.0, 3.0, 7 * (0.0,)))
-    >>> record = forecast_record(withheld, None, None)
-    >>> record.value_kmh, record.measured_kmh, forecast_record(Terms(), None, None)
-    (18.0, None, None)
-    """
+    """What was forecast of the HAT, and what was measured around it; None where nothing was forecast."""
     forecast = terms.forecast
     if forecast is None:
         return None
@@ -570,12 +507,7 @@ def forecast_record(terms: Terms, plan: HatPlan | None, estimate: HatEstimate | 
 
 
 def variance_record(plan: VariancePlan, value: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Variance:
-    """A variance and its noise scale (quanta^2) as a record; `left_out` are the counts of the HAT's other plates.
-
-    >>> from udp_stream.testing import a_plan
-    >>> variance_record(a_plan().variance, value=100.0 * 4096**2, scale=9.0 * 4096**2).value_kmh2
-    100.0
-    """
+    """A variance and its noise scale (quanta^2) as a record; `left_out` are the counts of the HAT's other plates."""
     among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.range)
     value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value, scale, among_all))
     return Variance(
@@ -589,12 +521,7 @@ def variance_record(plan: VariancePlan, value: float, scale: float, left_out: ND
 
 
 def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
-    """A CDF's values at its edges as a record.
-
-    >>> from udp_stream.testing import a_plan
-    >>> cdf_record(a_plan().cdf, [0.0, 0.25, 0.5, 1.0]).edges_kmh
-    (0.0, 20.0, 40.0, 65.0)
-    """
+    """A CDF's values at its edges as a record."""
     return Cdf(
         edges_kmh=plan.bins.edges_kmh,
         values=tuple(round(value, 6) for value in values),
@@ -646,13 +573,7 @@ statistic made."""
 def statistics(
     plan: HatPlan | None, estimate: HatEstimate | None, left_out: NDArray[np.int64] = NOBODY
 ) -> StatisticRecords:
-    """The records of what was estimated; nothing for a withheld HAT. `left_out` are the counts of plates not in it.
-
-    >>> from udp_stream.testing import a_plan
-    >>> found = statistics(a_plan(), HatEstimate({"mean": NoisyMean(4096.0, scale=4096.0, projected_to=None)}))
-    >>> found.mean.value_kmh, found.variance, found.cdf
-    (1.0, None, None)
-    """
+    """The records of what was estimated; nothing for a withheld HAT. `left_out` are the counts of plates not in it."""
     if plan is None or estimate is None:
         return StatisticRecords()
     found: dict[str, Any] = {
@@ -664,14 +585,7 @@ def statistics(
 
 
 def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple[str, ...] = ()) -> Privacy:
-    """The most that the release cost an admitted plate (0 if withheld), under the promise that it was charged under.
-
-    >>> from udp_stream.testing import a_context
-    >>> policy = a_context().policy
-    >>> cost = privacy_record(policy, Terms().within(policy), charge_nano=750_000_000)
-    >>> cost.epsilon, cost.period_epsilon, cost.period
-    (0.75, 10.0, '1d')
-    """
+    """The most that the release cost an admitted plate (0 if withheld), under the promise that it was charged under."""
     if terms.measure != "pure":
         return _concentrated(policy, terms, charge_nano, caveats)
     return Privacy(
@@ -702,10 +616,5 @@ def _concentrated(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple
 
 
 def epsilon_stated(cost: Cost) -> float:
-    """The epsilon of a statistic: of a rho, the one of pure noise that costs as much, as configurations have it.
-
-    >>> from udp_stream.mechanisms.noise import concentrated, pure
-    >>> epsilon_stated(pure(500_000_000)), epsilon_stated(concentrated(125_000_000))
-    (0.5, 0.5)
-    """
+    """The epsilon of a statistic: of a rho, the one of pure noise that costs as much, as configurations have it."""
     return cost.nano / NANO if cost.measure == "pure" else round(sqrt(2 * cost.nano / NANO), 9)

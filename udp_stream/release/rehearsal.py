@@ -158,11 +158,6 @@ def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext) -> Rehearsed:
 
     Its bits must not be those of a deployment. Raises what a release would: ConfigError for a budget that is too
     small, PrivacyRefused for a HAT that is too large.
-
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> expected = rehearse([two_hats()[0]], a_context())
-    >>> 0 <= expected.served <= 1, expected.error > 0
-    (True, True)
     """
     usual = Usual.of(slots)
     found = [_of_city(City(number, usual), slots, context) for number in range(cities_of(slots))]
@@ -170,13 +165,7 @@ def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext) -> Rehearsed:
 
 
 def cities_of(slots: Sequence[SlotCounts]) -> int:
-    """How many cities are invented for these slots.
-
-    >>> from udp_stream.testing import two_hats
-    >>> two_hats_a_slot = two_hats()[0]
-    >>> cities_of([two_hats_a_slot]), cities_of([two_hats_a_slot] * 200), cities_of([two_hats_a_slot] * 2000)
-    (16, 6, 4)
-    """
+    """How many cities are invented for these slots."""
     hats = sum(counts.cells.size for counts in slots)
     return 2 * min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
 
@@ -213,11 +202,7 @@ def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, l
 
 
 def line_on_counts(truth: Floats, pings: Floats, plates: Floats) -> Floats:
-    """Constant + counts, an oracle: the line in log(samples / plates) that fits the truth best, by pings.
-
-    >>> line_on_counts(np.array([30.0, 10.0]), np.array([4.0, 64.0]), np.array([4.0, 4.0])).round(6).tolist()
-    [30.0, 10.0]
-    """
+    """Constant + counts, an oracle: the line in log(samples / plates) that fits the truth best, by pings."""
     design, root = np.column_stack([np.ones(truth.size), np.log(pings / plates)]), np.sqrt(pings)
     line, *_ = np.linalg.lstsq(design * root[:, None], truth * root, rcond=None)
     guess: Floats = design @ line

@@ -52,15 +52,7 @@ HASH_BYTES = 8
 def slot_factors(
     counts: SlotCounts, values: SlotValues, plan: SlotPlan, context: ReleaseContext, ledger: Ledger
 ) -> Mapping[bytes, int] | None:
-    """The factors of all plates, from the whole slot; None where no HAT of the plan shares a clip.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.release.charge import plan_slot
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, values), context, ledger = two_hats(), a_context(), MemoryLedger()
-    >>> slot_factors(counts, values, plan_slot(counts, context, ledger), context, ledger) is None
-    True
-    """
+    """The factors of all plates, from the whole slot; None where no HAT of the plan shares a clip."""
     if not plan.in_balls:
         return None
     norms, expected = slot_norms(counts, values, plan, context.policy), plan.hats_in_balls(counts)
@@ -72,15 +64,6 @@ def factors_once(
 ) -> dict[bytes, int]:
     """Each plate's factor in the slot (start and end in Unix ms), from the norms of all of it; 0 for a plate whose
     lengths are not those that the ledger remembers, or whose HATs are not as many as `expected`.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.testing import a_context
-    >>> ledger, near, far = MemoryLedger(), [1, 400, 0, 81, 7], [1, 400, 0, 100, 8]
-    >>> for lengths in ([near, near], [near, far]):
-    ...     norms = PlateNorms((b"a", b"b"), *np.array(lengths).T)
-    ...     factors_once(norms, {b"a": 1, b"b": 1}, (0, 3_600_000), a_context(), ledger)
-    {b'a': 1048576, b'b': 1048576}
-    {b'a': 1048576, b'b': 0}
     """
     if not expected:
         return {}
@@ -101,15 +84,7 @@ def factors_once(
 
 
 def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: Policy) -> PlateNorms:
-    """The norms of the plates that were charged in these HATs: of a whole slot, or of a shard's part of it. Secret.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.release.charge import plan_slot
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, values), context = two_hats(), a_context()
-    >>> slot_norms(counts, values, plan_slot(counts, context, MemoryLedger()), context.policy).plates
-    ()
-    """
+    """The norms of the plates that were charged in these HATs: of a whole slot, or of a shard's part of it. Secret."""
     hats_in = plan.hats_in_balls(counts)
     plates = tuple(sorted(hats_in))
     number = {plate: i for i, plate in enumerate(plates)}
@@ -177,16 +152,6 @@ def record_slot(
     `factors` are those of the clips that plates share among their HATs (`road.py`), once the ledger remembers what
     they follow from; ValueError if the plan has such HATs and there are none. The ledger's mark is raised last, so that
     whatever is published, some mark knows.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.release.charge import plan_slot
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, values), context, ledger = two_hats(), a_context(), MemoryLedger()
-    >>> plan = plan_slot(counts, context, ledger)
-    >>> drawn = record_slot(counts, values, plan, context, ledger)
-    >>> again = record_slot(counts, values, plan, context, ledger)
-    >>> len(drawn.made), len(again.made), drawn.payloads == again.payloads
-    (2, 0, True)
     """
     hats = hats_of(counts)
 
@@ -331,16 +296,7 @@ def release_slot(
     ledger: Ledger,
     publish: Callable[[RecordedSlot], None],
 ) -> RecordedSlot:
-    """Release every HAT of a closed slot: `publish` has handed them to their readers when it returns.
-
-    >>> from udp_stream.ledger.memory import MemoryLedger
-    >>> from udp_stream.testing import a_context, two_hats
-    >>> ledger = MemoryLedger()
-    >>> slot = release_slot(*two_hats(), a_context(), ledger, publish=lambda slot: print(len(slot.payloads), "out"))
-    2 out
-    >>> [hat.status for hat in slot.hats], list(ledger.unpublished())
-    (['released', 'withheld_few_plates'], [])
-    """
+    """Release every HAT of a closed slot: `publish` has handed them to their readers when it returns."""
     plan = plan_slot(counts, context, ledger)
     record_city(context.city, slot_sums(context.city, counts, values, plan), plan, context.entropy, ledger)
     factors = slot_factors(counts, values, plan, context, ledger)
