@@ -11,15 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.checks import ask
-from udp_stream.ledger.filters import (
-    Filter,
-    SharedBudget,
-    component_charge_nano,
-    delta_of,
-    product_distance,
-    rho_nano_of,
-)
 from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.planning.periods import OneBudget, component_charge_nano
 from udp_stream.units import NANO
 
 ORDERS = np.geomspace(1.001, 100, 12)[:, None]
@@ -38,7 +31,7 @@ def concentrated(p, q):
 def cost(mechanism, distance, reach, measure):
     """Of a finite mechanism, with a row for each input: the most per unit of distance, or squared, up to the reach."""
     pairs = [pair for pair in itertools.permutations(range(len(mechanism)), 2) if 0 < distance(*pair) <= reach]
-    if measure == "epsilon":
+    if measure == "pure":
         return max(max_divergence(mechanism[a], mechanism[b]) / distance(a, b) for a, b in pairs)
     return max(concentrated(mechanism[a], mechanism[b]) / distance(a, b) ** 2 for a, b in pairs)
 
@@ -64,7 +57,7 @@ def spaces(rng):
 UNITS = (500, 1, 250)
 
 
-@pytest.mark.parametrize("measure", ["epsilon", "rho"])
+@pytest.mark.parametrize("measure", ["pure", "zcdp"])
 @pytest.mark.parametrize("reach", [1.5, math.inf])
 @pytest.mark.parametrize("seed", range(2))
 def test_what_reads_one_component_costs_in_the_product_what_it_costs_there(seed, reach, measure):
@@ -86,8 +79,8 @@ def test_what_reads_one_component_costs_in_the_product_what_it_costs_there(seed,
             continue
         own = cost(alone, metric, reach * UNITS[which], measure)  # per unit of its own metric
         in_product = cost(of_product, apart, reach, measure)
-        assert in_product == pytest.approx(own * UNITS[which] ** (1 if measure == "epsilon" else 2), rel=1e-9)
-        charge = component_charge_nano(math.ceil(own * NANO), measure, UNITS[which], measure) / NANO
+        assert in_product == pytest.approx(own * UNITS[which] ** (1 if measure == "pure" else 2), rel=1e-9)
+        charge = component_charge_nano(math.ceil(own * NANO), measure, Fraction(UNITS[which])) / NANO
         assert in_product <= charge * (1 + 1e-12)
         assert charge <= in_product + UNITS[which] ** 2 / NANO * 1.01
 
@@ -102,84 +95,37 @@ def test_the_sum_of_the_charges_bounds_what_both_tell_together(seed):
     both = np.array([np.outer(first[a], second[b]).ravel() for a, b in points])
 
     def apart(x, y):
-        return float(
-            product_distance(
-                {"place": parts[0][1](points[x][0], points[y][0]), "speed": parts[1][1](points[x][1], points[y][1])},
-                {"place": 500, "speed": 1},
-            )
-        )
+        (a, b), (c, d) = points[x], points[y]
+        return max(parts[0][1](a, c) / UNITS[0], parts[1][1](b, d) / UNITS[1])
 
-    budget = SharedBudget(Filter.pure(10 * NANO)).knowing("place", 500).knowing("speed", 1)
     costs = [
-        math.ceil(cost(one, metric, math.inf, "epsilon") * NANO)
+        math.ceil(cost(one, metric, math.inf, "pure") * NANO)
         for one, (_, metric) in zip((first, second), parts, strict=True)
     ]
-    charges = [budget.charge_nano(kind, own, "epsilon") for kind, own in zip(("place", "speed"), costs, strict=True)]
-    together = cost(both, apart, math.inf, "epsilon")
+    charges = [component_charge_nano(own, "pure", Fraction(unit)) for own, unit in zip(costs, UNITS, strict=False)]
+    together = cost(both, apart, math.inf, "pure")
     assert together <= sum(charges) / NANO * (1 + 1e-12)
     assert together > (costs[0] + charges[1]) / NANO
 
 
-def test_a_pure_mechanism_is_charged_half_its_square_per_unit_squared():
-    """Geo-indistinguishable noise on a line: what it costs in rho, by the divergences themselves."""
-    places, epsilon = np.arange(-4000, 4001, 50), 0.001  # per metre
-    weights = np.exp(-epsilon * np.abs(places[None, :] - np.array([0, 200, 500])[:, None]))
-    mechanism = weights / weights.sum(axis=1, keepdims=True)
-
-    def metric(a, b):
-        return abs((0, 200, 500)[a] - (0, 200, 500)[b])
-
-    charge = component_charge_nano(round(1.02 * epsilon * NANO), "epsilon", 500, "rho") / NANO  # the line has ends
-    assert cost(mechanism, metric, math.inf, "rho") * 500**2 <= charge <= 0.14
-
-
-def test_gaussian_noise_of_positions_and_of_speeds_share_one_promise():
-    """Of (epsilon 2, delta 1e-6): half in rho to positions within 500 m, half to speeds."""
-    budget = SharedBudget(Filter.approximate(2 * NANO, 1e-6)).knowing("positions", 500).knowing("speeds", 1)
-    half = budget.filter.limit_nano // 2
-    sigma_m = 500 / math.sqrt(2 * half / NANO)
-    charge = budget.charge_nano("positions", math.ceil(NANO / (2 * sigma_m**2)), "rho")
-    assert charge == pytest.approx(half, abs=500**2)  # the cost is rounded up in nano-rho per square metre
-    assert budget.charge_nano("speeds", half, "rho") == half
-    assert delta_of(2 * half, 2 * NANO) <= Decimal("1e-6") < delta_of(rho_nano_of(2 * NANO, 1e-6) + 1, 2 * NANO)
-
-
-def test_a_kind_is_known_when_it_is_first_asked_about_and_keeps_its_unit():
-    """Remark 4."""
-    speeds = SharedBudget(Filter.concentrated(NANO)).knowing("speeds", 1)
-    with pytest.raises(ValueError, match="expected a kind of data"):
-        speeds.charge_nano("positions", 1, "rho")
-    both = speeds.knowing("positions", Decimal("0.5"))
-    assert both.knowing("positions", Decimal("0.50")) is both and speeds.units == (("speeds", 1),)
-    with pytest.raises(ValueError, match="1 that speeds had when"):
-        both.knowing("speeds", 2)
-    assert both.distance({"speeds": 1, "positions": Decimal("0.75")}) == Fraction(3, 2)
-    assert both.charge_nano("positions", 5, "rho") == 2  # 1.25, rounded up
-
-
-@pytest.mark.parametrize("unit", [0, -1, Decimal("NaN"), Decimal("Infinity")])
-def test_what_is_no_unit_is_refused(unit):
-    with pytest.raises(ValueError, match="unit of positions"):
-        SharedBudget(Filter.pure(1)).knowing("positions", unit)
-
-
-def test_a_rho_is_no_epsilon_and_a_cost_is_none_below_nothing():
-    with pytest.raises(ValueError, match="expected a cost in epsilon"):
-        SharedBudget(Filter.pure(NANO)).knowing("speeds", 1).charge_nano("speeds", 1, "rho")
-    with pytest.raises(ValueError, match="expected cost_nano >= 0"):
-        component_charge_nano(-1, "rho", 1, "rho")
-    with pytest.raises(ValueError, match="distance of at least 0"):
-        product_distance({"speeds": -1}, {"speeds": 1})
+@pytest.mark.parametrize("measure", ["pure", "zcdp"])
+@given(whole=st.integers(1000, 10**12), part=st.integers(1, 999), unit=st.integers(1, 10**6))
+def test_what_positions_may_cost_by_distance_is_within_their_part_and_nearly_all_of_it(measure, whole, part, unit):
+    one = OneBudget(measure, whole, whole * part // 1000, Decimal(unit) / 10)
+    name = "positions lifetime" + " in rho" * (measure == "zcdp")
+    assert one.nano_of(name, one.by_distance_nano) <= one.part_nano(name)
+    assert one.nano_of(name, one.by_distance_nano + 1) >= one.part_nano(name)
+    assert one.part_nano(name) + one.part_nano("lifetime") == whole
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["speeds", "positions"]), st.integers(1, 3 * 10**6)), max_size=15))
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 3 * 10**6)), max_size=15))
 def test_a_ledger_keeps_one_account_of_them_all(asked):
-    budget = SharedBudget(Filter.concentrated(NANO // 100)).knowing("speeds", 1).knowing("positions", 3)
-    ledger, limit, spent = MemoryLedger(), budget.filter.limit_nano, 0
-    for number, (kind, nano) in enumerate(asked):
-        charge = budget.charge_nano(kind, nano, "rho")
-        (verdict,) = ledger.admit("lifetime in rho", limit, [b"plate"], [ask(f"{kind} {number}", [charge])])
-        assert bool(verdict.charged[0]) is budget.filter.admits(spent, charge)
+    one, ledger, spent = OneBudget("zcdp", NANO // 100, NANO // 200, Decimal(3000)), MemoryLedger(), 0
+    for number, (is_positions, nano) in enumerate(asked):
+        charge = one.nano_of("positions lifetime in rho" if is_positions else "lifetime in rho", nano)
+        assert charge == nano * (9 if is_positions else 1)
+        (verdict,) = ledger.admit("lifetime in rho", one.whole_nano, [b"plate"], [ask(f"{number}", [charge])])
+        assert bool(verdict.charged[0]) is (spent + charge <= one.whole_nano)
         spent += int(verdict.charged[0])
-    assert ledger.balances("lifetime in rho", [b"plate"]).charged.tolist() == [spent] and spent <= limit
+    assert ledger.balances("lifetime in rho", [b"plate"]).charged.tolist() == [spent] and spent <= one.whole_nano

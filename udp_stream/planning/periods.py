@@ -26,16 +26,16 @@ A name tells the start, with its offset from UTC, and the length on the wall clo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
-from math import ceil, inf, isfinite
+from math import ceil, floor, inf, isfinite
 
 import msgspec
 import numpy as np
 
-from udp_stream.ledger.filters import Measured, component_charge_nano
 from udp_stream.ledger.rolling import span_of
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.units import NANO, parse_duration
@@ -224,20 +224,39 @@ def amount_text(nano: int) -> str:
 
 # One budget for a plate's speeds and positions: what it counts them in, and what charges of both come to in it.
 #
-# `ledger/components.py` has the theory. A speed counts as one where it is swapped, positions where they are `unit_m`
-# metres apart. So an epsilon per kilometre counts times the unit in kilometres, and a rho per square kilometre times
-# its square.
+# *Adaptive Privacy Budgeting* (Liang and Yi), Section 5. All that is known of a plate is a point of a product of
+# spaces, and two points are as far apart as the components in which they are farthest. Theorem 5.1, Corollary 5.1: what
+# reads one component alone costs the same in the product as it does in its component, by unit of distance (squared for
+# a rho). So charges may be computed where they belong, and add up in one filter. Remark 4: data that change, as
+# positions do, are new components of the same kind, with one unit for ever.
+#
+# A *unit* of distance has to mean the same in all of them: a speed counts as one where it is swapped, positions where
+# they are `unit_m` metres apart. So an epsilon per kilometre counts times the unit in kilometres, and a rho per square
+# kilometre times its square. Two inputs are told apart by at most e^(B d), d the largest distance in those units.
 
 NOTE = "one budget: "
 """Before the name of a period, in the note by which a ledger remembers that both kinds had one budget in it."""
+
+
+def component_charge_nano(cost_nano: int, measure: Measure, unit: Fraction) -> int:
+    """What a mechanism on one component costs of a budget over all of them, rounded up (Theorem 5.1, Corollary 5.1).
+
+    `cost_nano` is per unit of the component's own metric, squared for a rho; `unit` is how far there is one apart.
+
+    >>> component_charge_nano(2_000_000, "pure", Fraction(500)), component_charge_nano(4_000, "zcdp", Fraction(500))
+    (1000000000, 1000000000)
+    """
+    return ceil(cost_nano * unit ** (1 if measure == "pure" else 2))
 
 
 class OneBudget(msgspec.Struct, frozen=True):
     """The whole of a budget, the part of it that positions have, nano-units of one measure; and its unit in metres.
 
     >>> one = OneBudget("pure", 10 * 10**9, 2 * 10**9, Decimal(500))
-    >>> one.nano_of("positions lifetime", 4 * 10**9), one.part_nano("lifetime"), str(one.whole)
-    (2000000000, 8000000000, 'epsilon 10')
+    >>> one.nano_of("positions lifetime", 4 * 10**9), one.part_nano("lifetime"), one.by_distance_nano
+    (2000000000, 8000000000, 4000000000)
+    >>> str(one.whole), one.said
+    ('epsilon 10', '500 m count as much as a speed does')
     """
 
     measure: Measure
@@ -255,16 +274,22 @@ class OneBudget(msgspec.Struct, frozen=True):
         """In which unit both kinds are counted."""
         return f"{self.unit_m.normalize():f} m count as much as a speed does"
 
+    @property
+    def by_distance_nano(self) -> int:
+        """The most that positions may cost by kilometre, squared for a rho: rounded down, so within their part."""
+        return floor(self.positions_nano / self._unit_km ** (1 if self.measure == "pure" else 2))
+
+    @property
+    def _unit_km(self) -> Fraction:
+        return Fraction(self.unit_m) / 1000
+
     def part_nano(self, name: str) -> int:
         """What the kind of this period has of the whole."""
         return self.positions_nano if of_positions(name) else self.whole_nano - self.positions_nano
 
     def nano_of(self, name: str, nano: int) -> int:
         """What an amount of this period's balances counts, rounded up."""
-        if not of_positions(name):
-            return nano
-        counted: Measured = "epsilon" if measure_of(name) == "pure" else "rho"
-        return component_charge_nano(nano, counted, self.unit_m / 1000, counted)
+        return component_charge_nano(nano, measure_of(name), self._unit_km) if of_positions(name) else nano
 
     def most_in(self, budgets: Mapping[str, int], period: str) -> Loss:
         """The most that a plate can lose of both kinds by its pings in a period: under these budgets of periods that
@@ -279,10 +304,9 @@ class OneBudget(msgspec.Struct, frozen=True):
 
 def of_same_time(period: str, known: Iterable[str]) -> tuple[str, ...]:
     """The known periods of either kind that share time with this one, itself among them, sorted."""
-    names = set(known)
-    ours, times = time_of(period), {name: time_of(name) for name in names}
+    ours, times = time_of(period), {name: time_of(name) for name in known}
     shared = {ours, *overlapping(ours, times.values())}
-    return tuple(sorted(name for name in names if times[name] in shared))
+    return tuple(sorted(name for name, time in times.items() if time in shared))
 
 
 def time_of(period: str) -> str:
@@ -292,11 +316,8 @@ def time_of(period: str) -> str:
 
 def noted(meta: Mapping[str, str]) -> dict[str, OneBudget]:
     """The one budget of each period for which a ledger remembers one, by the name of its time."""
-    return {
-        name.removeprefix(NOTE): msgspec.json.decode(text, type=OneBudget)
-        for name, text in sorted(meta.items())
-        if name.startswith(NOTE)
-    }
+    notes = sorted((name, text) for name, text in meta.items() if name.startswith(NOTE))
+    return {name.removeprefix(NOTE): msgspec.json.decode(text, type=OneBudget) for name, text in notes}
 
 
 def note_of(one: OneBudget) -> str:
@@ -314,7 +335,6 @@ class PositionPeriods:
     """Periods of one length in a zone, or one for a lifetime; and each plate's budget for one, in nano-units.
 
     Where it is a part of one budget, `whole` says that in words.
-    `within` are sums of both kinds known to be within it.
 
     >>> from datetime import UTC
     >>> periods = PositionPeriods("zcdp", 100 * 10**9, "1d", SlotGrid(86_400, UTC))
@@ -330,7 +350,6 @@ class PositionPeriods:
     grid: SlotGrid | None
     one_budget: OneBudget | None = None
     whole: str = ""
-    within: set[tuple[str, ...]] = field(default_factory=set, compare=False)
 
     @property
     def promise(self) -> str:

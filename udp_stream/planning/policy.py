@@ -290,7 +290,7 @@ def span_seconds(window_seconds: int, slot_seconds: int) -> int:
 class BudgetCalendar:
     """Slots and budget periods of a policy in its zone.
 
-    `one_budget` is that of speeds and positions, where they share one; `within` are sums known to be within it.
+    `one_budget` is that of speeds and positions, where they share one.
 
     >>> from udp_stream.adapters.settings import Settings
     >>> calendar = Settings().calendar
@@ -309,7 +309,6 @@ class BudgetCalendar:
         """`periods` is None where one budget is for a lifetime; of a rolling budget they are its spans."""
         self.slots = slots
         self.one_budget = one_budget
-        self.within: set[tuple[str, ...]] = set()
         self._policy = policy
         self._periods = periods
 

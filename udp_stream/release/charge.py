@@ -26,7 +26,6 @@ from udp_stream.ledger.port import Admission, Balance, Bits, Entropy, Ledger
 from udp_stream.ledger.rolling import budget_balances, largest_budgets, periods_to_compare
 from udp_stream.planning.periods import (
     NOTE,
-    Loss,
     OneBudget,
     measure_of,
     note_of,
@@ -177,27 +176,6 @@ NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
 
 
-class Sharing(Protocol):
-    """Budget periods of one kind of data: the one budget that they share, if any, and which sums are within it.
-
-    >>> class Apart:
-    ...     one_budget, within = None, set()
-    >>> periods: Sharing = Apart()
-    >>> periods.one_budget is None
-    True
-    """
-
-    @property
-    def one_budget(self) -> OneBudget | None:
-        """None where speeds and positions have budgets of their own."""
-        ...
-
-    @property
-    def within(self) -> set[tuple[str, ...]]:
-        """The sums that need not be made again."""
-        ...
-
-
 def require_no_overlap(period: str, others: Sequence[str], settings: str) -> None:
     """PrivacyRefused if there are others: periods that overlap this one, and in which plates were charged.
 
@@ -218,25 +196,31 @@ def require_no_overlap(period: str, others: Sequence[str], settings: str) -> Non
 
 
 def require_one_budget(
-    period: str, budget_nano: int, plates: Sequence[bytes], known: Collection[str], terms: Sharing, ledger: Ledger
+    period: str,
+    budget_nano: int,
+    plates: Sequence[bytes],
+    known: Collection[str],
+    one: OneBudget | None,
+    ledger: Ledger,
 ) -> None:
     """PrivacyRefused if plates could lose more than the one budget, by speeds and positions together.
 
-    `known` are the ledger's periods of both kinds, `budget_nano` what this period is charged under. Ask before
-    charging, and again before drawing: of two runs that begin at once, at least one sees the other.
+    `known` are the ledger's periods of both kinds, `budget_nano` what this period is charged under, `one` the budget
+    that both kinds have; None where each has its own. Ask before charging, and again before drawing: of two runs that
+    begin at once, at least one sees the other.
     """
-    names, one = of_same_time(period, known), terms.one_budget
+    names = of_same_time(period, known)
     if one is not None:
         remembered = noted(ledger.meta()).get(time_of(period))
         if names and (remembered != one or _is_over(one, names, plates, ledger)):
-            _require_sum(one, period, budget_nano, names, terms, ledger)
+            _require_sum(one, period, budget_nano, names, ledger)
         # After the check: later runs trust the note, and then read no budgets.
         if remembered is None:
             ledger.note(f"{NOTE}{time_of(period)}", note_of(one))
     elif any(of_positions(name) != of_positions(period) for name in names):
         for time, promised in noted(ledger.meta()).items():
             if of_same_time(period, [time]):
-                _require_sum(promised, period, budget_nano, names, terms, ledger)
+                _require_sum(promised, period, budget_nano, names, ledger)
 
 
 def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], ledger: Ledger) -> bool:
@@ -252,28 +236,18 @@ def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], le
     return False
 
 
-def _require_sum(
-    one: OneBudget, period: str, budget_nano: int, names: Sequence[str], terms: Sharing, ledger: Ledger
-) -> None:
+def _require_sum(one: OneBudget, period: str, budget_nano: int, names: Sequence[str], ledger: Ledger) -> None:
     """By the largest budget of each period."""
-    key = period, note_of(one), *names
-    if key in terms.within:
-        return
     budgets = largest_budgets(ledger, (period, *names))
     budgets[period] = max(budget_nano, budgets.get(period, 0))
     in_all = one.most_in(budgets, period)
     if not in_all.within(one.whole):
-        raise PrivacyRefused(_refusal(one, period, names, in_all))
-    terms.within.add(key)
-
-
-def _refusal(one: OneBudget, period: str, names: Sequence[str], in_all: Loss) -> str:
-    return (
-        f"the budget period {period} has one budget for speeds and positions, where {one.said}, and plates were "
-        f"charged under other budgets in {_named(names)} on this ledger: by both together a plate could lose "
-        f"{in_all}, not {one.whole}. Set [budget], queries.share and queries.unit_m as they were, or release only from "
-        "the end of the period on. Else use another ledger; its budgets add to this one's"
-    )
+        raise PrivacyRefused(
+            f"the budget period {period} has one budget for speeds and positions, where {one.said}, and plates were "
+            f"charged under other budgets in {_named(names)} on this ledger: by both together a plate could lose "
+            f"{in_all}, not {one.whole}. Set [budget], queries.share and queries.unit_m as they were, or release only "
+            "from the end of the period on. Else use another ledger; its budgets add to this one's"
+        )
 
 
 def _named(periods: Sequence[str]) -> str:
@@ -541,7 +515,7 @@ def require_one_promise(
     """PrivacyRefused if plates were charged in periods that overlap this one, or if these plates have one budget for
     speeds and positions, and could lose more than that."""
     known = periods_to_compare(ledger, period)
-    require_one_budget(period, budget_nano, plates, known, calendar, ledger)
+    require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
     others = calendar.overlapping(period, known)
     require_no_overlap(period, others, "hat.timezone, budget.period and budget.accounting")
 

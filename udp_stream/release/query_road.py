@@ -261,7 +261,8 @@ class _Rounds:
         """PrivacyRefused if positions were charged in periods that overlap ours: their budgets would add up. Also where
         positions and speeds have one budget, and could come to more."""
         periods, known = self._context.periods, self._ledger.periods()
-        require_one_budget(self._period, periods.budget_nano, self._moment.plates, known, periods, self._ledger)
+        asked = self._period, periods.budget_nano, self._moment.plates, known
+        require_one_budget(*asked, periods.one_budget, self._ledger)
         others = periods.overlapping(self._period, known)
         require_no_overlap(self._period, others, "hat.timezone, queries.period and the measure of [queries]")
 

@@ -15,7 +15,6 @@ from msgspec import UNSET
 from udp_stream.adapters.settings.limits import milliseconds, require, seconds_of, whole_seconds
 from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError
-from udp_stream.ledger.filters import Measured, component_limit_nano
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning.periods import OneBudget, amount_text
 from udp_stream.queries.elimination import How
@@ -85,18 +84,18 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         """Their own; or of the one budget, which is in this measure, their share by its unit of distance."""
         if not self.share:
             return PositionBudget("pure" if self.epsilon else "zcdp", nano_allowance(self.epsilon or self.rho))
-        counted: Measured = "epsilon" if measure == "pure" else "rho"
-        shared, kilometres = self.shared_nano(budget_nano), Decimal(str(self.unit_m or 1)) / 1000
-        nano = component_limit_nano(shared, counted, kilometres)
-        least_m = 1000 * (shared / nano_allowance(_AMOUNT_MAX)) ** (0.5 if counted == "rho" else 1.0)
+        one, most = self._one_budget(measure, budget_nano), nano_allowance(_AMOUNT_MAX)
+        least_m = 1000 * (one.positions_nano / most) ** (1.0 if measure == "pure" else 0.5)
         rule = f"at least {1.005 * least_m:.3g}: below, positions have more than {_AMOUNT_MAX:,.0f} per {_PER[measure]}"
-        require(nano <= nano_allowance(_AMOUNT_MAX), "queries.unit_m", rule, self.unit_m)
-        return PositionBudget(measure, nano)
+        require(one.by_distance_nano <= most, "queries.unit_m", rule, self.unit_m)
+        return PositionBudget(measure, one.by_distance_nano)
 
     def one_budget(self, measure: Measure, budget_nano: int) -> OneBudget | None:
         """What speeds and positions have together; None where positions have a budget of their own."""
-        unit_m = Decimal(str(self.unit_m or 1))
-        return OneBudget(measure, budget_nano, self.shared_nano(budget_nano), unit_m) if self.share else None
+        return self._one_budget(measure, budget_nano) if self.share else None
+
+    def _one_budget(self, measure: Measure, budget_nano: int) -> OneBudget:
+        return OneBudget(measure, budget_nano, self.shared_nano(budget_nano), Decimal(str(self.unit_m or 1)))
 
     @property
     def period_seconds(self) -> int | None:
