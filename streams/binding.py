@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 from aiokafka.errors import KafkaError
 
-from streams.producer import OutgoingRecord, Producer
-from streams.topic_reader import SECONDS_MAX, read_topic, records_of
+from streams.kafka import SECONDS_MAX, OutgoingRecord, Producer, read_topic, records_of
 from streams.topics import Topic
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused

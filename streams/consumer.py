@@ -12,7 +12,7 @@ then behind it. So a seek follows every dropped fetch; without it the fetch woul
 
 The Faust app is a shell for agents, rebalancing and the consumer's thread, with none of its state or acks. What is
 switched off here loses or delays pings when trusted: acks (they commit past what is held), waiting for streams
-to empty (it blocks rebalances), tables, leaders and topic declarations. Offsets are ours (`offsets.py`).
+to empty (it blocks rebalances), tables, leaders and topic declarations. Offsets are ours (`kafka.py`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
-from streams.connections import faust_credentials, faust_options
-from streams.topics import Topic
+from streams.topics import Topic, faust_credentials, faust_options
 from udp_stream.adapters.settings import Settings
 
 BATCHES_MAX = 16

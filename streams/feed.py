@@ -22,8 +22,7 @@ from zlib import crc32
 
 import msgspec
 
-from streams.connections import client_options, unreachable
-from streams.topics import BOOTSTRAP_MS, partitions_of
+from streams.topics import BOOTSTRAP_MS, client_options, partitions_of, unreachable
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, UsageError, needs
 from udp_stream.pings.json import PLAIN, FeedForm, Single, single_ping

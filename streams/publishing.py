@@ -1,36 +1,15 @@
-"""How a slot's releases reach their readers, and the shard's checkpoint moves past the slot: in this order, or at once.
+"""Headers of what we write: CloudEvents (binary mode) on releases and estimates, reasons on what was refused, ticks.
 
-**At least once**: the records are written, then the shard's checkpoint is committed. A crash in between writes the same
-bytes again, under the same ids.
-
-**Strictly once**: records and checkpoint are one Kafka transaction. Readers of committed records
-(`isolation.level=read_committed`) see all of a slot or nothing, and never anything twice: the checkpoint moves with the
-records or not at all.
-
-It holds because of who may commit. Each shard has one transactional id. A worker that is assigned the shard first asks
-for a new epoch of that id: the broker then aborts or completes what the former owner had begun, and refuses all that it
-tries later (`Fenced`). Only *then* is the checkpoint read. So at any time one producer can commit, and it has seen the
-last commit before its own. The group's generation would say less: it is known to be stale only once the group has been
-formed anew, and the checkpoint could be read before that.
-
-Between slots the checkpoint moves with plain commits of the group (`offsets.py`). None of them can undo a transaction:
-a shard processor has one of either under way at a time, and commits are sent in the generation in which the shard was
-ours or not at all; the broker refuses them once the group was formed anew, which is before any other worker is assigned
-the shard.
-
-The producer is aiokafka's. kafka-python's (3.0.12) fences as well, and takes the group's generation. But a request of
-its transaction that meets a refused connection is dropped by its sender and never answered, so that
-`commit_transaction` waits for ever once a broker has restarted within a transaction (four of eight runs). It also takes
-two and a half times as long (0.25 s for 6,000 records, against 0.10).
-
-The worker may die after a commit and before it informs the ledger of the releases: `settle` informs it.
+They are functions of the record alone, so that what is published again is the same to the last byte. Messages between
+workers and commits belong to a version of udp-stream; what another version has written is refused here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -47,18 +26,177 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
-from streams.connections import RIGHTS, client_options, refusal
-from streams.offsets import Committed, Offsets
-from streams.producer import REQUEST_BYTES_MAX, OutgoingRecord, Producer, write_batched
+from streams.kafka import REQUEST_BYTES_MAX, Committed, Headers, Offsets, OutgoingRecord, Producer, write_batched
+from streams.topics import RIGHTS, Topics, client_options, refusal
 from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.errors import DependencyUnavailable, Fenced
+from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger
+from udp_stream.pings.decode import Refusal
 from udp_stream.pings.times import parse_timestamps
 from udp_stream.planning.periods import PositionPeriods
-from udp_stream.release.query_record import moment_of
-from udp_stream.release.record import decode, kind_of
+from udp_stream.release import forecaster, query_record
+from udp_stream.release.facts import PublishedRelease
+from udp_stream.release.forecaster import Smoothed, encode_smoothed
+from udp_stream.release.query_record import QueryResult, decode_result, moment_of
+from udp_stream.release.query_road import Answered
+from udp_stream.release.record import SCHEMA, Release, decode, kind_of
 from udp_stream.shuffle.barrier import NOT_YET
 from udp_stream.shuffle.wire import shard_of, shard_of_period
+
+TICK = "udp-stream-tick"
+"""The header of a tick record: no ping, only the time at which the broker appends it."""
+
+ERROR = "udp-stream.errors"
+
+
+def release_headers(record: Release, source: str) -> Headers:
+    """CloudEvents attributes of a release: its id is the release id, its time the end of the slot."""
+    return _event(record.release_id, record.hat.slot_end, record.hat.cell, SCHEMA, source)
+
+
+def query_headers(result: QueryResult, source: str) -> Headers:
+    """CloudEvents attributes of a query's answer: its subject is the query, its time the moment."""
+    return _event(result.release_id, result.query.moment, result.query.name, query_record.SCHEMA, source)
+
+
+def smoothed_headers(estimate: forecaster.Smoothed, source: str) -> Headers:
+    """CloudEvents attributes of a smoothed estimate: its id names cell and slot, its time is the end of the slot."""
+    hat = estimate.hat
+    id_ = f"{hat.cell}/{hat.slot_start}/{hat.slot_end}"
+    return _event(id_, hat.slot_end, hat.cell, forecaster.SCHEMA, source)
+
+
+def _event(id_: str, time: str, subject: str, schema: str, source: str) -> Headers:
+    specversion, type_, from_, dataschema, content = _of_all(schema, source)
+    return [
+        specversion,
+        ("ce_id", id_.encode()),
+        type_,
+        from_,
+        ("ce_time", time.encode()),
+        ("ce_subject", subject.encode()),
+        dataschema,
+        content,
+    ]
+
+
+@cache
+def _of_all(schema: str, source: str) -> Headers:
+    """What all events of a topic say alike."""
+    return [
+        ("ce_specversion", b"1.0"),
+        ("ce_type", schema.replace("/", ".").encode()),
+        ("ce_source", source.encode()),
+        ("ce_dataschema", schema.encode()),
+        ("content-type", b"application/json"),
+    ]
+
+
+def rejected_headers(refusal: Refusal, topic: str, partition: int, offset: int) -> Headers:
+    """Where a refused message was and why it was refused; a refusal that is sent twice has the same `id`."""
+    attributes = {
+        f"{ERROR}.id": f"{topic}-{partition}-{offset}-{refusal.position}",
+        f"{ERROR}.reason": str(refusal.reason),
+        f"{ERROR}.path": refusal.path,
+        f"{ERROR}.topic": topic,
+        f"{ERROR}.partition": str(partition),
+        f"{ERROR}.offset": str(offset),
+    }
+    if refusal.lag_ms is not None:
+        attributes[f"{ERROR}.lag_ms"] = str(refusal.lag_ms)
+    return [(name, value.encode()) for name, value in attributes.items()]
+
+
+def is_tick(headers: Sequence[tuple[str, bytes]]) -> bool:
+    """Whether a record of the pings only tells the time.
+
+    >>> is_tick([(TICK, b"1")]), is_tick([])
+    (True, False)
+    """
+    return any(name == TICK for name, _ in headers)
+
+
+def other_version(what: str) -> ConfigError:
+    """What to raise for a message or commit that this version cannot read; nothing of it is quoted.
+
+    >>> str(other_version("the message at bus.parts.v1[0], offset 7,"))[:82]
+    'the message at bus.parts.v1[0], offset 7, is none that this version of udp-stream '
+    """
+    return ConfigError(
+        f"{what} is none that this version of udp-stream reads: another version, or another program, has written it. "
+        "All workers of a deployment need one version. After an upgrade: let the old version release every slot first, "
+        "as docs/operations.md says (Upgrading)"
+    )
+
+
+# Records of releases, smoothed estimates and answers.
+
+
+def release_records(topics: Topics, releases: Sequence[PublishedRelease]) -> list[OutgoingRecord]:
+    """Each release for two topics: all releases, and the latest of each cell."""
+    source = f"udp-stream/{topics.release.name}"
+    headed = [(release, release_headers(release.record, source)) for release in releases]
+    return [
+        OutgoingRecord(topic, release.payload, key=release.record.hat.cell.encode(), headers=headers)
+        for topic in (topics.release.name, topics.latest.name)
+        for release, headers in headed
+    ]
+
+
+def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[OutgoingRecord]:
+    """Each estimate, under its cell."""
+    name = topics.smoothed.name
+    return [
+        OutgoingRecord(
+            name,
+            encode_smoothed(estimate),
+            key=estimate.hat.cell.encode(),
+            headers=smoothed_headers(estimate, f"udp-stream/{name}"),
+        )
+        for estimate in estimates
+    ]
+
+
+def query_records(topics: Topics, answers: Sequence[Answered]) -> list[OutgoingRecord]:
+    """Each answer of a moment, under its query's name."""
+    name = topics.queries.name
+    return [
+        OutgoingRecord(
+            name,
+            answer.payload,
+            key=answer.name.encode(),
+            headers=query_headers(decode_result(answer.payload), f"udp-stream/{name}"),
+        )
+        for answer in answers
+    ]
+
+
+# How a slot's releases reach their readers, and the shard's checkpoint moves past the slot: in this order, or at once.
+#
+# **At least once**: the records are written, then the shard's checkpoint is committed. A crash in between writes the
+# same bytes again, under the same ids.
+#
+# **Strictly once**: records and checkpoint are one Kafka transaction. Readers of committed records
+# (`isolation.level=read_committed`) see all of a slot or nothing, and never anything twice: the checkpoint moves with
+# the records or not at all.
+#
+# It holds because of who may commit. Each shard has one transactional id. A worker that is assigned the shard first
+# asks for a new epoch of that id: the broker then aborts or completes what the former owner had begun, and refuses all
+# that it tries later (`Fenced`). Only *then* is the checkpoint read. So at any time one producer can commit, and it has
+# seen the last commit before its own. The group's generation would say less: it is known to be stale only once the
+# group has been formed anew, and the checkpoint could be read before that.
+#
+# Between slots the checkpoint moves with plain commits of the group (`kafka.py`). None of them can undo a
+# transaction: a shard processor has one of either under way at a time, and commits are sent in the generation in which
+# the shard was ours or not at all; the broker refuses them once the group was formed anew, which is before any other
+# worker is assigned the shard.
+#
+# The producer is aiokafka's. kafka-python's (3.0.12) fences as well, and takes the group's generation. But a request of
+# its transaction that meets a refused connection is dropped by its sender and never answered, so that
+# `commit_transaction` waits for ever once a broker has restarted within a transaction (four of eight runs). It also
+# takes two and a half times as long (0.25 s for 6,000 records, against 0.10).
+#
+# The worker may die after a commit and before it informs the ledger of the releases: `settle` informs it.
 
 BEGIN_S = 60.0
 """For a new epoch: the broker first ends the former owner's transaction."""

@@ -1,27 +1,215 @@
-"""The topics of a deployment as data, and the one place that makes them.
+"""How every client of ours reaches the brokers, and why one did not: Faust's consumer, aiokafka, kafka-python.
 
-Settings that anything relies on are set on the topic itself, never left to a broker's defaults: the pings carry the
-broker's append times, because they are half of the clock; releases are kept for ever, because there is one of each.
-
-Readers of `release`, `latest`, `smoothed` and `queries` need `isolation.level=read_committed` to have each record once
-and no slot or moment in part. It is librdkafka's default; that of Java, aiokafka and kafka-python is
-`read_uncommitted`, which also sees what a worker wrote before it died, and then its repeat, of the same bytes. Nothing
-else is written in transactions: chunks and refused pings come at least once, under ids.
+kafka-python tries a refused connection again until its time is over, and keeps the reason to itself; aiokafka writes
+it to a log. So we connect ourselves, with aiokafka's connection, and look at what happens: after a failure, and where
+brokers ask for more than an address also before, since a wrong password that is tried again may lock a user out.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
+import socket
+import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from streams.connections import client_options, require_reachable, unreachable
 from udp_stream.adapters.kafka_section import KafkaSection
+from udp_stream.adapters.secret_files import tls_context, with_secrets
+from udp_stream.adapters.settings import Settings
+from udp_stream.adapters.settings.connection_rules import MECHANISMS
 from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError, DependencyUnavailable, needs
+from udp_stream.release.facts import PublishedRelease, ReleaseReader
+from udp_stream.release.query_road import asked_digest
 from udp_stream.units import parse_duration
+
+_OF_CONSUMERS = "metadata_max_age_ms", "connections_max_idle_ms"
+
+PROBE_S = 5.0
+"""For one address: to connect, to log in, and for one answer."""
+
+CLOSE_S = 0.2
+
+RIGHTS = {29: "a topic", 30: "the group", 31: "the cluster", 53: "a transactional id"}
+"""What the broker gives no rights on, by the number of its answer in Kafka's protocol."""
+
+SAID_MAX = 300
+"""Characters of what a broker says that are shown."""
+
+_SAID = re.compile(r"""error_message=(?:'([^']+)'|"([^"]+)")""")
+"""The broker's own words in the answer that the client quotes."""
+
+
+def client_options(kafka: KafkaSection) -> dict[str, Any]:
+    """What both client libraries take under the same names. ConfigError for a file that cannot be used.
+
+    >>> client_options(KafkaSection(bootstrap="kafka:9092", client={"request_timeout_ms": 20_000}))
+    {'bootstrap_servers': 'kafka:9092', 'security_protocol': 'PLAINTEXT', 'request_timeout_ms': 20000}
+    """
+    options: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap, "security_protocol": kafka.protocol}
+    options |= with_secrets("kafka", kafka.client)
+    files = [options.pop(name, "") for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")]
+    if kafka.protocol.endswith("SSL"):
+        options["ssl_context"] = tls_context("kafka", *files)
+    if kafka.protocol.startswith("SASL"):
+        options.setdefault("sasl_mechanism", MECHANISMS[0])
+    return options
+
+
+def _security(kafka: KafkaSection) -> dict[str, Any]:
+    options = client_options(kafka).items()
+    return {name: value for name, value in options if name.startswith(("security", "ssl", "sasl"))}
+
+
+def faust_credentials(kafka: KafkaSection) -> Any:
+    """The same for Faust; None where brokers ask for nothing.
+
+    >>> faust_credentials(KafkaSection()) is None
+    True
+    """
+    import faust
+
+    options = _security(kafka)
+    context = options.get("ssl_context")
+    if kafka.protocol.startswith("SASL"):
+        return faust.SASLCredentials(
+            username=options["sasl_plain_username"],
+            password=options["sasl_plain_password"],
+            ssl_context=context,
+            mechanism=options["sasl_mechanism"],
+        )
+    return faust.SSLCredentials(context) if context else None
+
+
+def faust_options(kafka: KafkaSection) -> dict[str, Any]:
+    """Timeouts of `[kafka.client]` for Faust's consumer, which has no name for the pause between two attempts.
+
+    >>> faust_options(KafkaSection(client={"request_timeout_ms": 20_000}))
+    {'broker_request_timeout': 20.0}
+    """
+    client = kafka.client
+    found = {f"consumer_{name}": client[name] for name in _OF_CONSUMERS if name in client}
+    if "request_timeout_ms" in client:
+        found["broker_request_timeout"] = float(client["request_timeout_ms"]) / 1000
+    return found
+
+
+def require_reachable(kafka: KafkaSection) -> None:
+    """Raise DependencyUnavailable, with the reason, if no broker talks to us by TLS or with our password; does nothing
+    where neither is asked for. Not within a running loop."""
+    if kafka.protocol != "PLAINTEXT" and (reason := asyncio.run(why_not(kafka))):
+        raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {reason}")
+
+
+def unreachable(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
+    """What to raise for this error of a client, outside of a running loop."""
+    return asyncio.run(unreachable_in_loop(kafka, error))
+
+
+async def unreachable_in_loop(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
+    """The same within one."""
+    found = await why_not(kafka)
+    return DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {found or refusal(error)}")
+
+
+def refusal(error: BaseException) -> str:
+    """What a broker that can be talked to has said, in words: a client's error may quote its whole request and answer.
+
+    >>> refusal(RuntimeError("Request 'CreateTopicsRequest(...)' failed with response 'CreateTopicsResponse(topics=["
+    ...     "CreatableTopicResult(name='pings', error_code=44, error_message='at least 3 copies')])'."))
+    'it refuses: at least 3 copies (RuntimeError)'
+    """
+    name, number = type(error).__name__, getattr(error, "errno", None)
+    if number in RIGHTS:
+        return f"it does not give us the rights on {RIGHTS[number]} ({name}): its user needs them"
+    said = dict.fromkeys(one or other for one, other in _SAID.findall(str(error)))
+    if said:
+        return f"it refuses: {_cut('; '.join(said))} ({name})"
+    return _cut(str(error) or name)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SAID_MAX else f"{text[:SAID_MAX]}..."
+
+
+async def why_not(kafka: KafkaSection) -> str:
+    """In words without secrets why no broker can be talked to; "" if one can. Takes `PROBE_S` for each address."""
+    options, found = _security(kafka), []
+    addresses = [address.strip() for address in kafka.bootstrap.split(",")]
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        reason = await _why_not(host.strip("[]"), int(port), options) if host and port.isdigit() else "is no HOST:PORT"
+        if not reason:
+            return ""
+        found.append(f"{address} {reason}" if len(addresses) > 1 else f"it {reason}")
+    return "; ".join(found)
+
+
+async def _why_not(host: str, port: int, options: dict[str, Any]) -> str:
+    with needs("Kafka client", "kafka"):
+        from aiokafka.conn import AIOKafkaConnection
+        from aiokafka.errors import KafkaError
+        from aiokafka.protocol.metadata import MetadataRequest
+    connection = AIOKafkaConnection(host, port, request_timeout_ms=round(PROBE_S * 1000), **options)
+    try:
+        await asyncio.wait_for(connection.connect(), PROBE_S)
+        await asyncio.wait_for(connection.send(MetadataRequest([])), PROBE_S)
+    except (KafkaError, OSError, TimeoutError, ValueError) as error:
+        return _words(error, options)
+    finally:
+        with suppress(TimeoutError):  # of one that never was there
+            await asyncio.wait_for(connection.close(), CLOSE_S)
+    return ""
+
+
+def _words(error: Exception, options: dict[str, Any]) -> str:
+    from aiokafka import errors as kafka_errors
+
+    protocol = options["security_protocol"]
+    tls = protocol.endswith("SSL")
+    match error:
+        # The order counts: a certificate's error is an SSLError and a ValueError, too.
+        case ssl.SSLCertVerificationError() if error.verify_code in (62, 64):
+            return "shows a certificate of another host: kafka.bootstrap needs a name that is in it"
+        case ssl.SSLCertVerificationError():
+            said = error.verify_message or "verification failed"
+            return f"shows a certificate that is not trusted ({said}): kafka.client.ssl_cafile names who is"
+        case kafka_errors.SaslAuthenticationFailed():
+            return "does not accept the user and password of kafka.client"
+        case kafka_errors.UnsupportedSaslMechanismError():
+            return f"does not offer {options['sasl_mechanism']}, which is kafka.client.sasl_mechanism"
+        case kafka_errors.IllegalSaslStateError():
+            return 'asks for no password: kafka.client.security_protocol is to be "SSL" or "PLAINTEXT"'
+        case ssl.SSLError():
+            return "does not speak TLS on this port, or not with us: kafka.client.security_protocol says that it does"
+        case ConnectionRefusedError():
+            return "refuses connections: is the broker running, and is this its port?"
+        case TimeoutError():
+            return f"does not answer within {PROBE_S:g} s"
+        case ValueError():
+            return "answers a login as no broker does"
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError) and not tls:
+        return f"cannot be reached ({error.strerror or type(error).__name__})"
+    if tls:
+        return "ends the connection: does it speak TLS on this port, and does it want kafka.client.ssl_certfile?"
+    asked = f"kafka.client.security_protocol is {protocol}"
+    return f"ends the connection: does it want TLS or a password on this port? {asked}"
+
+
+# The topics of a deployment as data, and the one place that makes them.
+#
+# Settings that anything relies on are set on the topic itself, never left to a broker's defaults: the pings carry the
+# broker's append times, because they are half of the clock; releases are kept for ever, because there is one of each.
+#
+# Readers of `release`, `latest`, `smoothed` and `queries` need `isolation.level=read_committed` to have each record
+# once and no slot or moment in part. It is librdkafka's default; that of Java, aiokafka and kafka-python is
+# `read_uncommitted`, which also sees what a worker wrote before it died, and then its repeat, of the same bytes.
+# Nothing else is written in transactions: chunks and refused pings come at least once, under ids.
 
 BOOTSTRAP_MS = 5_000
 
@@ -207,3 +395,234 @@ def admin(kafka: KafkaSection) -> Iterator[Any]:
     finally:
         if client is not None:
             client.close()
+
+
+# The consumer group as the brokers know it, asked from outside: its members, and how far it has committed.
+#
+# A worker's client id says its name and its settings, so that others see whether they agree without a word from it.
+# What the group has not committed is more than what it has not read: a commit stays at the oldest ping of an open slot.
+
+COORDINATOR_S = 10.0
+"""A new cluster appoints its groups' coordinators when it is first asked for one."""
+
+OTHER_QUERIES = (
+    "asks other standing queries than this worker. All workers of a deployment need the same [queries], [[query]] and "
+    "hat.timezone: stop all of them, give them one configuration, and start them again"
+)
+
+
+class Rules(NamedTuple):
+    """What all workers of a deployment need alike: the policy's fingerprint, and the digest of the standing queries."""
+
+    policy: str
+    asked: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> Rules:
+        """Of a configuration."""
+        return cls(settings.policy.fingerprint(), asked_digest(settings.standing_queries, settings.zone))
+
+    def __str__(self) -> str:
+        """As `status` shows them.
+
+        >>> str(Rules("5eed", "")), str(Rules("5eed", "cafe"))
+        ('policy 5eed', 'policy 5eed, queries cafe')
+        """
+        return f"policy {self.policy}" + (f", queries {self.asked}" if self.asked else "")
+
+
+class Member(NamedTuple):
+    """A worker that is in the group. `rules` is None for a client id that is not of this version.
+
+    `partitions` are those that it reads: topic, without prefix, and number.
+    """
+
+    name: str
+    rules: Rules | None
+    partitions: tuple[tuple[str, int], ...] = ()
+
+
+class GroupPartition(NamedTuple):
+    """A partition: where it begins and ends, and from where on a worker that takes it over reads; None if nothing is
+    committed, which is from its beginning on.
+
+    `topic` is the topic's name without prefix.
+
+    >>> GroupPartition("bus.pings.v1", 0, first=100, end=1200, committed=900).behind
+    300
+    """
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+    committed: int | None
+
+    @property
+    def behind(self) -> int:
+        """The number of messages from there on: unread ones, and those of open slots."""
+        return max(0, self.end - (self.first if self.committed is None else self.committed))
+
+
+class Group(NamedTuple):
+    """The partitions of pings and of chunks, in order, and the members by name."""
+
+    partitions: tuple[GroupPartition, ...]
+    members: tuple[Member, ...]
+
+    @property
+    def unread(self) -> list[GroupPartition]:
+        """The partitions that no member reads."""
+        held = {place for member in self.members for place in member.partitions}
+        return [one for one in self.partitions if one[:2] not in held]
+
+
+def client_id(instance: str | None, rules: Rules) -> str:
+    """Of a worker; without a name for ever, it goes by its machine and process.
+
+    >>> member_of(client_id("worker-1", Rules("5eed", "cafe")))
+    Member(name='worker-1', rules=Rules(policy='5eed', asked='cafe'), partitions=())
+    """
+    return "/".join([instance or f"{socket.gethostname()}-{os.getpid()}", *rules])
+
+
+def member_of(client: str, partitions: Iterable[tuple[str, int]] = ()) -> Member:
+    """Undo `client_id`.
+
+    >>> member_of("another client")
+    Member(name='another client', rules=None, partitions=())
+    """
+    name, *rules = client.rsplit("/", 2)
+    return Member(name, Rules(*rules) if len(rules) == 2 else None, tuple(partitions))
+
+
+def group_of(kafka: KafkaSection) -> Group:
+    """The group of the deployment's workers. DependencyUnavailable if no broker answers, ConfigError if a topic is
+    missing."""
+    from kafka import TopicPartition
+    from kafka.admin import OffsetSpec
+
+    topics = topics_of(kafka)
+    names = [topics.pings.name, topics.parts.name]
+    with admin(kafka) as client:
+        there = set(client.list_topics())
+        if missing := [topic.name for topic in topics if topic.name not in there]:
+            raise ConfigError(f"topic {missing[0]} is missing: run `udp-stream topics create`")
+        asked = [
+            TopicPartition(description["name"], partition["partition_index"])
+            for description in client.describe_topics(names)
+            for partition in description["partitions"]
+        ]
+        firsts = client.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.EARLIEST))
+        ends = client.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.LATEST))
+        commits = _commits(client, kafka.group, asked)
+        members = _members(client, kafka)
+    found = []
+    for tp in sorted(asked, key=lambda tp: (names.index(tp.topic), tp.partition)):
+        topic, offsets = tp.topic.removeprefix(kafka.prefix), (firsts[tp].offset, ends[tp].offset)
+        found.append(GroupPartition(topic, tp.partition, *offsets, _known(commits[tp].offset)))
+    return Group(tuple(found), members)
+
+
+def require_rights(kafka: KafkaSection) -> None:
+    """DependencyUnavailable if the user has no rights on the group: its workers would wait for ever to be taken in, as
+    their client says nothing. What else is wrong with the group may pass, and they do wait for that."""
+    from kafka import TopicPartition
+
+    with admin(kafka) as client:
+        try:
+            client.list_group_offsets({kafka.group: [TopicPartition(topics_of(kafka).pings.name, 0)]})
+        except Exception as error:  # the client has a class for each number of an answer
+            if getattr(error, "errno", None) in RIGHTS:
+                raise
+
+
+def require_asked_alike(settings: Settings, instance: str | None) -> None:
+    """ConfigError if a worker in the group, other than the one of our name, asks other standing queries.
+
+    A source sends the moments of its own queries alone, so one with other queries would leave its plates out of the
+    answers. Two workers that start at once do not see each other here; the messages of their shards and their commits
+    say what they ask, and stop one of them.
+    """
+    ours = Rules.of(settings)
+    with admin(settings.kafka) as client:
+        members = _members(client, settings.kafka)
+    for member in members:
+        if member.name != instance and member.rules is not None and member.rules.asked != ours.asked:
+            raise ConfigError(f"the worker {member.name} {OTHER_QUERIES}. (One that was killed counts for seconds.)")
+
+
+def _members(client: Any, kafka: KafkaSection) -> tuple[Member, ...]:
+    found = []
+    for member in _coordinated(lambda: client.describe_groups([kafka.group]))[kafka.group]["members"]:
+        assignment = member["member_assignment"]
+        topics = assignment["assigned_partitions"] if assignment else []
+        places = [(one["topic"].removeprefix(kafka.prefix), number) for one in topics for number in one["partitions"]]
+        found.append(member_of(member["client_id"], sorted(places)))
+    return tuple(sorted(found, key=lambda member: member.name))
+
+
+def _commits(client: Any, group: str, asked: list[Any]) -> Any:
+    return _coordinated(lambda: client.list_group_offsets({group: asked}))[group]
+
+
+def _coordinated(ask: Callable[[], Any]) -> Any:
+    """The coordinator's answer. A broker that has never had a group takes some seconds until it has a coordinator."""
+    from kafka.errors import CoordinatorNotAvailableError
+
+    deadline = time.monotonic() + COORDINATOR_S
+    while True:
+        try:
+            return ask()
+        except CoordinatorNotAvailableError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _known(offset: int) -> int | None:
+    return None if offset < 0 else offset
+
+
+# The output topics read from their beginning, as any reader of releases or answers would.
+
+POLL_MS = 500
+
+
+def read_releases(kafka: KafkaSection, follow: bool = False) -> ReleaseReader:
+    """Every release, in order within a cell; all that are there now, or with `follow` also all that come.
+
+    Each record once with `kafka.transactions`. Without, one that was published twice comes twice, with the same bytes
+    and release id. Raises DependencyUnavailable if no broker answers or the topic is missing.
+    """
+    yield from (PublishedRelease(value) for value in _values(kafka, topics_of(kafka).release.name, follow))
+
+
+def read_answers(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
+    """Every result of a standing query, in order within a query and a budget period; otherwise as `read_releases`."""
+    return _values(kafka, topics_of(kafka).queries.name, follow)
+
+
+def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
+    with needs("Kafka client", "kafka"):
+        from kafka import KafkaConsumer, TopicPartition
+        from kafka.errors import KafkaError
+    partitions = [TopicPartition(topic, number) for number in range(partitions_of(kafka, topic))]
+    try:
+        with closing(
+            KafkaConsumer(
+                **client_options(kafka),
+                bootstrap_timeout_ms=BOOTSTRAP_MS,
+                enable_auto_commit=False,
+                isolation_level="read_committed",
+            )
+        ) as consumer:
+            consumer.assign(partitions)
+            consumer.seek_to_beginning(*partitions)
+            ends = consumer.end_offsets(partitions)
+            # By position, not by a count of records: the ends of transactions take offsets, too.
+            while follow or any(consumer.position(partition) < ends[partition] for partition in partitions):
+                for records in consumer.poll(timeout_ms=POLL_MS).values():
+                    yield from (record.value for record in records)
+    except KafkaError as error:
+        raise unreachable(kafka, error) from error

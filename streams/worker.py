@@ -1,15 +1,24 @@
-"""The worker: one process of the deployment, from its configuration to its last commit.
+"""How a worker stops: on a signal in good order and with status 0, on an error with a sentence and its status.
 
-It may be killed at any instant. SIGTERM and SIGINT end it in good order: what is under way is finished or dropped
-within seconds, the checkpoints are committed, and it leaves the group. An error ends it with a sentence and a status.
+What fails after a signal is no failure of the worker: nothing of it is committed, and the next worker does it again.
+It is said as a warning. A supervisor that sees a status of 1 would take a planned restart for a crash.
+
+The watchdog ends a worker that is stuck for any reason, so that its supervisor can restart it.
+
+A consumer that no longer fetches, a rebalance that never ends, a call without an answer, a broker that is gone: from
+the outside they look alike. There is work to do, or the broker does not say that there is none, and for a long time
+nothing is done. The watchdog checks exactly that, from a task that waits for nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,24 +29,21 @@ from typing import Any, NamedTuple
 
 import faust
 from aiokafka.errors import KafkaError
+from faust.types import TP
 
-from streams.agents import connect, keep_time
 from streams.binding import Binding, claim, claimed
-from streams.consumer import build_app
-from streams.group import Rules, client_id, require_asked_alike, require_rights
-from streams.offsets import Offsets
-from streams.producer import Producer
+from streams.consumer import batches, build_app
+from streams.kafka import Offsets, Producer
 from streams.publishing import StrictlyOnce
-from streams.shard_processor import ShardProcessor
-from streams.source_processor import SourceProcessor
-from streams.stopping import Stop, Watchdog, heed_signals, ours
-from streams.topics import Topics, differences, topics_of
+from streams.shards import ShardProcessor
+from streams.sources import SourceProcessor
+from streams.topics import Rules, Topics, client_id, differences, require_asked_alike, require_rights, topics_of
 from udp_stream.adapters.files.heartbeat import Heartbeat
-from udp_stream.adapters.logs import WARNING, begin_log, say
+from udp_stream.adapters.logs import ERROR, WARNING, begin_log, fault, say
 from udp_stream.adapters.settings import Settings
 from udp_stream.adapters.spoken_log import SpokenLog
 from udp_stream.adapters.text import counted
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledgers.keys import PlateKeys
@@ -47,6 +53,286 @@ from udp_stream.release.facts import BatchRead, Fact, Observer, QueriesPublished
 from udp_stream.release.query_road import QuerySet, query_set
 from udp_stream.units import parse_duration
 from udp_stream.windows.source import Look, ReadingRules
+
+DRAIN_S = 10.0
+"""For stopping in good order; after that the process ends as if it were killed, which loses nothing."""
+
+
+class Stop:
+    """Why the worker is to stop: an error, the first one, or None for being asked to."""
+
+    def __init__(self) -> None:
+        """Nothing has happened yet."""
+        self.error: BaseException | None = None
+        self._asked = asyncio.Event()
+
+    def ask(self) -> None:
+        """Stop where nothing is half done."""
+        self._asked.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop because of an error. If we are stopping already, it changes nothing."""
+        if not self.asked:
+            self.error = error
+            self._asked.set()
+        elif self.error is None:
+            say(f"while it stopped: {ours(error)}", "ended", level=WARNING)
+
+    @property
+    def asked(self) -> bool:
+        """Whether to stop."""
+        return self._asked.is_set()
+
+    @property
+    def status(self) -> int:
+        """The exit status that says why."""
+        return 0 if self.error is None else ours(self.error).exit_status
+
+    async def wait(self) -> None:
+        """Until it is asked for."""
+        await self._asked.wait()
+
+    async def guard(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do some work unless we are stopping; what it raises stops us, and never reaches Faust."""
+        if not self.asked:
+            await self.last(work)
+
+    async def last(self, *works: Callable[[], Awaitable[None]]) -> None:
+        """Do some work, one after the other, though we may be stopping; what one raises does not keep us from the
+        next."""
+        for work in works:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 (it ends the process, with its sentence)
+                self.fail(error)
+
+    def end_soon(self) -> None:
+        """End the process for certain, soon."""
+
+        def end() -> None:
+            if self.error is not None:
+                say(str(ours(self.error)), "failed", level=ERROR)
+            # In this thread `sys.exit` would end the thread alone.
+            os._exit(self.status)
+
+        timer = threading.Timer(DRAIN_S, end)
+        timer.daemon = True
+        timer.start()
+
+
+def heed_signals(stop: Stop) -> list[int]:
+    """SIGTERM and SIGINT ask us to stop; the numbers of those that came."""
+    came: list[int] = []
+
+    def heed(number: int) -> None:
+        came.append(number)
+        stop.ask()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, heed, number)
+    return came
+
+
+def ours(error: BaseException) -> UdpStreamError:
+    """One of ours as it is; any other by its kind and place, never its text, which may quote a ping.
+
+    >>> str(ours(KeyError("GJ05BX1001")))
+    'the worker stopped: KeyError at '
+    """
+    if isinstance(error, UdpStreamError):
+        return error
+    kind = DependencyUnavailable if isinstance(error, KafkaError) else UdpStreamError
+    return kind(f"the worker stopped: {fault(error)}")
+
+
+Positions = Callable[[], Mapping[TP, int]]
+"""The next offset to read, for each of our partitions."""
+
+Idle = Callable[[Mapping[TP, int]], Awaitable[bool]]
+"""Whether the broker says that all of them are read to their ends."""
+
+
+class Watchdog:
+    """Checks at intervals; `patience_s` without progress while there is work to do means that we are stuck."""
+
+    def __init__(
+        self,
+        positions: Positions,
+        idle: Idle,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        done: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Patience begins now. `done`: how many steps were done. A batch may have many; nothing is read meanwhile."""
+        self._positions = positions
+        self._done = done
+        self._idle = idle
+        self._patience_s = patience_s
+        self._clock = clock
+        self._seen: tuple[Mapping[TP, int], int] = {}, 0
+        self._moved_s = clock()
+        self._asked: asyncio.Task[bool] | None = None
+
+    async def run(self) -> None:
+        """Check for ever; DependencyUnavailable once we are stuck, or if `idle` says that there is no going on."""
+        while True:
+            await self.check(self._patience_s / 8)
+
+    async def check(self, seconds: float) -> None:
+        """Check once, in this many seconds."""
+        if self._asked is None:  # a question that is never answered is asked once
+            self._asked = asyncio.ensure_future(self._ask())
+        await asyncio.gather(asyncio.wait({self._asked}, timeout=seconds), asyncio.sleep(seconds))
+        idle = False
+        if self._asked.done():
+            idle, self._asked = self._asked.result(), None
+        seen = dict(self._positions()), self._done()
+        if idle or seen != self._seen:
+            self._seen, self._moved_s = seen, self._clock()
+        elif self._clock() - self._moved_s > self._patience_s:
+            raise DependencyUnavailable(
+                f"no progress for {self._patience_s:g} s, with work to do or no answer from Kafka: restart the worker"
+            )
+
+    async def _ask(self) -> bool:
+        try:
+            return await self._idle(self._positions())
+        except DependencyUnavailable:
+            raise
+        except Exception:  # noqa: BLE001 (any error: the broker did not say that there is no work)
+            return False
+
+
+# Agents: batches from Faust to the processors, rebalances to their assignments, and one way to stop on any failure.
+#
+# Faust would ack a batch that its agent failed on, and continue behind it. Here the first error stops the process:
+# nothing more is committed, and the next worker reads again what was under way.
+#
+# Lanes: partitions are processed beside each other, and the batches of each in the order of its log.
+#
+# Most of a batch's time is waiting: for the ledger, for a transaction, for the broker to take what was sent. A slot's
+# shards would else wait for each other, one after the other. To the protocols, two partitions of one worker are then
+# what those of two workers are.
+#
+# A batch that waits for its turn when a rebalance comes is dropped. The partition may be ours again by then, at its
+# checkpoint, and the batch lies further on: processed first, it would make the reader skip all that is between.
+
+
+class Lanes:
+    """At most one batch of each partition under way.
+
+    >>> from types import SimpleNamespace
+    >>> async def process(records):
+    ...     print(records[0].offset)
+    >>> async def example():
+    ...     lanes = Lanes(process)
+    ...     for offset in (7, 8):
+    ...         await lanes.add([SimpleNamespace(partition=0, offset=offset)])
+    ...     await asyncio.sleep(0)
+    ...     await lanes.end()
+    >>> asyncio.run(example())
+    7
+    8
+    """
+
+    def __init__(self, process: Callable[[Sequence[Any]], Awaitable[None]]) -> None:
+        """`process` a batch of one partition; it does not raise."""
+        self._process = process
+        self._under_way: dict[int, asyncio.Future[None]] = {}
+        self._rebalances = 0
+
+    async def add(self, records: Sequence[Any]) -> None:
+        """Process a batch, once the one before it of the same partition is done, unless a rebalance comes first.
+
+        It returns when this one has begun.
+        """
+        partition, rebalances = records[0].partition, self._rebalances
+        if (before := self._under_way.get(partition)) is not None:
+            # Not awaited itself: if we were cancelled here, that would cancel the batch under way.
+            await asyncio.wait([before])
+        if rebalances == self._rebalances:
+            self._under_way[partition] = asyncio.ensure_future(self._process(records))
+
+    def revoke(self) -> None:
+        """A rebalance has begun: what waits is dropped; the next owner of the partition reads it again."""
+        self._rebalances += 1
+
+    async def end(self) -> None:
+        """Cancel what is under way. It returns when nothing is."""
+        for batch in self._under_way.values():
+            batch.cancel()
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+
+
+COMMIT_S = 5.0
+
+
+def connect(
+    app: faust.App, topics: Topics, offsets: Offsets, pings: SourceProcessor, parts: ShardProcessor, stop: Stop
+) -> tuple[Lanes, Lanes]:
+    """Make the agents, and connect to rebalances; what is under way, to be ended with the app."""
+    ping_lanes = Lanes(lambda records: stop.guard(lambda: pings.process(records)))
+    part_lanes = Lanes(lambda records: stop.guard(lambda: parts.process(records)))
+
+    async def read_pings(stream: Any) -> None:
+        async for records in stream:
+            await ping_lanes.add(records)
+
+    async def read_parts(stream: Any) -> None:
+        async for records in stream:
+            await part_lanes.add(records)
+
+    async def revoked(*_: Any, **__: Any) -> None:
+        ping_lanes.revoke()
+        part_lanes.revoke()
+        pings.revoke()
+        parts.revoke()
+
+    async def assigned(*_: Any, **__: Any) -> None:
+        await stop.guard(lambda: pings.assign(offsets.assigned(topics.pings.name)))
+        await stop.guard(lambda: parts.assign(offsets.assigned(topics.parts.name)))
+
+    app.agent(batches(app, topics.pings), name="pings")(read_pings)
+    app.agent(batches(app, topics.parts), name="parts")(read_parts)
+    # Nothing else refers to these functions: by weak references they would be gone at once.
+    app.on_partitions_revoked.connect(revoked, weak=False)
+    app.on_rebalance_complete.connect(assigned, weak=False)
+    return ping_lanes, part_lanes
+
+
+async def keep_time(
+    app: faust.App, pings: SourceProcessor, parts: ShardProcessor, stop: Stop, idle_s: float, heartbeat: Heartbeat
+) -> None:
+    """Until we stop: ticks for silent partitions, a commit now and then, a look at whether Faust has failed, and a sign
+    of life once the group has taken us in."""
+    pause_s = min(idle_s / 4, 1.0)
+    committed_s = time.monotonic()
+
+    async def due_commit() -> None:
+        await pings.commit()
+        await parts.commit()
+
+    async def show_life() -> None:
+        heartbeat.beat()
+
+    while not stop.asked:
+        await asyncio.sleep(pause_s)
+        if app.crashed:
+            stop.fail(app.crash_reason or RuntimeError("Faust has ended"))
+        if app.rebalancing:
+            continue
+        if app.consumer_generation_id:
+            await stop.guard(show_life)
+        await stop.guard(lambda: pings.tick(round(time.time() * 1000)))
+        if time.monotonic() - committed_s >= COMMIT_S:
+            await stop.guard(due_commit)
+            committed_s = time.monotonic()
+
+
+# The worker: one process of the deployment, from its configuration to its last commit.
+#
+# It may be killed at any instant. SIGTERM and SIGINT end it in good order: what is under way is finished or dropped
+# within seconds, the checkpoints are committed, and it leaves the group. An error ends it with a sentence and a status.
 
 
 @dataclass(slots=True)

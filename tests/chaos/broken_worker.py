@@ -13,13 +13,13 @@ from typing import Any
 import faust
 from faust.types import TP
 
-from streams import agents, source_processor, worker
-from streams.agents import Lanes
+from streams import worker
 from streams.binding import Binding
 from streams.consumer import BatchConsumer, BatchSchema
-from streams.producer import OutgoingRecord, Producer
-from streams.source_processor import SourceProcessor
+from streams.kafka import OutgoingRecord, Producer
+from streams.sources import SourceProcessor
 from streams.topics import Topic
+from streams.worker import Lanes
 from udp_stream.cli import main as cli
 from udp_stream.ledger.past import see
 from udp_stream.ledger.port import Mark
@@ -40,7 +40,7 @@ def small_parts(pause_s: float = 0.0) -> None:
             await asyncio.sleep(pause_s)
             await (await self.send([one]))
 
-    source_processor.cut = partial(cut_pings, rows_max=20)  # type: ignore[assignment]
+    sources.cut = partial(cut_pings, rows_max=20)  # type: ignore[assignment]
     Producer.write = write  # type: ignore[method-assign]
 
 
@@ -88,7 +88,7 @@ def acks_of_faust() -> None:
     async def one_by_one(self: BatchConsumer, tp: TP, records: Sequence[Any]) -> bool:
         return all([await hand_over(self, tp, [record]) for record in records])
 
-    agents.batches = acked  # type: ignore[attr-defined]
+    worker.batches = acked  # type: ignore[attr-defined]
     BatchConsumer._hand_over = one_by_one  # type: ignore[method-assign]
     SourceProcessor.commit = commit_nothing  # type: ignore[method-assign]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from streams.feed import Feed, Pace
-from streams.topic_reader import records_of
+from streams.kafka import records_of
 from streams.topics import create_topics, topics_of
 from tests.forked import forked_to_log
 from tests.runtime.harness import beside, frames_of, smoothed_writer

@@ -13,7 +13,7 @@ from pathlib import Path
 from aiokafka import AIOKafkaProducer
 
 from streams import worker
-from streams.producer import Producer
+from streams.kafka import Producer
 from streams.publishing import AtLeastOnce, StrictlyOnce
 from streams.worker import Deployment, run_worker
 from udp_stream.adapters.settings import load

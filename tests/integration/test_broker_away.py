@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
-from streams.offsets import Committed, Offsets
+from streams.kafka import Committed, Offsets
 from tests.integration.deployment import agree, found_city, log_of, worker
 from tests.integration.test_once import is_stopped, until
 from tests.runtime.harness import fleet_log

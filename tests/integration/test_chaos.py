@@ -11,7 +11,7 @@ from itertools import count
 
 import pytest
 
-from streams.topic_reader import records_of
+from streams.kafka import records_of
 from streams.topics import topics_of
 from tests.chaos.adversary import Adversary
 from tests.chaos.checks import violations

@@ -9,8 +9,7 @@ from collections import Counter
 import pytest
 from faust.types import TP
 
-from streams.offsets import Committed
-from streams.producer import OutgoingRecord
+from streams.kafka import Committed, OutgoingRecord
 from streams.publishing import StrictlyOnce
 from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
 from tests.runtime.harness import fleet_log

@@ -11,13 +11,10 @@ from uuid import uuid4
 
 import pytest
 
-from streams.connections import why_not
 from streams.feed import Feed, Pace
-from streams.producer import Producer
+from streams.kafka import Producer, read_topic
 from streams.publishing import StrictlyOnce
-from streams.releases import read_releases
-from streams.topic_reader import read_topic
-from streams.topics import create_topics, topics_of
+from streams.topics import create_topics, read_releases, topics_of, why_not
 from tests.forked import run_forked
 from tests.integration.deployment import CONFIG, DEFAULTS, City, agree, log_of, worker
 from tests.runtime.harness import fleet_log
@@ -89,8 +86,7 @@ async def produce_once(here):
     """Our own producers, the transactional one too."""
     from faust.types import TP
 
-    from streams.offsets import Committed
-    from streams.producer import OutgoingRecord
+    from streams.kafka import Committed, OutgoingRecord
 
     kafka, shard = here.settings.kafka, TP(here.topics.parts.name, 0)
     async with Producer(kafka) as producer:

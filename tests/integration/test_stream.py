@@ -14,11 +14,9 @@ import pytest
 
 from streams.binding import Binding
 from streams.feed import Feed, Pace
-from streams.group import group_of
-from streams.headers import ERROR
-from streams.releases import read_releases
-from streams.topic_reader import read_topic
-from streams.topics import admin, create_topics, differences, topics_of
+from streams.kafka import read_topic
+from streams.publishing import ERROR
+from streams.topics import admin, create_topics, differences, group_of, read_releases, topics_of
 from tests.forked import run_forked
 from tests.integration.deployment import agree, log_of, worker
 from tests.runtime.harness import fleet_log

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from streams.checkpoints import decode_checkpoint, encode_checkpoint
+from streams.shards import decode_checkpoint, encode_checkpoint
 from udp_stream.ledger.port import Mark
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
 from udp_stream.shuffle.protocol import ShardCheckpoint

@@ -6,9 +6,8 @@ from contextlib import closing
 import pytest
 from redis import Redis
 
-from streams.connections import SAID_MAX, client_options, faust_credentials, refusal
 from streams.publishing import no_transaction
-from streams.topics import topics_of
+from streams.topics import SAID_MAX, client_options, faust_credentials, refusal, topics_of
 from tests.secured import certificates, secret_file
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.secret_files import require_private, secret_of, tls_context

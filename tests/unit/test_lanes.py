@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from streams.agents import Lanes
+from streams.worker import Lanes
 
 
 def batch(partition, *offsets):

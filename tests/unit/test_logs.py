@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mode.utils.logging import CompositeLogger
 
-from streams.stopping import ours
+from streams.worker import ours
 from udp_stream.adapters import logs
 from udp_stream.adapters.files.journal import Journal
 from udp_stream.adapters.live_runtime import LiveRuntime, Outputs

@@ -9,8 +9,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import GroupLoadInProgressError, InvalidCommitOffsetSizeError, KafkaError, UnknownMemberIdError
 from faust.types import TP
 
-from streams import offsets
-from streams.offsets import Committed, Offsets
+from streams import kafka as offsets
+from streams.kafka import Committed, Offsets
 from udp_stream.errors import ConfigError
 
 HERE = TP("parts", 1)

@@ -11,11 +11,10 @@ import pytest
 from faust.types import TP
 
 from streams.binding import Binding
-from streams.headers import TICK
-from streams.offsets import Committed
-from streams.publishing import settle
-from streams.shard_processor import ShardProcessor
-from streams.source_processor import UNDER_WAY_MAX, SourceProcessor
+from streams.kafka import Committed
+from streams.publishing import TICK, settle
+from streams.shards import ShardProcessor
+from streams.sources import UNDER_WAY_MAX, SourceProcessor
 from streams.topics import topics_of
 from tests.forms import long_but
 from udp_stream.adapters.settings import load

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from faust.types import TP
 
-from streams.offsets import Committed
+from streams.kafka import Committed
 from tests.forms import long_but
 from tests.unit.test_processors import TOPICS, Died, Worker, lives, outcome
 from tests.unit.test_processors_planner import (

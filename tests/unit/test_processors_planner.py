@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from faust.types import TP
 
-from streams.checkpoints import decode_checkpoint, encode_checkpoint
-from streams.offsets import Committed
-from streams.source_processor import columns_of
+from streams.kafka import Committed
+from streams.shards import decode_checkpoint, encode_checkpoint
+from streams.sources import columns_of
 from tests.city_question import MeanSpeed
 from tests.forms import long_but
 from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of

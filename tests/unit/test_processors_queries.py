@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from faust.types import TP
 
-from streams.source_processor import columns_of
+from streams.sources import columns_of
 from streams.topics import topics_of
 from tests.forms import long_but
 from tests.unit.test_processors import Died, Worker, lives, outcome, rules_of

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from streams.stopping import Stop, ours
+from streams.worker import Stop, ours
 from udp_stream.errors import PrivacyRefused
 
 

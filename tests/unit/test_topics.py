@@ -6,10 +6,9 @@ from contextlib import nullcontext
 import msgspec
 import pytest
 
-from streams import group
 from streams import topics as made_of
 from streams.feed import Pace
-from streams.headers import is_tick, rejected_headers, release_headers
+from streams.publishing import is_tick, rejected_headers, release_headers
 from streams.topics import create_topics, differences, topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.adapters.kafka_section import KafkaSection
@@ -108,9 +107,9 @@ def test_a_worker_without_rights_on_its_group_is_told_before_it_waits_to_be_take
         def list_group_offsets(self, asked):
             raise Answer(list(asked))
 
-    monkeypatch.setattr(group, "admin", lambda _: nullcontext(Refusing()))
+    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(Refusing()))
     with pytest.raises(Answer, match="udp-stream") if is_raised else nullcontext():
-        without_warnings(group.require_rights)(KafkaSection())
+        without_warnings(made_of.require_rights)(KafkaSection())
 
 
 def without_warnings(call):

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from faust.types import TP
 
-from streams.offsets import Offsets
-from streams.stopping import Watchdog
+from streams.kafka import Offsets
+from streams.worker import Watchdog
 from udp_stream.errors import DependencyUnavailable
 
 HERE = TP("pings", 0)

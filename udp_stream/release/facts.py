@@ -55,7 +55,7 @@ ReleaseSink = Callable[[Sequence[PublishedRelease]], None]
 """Takes the releases of one slot, by cell; none if the slot has no HATs. What it raises stops the run."""
 
 ReleaseReader = Iterator[PublishedRelease]
-"""Gives releases back, with their bytes: of a topic (`streams/releases.py`) or of a file (`releases_of`)."""
+"""Gives releases back, with their bytes: of a topic (`streams/topics.py`) or of a file (`releases_of`)."""
 
 
 def fan_out(*sinks: ReleaseSink) -> ReleaseSink:

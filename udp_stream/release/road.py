@@ -286,7 +286,7 @@ def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, c
 # that the next run comes to the same bytes.
 #
 # The embedded runtime takes the whole road at once, here. On Kafka one planner charges for many shards, and each shard
-# draws and publishes its own cells (`streams/shard_processor.py`).
+# draws and publishes its own cells (`streams/shards.py`).
 
 
 def release_slot(

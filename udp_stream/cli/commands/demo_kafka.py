@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from streams.feed import Feed, Pace
-from streams.headers import ERROR
-from streams.releases import read_releases
-from streams.topic_reader import read_topic
-from streams.topics import create_topics, topics_of
+from streams.kafka import read_topic
+from streams.publishing import ERROR
+from streams.topics import create_topics, read_releases, topics_of
 from udp_stream.adapters.logs import say
 from udp_stream.adapters.settings import Settings, load
 from udp_stream.cli.report import console

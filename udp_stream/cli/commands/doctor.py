@@ -137,8 +137,7 @@ def _topics(settings: Settings) -> str:
     """ConfigError for anything about the topics that is not as `topics create` would make it; DependencyUnavailable if
     a worker may not join the group."""
     with needs("Kafka client", "kafka"):
-        from streams.group import require_rights
-        from streams.topics import differences
+        from streams.topics import differences, require_rights
     found = differences(settings.kafka)
     if wrong := [sentence for sentence in found if not isinstance(sentence, Doubt)]:
         raise ConfigError("; ".join(wrong))
@@ -164,7 +163,7 @@ def _deployment(settings: Settings) -> str:
 def _workers(settings: Settings) -> str:
     """ConfigError if workers have other settings than this configuration."""
     with needs("Kafka client", "kafka"):
-        from streams.group import Rules, group_of
+        from streams.topics import Rules, group_of
     ours, members = Rules.of(settings), group_of(settings.kafka).members
     if not members:
         return CannotTell("none is in the group: cannot tell whether its settings are those of this configuration")
@@ -175,7 +174,7 @@ def _workers(settings: Settings) -> str:
 
 def _unit_of_topic(settings: Settings) -> str:
     with needs("Kafka client", "kafka"):
-        from streams.topic_reader import read_topic
+        from streams.kafka import read_topic
         from streams.topics import topics_of
     records = read_topic(settings.kafka, topics_of(settings.kafka).pings, LATEST)
     return _unit((record.value or b"" for record in records), settings)

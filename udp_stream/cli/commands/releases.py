@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from streams.releases import read_answers, read_releases
+from streams.topics import read_answers, read_releases
 from udp_stream.adapters.settings import Settings
 
 

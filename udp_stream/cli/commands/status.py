@@ -89,7 +89,7 @@ def _beside(settings: Settings) -> Path | None:
 
 def _of_kafka(settings: Settings) -> Status:
     with needs("Kafka client", "kafka"):
-        from streams.group import Rules, group_of
+        from streams.topics import Rules, group_of
     kafka, ours, group = settings.kafka, Rules.of(settings), group_of(settings.kafka)
     name = f"workers of group {kafka.group} at {kafka.bootstrap}"
     found = Status([f"{name} ({FOR_OPERATORS})"], {"name": name, "run": None})
@@ -130,7 +130,7 @@ def _of_kafka(settings: Settings) -> Status:
 
 def _last_slot(settings: Settings) -> dict[str, str] | None:
     """The latest slot among the last records of releases, and when the broker got the last of it."""
-    from streams.topic_reader import read_topic
+    from streams.kafka import read_topic
     from streams.topics import topics_of
 
     found = []

@@ -21,9 +21,8 @@ import numpy as np
 from faust.types import TP
 
 from streams.binding import Binding
-from streams.headers import TICK, is_tick, other_version, rejected_headers
-from streams.offsets import Committed, Needed, Offsets
-from streams.producer import OutgoingRecord, Producer
+from streams.kafka import Committed, Needed, Offsets, OutgoingRecord, Producer
+from streams.publishing import TICK, is_tick, other_version, rejected_headers
 from streams.topics import Topics
 from udp_stream.errors import ConfigError
 from udp_stream.release.facts import Observer, batch_read, report_to

@@ -18,11 +18,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import zip_longest
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 import faust
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
     IllegalGenerationError,
     IllegalStateError,
@@ -32,10 +36,14 @@ from aiokafka.errors import (
     UnknownMemberIdError,
     for_code,
 )
+from aiokafka.partitioner import murmur2
+from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
+from streams.topics import Topic, client_options, partitions_of, unreachable_in_loop
+from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError, DependencyUnavailable
 
@@ -283,3 +291,180 @@ class Needed:
         if records[0].offset > next_offset and not self._accept_loss:
             tp = TP(records[0].topic, records[0].partition)
             self.require(tp, (await self._offsets.first({tp}))[tp], next_offset)
+
+
+# Producer: the records that workers write. A write is done once every replica has it.
+#
+# Many records are written in batches that we fill ourselves: one future for each record takes half of publishing's
+# time. A record goes where the client's own partitioner would send it, by its key. The records of a slot are functions
+# of the slot alone, so that a repeat has the same bytes.
+
+Headers = list[tuple[str, bytes]]
+
+REQUEST_BYTES_MAX = 2**20
+"""A record with its headers, as brokers usually allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRecord:
+    """One record to write; the key chooses the partition where none is given."""
+
+    topic: str
+    value: bytes
+    key: bytes | None = None
+    headers: Headers = field(default_factory=list)
+    partition: int | None = None
+
+
+class Producer:
+    """A producer with acks from all replicas, in order within a partition; use it with `async with`."""
+
+    def __init__(self, kafka: KafkaSection) -> None:
+        """Make it inside a running loop; it connects on entering."""
+        self._kafka = kafka
+        self._producer = AIOKafkaProducer(
+            **client_options(kafka),
+            acks="all",
+            enable_idempotence=True,
+            max_batch_size=2**17,
+            max_request_size=REQUEST_BYTES_MAX,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Connect. DependencyUnavailable if no broker answers."""
+        try:
+            await self._producer.start()
+        except KafkaError as error:
+            await self._producer.stop()
+            raise await unreachable_in_loop(self._kafka, error) from error
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Disconnect, after what is under way."""
+        await self._producer.stop()
+
+    async def write(self, records: Iterable[OutgoingRecord]) -> None:
+        """Write all and return when every replica has them.
+
+        DependencyUnavailable if the broker refuses one; then some of them may have been written.
+        """
+        await (await self.send(records))
+
+    async def send(self, records: Iterable[OutgoingRecord]) -> asyncio.Future[None]:
+        """Start writing; the future is done when every replica has all of them, or fails as `write` does."""
+        try:
+            under_way = [
+                await self._producer.send(
+                    one.topic, one.value, key=one.key, partition=one.partition, headers=one.headers
+                )
+                for one in records
+            ]
+        except KafkaError as error:
+            raise _refused(error) from error
+        return asyncio.ensure_future(_arrival(under_way))
+
+
+async def _arrival(under_way: list[asyncio.Future[Any]]) -> None:
+    try:
+        await asyncio.gather(*under_way)
+    except KafkaError as error:
+        raise _refused(error) from error
+
+
+def _refused(error: KafkaError) -> DependencyUnavailable:
+    return DependencyUnavailable(f"Kafka did not take a record: {error}")
+
+
+_Batch = tuple[str, int, BatchBuilder]
+
+
+@lru_cache(maxsize=2**16)
+def partition_of(key: bytes, partitions: int) -> int:
+    """Where Kafka's clients send a key. Keys are cells, which come again in every slot.
+
+    >>> partition_of(b"8742d98b6ffffff", 8), partition_of(b"8742d98b6ffffff", 1)
+    (6, 0)
+    """
+    hashed: int = murmur2(key)
+    # The sign bit is cleared as Kafka's clients do; `abs` would send some keys elsewhere.
+    return (hashed & 0x7FFFFFFF) % partitions
+
+
+async def write_batched(producer: AIOKafkaProducer, records: Iterable[OutgoingRecord]) -> None:
+    """Return when every replica has all of them, in their order within a partition; raises the first KafkaError.
+
+    Each has a key or a partition.
+    """
+    under_way: list[Awaitable[object]] = []
+    try:
+        # One batch of every partition at a time: the client sends them together, and has one of each under way.
+        for batches in zip_longest(*await _batches(producer, records)):
+            for topic, partition, batch in filter(None, batches):
+                under_way.append(await producer.send_batch(batch, topic, partition=partition))
+    finally:
+        taken = await asyncio.gather(*under_way, return_exceptions=True)
+    for error in taken:
+        if isinstance(error, BaseException):
+            raise error
+
+
+async def _batches(producer: AIOKafkaProducer, records: Iterable[OutgoingRecord]) -> list[list[_Batch]]:
+    """The records of each partition, in batches."""
+    partitions: dict[str, int] = {}
+    found: dict[tuple[str, int], list[_Batch]] = {}
+    for one in records:
+        if one.topic not in partitions:
+            partitions[one.topic] = len(await producer.partitions_for(one.topic))
+        at = partition_of(one.key or b"", partitions[one.topic]) if one.partition is None else one.partition
+        batches = found.setdefault((one.topic, at), [])
+        if not batches or not _fits(batches[-1], one):
+            batches.append((one.topic, at, producer.create_batch()))
+            _fits(batches[-1], one)  # an empty batch takes one record, however large that is
+    return list(found.values())
+
+
+def _fits(batch: _Batch, one: OutgoingRecord) -> bool:
+    """Put it into the batch, unless that is full."""
+    return batch[2].append(timestamp=None, key=one.key, value=one.value, headers=one.headers) is not None
+
+
+# Topics read from outside, as a subscriber would: nothing is committed, no group is joined.
+
+SECONDS_MAX = 30.0
+"""A broker that stops answering ends the read."""
+
+
+def read_topic(kafka: KafkaSection, topic: Topic, latest: int | None = None) -> list[Any]:
+    """The committed records of a topic, in order within each partition; with `latest`, only the last ones of each.
+
+    Raises DependencyUnavailable if the broker does not answer, or stops answering, or has no such topic.
+    """
+    there = replace(topic, partitions=partitions_of(kafka, topic.name))
+    try:
+        return asyncio.run(asyncio.wait_for(records_of(kafka, there, latest), SECONDS_MAX))
+    except (KafkaError, TimeoutError) as error:
+        raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {str(error) or 'no answer'}") from error
+
+
+async def records_of(kafka: KafkaSection, topic: Topic, latest: int | None = None) -> list[Any]:
+    """The same, of a topic that has these partitions, for as long as it takes; raises what the client raises."""
+    consumer = AIOKafkaConsumer(**client_options(kafka), enable_auto_commit=False, isolation_level="read_committed")
+    try:
+        await consumer.start()
+        partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+        consumer.assign(partitions)
+        first, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+        for partition in partitions:
+            consumer.seek(
+                partition, first[partition] if latest is None else max(first[partition], ends[partition] - latest)
+            )
+        records = []
+        # By position, not by a count of records: the ends of transactions take offsets, too.
+        while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
+            for some in (await consumer.getmany(timeout_ms=200)).values():
+                records += some
+        return records
+    finally:
+        await consumer.stop()

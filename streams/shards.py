@@ -1,46 +1,185 @@
-"""Shard processor: carries out the protocol of each of our shards, and on partition 0 of the planner, over Kafka.
+"""The metadata of a commit on the shuffle topic: the checkpoint of the shard, on partition 0 of the planner, and of
+queries where they are asked; which ledger the worker uses, and the ledger's high-water mark.
 
-What is due, and what may be committed, is decided in `shuffle/protocol.py`. Here messages are read and sent, the
-ledger is called, slots are published, and checkpoints are committed.
-
-Releases are published, and with them or after them the checkpoint moves past the slot (`publishing.py`); then the
-ledger is informed. If a worker dies before that, the next owner of the shard informs it. Checkpoints are committed one
-after the other: one that arrived late would undo what was published meanwhile.
-
-The planner charges under the fence of partition 0, shards record under their own. What the planner learns from
-releases, it learns anew whenever partition 0 is assigned: another worker may have planned meanwhile. Rounds of queries
-are charged and recorded by the shard that has the moment's positions.
+Brokers take 4096 bytes of metadata, and 256 sources and 256 shards may each have closed slots of their own. So it is
+packed and compressed (2.9 kB at worst). What sources have closed of moments is written as how far that is from what
+they have closed of slots, which is nearly the same for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import msgspec
 from faust.types import TP
 
 from streams.binding import Binding, mark_header, mark_in, require_same
-from streams.checkpoints import decode_checkpoint, encode_checkpoint
-from streams.offsets import Committed, Needed, Offsets
-from streams.producer import OutgoingRecord, Producer, query_records, release_records, smoothed_records
-from streams.publishing import AtLeastOnce, Publisher, PublisherOf, settle
-from streams.shard_assignment import ShardAssignment, fenced_for
-from streams.topics import Topics
-from udp_stream.errors import Fenced
+from streams.kafka import Committed, Needed, Offsets, OutgoingRecord, Producer
+from streams.publishing import (
+    AtLeastOnce,
+    Publisher,
+    PublisherOf,
+    other_version,
+    query_records,
+    release_records,
+    settle,
+    smoothed_records,
+)
+from streams.topics import OTHER_QUERIES, Topics
+from udp_stream.errors import ConfigError, Fenced
 from udp_stream.ledger.port import Ledger, Mark
+from udp_stream.mechanisms.ball import PlateNorms
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
+from udp_stream.release.charge import ReleaseContext, plan_slot, record_city, slot_sums, with_forecaster
 from udp_stream.release.facts import Observer, PublishedRelease, SlotCounted, report_recorded, report_to, slot_published
 from udp_stream.release.query_road import QuerySet, report_answers, report_published
-from udp_stream.release.road import record_slot
+from udp_stream.release.road import factors_once, record_slot, slot_norms
 from udp_stream.shuffle import protocol as steps
-from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.wire import PLANNER, encode_message, merge_counts, merge_moment
+from udp_stream.shuffle.barrier import BarrierCheckpoint
+from udp_stream.shuffle.protocol import AskCity, Measure, Remember, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.wire import PLANNER, PositionsEnd, decode_message, encode_message, merge_counts, merge_moment
 from udp_stream.windows.tables import tabulate
+
+
+class _Metadata(msgspec.Struct, frozen=True, array_like=True):
+    shard: BarrierCheckpoint
+    planner: BarrierCheckpoint | None = None
+    binding: str = ""
+    mark: Mark | None = None
+    moments: BarrierCheckpoint | None = None
+
+
+class ShardCommit(NamedTuple):
+    """A commit's metadata; `binding` is the text of `binding.py`, None if the offsets were set by hand."""
+
+    checkpoint: ShardCheckpoint
+    binding: str | None
+    mark: Mark | None
+
+
+def encode_checkpoint(checkpoint: ShardCheckpoint, binding: str, mark: Mark | None) -> str:
+    """The metadata of a commit."""
+    moments = _shifted(checkpoint.moments, checkpoint.shard, -1)
+    found = _Metadata(checkpoint.shard, checkpoint.planner, binding, mark, moments)
+    return base64.b64encode(zlib.compress(msgspec.msgpack.encode(found), 9)).decode()
+
+
+def decode_checkpoint(metadata: str, offset: int, name: str = "the commit") -> ShardCommit:
+    """Undo `encode_checkpoint`. Offsets that were set by hand come without metadata. ConfigError, which names the
+    commit, for anything else."""
+    if not metadata:
+        return ShardCommit(ShardCheckpoint.at(offset), None, None)
+    try:
+        found = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(metadata)), type=_Metadata)
+    except (ValueError, zlib.error, msgspec.DecodeError) as error:
+        raise other_version(name) from error
+    checkpoint = ShardCheckpoint(found.shard, found.planner, _shifted(found.moments, found.shard, 1))
+    return ShardCommit(checkpoint, found.binding, found.mark)
+
+
+def _shifted(moments: BarrierCheckpoint | None, shard: BarrierCheckpoint, sign: int) -> BarrierCheckpoint | None:
+    """The times up to which sources have closed moments, plus or minus those for slots, where there are any."""
+    if moments is None:
+        return None
+    others = (*shard.through_ms, *[0] * len(moments.through_ms))
+    through_ms = tuple(ms + sign * other for ms, other in zip(moments.through_ms, others, strict=False))
+    return BarrierCheckpoint(moments.offset, through_ms, moments.done_ms)
+
+
+# A partition of the shuffle topic in the hands of this worker.
+#
+# Of the workers that think a shard is theirs, the ledger serves the one that was assigned it last: the fence.
+
+
+@runtime_checkable
+class Fencing(Protocol):
+    """A ledger that lets only the latest owner of a shard charge and record."""
+
+    def take_epoch(self, shard: str) -> int:
+        """The next epoch; owners with an earlier one are refused from now on."""
+        ...
+
+    def fenced(self, fence: Any) -> Ledger:
+        """The same ledger for the owner of (shard, epoch)."""
+        ...
+
+
+def fenced_for(ledger: Ledger, shard: str) -> Ledger:
+    """The ledger for the new owner of this shard; the same one where it knows no fences."""
+    if not isinstance(ledger, Fencing):
+        return ledger
+    from udp_stream.ledgers.redis import Fence
+
+    return ledger.fenced(Fence(shard, ledger.take_epoch(shard)))
+
+
+@dataclass(slots=True)
+class ShardAssignment:
+    """Its protocol, its fenced ledger, how it publishes, and what it releases with."""
+
+    partition: int
+    protocol: ShardProtocol
+    ledger: Ledger
+    publisher: Publisher
+    context: ReleaseContext
+    begun: int = 0
+    """The partition's end when it became ours: who writes behind that is running now."""
+    committed: ShardCheckpoint | None = None
+
+    def add(self, record: Any, asked: str) -> None:
+        """Add a record of the partition. ConfigError if another version wrote it, or if its writer, who is running,
+        asks other queries than `asked`."""
+        try:
+            message = decode_message(record.value)
+        except msgspec.DecodeError as error:
+            where = f"{record.topic}[{record.partition}], offset {record.offset},"
+            raise other_version(f"the message at {where}") from error
+        # An empty `asked` is no other configuration: it tells up to when moments are lost.
+        if record.offset >= self.begun and isinstance(message, PositionsEnd) and message.asked not in ("", asked):
+            raise ConfigError(f"the writer of {record.topic}[{record.partition}] at {record.offset} {OTHER_QUERIES}")
+        self.protocol.add(record.offset, message)
+
+    def checkpoint_if_moved(self) -> ShardCheckpoint | None:
+        """The checkpoint to commit, if there is a new one and it is safe."""
+        if not self.protocol.may_commit or (to := self.protocol.checkpoint()) == self.committed:
+            return None
+        return to
+
+    def measure(self, step: Measure) -> tuple[PlateNorms, tuple[int, ...]]:
+        """How far the slot's plates are from their forecasts, and its part of the sums over the whole city. Secret."""
+        of_slot = step.counts, step.values, step.plan
+        return slot_norms(*of_slot, self.context.policy), slot_sums(self.context.city, *of_slot)
+
+    def ask_city(self, step: AskCity) -> None:
+        """Record what the whole city is asked."""
+        record_city(self.context.city, step.sums, step.plan, self.context.entropy, self.ledger)
+
+    def remember(self, step: Remember) -> dict[bytes, int]:
+        """Remember the plates' norms; the factors that hold."""
+        slot = step.start, step.end_ms
+        return factors_once(step.norms, step.expected, slot, self.context, self.ledger)
+
+
+# Shard processor: carries out the protocol of each of our shards, and on partition 0 of the planner, over Kafka.
+#
+# What is due, and what may be committed, is decided in `shuffle/protocol.py`. Here messages are read and sent, the
+# ledger is called, slots are published, and checkpoints are committed.
+#
+# Releases are published, and with them or after them the checkpoint moves past the slot (`publishing.py`); then the
+# ledger is informed. If a worker dies before that, the next owner of the shard informs it. Checkpoints are committed
+# one after the other: one that arrived late would undo what was published meanwhile.
+#
+# The planner charges under the fence of partition 0, shards record under their own. What the planner learns from
+# releases, it learns anew whenever partition 0 is assigned: another worker may have planned meanwhile. Rounds of
+# queries are charged and recorded by the shard that has the moment's positions.
 
 T = TypeVar("T")
 
