@@ -22,8 +22,8 @@ from udp_stream.adapters.embedded import Embedded, record_writer
 from udp_stream.adapters.entropy import OsEntropy
 from udp_stream.adapters.files.sources import read_messages
 from udp_stream.adapters.settings import LedgerSection, load
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledgers.opening import ledger_and_keys
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit
 from udp_stream.mechanisms.noise.samplers import discrete_gaussian, discrete_laplace
 from udp_stream.pings.decode import PingDecoder

@@ -6,7 +6,6 @@ Nothing here may run in a deployment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from datetime import UTC
 from hashlib import blake2b
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.ledger.port import Bits, Ledger, LedgerFactory
+from udp_stream.ledger.port import Bits, Ledger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.clip_width import ClipWidth
 from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, plan_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
@@ -62,24 +61,12 @@ class Died(Exception):
     """The process ended here."""
 
 
-def in_memory() -> LedgerFactory:
-    """Opens one ledger in memory, the same each time: what checks and tests of restarts ask for.
-
-    >>> open_ledger = in_memory()
-    >>> with open_ledger() as first, open_ledger() as second:
-    ...     first is second
-    True
-    """
-    held = MemoryLedger()
-    return lambda: nullcontext(held)
-
-
 class DyingLedger:
     """A ledger whose process dies before its n-th call, counted from 0, or just after it, before the answer arrives.
 
     `calls` has the names of the calls that were made. Without a number it never dies.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> ledger = DyingLedger(MemoryLedger(), dies_at=1)
     >>> ledger.recorded(["hat"])
     [None]

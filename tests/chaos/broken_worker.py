@@ -13,7 +13,7 @@ from typing import Any
 import faust
 from faust.types import TP
 
-from streams import worker
+from streams import sources, worker
 from streams.binding import Binding
 from streams.consumer import BatchConsumer, BatchSchema
 from streams.kafka import OutgoingRecord, Producer

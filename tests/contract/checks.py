@@ -67,7 +67,7 @@ def plates_of(prefix: str, count: int) -> list[bytes]:
 def charged_by(verdicts: Iterable[Verdict]) -> list[list[int]]:
     """What each verdict charged, member by member.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> charged_by(MemoryLedger().admit("May", 10, [b"a", b"b"], [ask("hat", [3, 11])]))
     [[3, 0]]
     """
@@ -77,7 +77,7 @@ def charged_by(verdicts: Iterable[Verdict]) -> list[list[int]]:
 def balances_of(ledger: Ledger, period: str, plates: Sequence[bytes]) -> list[int]:
     """The sum of each plate's charges in the period.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> ledger = MemoryLedger()
     >>> _ = ledger.admit("May", 10, [b"a", b"b"], [ask("hat", [3, 11])])
     >>> balances_of(ledger, "May", [b"a", b"b"])
@@ -89,7 +89,7 @@ def balances_of(ledger: Ledger, period: str, plates: Sequence[bytes]) -> list[in
 def expect_sums(ledger: Ledger) -> None:
     """CheckFailed unless each balance of the whole ledger is the sum of its entries, and none is over its budget.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> ledger = MemoryLedger()
     >>> _ = ledger.admit("May", 10, [b"a", b"b"], [ask("hat", [3, 4])])
     >>> expect_sums(ledger)

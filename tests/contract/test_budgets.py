@@ -10,14 +10,14 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.contract.budgets import Adversary, greedy_crowd
+from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.contract.test_ledger import ForgetsWindows, LooksBackOnly, in_memory, in_sqlite
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 
 
 class InMemory(Adversary):
     writers = 4
-    kind = MemoryLedger
+    kind = DictionaryLedger
 
     def __init__(self):
         super().__init__()
@@ -67,7 +67,7 @@ def test_a_hundred_greedy_writers_at_once_spend_each_budget_and_no_more(store, t
     greedy_crowd(store(tmp_path))
 
 
-class ClosesAfterRefusal(MemoryLedger):
+class ClosesAfterRefusal(DictionaryLedger):
     """As the paper's Algorithm 1 is printed: the first HALT stays."""
 
     def _decide(self, period, budget, plates, packed, fresh):
@@ -82,12 +82,12 @@ class ClosesAfterRefusal(MemoryLedger):
         self.closed = closed
 
 
-class OneTooMany(MemoryLedger):
+class OneTooMany(DictionaryLedger):
     def _decide(self, period, budget, *asked):
         super()._decide(period, budget + 1, *asked)
 
 
-class HalvesOthers(MemoryLedger):
+class HalvesOthers(DictionaryLedger):
     """Charges a window for half of what was charged in other spans."""
 
     def _elsewhere(self, period, plates):

@@ -26,17 +26,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.contract import checks
 from tests.contract import ledger_writer as writer
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
+from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.forked import Forked
 from tests.forms import long_rows
 from udp_stream.adapters.files import atomic
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Ledger, LedgerFactory, Verdict
 from udp_stream.ledger.rolling import windows_around
 from udp_stream.ledger.rules import Decision
 from udp_stream.ledgers import sqlite
 from udp_stream.ledgers.keys import adopt
-from udp_stream.ledgers.sqlite import open_sqlite_ledger
+from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 
 Check = Callable[[LedgerFactory], None]
 
@@ -45,11 +45,15 @@ def in_memory(_: Path) -> LedgerFactory:
     return lambda held=MemoryLedger(): nullcontext(held)  # noqa: B008 - one ledger, opened again and again
 
 
+def in_dictionaries(_: Path) -> LedgerFactory:
+    return lambda held=DictionaryLedger(): nullcontext(held)  # noqa: B008 - likewise
+
+
 def in_sqlite(folder: Path) -> LedgerFactory:
     return lambda: open_sqlite_ledger(folder / "ledger")
 
 
-IN_BOTH = [*product(ALL_LEDGER_CHECKS, (in_memory, in_sqlite))]
+IN_ALL = [*product(ALL_LEDGER_CHECKS, (in_dictionaries, in_memory, in_sqlite))]
 LONG = [
     (check, in_sqlite)
     for check in (checks.check_large_slots, checks.check_rolling_crowd, checks.check_concurrent_writers)
@@ -57,7 +61,7 @@ LONG = [
 
 
 @pytest.mark.parametrize(
-    ("check", "store"), long_rows([one for one in IN_BOTH if one not in LONG], IN_BOTH), ids=lambda one: one.__name__
+    ("check", "store"), long_rows([one for one in IN_ALL if one not in LONG], IN_ALL), ids=lambda one: one.__name__
 )
 def test_store_keeps_promise(check: Check, store: Callable[[Path], LedgerFactory], tmp_path: Path) -> None:
     check(store(tmp_path))
@@ -80,24 +84,24 @@ def test_every_check_is_in_the_list() -> None:
 # Broken ledgers: each breaks one promise, and the checks named with it must go red.
 
 
-class LastRecordWins(MemoryLedger):
+class LastRecordWins(DictionaryLedger):
     def _record(self, release_id: str, payload: bytes) -> bytes:
         self._admissions[release_id].payload = None
         return super()._record(release_id, payload)
 
 
-class RecordsWithoutAdmission(MemoryLedger):
+class RecordsWithoutAdmission(DictionaryLedger):
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         self.admit("", 0, [], [ask(name, []) for name, _ in releases])
         return super().record(releases)
 
 
-class RecordsHalfACall(MemoryLedger):
+class RecordsHalfACall(DictionaryLedger):
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         return [super(RecordsHalfACall, self).record([one])[0] for one in releases]
 
 
-class RefundsOnRepeat(MemoryLedger):
+class RefundsOnRepeat(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
         for one in admissions:
             if known := self._admissions.pop(one.release_id, None):
@@ -106,7 +110,7 @@ class RefundsOnRepeat(MemoryLedger):
         return super().admit(period, budget, plates, admissions)
 
 
-class ChargesTwiceOnRepeat(MemoryLedger):
+class ChargesTwiceOnRepeat(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
         for one in admissions:
             if known := self._admissions.get(one.release_id):
@@ -117,7 +121,7 @@ class ChargesTwiceOnRepeat(MemoryLedger):
         return super().admit(period, budget, plates, admissions)
 
 
-class AdmitsNewMembersOnRepeat(MemoryLedger):
+class AdmitsNewMembersOnRepeat(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
         for one in admissions:
             if known := self._admissions.get(one.release_id):
@@ -127,13 +131,13 @@ class AdmitsNewMembersOnRepeat(MemoryLedger):
         return super().admit(period, budget, plates, admissions)
 
 
-class LastTermsWin(MemoryLedger):
+class LastTermsWin(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
         verdicts = super().admit(period, budget, plates, admissions)
         return [Verdict(one.charged, asked.terms) for one, asked in zip(verdicts, admissions, strict=True)]
 
 
-class ChecksThenCharges(MemoryLedger):
+class ChecksThenCharges(DictionaryLedger):
     """Lets another writer in between the check and the charge."""
 
     def __init__(self) -> None:
@@ -145,33 +149,33 @@ class ChecksThenCharges(MemoryLedger):
         super()._settle(*asked)
 
 
-class RoundsToMicro(MemoryLedger):
+class RoundsToMicro(DictionaryLedger):
     """Compares micro-units, rounded to the nearest."""
 
     def _decide(self, period, budget, *asked):  # type: ignore[no-untyped-def]
         super()._decide(period, (budget + 500) // 1000 * 1000 + 499, *asked)
 
 
-class KeepsSingleFloats(MemoryLedger):
+class KeepsSingleFloats(DictionaryLedger):
     def _settle(self, period, plates, *asked):  # type: ignore[no-untyped-def]
         super()._settle(period, plates, *asked)
         for plate in plates:
             self._sums[period, plate] = int(np.float32(self._sums.get((period, plate), 0)))
 
 
-class ForgetsMinAdmitted(MemoryLedger):
+class ForgetsMinAdmitted(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
         return super().admit(period, budget, plates, [replace(one, min_admitted=0) for one in admissions])
 
 
-class IgnoresAllowances(MemoryLedger):
+class IgnoresAllowances(DictionaryLedger):
     """Breaks promise 1: by the budget alone."""
 
     def admit(self, period, budget, plates, admissions):
         return super().admit(period, budget, plates, [replace(one, allowances=None) for one in admissions])
 
 
-class ForgetsWithheld(MemoryLedger):
+class ForgetsWithheld(DictionaryLedger):
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
         verdicts = super().admit(period, budget, plates, admissions)
         for one, verdict in zip(admissions, verdicts, strict=True):
@@ -180,7 +184,7 @@ class ForgetsWithheld(MemoryLedger):
         return verdicts
 
 
-class NewestByLastCall(MemoryLedger):
+class NewestByLastCall(DictionaryLedger):
     """What is asked for again is new again."""
 
     def admit(self, period, budget, plates, admissions):  # type: ignore[no-untyped-def]
@@ -191,7 +195,7 @@ class NewestByLastCall(MemoryLedger):
         yield from dict.fromkeys(reversed(getattr(self, "_asked", [])))
 
 
-class NewestByPages(MemoryLedger):
+class NewestByPages(DictionaryLedger):
     """Counts pages from the newest, which moves while one reads."""
 
     def newest(self):  # type: ignore[no-untyped-def]
@@ -201,19 +205,19 @@ class NewestByPages(MemoryLedger):
             start += 100
 
 
-class NewestOfCharged(MemoryLedger):
+class NewestOfCharged(DictionaryLedger):
     def newest(self):  # type: ignore[no-untyped-def]
         yield from (name for name in super().newest() if self._admissions[name].decision.charged.any())
 
 
-class ForgetsWindows(MemoryLedger):
+class ForgetsWindows(DictionaryLedger):
     """Breaks promise 2: a span is a budget of its own."""
 
     def _elsewhere(self, _, plates):  # type: ignore[no-untyped-def]
         return np.zeros(len(plates), np.int64)
 
 
-class LooksBackOnly(MemoryLedger):
+class LooksBackOnly(DictionaryLedger):
     """Breaks promise 2 for slots that are charged late: later spans are forgotten."""
 
     def _elsewhere(self, period, plates):  # type: ignore[no-untyped-def]
@@ -224,7 +228,7 @@ class LooksBackOnly(MemoryLedger):
             self._periods = later
 
 
-class SumsAllNear(MemoryLedger):
+class SumsAllNear(DictionaryLedger):
     """Refuses what would fit: sums spans that no window has together."""
 
     def _elsewhere(self, period, plates):  # type: ignore[no-untyped-def]
@@ -232,12 +236,12 @@ class SumsAllNear(MemoryLedger):
         return sum((self._balances(other, plates).charged for other in windows.others), np.zeros(len(plates), int))
 
 
-class NeverPublishes(MemoryLedger):
+class NeverPublishes(DictionaryLedger):
     def published(self, release_ids: Sequence[str]) -> None:
         pass
 
 
-BROKEN: list[tuple[type[MemoryLedger], Check]] = [
+BROKEN: list[tuple[type[DictionaryLedger], Check]] = [
     (LastRecordWins, checks.check_first_record_stands),
     (LastRecordWins, checks.check_concurrent_writers),
     (RecordsWithoutAdmission, checks.check_record_needs_admission),
@@ -268,7 +272,7 @@ BROKEN: list[tuple[type[MemoryLedger], Check]] = [
 
 
 @pytest.mark.parametrize(("broken", "check"), BROKEN, ids=lambda one: one.__name__)
-def test_checks_catch_a_broken_ledger(broken: type[MemoryLedger], check: Check) -> None:
+def test_checks_catch_a_broken_ledger(broken: type[DictionaryLedger], check: Check) -> None:
     ledger = broken()
     with pytest.raises(CheckFailed):
         check(lambda: nullcontext(ledger))
@@ -276,7 +280,7 @@ def test_checks_catch_a_broken_ledger(broken: type[MemoryLedger], check: Check) 
 
 def test_a_ledger_that_forgets_on_reopening_is_caught() -> None:
     with pytest.raises(CheckFailed):
-        checks.check_survives_reopen(lambda: nullcontext(MemoryLedger()))
+        checks.check_survives_reopen(lambda: nullcontext(DictionaryLedger()))
 
 
 # A kill in between: what the child was told is what the ledger remembers.

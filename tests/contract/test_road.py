@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.contract.road import (
     CHECKS,
     MORE_CHECKS,
@@ -19,9 +20,8 @@ from tests.contract.road import (
     rival_at_every_call_in_rho,
     rival_at_every_call_of_a_city,
 )
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import LedgerFactory
-from udp_stream.ledgers.sqlite import open_sqlite_ledger
+from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.release.record import CITY, CLIPS, kind_of
 
 
@@ -51,7 +51,7 @@ def test_the_road_around_forecasts_over_a_store_that_fails(check: Callable[[Open
     check(store(tmp_path))
 
 
-class Forgetful(MemoryLedger):
+class Forgetful(DictionaryLedger):
     """Breaks promise 1: a repeat is decided anew, on the terms of the repeat."""
 
     def admit(self, period, budget, plates, admissions):
@@ -61,7 +61,7 @@ class Forgetful(MemoryLedger):
         return super().admit(period, budget, plates, admissions)
 
 
-class LastWins(MemoryLedger):
+class LastWins(DictionaryLedger):
     """Breaks promise 3: the last record of a HAT is kept."""
 
     def record(self, releases):
@@ -70,14 +70,14 @@ class LastWins(MemoryLedger):
         return [payload for _, payload in releases]
 
 
-class Unkept(MemoryLedger):
+class Unkept(DictionaryLedger):
     """Breaks promise 3: records are answered and not kept."""
 
     def record(self, releases):
         return [payload for _, payload in releases]
 
 
-class KeepsNoClips(MemoryLedger):
+class KeepsNoClips(DictionaryLedger):
     """Breaks promise 1 where nobody is charged: what is remembered of the clips that plates share is not kept."""
 
     def admit(self, period, budget, plates, admissions):
@@ -88,7 +88,7 @@ class KeepsNoClips(MemoryLedger):
         return verdicts
 
 
-class ForgetsCities(MemoryLedger):
+class ForgetsCities(DictionaryLedger):
     """Breaks promise 1 for a city's answer alone: a repeat is charged again while they are not recorded."""
 
     def admit(self, period, budget, plates, admissions):
@@ -99,7 +99,7 @@ class ForgetsCities(MemoryLedger):
         return super().admit(period, budget, plates, admissions)
 
 
-class DrawsCitiesAgain(MemoryLedger):
+class DrawsCitiesAgain(DictionaryLedger):
     """Breaks promise 3 for a city's answer alone: their record is not found, and the last one is kept."""
 
     def recorded(self, release_ids):

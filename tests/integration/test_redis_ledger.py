@@ -18,10 +18,10 @@ from redis import Redis
 
 from tests.contract import checks, queries
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
+from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.contract.road import CHECKS, MORE_CHECKS, Opening
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused, UsageError
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import LedgerFactory
 from udp_stream.ledger.rules import column
@@ -117,7 +117,7 @@ def test_answers_are_those_of_the_ledger_in_memory(redis_url: str, hats: int, mo
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", hats)  # the last: several scripts to a call
     choose = random.Random(11)
     plates = [bytes([letter]) * 16 for letter in b"abcdef"]
-    model = MemoryLedger()
+    model = DictionaryLedger()
     with opener(redis_url)() as ledger:
         for _ in range(300):
             asked = []

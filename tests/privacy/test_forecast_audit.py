@@ -21,7 +21,7 @@ from tests.forms import long_but
 from tests.runtime.harness import frames_of
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.settings import load
-from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import statistics
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.noise import Lattice, lattice_of

@@ -18,7 +18,7 @@ from tests.unit.test_reading import RULES as READING
 from tests.unit.test_reading import START, record, take
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.settings import load, query_sections
-from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.plane import QUANTA_PER_KM
 from udp_stream.release.query_road import answer_moment
 from udp_stream.release.record import decode, kind_of

@@ -21,7 +21,7 @@ from tests.unit import test_processors
 from tests.unit.test_processors import START, TOPICS, Broker, Worker
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.settings import load
-from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release import estimate
 from udp_stream.release import road as balls
 from udp_stream.release.charge import ReleaseContext, with_forecaster

@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from tests.contract.dictionary_ledger import DictionaryLedger
 from udp_stream.adapters.settings import Settings, load
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.charge import ReleaseContext, plan_slot, record_city, slot_sums
@@ -307,8 +307,8 @@ class World:
         state = State(actors, ((), ()), ((-1,),) * 4, self.ledgers.number(self._new_ledger()), (), (0, 1), (), faults)
         return state if faults else self._last(state)
 
-    def _new_ledger(self) -> MemoryLedger:
-        ledger = Forgetful() if self.planted.forgets_plans else MemoryLedger()
+    def _new_ledger(self) -> DictionaryLedger:
+        ledger = Forgetful() if self.planted.forgets_plans else DictionaryLedger()
         ledger._lock, ledger._meta = self.lock, {"ledger_id": "explored"}
         return ledger
 
@@ -699,7 +699,7 @@ class World:
     def require_done(self, state: State) -> None:
         """Nothing more can happen: every HAT is published, and every plate was charged once, for what was drawn. Where
         plans follow from releases, every slot is learnt."""
-        ledger: MemoryLedger = self.ledgers.objects[state.ledger]
+        ledger: DictionaryLedger = self.ledgers.objects[state.ledger]
         released = [(name, payload) for name, payload, _ in state.published if not name.startswith(LEARNT)]
         if (learnt := len(state.published) - len(released)) != self.follows * self.slots:
             raise Violation(f"expected {self.follows * self.slots} slots to be learnt, got {learnt}")
@@ -716,7 +716,7 @@ class World:
                 raise Violation(f"{entry.release_id} has {len(entry.plates)} plates")
 
 
-class Forgetful(MemoryLedger):
+class Forgetful(DictionaryLedger):
     """A planted fault: what was decided on is forgotten, so that a repeat is decided anew."""
 
     def admit(self, period: str, budget: int, plates: Any, admissions: Any) -> Any:

@@ -14,10 +14,9 @@ from udp_stream.adapters.settings import load
 from udp_stream.cli.commands.ledger import show
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_nano_of, epsilon_of, rho_nano_of
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.rolling import largest_budgets
 from udp_stream.ledgers.opening import ledger_and_keys
-from udp_stream.ledgers.sqlite import open_sqlite_ledger
+from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.record import decode

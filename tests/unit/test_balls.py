@@ -9,9 +9,9 @@ import pytest
 from tests.runtime.harness import fleet_log, frames_of
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.settings import load
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_sentence
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.ball import WHOLE, PlateNorms, merged_norms
 from udp_stream.mechanisms.ball_width import BALL_WIDTHS, HATS, ball_widths, shared_at
 from udp_stream.mechanisms.noise import concentrated

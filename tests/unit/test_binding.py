@@ -13,10 +13,9 @@ from tests.unit.test_processors import FLAGS, OURS, TOPICS, Died, Worker, filled
 from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.adapters.settings import load
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Mark
 from udp_stream.ledgers.keys import adopt
-from udp_stream.ledgers.sqlite import open_sqlite_ledger
+from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.shuffle.wire import CountChunk, PlanChunk, decode_message
 
 OTHER_LEDGER = Binding("0ther", OURS.key)
@@ -112,8 +111,7 @@ def test_a_ledger_that_is_behind_what_a_commit_knows_is_refused_at_a_takeover():
 
     async def work(thread):
         await Worker(broker, ledger, thread).run(random.Random(0))
-        older = MemoryLedger()
-        older._meta["ledger_id"] = ledger.meta()["ledger_id"]
+        older = MemoryLedger(ledger.meta()["ledger_id"])
         with pytest.raises(PrivacyRefused, match="0 charged and 0 recorded"):
             await Worker(broker, older, thread).parts.assign(PARTS)
         await Worker(broker, ledger, thread).parts.assign(PARTS)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.checks import ask
-from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.periods import OneBudget, component_charge_nano
 from udp_stream.units import NANO
 

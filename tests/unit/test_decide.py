@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import decide, plan_slot
 from udp_stream.release.hats import hats_of
 from udp_stream.testing import a_context, two_hats

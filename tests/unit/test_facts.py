@@ -16,7 +16,7 @@ from tests.unit.test_processors import FLAGS, TOPICS, Broker, Worker
 from udp_stream.adapters.embedded import Embedded
 from udp_stream.adapters.settings import load
 from udp_stream.errors import Fenced
-from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import Reason
 from udp_stream.release.facts import (
     BatchRead,

@@ -14,7 +14,7 @@ from tests.forms import long_but, long_rows
 from udp_stream.ledger import filters
 from udp_stream.ledger import filters as conversion
 from udp_stream.ledger.filters import Filter, metric_epsilon_nano, metric_rho_nano, rho_nano_of
-from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.units import NANO
 
 PROMISES = [(10.0, 1e-6, 1), (1.0, 1e-6, 1), (0.1, 1e-9, 1), (0.01, 1e-6, 1000), (2.0, 1e-3, 25), (5.0, 0.3, 1)]

@@ -12,8 +12,8 @@ import pytest
 
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.cdf import node_counts
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import lattice_of

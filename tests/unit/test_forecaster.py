@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from udp_stream.adapters.settings import load
 from udp_stream.forecast.model import Memory
-from udp_stream.ledger.memory import MemoryLedger
-from udp_stream.ledgers.sqlite import open_sqlite_ledger
+from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.planning.plan import HatPlans
 from udp_stream.planning.policy import EPSILON_NANO_MAX
 from udp_stream.planning.slot import terms_around

@@ -10,9 +10,8 @@ from streams.publishing import settle
 from tests.unit.test_flow import a_context, run, slot
 from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
-from udp_stream.ledgers.sqlite import open_sqlite_ledger
+from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import statement
 from udp_stream.planning.plan import Terms
 from udp_stream.release.charge import charge_once, draw_once, terms_from

@@ -10,7 +10,7 @@ import pytest
 from tests.protocol.explore import fields_of
 from tests.unit.test_flow import START, a_context, run
 from tests.unit.test_planner import city, opened, planned, uneven_city
-from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import accuracy as automatic_mean
 from udp_stream.mechanisms import cdf as cdfs
 from udp_stream.mechanisms import statistics

@@ -12,7 +12,7 @@ from tests.unit.test_flow import a_context
 from tests.unit.test_planner import city
 from tests.unit.test_shards import HOUR, chunks_of, some_slot, two_sources
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import plan_slot
 from udp_stream.shuffle.barrier import SlotBarrier
 from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol

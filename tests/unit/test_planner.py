@@ -13,9 +13,8 @@ from tests.runtime.harness import FEEDS
 from tests.unit.test_flow import CELLS, FIXED, START, a_context, run
 from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, PrivacyRefused
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission, Balance
-from udp_stream.ledgers.sqlite import open_sqlite_ledger
+from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.planning.plan import Terms, plan_hat
 from udp_stream.planning.policy import SlotInPeriod
 from udp_stream.planning.slot import SlotPlan, counts_of_rows, kept_rows, row_digests, terms_from_counts

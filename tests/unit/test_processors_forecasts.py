@@ -22,7 +22,7 @@ from tests.unit.test_processors_planner import (
     sources_alone,
 )
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.record import decode
 from udp_stream.shuffle.wire import CountsEnd, PingChunk, Released, decode_message
 
@@ -186,8 +186,7 @@ def test_nothing_is_learnt_from_an_older_copy_of_the_ledger():
     async def work(thread):
         await two.start(thread)
         await two.other_reads()
-        older = MemoryLedger()
-        older._meta |= two.ledger.meta()  # of the same ledger, from before anything was charged
+        older = MemoryLedger(two.ledger.meta()["ledger_id"])  # from before anything was charged
         await two.planner_reads()
         await two.other_reads()
         before = two.broker.offsets[two.planning]

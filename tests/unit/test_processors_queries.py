@@ -17,8 +17,8 @@ from tests.unit.test_processors import Died, Worker, lives, outcome, rules_of
 from tests.unit.test_processors_planner import CITY, city
 from udp_stream.adapters.settings import load, query_sections
 from udp_stream.errors import ConfigError, PrivacyRefused
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.query_road import query_set

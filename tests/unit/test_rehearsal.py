@@ -11,6 +11,7 @@ from benchmarks.accuracy import DAYS
 from benchmarks.forecast_days import day_of, day_of_fleet, run
 from benchmarks.guesses import constant_and_counts
 from udp_stream.adapters.settings import load
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.rehearsal import CITY_MEAN, CITY_OFF, City, Usual, cities_of, rehearse
 from udp_stream.testing import SeededEntropy, a_context
@@ -23,7 +24,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 def expected_of(day, *flags):
     settings = load(None, (*day.feed.flags, *flags), {})
     context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy("plan"), "benchmark")
-    return rehearse([counts for counts, _ in day.slots], context)
+    return rehearse([counts for counts, _ in day.slots], context, MemoryLedger)
 
 
 def measured_of(day, seeds, *flags):
@@ -72,7 +73,7 @@ def test_a_rehearsal_without_forecasts_counts_withheld_hats_with_the_constant(da
 def test_the_same_counts_give_the_same_figures_whatever_the_budget_day_is_called(day):
     slots = [counts for counts, _ in day.slots][:3]
     context = a_context()
-    assert rehearse(slots, context) == rehearse(slots, context)
+    assert rehearse(slots, context, MemoryLedger) == rehearse(slots, context, MemoryLedger)
 
 
 def test_invented_speeds_lie_in_the_range_and_are_of_two_cities(day):
@@ -109,5 +110,5 @@ def test_a_range_of_speeds_that_is_narrower_than_cities_are_is_kept_to(day):
     context = a_context()
     policy = msgspec.structs.replace(context.policy, max_speed=12 * QUANTA_PER_KMH, cdf_nano=0)
     narrow = replace(context, policy=policy)
-    expected = rehearse([day.slots[2][0]], narrow)
+    expected = rehearse([day.slots[2][0]], narrow, MemoryLedger)
     assert 0 <= expected.error < 12

@@ -9,9 +9,9 @@ from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.cli.report import protected
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_and_keys
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.facts import Summary
 

@@ -10,9 +10,9 @@ from tests.city_question import MeanSpeed, answered
 from tests.unit.test_flow import FIXED, a_context, run, slot
 from udp_stream.adapters.settings import load
 from udp_stream.cli.charged_plate import lines_of_plate
-from udp_stream.ledger.memory import MemoryLedger
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import Holdings
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.charge import charge_city, plan_slot, record_city, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory

@@ -27,6 +27,7 @@ from udp_stream.cli.progress import ReadingProgress, StepProgress
 from udp_stream.cli.report import SOFTWARE, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import PingDecoder, Pings
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.rehearsal import Rehearsed, rehearse
@@ -165,7 +166,7 @@ def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
         int(plates.size),
         int(plates[half]),
         int(np.median(visits)),
-        rehearse(slots, context),
+        rehearse(slots, context, MemoryLedger),
         seconds_of("hat.slot", settings.hat.slot) > LONGER * _span_s(positions.time_ms),
     )
 

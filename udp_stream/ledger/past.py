@@ -71,7 +71,7 @@ def forgotten(meta: Mapping[str, str]) -> list[Forgotten]:
 def forget(ledger: Ledger, what: Forgotten) -> bool:
     """Note for ever what was accepted: an era ends. False if another acceptance came first.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> ledger, what = MemoryLedger(), Forgotten("two HATs are forgotten", "2026-11-22", Mark("5eed", 0, 8, 6))
     >>> forget(ledger, what), forgotten(ledger.meta()) == [what]
     (True, True)
@@ -115,7 +115,7 @@ class Seen(NamedTuple):
 def see(ledger: Ledger, *release_ids: str) -> Seen:
     """Look at the ledger, and at these records; an empty id names none.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> see(MemoryLedger(), "never drawn").digests
     {}
     """

@@ -73,7 +73,7 @@ class Admission:
     `allowances`, where they are given, are the most that each member may have been charged, this admission included.
     The call's budget holds beside them.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> hat = Admission("hat", members=np.array([2, 0]), charges=np.array([3, 4]), min_admitted=1, terms=b"")
     >>> MemoryLedger().admit("May", 3, [b"a", b"b", b"c"], [hat])[0].charged
     array([3, 0])
@@ -108,7 +108,7 @@ class Verdict:
 class Balance:
     """What plates were charged in a period: nano-units, and in how many charges (one per HAT).
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> MemoryLedger().balances("May", [b"plate"])
     Balance(charged=array([0]), charges=array([0]))
     """
@@ -139,7 +139,7 @@ class Entry:
 class Progress:
     """How far a ledger has come: HATs ever admitted, payloads recorded; ids of the oldest and newest admission.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> MemoryLedger().progress()
     Progress(admitted=0, recorded=0, oldest=None, newest=None)
     """
@@ -179,7 +179,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 class Ledger(Protocol):
     """The promises of this file, as calls. A call is one round trip, or few, however many HATs it carries.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> class Counting(MemoryLedger):
     ...     calls = 0
     ...

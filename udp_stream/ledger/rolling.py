@@ -261,7 +261,7 @@ def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
     """The largest budget that anything was admitted under in each of these periods; reads every entry.
 
     >>> import numpy as np
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.ledger.port import Admission
     >>> from udp_stream.ledger.port import Admission
     >>> ledger = MemoryLedger()
@@ -282,7 +282,7 @@ def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
 def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
     """The ledger's periods that may overlap this one: of a rolling budget's own spans those near by alone.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.ledger.port import Admission
     >>> from udp_stream.ledger.rolling import span_name
     >>> days = [(f"{year}-01-01T00:00:00Z", f"{year}-01-02T00:00:00Z") for year in (2024, 2026)]
@@ -306,7 +306,7 @@ def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Bal
     Of a rolling budget both are the most in a window that touches the span: of charged nano-units, and of charges.
     Others may charge meanwhile; `admit` looks for itself.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.ledger.port import Admission
     >>> from udp_stream.ledger.rolling import span_name
     >>> ledger, hours = MemoryLedger(), [f"2024-01-08T{hour:02}:00:00+05:30" for hour in range(6, 10)]

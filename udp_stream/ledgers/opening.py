@@ -336,7 +336,7 @@ def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
 
     >>> from msgspec.structs import replace
     >>> from udp_stream.adapters.settings import Settings
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> ledger, ours = MemoryLedger(), Settings().policy
     >>> note_policy(ledger, replace(ours, budget_nano=3 * NANO))
     >>> other_budgets(ledger.meta(), ours)
@@ -547,7 +547,7 @@ class Holdings(NamedTuple):
     """What a ledger holds: HATs charged and recorded (with rounds of queries), budget periods, since when what was
     promised is in doubt, and the newest admission's id.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> Holdings.of(MemoryLedger())
     Holdings(charged=0, recorded=0, unpublished=0, periods=0, caveats=(), newest=None)
     """

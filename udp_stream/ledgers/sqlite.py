@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
@@ -300,14 +301,15 @@ class SqliteLedger:
         self,
         path: Path,
         connection: sqlite3.Connection,
-        files: FilesInUse,
+        files: FilesInUse | None,
         id_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take over a connection that is known to be a ledger's and durable, to these files."""
+        """Take over a connection that is known to be a ledger's and durable, to these files or to none."""
         self.path = path
         self._files = files
         self._id_file = id_file
         self._connection = connection
+        self._one_at_a_time: AbstractContextManager[object] = nullcontext()
 
     def __enter__(self) -> Self:
         """Open already; closes on leaving."""
@@ -343,7 +345,7 @@ class SqliteLedger:
     def meta(self) -> dict[str, str]:
         """What the ledger knows of itself: `schema`, `ledger_id`, `made` (when), `key_fingerprint` once it is bound,
         and what was noted."""
-        with usable(self.path):
+        with self._using():
             return self._meta()
 
     def _meta(self) -> dict[str, str]:
@@ -359,7 +361,7 @@ class SqliteLedger:
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
         """Every period in which some plate was charged, sorted; of names from the first to the last."""
-        with usable(self.path):
+        with self._using():
             return self._periods(first, last)
 
     def _periods(self, first: str, last: str) -> list[str]:
@@ -369,7 +371,8 @@ class SqliteLedger:
     def mark(self, release_id: str) -> Mark:
         """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it, or its file was
         removed or replaced since it was opened."""
-        self._files.require_in_place()
+        if self._files is not None:
+            self._files.require_in_place()
         return raise_mark(self, self._id_file, self.path, release_id)
 
     def compare(self, mark: Mark | None = None) -> None:
@@ -442,7 +445,7 @@ class SqliteLedger:
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
         """Nano-units that the plate was charged, by period."""
-        with usable(self.path):
+        with self._using():
             found = {"first": "", "last": LAST_NAME, "plate": plate}
             return dict(self._connection.execute(PERIODS_OF_PLATE, found))
 
@@ -474,9 +477,14 @@ class SqliteLedger:
         return [f"the file is damaged: {finding}" for finding in damage] + sums + orphans
 
     @contextmanager
+    def _using(self) -> Iterator[None]:
+        with self._one_at_a_time, usable(self.path):
+            yield
+
+    @contextmanager
     def _transaction(self, kind: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
         """All or nothing; IMMEDIATE takes the write lock first, so that what it reads still holds when it writes."""
-        with usable(self.path):
+        with self._using():
             self._connection.execute(f"BEGIN {kind}")
             try:
                 yield
@@ -494,7 +502,7 @@ class SqliteLedger:
         """Rows of a query over (sequence behind, limit); no statement is open while the caller has the row."""
         last = first
         while True:
-            with usable(self.path):
+            with self._using():
                 page = self._connection.execute(query, (last, PAGE)).fetchall()
             yield from page
             if len(page) < PAGE:
@@ -549,3 +557,33 @@ class SqliteLedger:
             for release_id, one in decided.items()
         )
         self._connection.executemany(REMEMBER, rows)
+
+
+class MemoryLedger(SqliteLedger):
+    """The same ledger in memory, for any number of threads: for tests, examples and rehearsals.
+
+    It forgets everything with the process (promise 4), so nothing that was drawn under it may be published.
+
+    >>> ledger = MemoryLedger()
+    >>> hat = Admission("hat", np.array([0]), np.array([4]), min_admitted=0, terms=b"")
+    >>> ledger.admit("2024-05-01", 10, [b"plate"], [hat])[0].charged
+    array([4])
+    >>> ledger.record([("hat", b"first")]), ledger.charged_by_period(b"plate"), list(ledger.unpublished())
+    ([b'first'], {'2024-05-01': 4}, [('hat', b'first')])
+    >>> ledger.published(["hat"])
+    >>> list(ledger.unpublished()), ledger.verify(), ledger.mark("hat").recorded
+    ([], [], 1)
+    """
+
+    def __init__(self, ledger_id: str | None = None) -> None:
+        """Nothing is charged yet. `ledger_id`: as an older copy of another ledger has it."""
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection.executescript(_SCHEMA)
+        if ledger_id is not None:
+            connection.execute("UPDATE meta SET value = ? WHERE name = 'ledger_id'", (ledger_id,))
+        super().__init__(Path(":memory:"), connection, None)
+        self._one_at_a_time = threading.RLock()
+
+    def __del__(self) -> None:
+        """Close with the last reference."""
+        self.close()

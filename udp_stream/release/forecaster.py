@@ -50,7 +50,7 @@ SLACK_MS = 86_400_000
 class LedgerHistory:
     """The releases that a ledger holds.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> LedgerHistory(MemoryLedger()).releases(0, 3_600_000, [0x87608C4D2FFFFFF])
     [None]
     """
@@ -346,7 +346,7 @@ Slot = tuple[int, int]
 class Forecaster:
     """Forecasts and smoothed estimates of a deployment.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.release.forecaster import LedgerHistory
     >>> from udp_stream.release.road import release_slot
     >>> from udp_stream.testing import a_context, two_hats

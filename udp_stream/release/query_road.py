@@ -99,7 +99,7 @@ class Answered:
 class AnsweredMoment:
     """The recorded answers of a moment, the ids of all rounds that they may have, and the ledger's mark.
 
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.testing import a_moment, a_query, a_query_context
     >>> [one.name for one in record_moment([a_query()], a_moment(), a_query_context(), MemoryLedger()).answers]
     ['in-the-middle']
@@ -318,7 +318,7 @@ class QuerySet:
     """The queries of a deployment, and what their moments are answered with.
 
     >>> from datetime import UTC
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.testing import a_moment, a_query, a_query_context
     >>> queries = QuerySet([a_query()], UTC, a_query_context())
     >>> [one.status for one in queries.record(a_moment(), MemoryLedger()).answers]
@@ -401,7 +401,7 @@ class StandingQueries:
     """The queries of one log through one ledger.
 
     >>> from datetime import UTC
-    >>> from udp_stream.ledger.memory import MemoryLedger
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.testing import a_query, a_query_context
     >>> queries = StandingQueries([a_query()], UTC, 0, str.encode, a_query_context(), MemoryLedger(), print, print)
     >>> queries.flush()

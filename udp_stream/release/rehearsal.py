@@ -11,7 +11,7 @@ was measured). A city whose counts tell less, or more, errs more, or less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
-from udp_stream.ledger.memory import MemoryLedger
+from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.speed_spread import at_speed
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.record import decode
@@ -153,14 +153,15 @@ class City:
         return by_hat
 
 
-def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext) -> Rehearsed:
-    """What these slots are likely to err by, in their order; `context` is for this rehearsal only.
+def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext, new_ledger: Callable[[], Ledger]) -> Rehearsed:
+    """What these slots are likely to err by, in their order; `context` is for this rehearsal only. Each invented city
+    has a ledger of its own.
 
     Its bits must not be those of a deployment. Raises what a release would: ConfigError for a budget that is too
     small, PrivacyRefused for a HAT that is too large.
     """
     usual = Usual.of(slots)
-    found = [_of_city(City(number, usual), slots, context) for number in range(cities_of(slots))]
+    found = [_of_city(City(number, usual), slots, context, new_ledger()) for number in range(cities_of(slots))]
     return Rehearsed(*np.mean(found, axis=0).tolist())
 
 
@@ -170,10 +171,12 @@ def cities_of(slots: Sequence[SlotCounts]) -> int:
     return 2 * min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
 
 
-def _of_city(city: City, slots: Iterable[SlotCounts], context: ReleaseContext) -> tuple[float, float, float, float]:
+def _of_city(
+    city: City, slots: Iterable[SlotCounts], context: ReleaseContext, ledger: Ledger
+) -> tuple[float, float, float, float]:
     """Error, the constant's, that of a line on counts, and the share served."""
     # New for each city: what one invented city taught says nothing of the next.
-    context, ledger, hats = with_forecaster(context), MemoryLedger(), []
+    context, hats = with_forecaster(context), []
     for counts in slots:
         values = city.speeds(counts, context.policy.max_speed)
         hats.append(_released(counts, values, context, ledger))
@@ -185,7 +188,7 @@ def _of_city(city: City, slots: Iterable[SlotCounts], context: ReleaseContext) -
     return off, constant_off, line_off, float(np.average(measured, weights=pings))
 
 
-def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: MemoryLedger) -> Floats:
+def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger) -> Floats:
     """Rows: true means, pings, plates, what is said of the HATs (NaN: nothing), whether a mean was released."""
     out = release_slot(counts, values, context, ledger, lambda _: None)
     starts = values.starts[counts.hat_rows]

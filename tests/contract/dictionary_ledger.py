@@ -1,6 +1,7 @@
-"""The smallest ledger that keeps the promises of `port.py`: dictionaries behind one lock, for tests and trials.
+"""The smallest ledger that keeps the promises of `port.py`: dictionaries behind one lock.
 
-It forgets everything with the process (promise 4), so nothing that was drawn under it may be published.
+It is the model that stores are compared with, what broken ledgers are made of, and the ledger of explorations, which
+look into it and copy it.
 """
 
 from __future__ import annotations
@@ -29,24 +30,10 @@ class _Remembered:
     published: bool = False
 
 
-class MemoryLedger:
-    """A `port.Ledger` in memory, for any number of threads.
-
-    >>> ledger = MemoryLedger()
-    >>> hat = Admission("hat", np.array([0]), np.array([4]), min_admitted=0, terms=b"")
-    >>> ledger.admit("2024-05-01", 10, [b"plate"], [hat])[0].charged
-    array([4])
-    >>> ledger.record([("hat", b"first")]), ledger.record([("hat", b"second")])
-    ([b'first'], [b'first'])
-    >>> ledger.charged_by_period(b"plate"), list(ledger.unpublished())
-    ({'2024-05-01': 4}, [('hat', b'first')])
-    >>> ledger.published(["hat"])
-    >>> list(ledger.unpublished()), ledger.verify(), ledger.mark("hat").recorded
-    ([], [], 1)
-    """
+class DictionaryLedger:
+    """A `port.Ledger`, for any number of threads."""
 
     def __init__(self) -> None:
-        """Nothing charged, nothing remembered."""
         self._lock = threading.Lock()
         self._sums: dict[tuple[str, bytes], int] = {}
         self._charges: dict[tuple[str, bytes], int] = {}
@@ -57,13 +44,11 @@ class MemoryLedger:
         self._meta = {"ledger_id": f"memory-{id(self):x}"}
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
-        """The recorded payload of each id, or None."""
         with self._lock:
             found = [self._admissions.get(release_id) for release_id in release_ids]
             return [None if remembered is None else remembered.payload for remembered in found]
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """The sum of each plate's charges in the period."""
         with self._lock:
             return self._balances(period, plates)
 
@@ -77,7 +62,6 @@ class MemoryLedger:
     def admit(
         self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
     ) -> list[Verdict]:
-        """Charge, or return what was decided before; ValueError as in `require_valid`."""
         require_valid(budget, plates, admissions)
         packed = column(plates)
         with self._lock:
@@ -97,7 +81,6 @@ class MemoryLedger:
     def _decide(
         self, period: str, budget: int, plates: Sequence[bytes], packed: NDArray[np.void], fresh: Sequence[Admission]
     ) -> None:
-        """Decide, charge and remember HATs that were never asked about, in the order given."""
         balance = self._balances(period, plates)
         before, elsewhere = balance.charges.copy(), self._elsewhere(period, plates)
         # Other spans of a window count while we decide; what is kept is the sum of this span alone.
@@ -109,13 +92,11 @@ class MemoryLedger:
         self._settle(period, plates, balance, np.flatnonzero(balance.charges > before))
 
     def _elsewhere(self, period: str, plates: Sequence[bytes]) -> NDArray[np.int64]:
-        """What each was charged in the other spans of a window; 0 in a calendar's period."""
         bounds = names_around(period)
         windows = windows_around(period, between(self._periods, *bounds) if bounds else ())
         return most_elsewhere(windows, lambda other: self._balances(other, plates).charged, len(plates))
 
     def _settle(self, period: str, plates: Sequence[bytes], balance: Balance, touched: NDArray[np.int64]) -> None:
-        """These plates' balances are what they are after a call."""
         if touched.size and not between(self._periods, period, period):
             insort(self._periods, period)
         sums, charges = balance.charged.tolist(), balance.charges.tolist()
@@ -123,7 +104,6 @@ class MemoryLedger:
             self._sums[period, plates[i]], self._charges[period, plates[i]] = sums[i], charges[i]
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """Keep the first payload of each id; PrivacyRefused, keeping none, if any id was never admitted."""
         with self._lock:
             if any(release_id not in self._admissions for release_id, _ in releases):
                 raise PrivacyRefused("expected an admission before each record, got a release id without one")
@@ -137,7 +117,6 @@ class MemoryLedger:
         return remembered.payload
 
     def published(self, release_ids: Sequence[str]) -> None:
-        """Remember that these payloads have reached their readers; ids without a payload are left alone."""
         with self._lock:
             for release_id in release_ids:
                 remembered = self._admissions.get(release_id)
@@ -145,7 +124,6 @@ class MemoryLedger:
                     remembered.published = True
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
-        """Recorded payloads that were never marked as published, oldest first."""
         with self._lock:
             found = [(release_id, self._admissions[release_id]) for release_id in self._recorded]
             waiting = [(name, one.payload) for name, one in found if one.payload is not None and not one.published]
@@ -153,12 +131,10 @@ class MemoryLedger:
         yield from waiting
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
-        """Nano-units that the plate was charged, by period."""
         with self._lock:
             return {period: amount for (period, owner), amount in sorted(self._sums.items()) if owner == plate}
 
     def entries(self) -> Iterator[Entry]:
-        """Every admission ever made, oldest first."""
         with self._lock:
             remembered = list(self._admissions.items())
         for release_id, one in remembered:
@@ -166,13 +142,11 @@ class MemoryLedger:
             yield Entry(release_id, one.period, one.budget, plates, charged, one.payload, one.published)
 
     def newest(self) -> Iterator[str]:
-        """The id of every admission, newest first."""
         with self._lock:
             remembered = list(self._admissions)
         yield from reversed(remembered)
 
     def verify(self) -> list[str]:
-        """Recompute every balance from the entries: a sentence for each contradiction."""
         with self._lock:
             balances = [
                 (period, plate, amount, self._charges[period, plate]) for (period, plate), amount in self._sums.items()
@@ -180,36 +154,29 @@ class MemoryLedger:
         return list(misfits(self.entries(), balances))
 
     def bind(self, fingerprint: str) -> None:
-        """Remember the fingerprint of the plates' key; raises PrivacyRefused if it is another one than before."""
         if self.note("key_fingerprint", fingerprint) != fingerprint:
             raise PrivacyRefused("expected the key that this ledger was made with, got another one")
 
     def note(self, name: str, text: str) -> str:
-        """Remember a fact about the ledger; the first text under a name stands."""
         with self._lock:
             return self._meta.setdefault(name, text)
 
     def meta(self) -> dict[str, str]:
-        """What was noted, and the id of this ledger."""
         with self._lock:
             return dict(self._meta)
 
     def progress(self) -> Progress:
-        """How far it has come."""
         with self._lock:
             ids = list(self._admissions)
             return Progress(len(ids), len(self._recorded), ids[0] if ids else None, ids[-1] if ids else None)
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
-        """Every period in which some plate was charged, sorted; of names from the first to the last."""
         with self._lock:
             return between(self._periods, first, last)
 
     def mark(self, release_id: str) -> Mark:
-        """How far it has come; there is no place apart from it."""
         return see(self, release_id).mark(release_id)
 
     def compare(self, mark: Mark | None = None) -> None:
-        """PrivacyRefused if it is behind this mark."""
         if mark is not None:
             require_not_behind(see(self, mark.release_id), mark, "in memory")
