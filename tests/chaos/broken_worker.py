@@ -13,7 +13,7 @@ from typing import Any
 import faust
 from faust.types import TP
 
-from streams import sources, worker
+from streams import worker
 from streams.binding import Binding
 from streams.consumer import BatchConsumer, BatchSchema
 from streams.kafka import OutgoingRecord, Producer
@@ -26,6 +26,7 @@ from udp_stream.ledger.port import Mark
 from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers.redis import RedisLedger
 from udp_stream.ledgers.redis_connection import load_scripts, scripts_of
+from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.wire import cut_pings
 from udp_stream.windows.source import SourceCheckpoint, SourceReader
 
@@ -40,7 +41,7 @@ def small_parts(pause_s: float = 0.0) -> None:
             await asyncio.sleep(pause_s)
             await (await self.send([one]))
 
-    sources.cut = partial(cut_pings, rows_max=20)  # type: ignore[assignment]
+    source_protocol.cut_pings = partial(cut_pings, rows_max=20)  # type: ignore[assignment]
     Producer.write = write  # type: ignore[method-assign]
 
 
