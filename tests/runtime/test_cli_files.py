@@ -344,13 +344,13 @@ def test_an_empty_file_is_no_success_and_says_so(name, city):
 
 def test_when_nothing_is_accepted_the_commonest_reason_is_told(city):
     done = replay(city, "--set", "pings.box=[0, 0, 1, 1]")
-    assert (done.returncode, done.stdout) == (2, b"") and "were refused as outside_box" in words(done.stderr)
-    assert "is the box right?" in words(done.stderr) and not (city / "no.ledger").exists()
+    assert (done.returncode, done.stdout) == (2, b"") and "outside_box at $.location.coordinates" in words(done.stderr)
+    assert "wanted pings.box" in words(done.stderr) and not (city / "no.ledger").exists()
     pings = [json.loads(line) for line in fleet_log(hours=0.6, clean=True)[:20]]
     (city / "pretty.ndjson").write_text(json.dumps(pings, indent=1))
     done = replay(city, files=("pretty.ndjson",))
     said = words(done.stderr)
-    assert done.returncode == 2 and "were refused as not_json" in said and "must not have a name" in said
+    assert done.returncode == 2 and "not_json at $" in said and "end in .ndjson" in said
     (city / "pretty.ndjson").rename(city / "pretty.json")
     assert "pings 20 accepted" in words(replay(city, files=("pretty.json",)).stderr)
 
@@ -378,7 +378,7 @@ def test_speeds_do_not_decide_whether_a_run_begins_and_nothing_accepted_is_statu
     pings = [json.loads(line) | {"speed": 500} for line in fleet_log(hours=0.6, clean=True)[:50]]
     (city / "fast.ndjson").write_text("\n".join(map(json.dumps, pings)))
     done = replay(city, "--rejected", "no", "--ledger", "fresh", files=("fast.ndjson",))
-    assert done.returncode == 2 and "is speed.unit right?" in words(done.stderr) and b"500" not in done.stderr
+    assert done.returncode == 2 and "speed_above_limit at $.speed" in words(done.stderr) and b"500" not in done.stderr
     assert len((city / "no").read_text().splitlines()) == 50
 
 

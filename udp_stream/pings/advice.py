@@ -74,6 +74,8 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm) ->
         return f"found {_time_found(values)}, wanted {_time_wanted(reason, form)}"
     if reason == Reason.OUTSIDE_BOX:
         return "wanted pings.box = [west, south, east, north] around the feed"
+    if reason in (Reason.EMPTY_PLATE, Reason.PLACEHOLDER_PLATE):
+        return "wanted the vehicle's: pings without a plate protect none"
     if reason in OF_A_SPEED:
         return "wanted speed.unit as the feed has it: `udp-stream doctor FILE` compares it with how far pings move"
     return f"found {kind_of(values)}, wanted {WANTED[field]}"

@@ -20,6 +20,8 @@ _MAGIC = (
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\x09-\x7e]\0){2}|(?:\0[\x09-\x7e]){2}")
 _NO_NUMBER = re.compile(rb"[:,\[]\s*-?(?:NaN|Infinity)\s*[,}\]]")
 
+_CUT = "JSON that is not whole (if it goes on in the next line, its name must not end in .ndjson)"
+
 KIND_BYTES = 4
 """As many bytes tell most kinds."""
 
@@ -52,8 +54,8 @@ def odd_text(first: bytes) -> str | None:
 def no_pings(text: bytes) -> str | None:
     """The kind of a file, a line or a message in which no ping was found; None where it is one of the right kind.
 
-    >>> no_pings(b"null"), no_pings(b"<html>"), no_pings(b'{"a": 1'), no_pings(b'{"a": 1}')
-    ('JSON that is no object', 'XML or HTML', 'JSON that is not whole', None)
+    >>> no_pings(b"null"), no_pings(b"<html>"), no_pings(b'{"a": 1}')
+    ('JSON that is no object', 'XML or HTML', None)
     """
     if (kind := other_kind(text)) is not None:
         return kind
@@ -69,6 +71,6 @@ def no_pings(text: bytes) -> str | None:
     except UNREADABLE:
         if _NO_NUMBER.search(text):
             return "JSON with NaN or Infinity, which JSON has not"
-        return "JSON that is not whole" if text[:1] in (b"{", b"[", b'"', b"}", b"]") else "text, neither JSON nor CSV"
+        return _CUT if text[:1] in (b"{", b"[", b'"', b"}", b"]") else "text, neither JSON nor CSV"
     held = value[0] if isinstance(value, list) and value else value
     return None if isinstance(held, dict | list | str) and held else "JSON that is no object"
