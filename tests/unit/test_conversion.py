@@ -18,7 +18,6 @@ from udp_stream.ledger.filters import (
     epsilon_nano_of,
     epsilon_of,
     epsilon_of_both,
-    metric_epsilon_nano,
     rho_nano_of,
     rho_nano_of_pure,
 )
@@ -179,8 +178,6 @@ def test_amounts_that_are_none_are_refused():
 
 @pytest.mark.parametrize("examples", long_but([15], [15, 60]))
 def test_of_charges_of_both_kinds_the_lesser_of_two_epsilons_that_hold_is_stated(examples):
-    """And equation 10, which holds too, never says less."""
-
     @given(st.integers(1, 20 * NANO), st.integers(1, 20 * NANO), st.sampled_from([1e-9, 1e-6, 1e-3]))
     @settings(max_examples=examples, deadline=None)
     def check(epsilon_nano, rho_nano, delta):
@@ -188,7 +185,6 @@ def test_of_charges_of_both_kinds_the_lesser_of_two_epsilons_that_hold_is_stated
         in_rho = rho_nano + rho_nano_of_pure(epsilon_nano)
         beside, together = epsilon_nano + epsilon_nano_of(rho_nano, delta), epsilon_nano_of(in_rho, delta)
         assert min(beside, together) / NANO <= stated <= min(beside, together) / NANO + 3e-6
-        assert metric_epsilon_nano(in_rho, delta, 1) >= together
 
     check()
 
