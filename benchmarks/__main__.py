@@ -18,10 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.words import words
-from udp_stream.adapters.embedded import Embedded, record_writer
-from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.files.sources import read_messages
-from udp_stream.adapters.settings import LedgerSection, load
+from udp_stream.entropy import OsEntropy
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit
@@ -32,6 +29,9 @@ from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.road import release_slot
+from udp_stream.runtime.embedded import Embedded, record_writer
+from udp_stream.settings import LedgerSection, load
+from udp_stream.sources.files import read_messages
 from udp_stream.trial.fleet import IST, Fleet, write_ndjson
 from udp_stream.windows.slots import Frame, Windows
 from udp_stream.windows.tables import SlotPings, tabulate

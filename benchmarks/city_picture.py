@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.accuracy import Feeds
 from benchmarks.forecast_days import Day, Run, day_of, run
 from benchmarks.guesses import constant_and_counts
-from udp_stream.adapters.settings import load
+from udp_stream.settings import load
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -28,10 +28,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from benchmarks.__main__ import say
 from benchmarks.words import words
 from streams.topics import create_topics, topics_of
-from udp_stream.adapters.settings import Settings, load
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.redis import open_redis_ledger
 from udp_stream.release.record import decode
+from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import IST
 from udp_stream.trial.services import services
 from udp_stream.windows.tables import cells_of

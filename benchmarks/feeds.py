@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.adapters.files.sources import read_messages
-from udp_stream.adapters.settings import Settings, load
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.planning.policy import Policy
+from udp_stream.settings import Settings, load
+from udp_stream.sources.files import read_messages
 from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, SlotValues, cells_of
 

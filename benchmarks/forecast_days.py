@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.feeds import Feed, feed_of, slots_of_city
-from udp_stream.adapters.settings import load
 from udp_stream.forecast.model import Coefficients, prior_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, around_forecasts
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Smoothed
 from udp_stream.release.record import decode
 from udp_stream.release.road import RecordedSlot, release_slot
+from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import FleetColumns
 from udp_stream.units import QUANTA_PER_KMH

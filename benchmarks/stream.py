@@ -31,7 +31,7 @@ from benchmarks.__main__ import Ping, say
 from benchmarks.words import words
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, topics_of
-from udp_stream.adapters.settings import Settings, load
+from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 from udp_stream.trial.services import Services, services
 
@@ -156,7 +156,7 @@ def plain_agent(settings: Settings, folder: str) -> dict[str, float]:
 def worker(settings: Settings, expected: int) -> dict[str, float]:
     """The worker as it is; its source processor is only asked when it took its first batch, and when all were read."""
     import streams.worker
-    from udp_stream.adapters.entropy import OsEntropy
+    from udp_stream.entropy import OsEntropy
 
     watch = Watch()
 

@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 from benchmarks.feed_forms import FORMS, TITLES, Ping, polls, recorded, snapshot, vehicles
 from benchmarks.words import words
-from udp_stream.adapters.files.sources import read_messages
-from udp_stream.adapters.settings import load
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.record import decode
+from udp_stream.settings import load
+from udp_stream.sources.files import read_messages
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
 SECONDS_MAX = 120

@@ -26,9 +26,9 @@ from aiokafka.errors import KafkaError
 
 from streams.kafka import SECONDS_MAX, OutgoingRecord, Producer, read_topic, records_of
 from streams.topics import Topic
-from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Mark
+from udp_stream.settings.sections import KafkaSection
 
 HEADER = "udp-stream-ledger"
 MARK = "udp-stream-mark"

@@ -29,7 +29,7 @@ from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
 from streams.topics import Topic, faust_credentials, faust_options
-from udp_stream.adapters.settings import Settings
+from udp_stream.settings import Settings
 
 BATCHES_MAX = 16
 """Fetched batches that wait in memory before Faust stops fetching."""

@@ -23,10 +23,10 @@ from zlib import crc32
 import msgspec
 
 from streams.topics import BOOTSTRAP_MS, client_options, partitions_of, unreachable
-from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import DependencyUnavailable, UsageError, needs
 from udp_stream.pings.json import PLAIN, FeedForm, Single, single_ping
 from udp_stream.pings.times import read_times
+from udp_stream.settings.sections import KafkaSection
 
 SPEED_BYTES = 32
 """Counted for each speed in an array. A double needs at most 24 characters."""

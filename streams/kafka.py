@@ -43,9 +43,9 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
 from streams.topics import Topic, client_options, partitions_of, unreachable_in_loop
-from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.logs import counted
+from udp_stream.settings.sections import KafkaSection
 
 AGAIN_S = 0.1
 """Between two attempts at a commit, or at reading one."""

@@ -28,7 +28,6 @@ from faust.types import TP
 
 from streams.kafka import REQUEST_BYTES_MAX, Committed, Headers, Offsets, OutgoingRecord, Producer, write_batched
 from streams.topics import RIGHTS, Topics, client_options, refusal
-from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.decode import Refusal
@@ -40,6 +39,7 @@ from udp_stream.release.forecaster import Smoothed, encode_smoothed
 from udp_stream.release.query_record import QueryResult, decode_result, moment_of
 from udp_stream.release.query_road import Answered
 from udp_stream.release.record import SCHEMA, Release, decode, kind_of
+from udp_stream.settings.sections import KafkaSection
 from udp_stream.shuffle.barrier import NOT_YET
 from udp_stream.shuffle.wire import shard_of, shard_of_period
 

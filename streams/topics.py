@@ -18,14 +18,14 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.adapters.secret_files import tls_context, with_secrets
-from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.settings.connection_rules import MECHANISMS
-from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError, DependencyUnavailable, needs
+from udp_stream.files import tls_context, with_secrets
+from udp_stream.logs import counted
 from udp_stream.release.facts import PublishedRelease, ReleaseReader
 from udp_stream.release.query_road import asked_digest
+from udp_stream.settings import Settings
+from udp_stream.settings.clients import MECHANISMS
+from udp_stream.settings.sections import KafkaSection
 from udp_stream.units import parse_duration
 
 _OF_CONSUMERS = "metadata_max_age_ms", "connections_max_idle_ms"

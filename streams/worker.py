@@ -38,19 +38,18 @@ from streams.publishing import StrictlyOnce
 from streams.shards import ShardProcessor
 from streams.sources import SourceProcessor
 from streams.topics import Rules, Topics, client_id, differences, require_asked_alike, require_rights, topics_of
-from udp_stream.adapters.files.heartbeat import Heartbeat
-from udp_stream.adapters.logs import ERROR, WARNING, begin_log, fault, say
-from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.spoken_log import SpokenLog
-from udp_stream.adapters.text import counted
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
+from udp_stream.files import Heartbeat
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
+from udp_stream.logs import ERROR, WARNING, begin_log, counted, fault, say
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import BatchRead, Fact, Observer, QueriesPublished, SlotPublished
 from udp_stream.release.query_road import QuerySet, query_set
+from udp_stream.runtime.spoken_log import SpokenLog
+from udp_stream.settings import Settings
 from udp_stream.units import parse_duration
 from udp_stream.windows.source import Look, ReadingRules
 

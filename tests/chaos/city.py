@@ -27,15 +27,15 @@ from tests.chaos.proxy import Link, Proxy
 from tests.chaos.store import Store, store
 from tests.chaos.workers import Worker, Workers
 from tests.runtime.harness import beside
-from udp_stream.adapters.embedded import Embedded, record_writer
-from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.settings import load
 from udp_stream.cli.report import SOFTWARE
+from udp_stream.entropy import OsEntropy
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
 from udp_stream.release.record import decode
+from udp_stream.runtime.embedded import Embedded, record_writer
+from udp_stream.settings import load
 from udp_stream.trial.process import folder_or_temporary, free_ports
 from udp_stream.trial.services import RunningKafka, start_kafka
 

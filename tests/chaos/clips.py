@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from udp_stream.adapters.embedded import Embedded
-from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.settings import Settings
+from udp_stream.entropy import OsEntropy
 from udp_stream.ledger.port import Admission, Ledger, Verdict
 from udp_stream.release.record import CLIPS, kind_of
+from udp_stream.runtime.embedded import Embedded
+from udp_stream.settings import Settings
 
 
 @dataclass

@@ -29,7 +29,7 @@ from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.forked import Forked
 from tests.forms import long_rows
-from udp_stream.adapters.files import atomic
+from udp_stream import files as atomic
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Ledger, LedgerFactory, Verdict
 from udp_stream.ledger.rolling import windows_around

@@ -16,10 +16,10 @@ from streams import worker
 from streams.kafka import Producer
 from streams.publishing import AtLeastOnce, StrictlyOnce
 from streams.worker import Deployment, run_worker
-from udp_stream.adapters.settings import load
-from udp_stream.adapters.settings.sections import Settings
 from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.release.record import kind_of
+from udp_stream.settings import load
+from udp_stream.settings.sections import Settings
 from udp_stream.testing import SeededEntropy
 
 BEFORE, AFTER = False, True

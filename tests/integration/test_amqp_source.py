@@ -12,9 +12,9 @@ from benchmarks.feed_forms import FORMS, recorded
 from tests.chaos.proxy import Proxy
 from tests.integration.amqp_brokers import connected
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.live.amqp import QueueOptions, QueueSource
-from udp_stream.adapters.live.handover import Handover
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.sources.amqp import QueueOptions, QueueSource
+from udp_stream.sources.live import Handover
 from udp_stream.trial.services import PASSWORD, USER
 
 SECONDS_MAX = 20

@@ -16,9 +16,9 @@ from streams.topics import admin
 from tests.forked import forked_to_log, run_forked
 from tests.integration.deployment import SERVING, worker
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.settings import load
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_and_keys
+from udp_stream.settings import load
 
 PATIENCE_S = 30
 

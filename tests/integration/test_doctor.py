@@ -9,8 +9,8 @@ from streams.topics import admin, create_topics, topics_of
 from tests.forked import run_forked
 from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.settings import load
 from udp_stream.ledgers.opening import ledger_and_keys
+from udp_stream.settings import load
 
 
 @pytest.fixture

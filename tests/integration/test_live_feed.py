@@ -179,7 +179,7 @@ def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_
 def test_nothing_is_acknowledged_that_kafka_does_not_take(city, amqp_broker, tmp_path, kafka_server):
     """Kafka goes away while a feed runs: the feed ends with status 4, and the queue still has what Kafka has not."""
     from streams.topics import create_topics
-    from udp_stream.adapters.settings import load
+    from udp_stream.settings import load
 
     queue, here = Queue(amqp_broker, "away"), city([])
     here.config.write_text(here.config.read_text().replace(here.settings.kafka.bootstrap, kafka_server.bootstrap))

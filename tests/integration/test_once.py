@@ -13,9 +13,9 @@ from streams.kafka import Committed, OutgoingRecord
 from streams.publishing import StrictlyOnce
 from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import Fenced
 from udp_stream.release import record as release
+from udp_stream.settings.sections import KafkaSection
 
 
 def seen(city):

@@ -20,7 +20,6 @@ from tests.contract import checks, queries
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.contract.road import CHECKS, MORE_CHECKS, Opening
-from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused, UsageError
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import LedgerFactory
@@ -31,6 +30,7 @@ from udp_stream.ledgers.keys import adopt
 from udp_stream.ledgers.opening import inspect_ledger, ledger_and_keys
 from udp_stream.ledgers.redis import Fence, RedisLedger, Session, open_redis_ledger
 from udp_stream.ledgers.redis_connection import SCRIPTS, Connection, load_scripts, scripts_of
+from udp_stream.settings import load
 from udp_stream.trial.services import RunningRedis, start_redis
 
 Check = Callable[[LedgerFactory], None]

@@ -19,8 +19,8 @@ from tests.forked import run_forked
 from tests.integration.deployment import CONFIG, DEFAULTS, City, agree, log_of, worker
 from tests.runtime.harness import fleet_log
 from tests.secured import PASSWORD, USER, secret_file, secured_kafka
-from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.settings.sections import KafkaSection
 
 BOUND_S = 20.0
 WRONG = "tr0ub4dor&3-is-wrong"

@@ -14,10 +14,10 @@ from tests.contract.checks import ALL_LEDGER_CHECKS, IN_CROWDS, ask, hour
 from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
 from tests.secured import PASSWORD, certificates, secret_file, tls_in_front_of
-from udp_stream.adapters.settings import LedgerSection
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.redis import open_redis_ledger
+from udp_stream.settings import LedgerSection
 from udp_stream.trial.services import start_redis
 
 RULES = (Path(__file__).parents[2] / "deploy" / "redis" / "users.acl").read_text(encoding="utf-8")

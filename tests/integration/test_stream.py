@@ -20,10 +20,10 @@ from streams.topics import admin, create_topics, differences, group_of, read_rel
 from tests.forked import run_forked
 from tests.integration.deployment import agree, log_of, worker
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.ledger.port import Admission
 from udp_stream.release import record as release
+from udp_stream.settings import load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
 AUTO = {"mean": "array-averaging", "shards": 3, "epsilon": '"auto"', "cdf": "0.05", "budget": "0.5", "period": "1h"}

@@ -19,8 +19,6 @@ import pytest
 
 from tests.forms import long_but
 from tests.runtime.harness import frames_of
-from udp_stream.adapters.embedded import Embedded
-from udp_stream.adapters.settings import load
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import statistics
 from udp_stream.mechanisms.forecast_clip import NAME
@@ -30,6 +28,8 @@ from udp_stream.planning.plan import HatPlans
 from udp_stream.release import charge as context
 from udp_stream.release import estimate
 from udp_stream.release.record import CITY, kind_of, slot_of
+from udp_stream.runtime.embedded import Embedded
+from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 from udp_stream.units import NANO

@@ -16,7 +16,6 @@ from scipy import stats
 from tests.forms import long_but
 from tests.privacy.test_individual_charges import ranges_by_plate, subsets
 from tests.privacy.test_mean_distributions import epsilon_seen
-from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.clip_width import HALF_WIDTHS, USUAL, ClipWidth
 from udp_stream.mechanisms.forecast_clip import (
     NAME,
@@ -34,6 +33,7 @@ from udp_stream.mechanisms.statistic import AroundForecast, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
+from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 from udp_stream.windows.tables import PINGS_MAX

@@ -19,14 +19,14 @@ from tests.forms import long_rows
 from tests.runtime.harness import frames_of
 from tests.unit import test_processors
 from tests.unit.test_processors import START, TOPICS, Broker, Worker
-from udp_stream.adapters.embedded import Embedded
-from udp_stream.adapters.settings import load
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release import estimate
 from udp_stream.release import road as balls
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.record import kind_of
 from udp_stream.release.road import release_slot
+from udp_stream.runtime.embedded import Embedded
+from udp_stream.settings import load
 from udp_stream.shuffle import protocol, source
 from udp_stream.shuffle.wire import Factors
 from udp_stream.testing import Died, SeededEntropy

@@ -8,12 +8,12 @@ import pytest
 from tests.forms import long_rows
 from tests.protocol.explore import FLAGS, Violation, explore, walk
 from tests.protocol.test_follows import Following
-from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.ball import WHOLE, PlateNorms
 from udp_stream.planning.slot import terms_around
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CLIPS, kind_of
+from udp_stream.settings import load
 from udp_stream.shuffle import protocol as planner_module
 from udp_stream.shuffle.protocol import Planner, Release, ShardProtocol
 from udp_stream.testing import SeededEntropy

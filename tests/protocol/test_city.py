@@ -9,11 +9,11 @@ from tests.city_question import MeanSpeed, answered
 from tests.forms import long_rows
 from tests.protocol.explore import FLAGS, Violation, explore, walk
 from tests.protocol.test_follows import Following
-from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.ball import PlateNorms
 from udp_stream.release.charge import ReleaseContext, around_forecasts
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CITY, kind_of, slot_of
+from udp_stream.settings import load
 from udp_stream.shuffle.protocol import AskCity, Planner, Release
 from udp_stream.shuffle.wire import cut_counts, cut_norms
 from udp_stream.testing import SLOT_END, SeededEntropy, two_hats

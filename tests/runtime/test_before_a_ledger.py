@@ -6,8 +6,8 @@ import pytest
 
 from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.settings import LedgerSection
 from udp_stream.ledgers.opening import look_at
+from udp_stream.settings import LedgerSection
 
 
 def replay(folder, *arguments, verb="replay", stdin=None):

@@ -11,9 +11,9 @@ import pytest
 
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import FLAGS, run
-from udp_stream.adapters.settings import load
 from udp_stream.cli import main as cli
 from udp_stream.release.record import decode
+from udp_stream.settings import load
 
 MADE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 MPS = ("--set", "speed.unit=mps")

@@ -9,8 +9,6 @@ import pytest
 
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of
-from udp_stream.adapters.embedded import Embedded
-from udp_stream.adapters.settings import load
 from udp_stream.cli.commands.ledger import show
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_nano_of, epsilon_of, rho_nano_of
@@ -21,6 +19,8 @@ from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.record import decode
 from udp_stream.release.road import release_slot
+from udp_stream.runtime.embedded import Embedded
+from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_context, two_hats
 from udp_stream.units import NANO
 

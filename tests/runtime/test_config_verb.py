@@ -6,9 +6,9 @@ import re
 import pytest
 
 from tests.secured import certificates, secret_file
-from udp_stream.adapters.settings import DURATIONS, faults_in, known_keys, load
 from udp_stream.cli import main as cli
 from udp_stream.errors import ConfigError
+from udp_stream.settings import DURATIONS, faults_in, known_keys, load
 from udp_stream.version import __version__
 
 CITY = """\

@@ -12,16 +12,16 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from udp_stream.adapters import logs
-from udp_stream.adapters.files.journal import Journal
-from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
-from udp_stream.adapters.logs import begin_log, end_log, say
-from udp_stream.adapters.settings import LedgerSection, load
+from udp_stream import logs
 from udp_stream.cli.first_look import FeedWatch
 from udp_stream.ledgers.opening import ledger_and_keys
+from udp_stream.logs import begin_log, end_log, say
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.facts import RunLog
+from udp_stream.runtime.live import LiveRuntime, Outputs
+from udp_stream.settings import LedgerSection, load
+from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 

@@ -9,10 +9,10 @@ import pytest
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_refused_files import udp_stream
-from udp_stream.adapters.settings import Settings
 from udp_stream.cli import first_look
 from udp_stream.cli.commands.doctor import _unit_of_files
 from udp_stream.errors import UsageError
+from udp_stream.settings import Settings
 
 METRE = 1 / 111_195
 

@@ -10,7 +10,7 @@ from benchmarks.feed_forms import FORMS, UNITS, flat, recorded
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import run
-from udp_stream.adapters.settings import load
+from udp_stream.settings import load
 
 PINGS = recorded(fleet_log(buses=20, hours=0.5, clean=True))
 

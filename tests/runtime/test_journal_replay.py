@@ -15,9 +15,9 @@ import pytest
 
 from tests.runtime.harness import embedded, frames_of
 from tests.runtime.test_live_run import CONFIG, Clock, child, frames, lines, work
-from udp_stream.adapters.files.journal import Journal
-from udp_stream.adapters.settings import LedgerSection
 from udp_stream.ledgers.opening import ledger_and_keys
+from udp_stream.settings import LedgerSection
+from udp_stream.sources.journal import Journal
 
 assert frames  # the fixture
 KILLS = 6

@@ -11,9 +11,6 @@ import pytest
 from tests.runtime.harness import fleet_log, frames_of
 from tests.runtime.test_live_run import CONFIG, FRAME, Clock, ids, lines, take_all
 from tests.runtime.test_standing import asking, configured
-from udp_stream.adapters.files.journal import Journal
-from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
-from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.cli.outputs import appended_records
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import SqliteLedger
@@ -21,6 +18,9 @@ from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.record import kind_of
+from udp_stream.runtime.live import LiveRuntime, Outputs
+from udp_stream.settings import LedgerSection, load
+from udp_stream.sources.journal import Journal
 from udp_stream.testing import Died, SeededEntropy
 
 FLAGS = (*CONFIG, "release.mean=array-averaging")

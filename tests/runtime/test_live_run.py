@@ -13,15 +13,15 @@ import pytest
 
 from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.files.journal import Journal
-from udp_stream.adapters.live_runtime import CHECKPOINT, LiveRuntime, Outputs
-from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.cli.outputs import appended, appended_records
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.facts import SlotPublished
+from udp_stream.runtime.live import CHECKPOINT, LiveRuntime, Outputs
+from udp_stream.settings import LedgerSection, load
+from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy
 
 CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.min_plates=4", "hat.grace=2m")
@@ -158,7 +158,7 @@ def test_killed_at_any_moment_it_loses_nothing_and_repeats_nothing(kills, frames
 
 
 def test_a_restart_reads_on_from_its_checkpoint_and_old_segments_are_deleted(frames, tmp_path, monkeypatch):
-    monkeypatch.setattr("udp_stream.adapters.files.journal.SEGMENT_BYTES", 100_000)
+    monkeypatch.setattr("udp_stream.sources.journal.SEGMENT_BYTES", 100_000)
     half, clock = len(frames) // 2, Clock()
     with live(tmp_path, clock) as (runtime, journal):
         clock.now_s = frames[0][1]
@@ -219,7 +219,7 @@ def test_a_frame_that_was_cut_off_is_gone_and_a_damaged_middle_is_refused(tmp_pa
         journal.sync()
     (segment,) = (tmp_path / "j").glob("*.journal")
     segment.write_bytes(segment.read_bytes()[:-1])
-    monkeypatch.setattr("udp_stream.adapters.files.journal.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("udp_stream.sources.journal.SEGMENT_BYTES", 1)
     with Journal(tmp_path / "j", "me") as journal:
         assert [one.messages for one in journal.frames(0)] == [[b"whole"]] and journal.next_offset == 1
         journal.append([b"next"], 3)

@@ -11,8 +11,8 @@ import pytest
 
 import udp_stream
 from udp_stream import private_cdf, private_mean, private_variance
-from udp_stream.adapters.one_off import Mechanism
 from udp_stream.mechanisms.means import MECHANISMS
+from udp_stream.one_off import Mechanism
 from udp_stream.planning.policy import Mean
 
 RNG = np.random.default_rng(5)

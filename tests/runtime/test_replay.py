@@ -13,13 +13,13 @@ import pytest
 
 from tests.forms import long_but
 from tests.runtime.harness import CONFIG, feed_messages, fleet_log, frames_of, ledger_at, runtime_on
-from udp_stream.adapters.settings import load
 from udp_stream.cli.report import print_summary
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release import record as release
 from udp_stream.release.forecaster import smoothed_schema
 from udp_stream.release.query_record import result_schema
+from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import cell_name, cells_of
 

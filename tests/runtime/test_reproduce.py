@@ -6,13 +6,13 @@ import signal
 import pytest
 
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.settings import load
 from udp_stream.cli import experiment_files as plots
 from udp_stream.cli import main as cli
 from udp_stream.cli.experiment_files import read_feed
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
+from udp_stream.settings import load
 from udp_stream.windows.tables import cells_of
 
 HATS = ("hat.resolution=7", "hat.slot=1h")

@@ -8,9 +8,9 @@ import pytest
 
 from tests.forms import long_but
 from tests.runtime.harness import embedded, fleet_log, frames_of, smoothed_writer
-from udp_stream.adapters.embedded import Embedded
-from udp_stream.adapters.settings import load
 from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.runtime.embedded import Embedded
+from udp_stream.settings import load
 from udp_stream.testing import Died, DyingLedger, SeededEntropy
 
 FLAGS = ("hat.slot=2h", "hat.resolution=7", "release.mean=forecast-clip", "release.cdf_epsilon=0",

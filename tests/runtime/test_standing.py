@@ -14,8 +14,6 @@ import pytest
 
 from tests.forms import long_but
 from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
-from udp_stream.adapters.embedded import Embedded, record_writer
-from udp_stream.adapters.settings import load, query_sections
 from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.cli.report import worth
 from udp_stream.errors import PrivacyRefused
@@ -24,6 +22,9 @@ from udp_stream.ledgers.statement import statement
 from udp_stream.planning.periods import amount_text
 from udp_stream.release.query_record import decode_result, result_schema
 from udp_stream.release.record import kind_of
+from udp_stream.runtime.embedded import Embedded, record_writer
+from udp_stream.settings import load
+from udp_stream.settings import queries as query_sections
 from udp_stream.testing import Died, DyingLedger, SeededEntropy
 
 SURAT = """

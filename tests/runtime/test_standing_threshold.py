@@ -9,8 +9,8 @@ import pytest
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of
 from tests.runtime.test_standing import asking, everyone, positions_at_moments
-from udp_stream.adapters.settings import query_sections
 from udp_stream.release.query_record import decode_result, result_schema
+from udp_stream.settings import queries as query_sections
 
 FULL = """
 [queries]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.forked import forked_to_log, run_forked
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.files.heartbeat import ALIVE, SILENT_S
+from udp_stream.files import ALIVE, SILENT_S
 
 FLAGS = ("--ledger", "city.ledger", "--set", "hat.slot=15m")
 

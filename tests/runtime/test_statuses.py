@@ -12,8 +12,8 @@ import pytest
 from tests.forked import Forked
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import VERBS, run
-from udp_stream.adapters.settings import load
 from udp_stream.cli import main as cli
+from udp_stream.settings import load
 
 NEEDED = {
     "init": ["pings.ndjson"], "replay": ["pings.ndjson"], "run": ["-"], "ledger show": ["GJ05ZZ0001"],

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from tests.runtime.harness import fleet_log, frames_of
-from udp_stream.adapters.embedded import Embedded
-from udp_stream.adapters.settings import load
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_sentence
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -19,6 +17,8 @@ from udp_stream.release.charge import ReleaseContext, plan_slot, unkeyed, with_f
 from udp_stream.release.hats import NO_ROWS
 from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.release.road import HASH_BYTES, factors_once, record_slot, slot_factors, slot_norms
+from udp_stream.runtime.embedded import Embedded
+from udp_stream.settings import load
 from udp_stream.shuffle.wire import (
     Arriving,
     NormChunk,

@@ -7,12 +7,10 @@ import pytest
 
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.unit.test_found_feed import ping
-from udp_stream.adapters.files.beginnings import from_header
-from udp_stream.adapters.files.prompt import prompt_messages
-from udp_stream.adapters.files.sources import read_messages
 from udp_stream.cli.found_feed import find_feed, read_sample
 from udp_stream.errors import UsageError
 from udp_stream.pings.json import FeedMapping, mapped_form, whole_part
+from udp_stream.sources.files import from_header, prompt_messages, read_messages
 
 FORM = mapped_form(FeedMapping(plate="bus", time="timestamp", longitude="lon", latitude="lat", speed="speed"))
 PINGS = [ping(at) for at in range(60)]

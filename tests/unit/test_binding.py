@@ -10,12 +10,12 @@ from faust.types import TP
 
 from streams.binding import Binding, claim, mark_header, mark_in, require_same
 from tests.unit.test_processors import FLAGS, OURS, TOPICS, Died, Worker, filled, outcome
-from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.adapters.settings import load
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Mark
 from udp_stream.ledgers.keys import adopt
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
+from udp_stream.settings import load
+from udp_stream.settings.sections import KafkaSection
 from udp_stream.shuffle.wire import CountChunk, PlanChunk, decode_message
 
 OTHER_LEDGER = Binding("0ther", OURS.key)

@@ -20,12 +20,12 @@ from tests.chaos.checks import (
 from tests.chaos.city import balances_of
 from tests.chaos.clips import clips_amiss
 from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runtime_on
-from udp_stream.adapters.settings import load
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release import road as balls
 from udp_stream.release.forecaster import encode_smoothed
 from udp_stream.release.record import CLIPS, decode, encode, kind_of
+from udp_stream.settings import load
 
 IN_RHO = (*CONFIG, "budget.accounting=approximate", "release.mean=forecast-clip")
 

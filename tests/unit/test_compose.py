@@ -11,9 +11,9 @@ import yaml
 
 from streams.topics import topics_of
 from tests.integration import conftest
-from udp_stream.adapters.settings import known_keys, load
 from udp_stream.cli.parsers import program
 from udp_stream.ledgers.redis import DURABLE
+from udp_stream.settings import known_keys, load
 from udp_stream.trial import services as services_jars
 
 ROOT = Path(__file__).parents[2]

@@ -9,15 +9,15 @@ from redis import Redis
 from streams.publishing import no_transaction
 from streams.topics import SAID_MAX, client_options, faust_credentials, refusal, topics_of
 from tests.secured import certificates, secret_file
-from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.adapters.secret_files import require_private, secret_of, tls_context
-from udp_stream.adapters.settings import LedgerSection, load
-from udp_stream.adapters.settings.connection_rules import PROTOCOLS
 from udp_stream.cli.main import main
 from udp_stream.cli.parsers import VERBS
 from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.files import require_private, secret_of, tls_context
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.redis_connection import connection_to
+from udp_stream.settings import LedgerSection, load
+from udp_stream.settings.clients import PROTOCOLS
+from udp_stream.settings.sections import KafkaSection
 
 SASL = (
     "kafka.client.security_protocol=SASL_PLAINTEXT",

@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.forecast_days import OURS, day_of_fleet, run
-from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
 from udp_stream.release.record import decode, json_schema
 from udp_stream.release.road import release_slot
+from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import Fleet
 from udp_stream.windows.tables import SlotPings, tabulate

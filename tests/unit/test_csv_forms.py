@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from udp_stream.adapters.files import csv_rows
-from udp_stream.adapters.files.csv_rows import csv_batches
-from udp_stream.adapters.files.sources import read_messages
 from udp_stream.errors import UsageError
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON, FeedMapping, mapped_form
+from udp_stream.sources import rows as csv_rows
+from udp_stream.sources.files import read_messages
+from udp_stream.sources.rows import csv_batches
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
 PLAIN = FeedMapping()

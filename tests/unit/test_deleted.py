@@ -8,10 +8,10 @@ import pytest
 from faust.types import TP
 
 from tests.unit.test_processors import FLAGS, START, TOPICS, Worker, filled, outcome, ping, with_worker
-from udp_stream.adapters.settings import load
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.record import decode
+from udp_stream.settings import load
 from udp_stream.shuffle.wire import decode_message
 
 PINGS, PARTS = TP(TOPICS.pings.name, 0), TP(TOPICS.parts.name, 0)

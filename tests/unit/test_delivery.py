@@ -11,10 +11,10 @@ from faust.types import TP
 
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from tests.unit.test_processors import TOPICS, Worker, filled
-from udp_stream.adapters.embedded import Embedded, record_writer
-from udp_stream.adapters.settings import load
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.facts import PublishedRelease, SlotRecorded, Summary, fan_out, releases_of
+from udp_stream.runtime.embedded import Embedded, record_writer
+from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
 

@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from udp_stream.adapters.embedded import Embedded
-from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.settings import load
 from udp_stream.cli.demo_picture import TrueMeans, busiest_slot, map_of, picture, true_means
+from udp_stream.entropy import OsEntropy
 from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.runtime.embedded import Embedded
+from udp_stream.settings import load
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.windows.tables import cell_name, cells_of
 

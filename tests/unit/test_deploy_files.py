@@ -16,9 +16,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from udp_stream.adapters.settings import load
 from udp_stream.cli.parsers import program
 from udp_stream.ledgers.keys import is_key
+from udp_stream.settings import load
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "udp-stream-worker@.service"

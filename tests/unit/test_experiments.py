@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.forms import long_but, long_rows
-from udp_stream.adapters.settings import load
 from udp_stream.cli.experiment_files import write_outcome, write_table
 from udp_stream.experiments import chop, variance, worst
 from udp_stream.experiments import means as mean_itms
@@ -35,6 +34,7 @@ from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.planning.plan import HatPlan, terms_of
 from udp_stream.planning.suppression import Occupancy, Suppression
 from udp_stream.release.estimate import estimate_hats
+from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

@@ -13,8 +13,6 @@ from faust.types import TP
 
 from streams.worker import ClosingLine
 from tests.unit.test_processors import FLAGS, TOPICS, Broker, Worker
-from udp_stream.adapters.embedded import Embedded
-from udp_stream.adapters.settings import load
 from udp_stream.errors import Fenced
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import Reason
@@ -28,6 +26,8 @@ from udp_stream.release.facts import (
     Summary,
 )
 from udp_stream.release.record import decode
+from udp_stream.runtime.embedded import Embedded
+from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
 START = 1_704_067_200_000

@@ -10,11 +10,11 @@ import pytest
 
 import streams.feed as feeding
 from streams.feed import ARRAY_BYTES_MAX, SPEED_BYTES, Feed, Pace, partition_of
-from udp_stream.adapters.kafka_section import KafkaSection
-from udp_stream.adapters.settings import load
 from udp_stream.cli.commands.feed import send_live
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.pings.json import JSON, FeedMapping, mapped_form
+from udp_stream.settings import load
+from udp_stream.settings.sections import KafkaSection
 
 PARTITIONS = 4
 SPEEDS = ("7", "42.123456789012345", "-0.0", "1.7976931348623157e+308")

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from udp_stream.adapters.settings import load
 from udp_stream.cli.first_look import FeedWatch
+from udp_stream.settings import load
 from udp_stream.windows.slots import LogPlaces
 from udp_stream.windows.source import ReadingRules, SourceCheckpoint, SourceReader
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from udp_stream.adapters.files.heartbeat import BEAT_S, Heartbeat
-from udp_stream.adapters.settings import load
 from udp_stream.cli.commands.feed import _frames
 from udp_stream.errors import UsageError
+from udp_stream.files import BEAT_S, Heartbeat
+from udp_stream.settings import load
 from udp_stream.trial.fleet import BUSY_HOURS, FIRST_MORNING, Fleet, live_messages
 
 MIDNIGHT = datetime.fromisoformat("2030-05-01T00:30:00+05:30").timestamp()

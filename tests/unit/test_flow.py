@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -24,6 +23,7 @@ from udp_stream.release import road
 from udp_stream.release import road as draw
 from udp_stream.release.charge import ReleaseContext, from_counts, plan_slot
 from udp_stream.release.record import decode
+from udp_stream.settings import load
 from udp_stream.testing import Died, DyingLedger, RivalledLedger, SeededEntropy
 from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, tabulate

@@ -10,7 +10,6 @@ import pytest
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from udp_stream.adapters.settings import load
 from udp_stream.forecast.model import Memory
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.planning.plan import HatPlans
@@ -19,6 +18,7 @@ from udp_stream.planning.slot import terms_around
 from udp_stream.release.charge import ReleaseContext, around_forecasts
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, encode_smoothed, smooth_slot
 from udp_stream.release.road import release_slot
+from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import SlotPings, tabulate
 

@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.feed_forms import recorded
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.settings import load
 from udp_stream.cli.found_feed import city_file, find_feed
 from udp_stream.errors import UsageError
 from udp_stream.pings.found import unit_of_name
+from udp_stream.settings import load
 
 IST = timezone(timedelta(hours=5, minutes=30))
 PLATES = [f"GJ05BX{1000 + at}" for at in range(9)]

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.gtfs import START_S, snapshot, vehicle
-from udp_stream.adapters.files.gtfs_files import GtfsFiles, sentences
-from udp_stream.adapters.schemes import open_source, open_sources
 from udp_stream.cli import main as cli
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.gtfs_realtime import GTFS_REALTIME, SINGLE, header_time
 from udp_stream.pings.json import JSON, json_messages
 from udp_stream.pings.unrepeated import PIECE_BYTES_MAX, REMEMBERED, Unrepeated
+from udp_stream.sources.recordings import GtfsFiles, open_source, open_sources, sentences
 
 RULES = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200)
 REAL = Path(__file__).parents[3] / "shared" / "data" / "gtfsrt"

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from udp_stream.adapters.files.gzip_members import GzipError, GzipMembers
+from udp_stream.sources.files import GzipError, GzipMembers
 
 DATA = random.Random(1).randbytes(9000) + bytes(200_000)
 MEMBERS = gzip.compress(DATA[:100]) + gzip.compress(b"") + bytes(7) + gzip.compress(DATA[100:]) + bytes(5000)

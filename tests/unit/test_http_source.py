@@ -16,14 +16,11 @@ import trustme
 from tests import http_server as server
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
-from udp_stream.adapters.live.handover import Handover
-from udp_stream.adapters.live.http_get import HttpGet, HttpOptions
-from udp_stream.adapters.live.openers import live_sources
-from udp_stream.adapters.live.polled import PolledSource, PollOptions
-from udp_stream.adapters.live.retries import Retries
-from udp_stream.adapters.live.source import Failed
-from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.settings import load
+from udp_stream.sources.http import HttpGet, HttpOptions, PolledSource, PollOptions
+from udp_stream.sources.live import Failed, Handover, Retries
+from udp_stream.sources.opening import live_sources
 
 TOKEN = "eyJ0.Secret-Token"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.adapters import installed
+from udp_stream.cli import installed
 from udp_stream.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def test_each_kind_of_installation_has_its_command(tmp_path, monkeypatch):
 
 def test_a_copy_from_an_index_is_named_by_the_name_that_the_index_has(monkeypatch, tmp_path):
     monkeypatch.setattr(metadata, "distribution", lambda _: Installed(None))
-    monkeypatch.setattr(installed, "__file__", str(tmp_path / "udp_stream" / "adapters" / "installed.py"))
+    monkeypatch.setattr(installed, "__file__", str(tmp_path / "udp_stream" / "cli" / "installed.py"))
     assert installed.install_command("plots") == "pip install 'udp-stream[plots]'"
 
 

@@ -9,16 +9,15 @@ import time
 
 import pytest
 
-from udp_stream.adapters.files.prompt import prompt_messages
-from udp_stream.adapters.files.sources import read_messages
-from udp_stream.adapters.live.handover import Handover
-from udp_stream.adapters.live.pipe import PipeSource
-from udp_stream.adapters.settings import load
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.feed import feed as feed_verb
 from udp_stream.cli.parsers import program
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.pings import gtfs_realtime
+from udp_stream.settings import load
+from udp_stream.sources.files import prompt_messages, read_messages
+from udp_stream.sources.live import Handover
+from udp_stream.sources.opening import PipeSource
 
 LINES = [b'{"license_plate": "A%d", "speed": %d}' % (number, number) for number in range(5)]
 HEADER = b"license_plate,observationDateTime,speed,location.coordinates"
@@ -240,4 +239,4 @@ def test_a_package_that_is_not_installed_is_named_with_how_to_get_it(tmp_path, m
 def test_files_are_fed_without_what_live_sources_need():
     program = "import sys, udp_stream.cli.commands.feed; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert "udp_stream.adapters.live.openers" in loaded and not {"pika", "urllib3", "google.transit"} & set(loaded)
+    assert "udp_stream.sources.opening" in loaded and not {"pika", "urllib3", "google.transit"} & set(loaded)

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from mode.utils.logging import CompositeLogger
 
 from streams.worker import ours
-from udp_stream.adapters import logs
-from udp_stream.adapters.files.journal import Journal
-from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
-from udp_stream.adapters.logs import begin_log, end_log, say
-from udp_stream.adapters.settings import LedgerSection, load
-from udp_stream.adapters.spoken_log import SpokenLog
+from udp_stream import logs
 from udp_stream.cli import main as cli
 from udp_stream.ledgers.opening import ledger_and_keys
+from udp_stream.logs import begin_log, end_log, say
+from udp_stream.runtime.live import LiveRuntime, Outputs
+from udp_stream.runtime.spoken_log import SpokenLog
+from udp_stream.settings import LedgerSection, load
+from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy
 
 PLATES = st.one_of(

@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from udp_stream.adapters.files.sources import read_messages
 from udp_stream.pings.decode import PingDecoder, PingRules, originals
 from udp_stream.pings.json import FIELDS, FeedMapping, mapped_form, mapped_format, single_ping
 from udp_stream.pings.times import NO_OFFSET, READ, UNREADABLE, read_times
+from udp_stream.sources.files import read_messages
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200, max_pings_per_message=4, max_message_bytes=4000)
 NESTED = FeedMapping(

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from udp_stream.adapters.settings import load
 from udp_stream.mechanisms.accuracy import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic, spread
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal
@@ -17,6 +16,7 @@ from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.statistic import PublicSettings
 from udp_stream.mechanisms.statistics import MeanStatistic
 from udp_stream.planning.plan import plan_hat, terms_of
+from udp_stream.settings import load
 from udp_stream.units import NANO
 
 U = 65 * 4096

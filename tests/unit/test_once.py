@@ -8,7 +8,6 @@ import pytest
 
 from streams.publishing import settle
 from tests.unit.test_flow import a_context, run, slot
-from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
@@ -16,6 +15,7 @@ from udp_stream.ledgers.statement import statement
 from udp_stream.planning.plan import Terms
 from udp_stream.release.charge import charge_once, draw_once, terms_from
 from udp_stream.release.record import decode, kind_of
+from udp_stream.settings import load
 
 PLATES = [b"hash0000", b"hash0001", b"hash0002"]
 PERIOD = "1d from 2022-01-01T00:00:00+05:30"

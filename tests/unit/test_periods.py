@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.forms import long_rows
-from udp_stream.adapters.settings import load
 from udp_stream.ledger.port import Admission
 from udp_stream.ledger.rolling import largest_budgets
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -20,6 +19,7 @@ from udp_stream.planning.periods import (
     overlaps_of,
     together,
 )
+from udp_stream.settings import load
 
 KOLKATA = [f"1d from 2024-01-{day:02}T00:00:00+05:30" for day in range(7, 12)]
 UTC = [f"1d from 2024-01-{day:02}T00:00:00+00:00" for day in range(7, 12)]

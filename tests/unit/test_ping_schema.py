@@ -7,9 +7,9 @@ import jsonschema
 import pytest
 
 from tests.runtime.harness import fleet_log
-from udp_stream.adapters.settings import load
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
+from udp_stream.settings import load
 
 ROOT = Path(__file__).parents[2]
 VALID = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "ping.schema.json").read_text("utf-8"))).is_valid

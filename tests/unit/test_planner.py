@@ -11,7 +11,6 @@ from benchmarks.feeds import feed_of
 from tests.forms import long_rows
 from tests.runtime.harness import FEEDS
 from tests.unit.test_flow import CELLS, FIXED, START, a_context, run
-from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
@@ -23,6 +22,7 @@ from udp_stream.release.charge import plan_slot
 from udp_stream.release.hats import hats_of, ids_of
 from udp_stream.release.record import decode
 from udp_stream.release.road import record_slot
+from udp_stream.settings import load
 from udp_stream.testing import Died, RivalledLedger
 from udp_stream.windows.tables import SlotCounts, SlotPings, tabulate
 

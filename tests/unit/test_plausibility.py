@@ -8,10 +8,10 @@ from math import log
 import pytest
 
 from tests.runtime.harness import FEEDS, fleet_log
-from udp_stream.adapters.files.sources import read_messages
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON
 from udp_stream.pings.speed_unit import PAIRS_MIN, unit_evidence
+from udp_stream.sources.files import read_messages
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.units import KMH_PER_UNIT
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from msgspec.structs import fields, replace
 
-from udp_stream.adapters.settings import known_keys, load
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import difference, note_policy, other_policies, written
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import Policy
+from udp_stream.settings import known_keys, load
 
 KEYS = {
     "hat.resolution": "7",

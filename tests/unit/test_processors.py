@@ -17,7 +17,6 @@ from streams.shards import ShardProcessor
 from streams.sources import UNDER_WAY_MAX, SourceProcessor
 from streams.topics import topics_of
 from tests.forms import long_but
-from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import PingDecoder
@@ -26,6 +25,7 @@ from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import SlotCounted, SlotPublished
 from udp_stream.release.query_road import query_set
 from udp_stream.release.record import decode
+from udp_stream.settings import load
 from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import PingChunk, cut_pings, decode_message

@@ -16,7 +16,6 @@ from streams.sources import columns_of
 from tests.city_question import MeanSpeed
 from tests.forms import long_but
 from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
-from udp_stream.adapters.settings import load
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Mark
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -25,6 +24,7 @@ from udp_stream.release.forecaster import encode_smoothed
 from udp_stream.release.record import CITY as OF_CITY
 from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import release_slot
+from udp_stream.settings import load
 from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.protocol import ShardCheckpoint

@@ -15,7 +15,6 @@ from streams.topics import topics_of
 from tests.forms import long_but
 from tests.unit.test_processors import Died, Worker, lives, outcome, rules_of
 from tests.unit.test_processors_planner import CITY, city
-from udp_stream.adapters.settings import load, query_sections
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -23,6 +22,8 @@ from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.query_road import query_set
 from udp_stream.release.record import kind_of
+from udp_stream.settings import load
+from udp_stream.settings import queries as query_sections
 from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.wire import cut_moment, decode_message, merge_moment
 from udp_stream.testing import SeededEntropy

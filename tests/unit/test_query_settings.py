@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
 from udp_stream.queries.elimination import Everyone
 from udp_stream.queries.plane import QUANTA_PER_METRE
+from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 
 FINGERPRINTS = ["3192050138d1765f", "1d21d5ad8c954f86", "30a9908af5665f00", "dad4f5db1de03bde"]

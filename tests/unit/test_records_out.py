@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 from h3.api.basic_int import cell_to_boundary, grid_disk, latlng_to_cell
 
-from udp_stream.adapters import records_out as module
-from udp_stream.adapters.records_out import columns, flat, require_form, write_form
+from udp_stream.cli import outputs as module
+from udp_stream.cli.outputs import columns, flat, require_form, write_form
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.release.forecaster import Smoothed, encode_smoothed, smooth_slot, smoothed_schema
 from udp_stream.release.query_record import result_schema

@@ -10,10 +10,10 @@ import pytest
 from benchmarks.accuracy import DAYS
 from benchmarks.forecast_days import day_of, day_of_fleet, run
 from benchmarks.guesses import constant_and_counts
-from udp_stream.adapters.settings import load
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.rehearsal import CITY_MEAN, CITY_OFF, City, Usual, cities_of, rehearse
+from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_context
 from udp_stream.trial.fleet import Fleet
 from udp_stream.units import QUANTA_PER_KMH

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from udp_stream.adapters.settings import load
 from udp_stream.cli.report import print_json_summary, print_summary
 from udp_stream.release.facts import Summary
+from udp_stream.settings import load
 
 FIXED = ("release.mean_epsilon=1",)
 

@@ -10,7 +10,6 @@ import pytest
 
 from tests.contract.checks import worst_window
 from tests.unit.test_flow import MORNING, START, a_context, run, slot
-from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.rolling import budget_balances, span_of
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -18,6 +17,7 @@ from udp_stream.planning.periods import most_in, overlapping
 from udp_stream.planning.policy import SPANS_PER_WINDOW, PeriodSoFar, shares_of, span_seconds
 from udp_stream.release.charge import from_counts, plan_slot, with_forecaster
 from udp_stream.release.record import decode
+from udp_stream.settings import load
 from udp_stream.testing import Died
 from udp_stream.units import NANO
 

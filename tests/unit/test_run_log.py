@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from streams.worker import ClosingLine
-from udp_stream.adapters.logs import end_log
+from udp_stream.logs import end_log
 from udp_stream.pings.decode import Reason
 from udp_stream.release.facts import BatchRead, RunLog, SlotCounted, SlotPublished, SlotRecorded
 from udp_stream.windows.tables import SlotGrid

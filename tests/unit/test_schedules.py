@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_planner import city
-from udp_stream.adapters.settings import load
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import PeriodSoFar, shares_of
 from udp_stream.release.charge import ReleaseContext, plan_slot
+from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
 BUDGET, SLOTS = 12 * 10**9, 4

@@ -9,14 +9,14 @@ import pytest
 
 from tests.runtime.harness import CONFIG, fleet_log
 from tests.toys import ToySource, toy
-from udp_stream.adapters import schemes
-from udp_stream.adapters.files.sources import FileSource
-from udp_stream.adapters.schemes import open_source
-from udp_stream.adapters.settings import load
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.feed import _frames
 from udp_stream.cli.parsers import program
 from udp_stream.errors import ConfigError, UsageError
+from udp_stream.settings import load
+from udp_stream.sources import recordings as schemes
+from udp_stream.sources.files import FileSource
+from udp_stream.sources.recordings import open_source
 
 PING = b'{"license_plate": "A1"}'
 

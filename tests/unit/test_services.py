@@ -17,9 +17,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from udp_stream.adapters.settings import Settings
 from udp_stream.cli.commands import services as verb
 from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.settings import Settings
 from udp_stream.trial import process as processes
 from udp_stream.trial import services as services_redis
 from udp_stream.trial.process import PortTaken, Program, Running, launch, on_kept_ports

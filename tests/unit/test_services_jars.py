@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.adapters.installed import install_command, words_of
+from udp_stream.cli.installed import install_command, words_of
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.trial import services as jars
 from udp_stream.trial import services as services_redis

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from udp_stream.adapters.settings import Settings, known_keys, load
 from udp_stream.cli.main import main
 from udp_stream.errors import ConfigError
+from udp_stream.settings import Settings, known_keys, load
 
 ROOT = Path(__file__).parents[2]
 

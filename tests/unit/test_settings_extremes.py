@@ -9,7 +9,6 @@ import pytest
 
 from tests.forms import long_but, long_rows
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
-from udp_stream.adapters.settings import DURATIONS, Settings, known_keys, load
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdf import plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
@@ -23,6 +22,7 @@ from udp_stream.planning.plan import plan_admitted, plan_hat, terms_of
 from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.release import record as release
 from udp_stream.release.estimate import estimate_hats
+from udp_stream.settings import DURATIONS, Settings, known_keys, load
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import PINGS_MAX
 

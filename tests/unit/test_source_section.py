@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from udp_stream.adapters.settings import load
 from udp_stream.errors import ConfigError
 from udp_stream.pings.json import FIELDS
 from udp_stream.pings.presets import PRESETS
+from udp_stream.settings import load
 
 
 def settings(*flags, environment=None):

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from udp_stream.adapters.files import sources
-from udp_stream.adapters.files.sources import read_messages, require_readable
 from udp_stream.errors import UsageError
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON
+from udp_stream.sources import files as sources
+from udp_stream.sources.files import read_messages, require_readable
 
 
 def ping(number: int) -> dict[str, Any]:

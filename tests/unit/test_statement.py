@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
-from udp_stream.adapters.settings import LedgerSection, load
 from udp_stream.cli.report import protected
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission
@@ -14,6 +13,7 @@ from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.facts import Summary
+from udp_stream.settings import LedgerSection, load
 
 CELL, NINE_UTC, HOUR, DAY = "87608c4d2ffffff", 1_704_704_400, 3600, 86_400
 MONDAY, TUESDAY = "1d from 2024-01-08T00:00:00+00:00", "1d from 2024-01-09T00:00:00+00:00"

@@ -11,10 +11,10 @@ from streams.feed import Pace
 from streams.publishing import is_tick, rejected_headers, release_headers
 from streams.topics import create_topics, differences, topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
-from udp_stream.adapters.kafka_section import KafkaSection
 from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.release import record as release
+from udp_stream.settings.sections import KafkaSection
 
 
 def test_names_and_settings_of_the_topics():

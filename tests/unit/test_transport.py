@@ -13,7 +13,7 @@ from faust.types import TP
 
 from streams.consumer import BatchConsumer, BatchMessage, BatchSchema, BatchTransport, batches, build_app
 from streams.topics import topics_of
-from udp_stream.adapters.settings import load
+from udp_stream.settings import load
 
 HERE = TP("pings", 0)
 SETTINGS = load(None, (), {})

@@ -5,10 +5,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from udp_stream.adapters.settings import load
 from udp_stream.ledger.port import Admission, Progress
 from udp_stream.ledgers.opening import begin_run, ledger_place, ledger_sentence
 from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.settings import load
 from udp_stream.windows.tables import SlotGrid
 
 SLOTS = SlotGrid(3600, ZoneInfo("Asia/Kolkata"))

@@ -8,7 +8,6 @@ import pytest
 from streams.publishing import settle
 from tests.city_question import MeanSpeed, answered
 from tests.unit.test_flow import FIXED, a_context, run, slot
-from udp_stream.adapters.settings import load
 from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import Holdings
@@ -17,6 +16,7 @@ from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.charge import charge_city, plan_slot, record_city, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory
 from udp_stream.release.record import CITY, kind_of
+from udp_stream.settings import load
 from udp_stream.testing import Died, SeededEntropy
 from udp_stream.units import NANO
 

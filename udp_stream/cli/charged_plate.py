@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from udp_stream.adapters.settings import Settings
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rolling import RollingSums, largest_budgets, span_of
@@ -22,6 +21,7 @@ from udp_stream.planning.periods import (
     time_of,
 )
 from udp_stream.planning.policy import Policy, epsilon_text
+from udp_stream.settings import Settings
 from udp_stream.units import NANO
 
 

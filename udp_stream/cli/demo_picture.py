@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from udp_stream.adapters.text import counted
+from udp_stream.logs import counted
 from udp_stream.release.record import Release
 from udp_stream.trial.fleet import Fleet
 from udp_stream.windows.tables import SlotGrid, cell_name, cells_of

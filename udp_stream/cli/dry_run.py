@@ -17,10 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from udp_stream.adapters.files.endings import as_far_as_whole
-from udp_stream.adapters.schemes import open_sources
-from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import (
     RefusedSample,
     joined,
@@ -34,9 +30,13 @@ from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import console, printer
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Entropy
+from udp_stream.logs import counted
 from udp_stream.pings.decode import PingDecoder, Pings, Reason, originals
 from udp_stream.pings.speed_unit import FITS_NONE, unit_evidence
 from udp_stream.release.facts import Summary
+from udp_stream.settings import Settings
+from udp_stream.sources.files import as_far_as_whole
+from udp_stream.sources.recordings import open_sources
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slots import AgreementClock
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from udp_stream.adapters.files.sources import Progress, read_messages
-from udp_stream.adapters.settings import Settings
 from udp_stream.cli.outputs import FileRole, named, require_distinct
 from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.experiments.base import Curve, DataSet, Figure, Hat, Outcome, Panel, Positions, Table
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.queries.plane import Plane
+from udp_stream.settings import Settings
+from udp_stream.sources.files import Progress, read_messages
 from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, SlotValues, cells_of
 

@@ -18,18 +18,16 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from udp_stream.adapters.files.gtfs_files import is_gtfs_file
-from udp_stream.adapters.logs import WARNING, say
-from udp_stream.adapters.schemes import Source, open_sources, scheme_of
-from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.text import counted
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
+from udp_stream.logs import WARNING, counted, say
 from udp_stream.pings.advice import OF_A_SPEED, OF_THE_CLOCK, Refused, advise
 from udp_stream.pings.decode import PingDecoder, PingFormat, Pings, Refusal, originals
 from udp_stream.pings.found import plate_warning
 from udp_stream.pings.json import FeedForm
 from udp_stream.release.facts import Summary
+from udp_stream.settings import Settings
+from udp_stream.sources.recordings import Source, is_gtfs_file, open_sources, scheme_of
 from udp_stream.windows.source import ReadResult
 
 LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
@@ -219,7 +217,7 @@ def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
 class FeedWatch:
     """The same of a feed that goes on, each sentence once, in the log: mostly refused, zone, plates.
 
-    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.settings import Settings
     >>> from udp_stream.pings.decode import Reason
     >>> from udp_stream.windows.source import Refused as ReadRefused
     >>> watch = FeedWatch(Settings(), lambda text, event, _: print(f"{event}: {text}"))

@@ -23,15 +23,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.adapters.files.beginnings import is_named_as_csv
-from udp_stream.adapters.files.csv_rows import DELIMITERS, ROW_NO_HEADER, looks_like_row
-from udp_stream.adapters.files.endings import as_far_as_whole
-from udp_stream.adapters.files.gtfs_files import is_gtfs_file
-from udp_stream.adapters.files.sources import open_blocks
-from udp_stream.adapters.schemes import open_sources
-from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import is_sea, named, require_rereadable, require_savable, zone_of, zone_offset_minutes
 from udp_stream.errors import UsageError
+from udp_stream.logs import counted
 from udp_stream.pings.advice import OF_A_SPEED, Refused, advise
 from udp_stream.pings.decode import PingDecoder, PingRules, Pings, originals
 from udp_stream.pings.found import Record, dotted, flat, found_mapping, offset_minutes, plate_warning, unit_of_name
@@ -52,6 +46,9 @@ from udp_stream.pings.other_kinds import no_pings
 from udp_stream.pings.presets import PRESETS
 from udp_stream.pings.speed_unit import unit_evidence
 from udp_stream.pings.times import ISO, read_numbers
+from udp_stream.sources.files import as_far_as_whole, is_named_as_csv, open_blocks
+from udp_stream.sources.recordings import is_gtfs_file, open_sources
+from udp_stream.sources.rows import DELIMITERS, ROW_NO_HEADER, looks_like_row
 from udp_stream.units import KMH_PER_UNIT
 
 SAMPLE_BYTES, DOCUMENT_BYTES, RECORDS_MAX = 2**23, 2**28, 5_000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from udp_stream.adapters.logs import say
+from udp_stream.logs import say
 
 
 @contextmanager

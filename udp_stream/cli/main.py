@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from udp_stream.adapters.installed import words_of
-from udp_stream.adapters.logs import ERROR, begin_log, end_log, fault, say, say_errors_only, trouble_of
+from udp_stream.cli.installed import words_of
 from udp_stream.cli.parsers import program
 from udp_stream.cli.stdio import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
+from udp_stream.logs import ERROR, begin_log, end_log, fault, say, say_errors_only, trouble_of
 
 OPTIONS = {
     "bootstrap": "kafka.bootstrap",
@@ -67,7 +67,7 @@ def _perform(arguments: argparse.Namespace) -> None:
     if not arguments.reads_settings:
         arguments.command(arguments)
         return
-    from udp_stream.adapters.settings import load, located  # numpy comes with it, and `--help` does without
+    from udp_stream.settings import load, located  # numpy comes with it, and `--help` does without
 
     options = _options(arguments)
     try:

@@ -151,7 +151,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 def ledger_place(text: str) -> str:
     """A ledger has a name: it is neither nothing nor a standard stream."""
-    from udp_stream.adapters.settings import NO_LEDGERS
+    from udp_stream.settings import NO_LEDGERS
 
     if text in NO_LEDGERS:
         raise argparse.ArgumentTypeError(f"expected a file or URL, got {repr(text) if text else 'nothing'}")

@@ -16,21 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from udp_stream.adapters.files.endings import as_far_as_whole
-from udp_stream.adapters.schemes import open_sources
-from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.settings.limits import seconds_of
-from udp_stream.adapters.settings.rules import check
-from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import looked_at, named, print_warning, require_readable_pings, require_savable
 from udp_stream.cli.progress import ReadingProgress, StepProgress
 from udp_stream.cli.report import SOFTWARE, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.logs import counted
 from udp_stream.pings.decode import PingDecoder, Pings
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.rehearsal import Rehearsed, rehearse
+from udp_stream.settings import Settings
+from udp_stream.settings.limits import seconds_of
+from udp_stream.settings.rules import check
+from udp_stream.sources.files import as_far_as_whole
+from udp_stream.sources.recordings import open_sources
 from udp_stream.windows.slots import AgreementClock, Frame, slots_of
 from udp_stream.windows.tables import SlotCounts, cells_of
 

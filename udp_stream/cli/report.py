@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from udp_stream.adapters.logs import is_quiet
-from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.text import counted
 from udp_stream.cli.guesses import beside_guess
 from udp_stream.ledgers.opening import difference, named
+from udp_stream.logs import counted, is_quiet
 from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.release.facts import Summary
+from udp_stream.settings import Settings
 from udp_stream.version import __version__
 
 SOFTWARE = f"udp-stream {__version__}"

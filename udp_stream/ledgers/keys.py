@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from udp_stream.adapters.files.atomic import draft_of, link_first, sync_directory
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.files import draft_of, link_first, sync_directory
 from udp_stream.ledger.past import require_not_behind, see
 from udp_stream.ledger.port import Ledger, Mark
 

@@ -14,22 +14,21 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from udp_stream.adapters.logs import WARNING, say
-from udp_stream.adapters.secret_files import TLS_FILES, tls_context, with_secrets
-from udp_stream.adapters.settings import SQLITE, LedgerSection, Settings, is_file
-from udp_stream.adapters.settings.connection_rules import url_faults
-from udp_stream.adapters.text import counted
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
+from udp_stream.files import TLS_FILES, tls_context, with_secrets
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Ledger, Mark, Progress
 from udp_stream.ledger.rolling import ROLLING
 from udp_stream.ledgers.keys import PlateKeys, adopt, kept_mark, known_ledger, load_or_create_key, replace_mark
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
+from udp_stream.logs import WARNING, counted, say
 from udp_stream.planning.periods import amount_text
 from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.release.query_road import NOTE
 from udp_stream.release.record import CITY, CLIPS, decode, kind_of, slot_of
+from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
+from udp_stream.settings.clients import url_faults
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name
 from udp_stream.windows.tables import SlotGrid
 
@@ -335,7 +334,7 @@ def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
     """How our budget differs from those that a ledger notes, if it notes some and none of them is ours.
 
     >>> from msgspec.structs import replace
-    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.settings import Settings
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> ledger, ours = MemoryLedger(), Settings().policy
     >>> note_policy(ledger, replace(ours, budget_nano=3 * NANO))

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from redis import exceptions
 
-from udp_stream.adapters.logs import WARNING, say
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.ledger.past import VOLATILE
 from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
@@ -26,6 +25,7 @@ from udp_stream.ledger.rolling import between, names_around, windows_around
 from udp_stream.ledger.rules import AMOUNT_LIMIT, Decision, amounts, amounts_of, column, misfits, require_valid
 from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
 from udp_stream.ledgers.redis_connection import OPENING_PAUSES_S, Command, Connection, connection_to, load_scripts
+from udp_stream.logs import WARNING, say
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
 _BALANCE = struct.Struct("<qq")  # charged, charges

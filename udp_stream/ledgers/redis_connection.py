@@ -20,8 +20,8 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from udp_stream.adapters.settings.connection_rules import url_faults
 from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.settings.clients import url_faults
 
 SCRIPTS = ("open", "note", "epoch", "admit", "record", "snapshot", "progress")
 UNGUARDED = ("open",)

@@ -25,8 +25,8 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.adapters.files.atomic import draft_of, link_first
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.files import draft_of, link_first
 from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
 from udp_stream.ledger.rolling import most_elsewhere, names_around, windows_around
 from udp_stream.ledger.rules import (

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from udp_stream.adapters.settings import Settings
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_of_both
 from udp_stream.ledger.past import caveats
@@ -25,6 +24,7 @@ from udp_stream.planning import periods as names
 from udp_stream.planning.periods import IN_RHO, Loss, OneBudget, loss_in, measure_of, noted, of_same_time
 from udp_stream.planning.policy import Policy
 from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of
+from udp_stream.settings import Settings
 from udp_stream.units import NANO
 from udp_stream.version import __version__
 

@@ -216,7 +216,7 @@ class HatPlan:
     `charges` are what each of them pays, in nano-epsilon: never less than it loses, and at least 1, so that a plate
     that gives nothing is admitted like others.
 
-    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.settings import Settings
     >>> from udp_stream.planning.plan import terms_of
     >>> policy = Settings().policy
     >>> plan = plan_hat(np.array([4, 2]), terms_of(policy, 10**9, 0, 0), policy)
@@ -366,7 +366,7 @@ class HatPlans:
     They follow from counts and terms alone, so the order of the calls changes nothing. At another epsilon a plan is
     kept but for what depends on that.
 
-    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.settings import Settings
     >>> from udp_stream.planning.plan import terms_of
     >>> policy = Settings().policy
     >>> plans, by_plate = HatPlans(policy.public), np.array([4, 2, 1])

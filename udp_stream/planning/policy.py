@@ -143,7 +143,7 @@ class Policy(msgspec.Struct, frozen=True):
     `counts_released`: whether records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
     spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
 
-    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.settings import Settings
     >>> policy = Settings().policy
     >>> policy.neighbours, policy.public.bins, len(policy.fingerprint())
     ('swap-values', 'auto', 16)
@@ -292,7 +292,7 @@ class BudgetCalendar:
 
     `one_budget` is that of speeds and positions, where they share one.
 
-    >>> from udp_stream.adapters.settings import Settings
+    >>> from udp_stream.settings import Settings
     >>> calendar = Settings().calendar
     >>> noon = calendar.slot_in_period(1_704_715_200_000)
     >>> noon.period, noon.slots_gone + noon.slots_left + 1

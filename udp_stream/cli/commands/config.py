@@ -15,13 +15,13 @@ from typing import Final
 import msgspec
 from msgspec.structs import fields
 
-from udp_stream.adapters.secret_files import TLS_FILES, may_be_secret, require_private, secret_of, tls_context
-from udp_stream.adapters.settings import Fault, Origin, Settings, faults_in, known_keys, load_with_origins
-from udp_stream.adapters.settings.connection_rules import has_password
-from udp_stream.adapters.settings.known import CLIENT, QUERY
 from udp_stream.errors import ConfigError, PrivacyRefused
+from udp_stream.files import TLS_FILES, may_be_secret, require_private, secret_of, tls_context
 from udp_stream.ledgers.keys import load_key
 from udp_stream.pings.json import FeedMapping
+from udp_stream.settings import Fault, Origin, Settings, faults_in, known_keys, load_with_origins
+from udp_stream.settings.clients import has_password
+from udp_stream.settings.loading import CLIENT, QUERY
 
 
 def show(arguments: argparse.Namespace) -> None:
@@ -204,7 +204,7 @@ def file_faults(settings: Settings) -> Iterator[ConfigError]:
     """A fault for each file of a secret or a certificate that is not there, cannot be read or used, is empty, or can be
     read by others; in the words of the verbs that need it, and without anything of its content.
 
-    >>> from udp_stream.adapters.live_section import LiveSection
+    >>> from udp_stream.settings.sections import LiveSection
     >>> [str(fault) for fault in file_faults(Settings(live=LiveSection(token_file="/no/such/file")))]
     ['live.token_file: /no/such/file cannot be read (No such file or directory)']
     """

@@ -8,17 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 
-from udp_stream.adapters.embedded import Embedded, release_sink
-from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.records_out import require_form
-from udp_stream.adapters.settings import Settings
 from udp_stream.cli.demo_picture import TrueMeans, busiest_slot, picture, true_means
-from udp_stream.cli.outputs import records_out, require_distinct, used_files
+from udp_stream.cli.outputs import records_out, require_distinct, require_form, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
+from udp_stream.entropy import OsEntropy
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.release.facts import PublishedRelease, Summary
 from udp_stream.release.record import Release
+from udp_stream.runtime.embedded import Embedded, release_sink
+from udp_stream.settings import Settings
 from udp_stream.trial.fleet import IST, Fleet
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)

@@ -19,13 +19,13 @@ from streams.feed import Feed, Pace
 from streams.kafka import read_topic
 from streams.publishing import ERROR
 from streams.topics import create_topics, read_releases, topics_of
-from udp_stream.adapters.logs import say
-from udp_stream.adapters.settings import Settings, load
 from udp_stream.cli.report import console
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.opening import ledger_place
+from udp_stream.logs import say
 from udp_stream.release.facts import PublishedRelease, QueryRecorded, Summary, hat_recorded
 from udp_stream.release.query_record import decode_result, moment_of
+from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import Fleet
 from udp_stream.trial.process import Program, Running, launch
 from udp_stream.trial.services import Services, services

@@ -19,19 +19,17 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from udp_stream.adapters.files.gtfs_files import is_gtfs_file
-from udp_stream.adapters.installed import words_of
-from udp_stream.adapters.logs import trouble_of
-from udp_stream.adapters.schemes import open_sources
-from udp_stream.adapters.settings import Settings, is_file
-from udp_stream.adapters.settings.connection_rules import has_password
-from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import is_on_disk, joined, named, require_readable_pings, require_savable
+from udp_stream.cli.installed import words_of
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
+from udp_stream.logs import counted, trouble_of
 from udp_stream.pings.decode import PingDecoder, PingFormat
 from udp_stream.pings.found import Doubt
 from udp_stream.pings.speed_unit import FITS_NONE, PAIRS_MIN, unit_evidence
+from udp_stream.settings import Settings, is_file
+from udp_stream.settings.clients import has_password
+from udp_stream.sources.recordings import is_gtfs_file, open_sources
 from udp_stream.units import KMH_PER_UNIT
 
 LATEST = 5_000

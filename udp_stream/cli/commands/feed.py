@@ -9,19 +9,16 @@ from contextlib import ExitStack, closing
 
 from streams.feed import Feed, Pace
 from streams.topics import topics_of
-from udp_stream.adapters.files.heartbeat import Heartbeat
-from udp_stream.adapters.live.handover import Handover
-from udp_stream.adapters.live.openers import live_sources
-from udp_stream.adapters.live.pipe import PipeSource
-from udp_stream.adapters.live.source import LiveSource
-from udp_stream.adapters.logs import WARNING, begin_log, say
-from udp_stream.adapters.schemes import Source, open_sources, scheme_of
-from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import require_readable_pings
 from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.errors import ConfigError, UsageError
+from udp_stream.files import Heartbeat
+from udp_stream.logs import WARNING, begin_log, counted, say
 from udp_stream.pings.json import json_messages
+from udp_stream.settings import Settings
+from udp_stream.sources.live import Handover, LiveSource
+from udp_stream.sources.opening import PipeSource, live_sources
+from udp_stream.sources.recordings import Source, open_sources, scheme_of
 from udp_stream.trial.fleet import live_messages
 
 

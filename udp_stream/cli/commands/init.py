@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from udp_stream.adapters.files.atomic import draft_of, link_first
-from udp_stream.adapters.files.gtfs_files import is_gtfs_file
-from udp_stream.adapters.settings import Settings, load
-from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import named, typed
 from udp_stream.cli.found_feed import city_file, find_feed
 from udp_stream.cli.outputs import require_place
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
+from udp_stream.files import draft_of, link_first
+from udp_stream.logs import counted
+from udp_stream.settings import Settings, load
+from udp_stream.sources.recordings import is_gtfs_file
 
 
 def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001 (every verb has settings)

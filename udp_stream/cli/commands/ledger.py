@@ -10,9 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from udp_stream.adapters.logs import WARNING, say
-from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.text import counted
 from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.past import Forgotten, behind, forget, see
@@ -30,7 +27,9 @@ from udp_stream.ledgers.opening import (
     slot_start,
 )
 from udp_stream.ledgers.statement import disagreement, statement
+from udp_stream.logs import WARNING, counted, say
 from udp_stream.pings.decode import plate_name
+from udp_stream.settings import Settings
 
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:

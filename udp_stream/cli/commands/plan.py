@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from udp_stream.adapters.settings import Settings
-from udp_stream.adapters.text import counted
 from udp_stream.cli.guesses import CDF_CONSTANT, MEAN_CONSTANT, MEAN_COUNTS, VARIANCE_CONSTANT, guess_column
 from udp_stream.cli.report import print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.filters import epsilon_of
+from udp_stream.logs import counted
 from udp_stream.mechanisms.accuracy import SCATTER, spread
 from udp_stream.mechanisms.noise import Cost
 from udp_stream.planning.periods import amount_text
@@ -28,6 +27,7 @@ from udp_stream.planning.plan import HatPlan, HatPlans, Terms, automatic_nano, p
 from udp_stream.planning.policy import Policy, epsilon_text, least_nano
 from udp_stream.planning.slot import PRICES_PER_BUDGET, is_too_little, terms_of_typical
 from udp_stream.release.estimate import estimate_hats
+from udp_stream.settings import Settings
 from udp_stream.testing import SeededEntropy, seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import PINGS_MAX

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from streams.topics import read_answers, read_releases
-from udp_stream.adapters.settings import Settings
+from udp_stream.settings import Settings
 
 
 def releases(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -6,29 +6,29 @@ import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from udp_stream.adapters.embedded import Embedded, rejected_writer, release_sink, smoothed_sink
-from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.records_out import require_form
-from udp_stream.adapters.schemes import Source, open_sources
-from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable_pings
 from udp_stream.cli.outputs import (
     PRIVATE,
     open_output,
     records_out,
     require_distinct,
+    require_form,
     require_lines,
     require_queries,
     used_files,
 )
 from udp_stream.cli.progress import ReadingProgress
 from udp_stream.cli.report import SOFTWARE, print_json_summary, print_summary, troubles
+from udp_stream.entropy import OsEntropy
 from udp_stream.errors import UsageError
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.release.facts import Summary
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.query_record import QueryResult
 from udp_stream.release.record import Release
+from udp_stream.runtime.embedded import Embedded, rejected_writer, release_sink, smoothed_sink
+from udp_stream.settings import Settings
+from udp_stream.sources.recordings import Source, open_sources
 
 
 def replay(arguments: argparse.Namespace, settings: Settings) -> None:

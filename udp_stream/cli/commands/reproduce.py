@@ -12,8 +12,6 @@ from dataclasses import replace
 
 from rich.table import Table as Printed
 
-from udp_stream.adapters.files.sources import require_readable
-from udp_stream.adapters.settings import Settings, load
 from udp_stream.cli.experiment_files import make_folder, read_feed, require_plots, write_outcome
 from udp_stream.cli.outputs import used_files
 from udp_stream.cli.progress import ReadingProgress, StepProgress
@@ -22,6 +20,8 @@ from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Experiment, Outcome, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
 from udp_stream.ledger.port import Bits
+from udp_stream.settings import Settings, load
+from udp_stream.sources.files import require_readable
 from udp_stream.testing import seeded_bits
 
 HATS = ("hat.resolution=7", "hat.slot=1h")

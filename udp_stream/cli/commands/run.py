@@ -7,21 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from udp_stream.adapters.embedded import rejected_writer
-from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.files.heartbeat import ALIVE, Heartbeat
-from udp_stream.adapters.files.journal import Journal
-from udp_stream.adapters.live.handover import Handover
-from udp_stream.adapters.live.openers import live_sources
-from udp_stream.adapters.live.pipe import PipeSource
-from udp_stream.adapters.live.recorded import RecordedSource
-from udp_stream.adapters.live.source import LiveSource
-from udp_stream.adapters.live_runtime import LiveRuntime, Outputs
-from udp_stream.adapters.logs import begin_log, say
-from udp_stream.adapters.schemes import open_source, scheme_of
-from udp_stream.adapters.settings import Settings, is_file
-from udp_stream.adapters.spoken_log import SpokenLog
-from udp_stream.adapters.text import counted
 from udp_stream.cli.first_look import FeedWatch, require_readable_pings
 from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.cli.outputs import (
@@ -34,11 +19,22 @@ from udp_stream.cli.outputs import (
     used_files,
 )
 from udp_stream.cli.report import SOFTWARE
+from udp_stream.entropy import OsEntropy
 from udp_stream.errors import ConfigError, UsageError
+from udp_stream.files import ALIVE, Heartbeat
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
+from udp_stream.logs import begin_log, counted, say
 from udp_stream.pings.json import json_messages
 from udp_stream.release.facts import Summary
+from udp_stream.runtime.embedded import rejected_writer
+from udp_stream.runtime.live import LiveRuntime, Outputs
+from udp_stream.runtime.spoken_log import SpokenLog
+from udp_stream.settings import Settings, is_file
+from udp_stream.sources.journal import Journal
+from udp_stream.sources.live import Handover, LiveSource, RecordedSource
+from udp_stream.sources.opening import PipeSource, live_sources
+from udp_stream.sources.recordings import open_source, scheme_of
 from udp_stream.windows.source import Refused
 
 

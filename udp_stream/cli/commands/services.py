@@ -6,7 +6,7 @@ import argparse
 import time
 from contextlib import suppress
 
-from udp_stream.adapters.settings import Settings
+from udp_stream.settings import Settings
 from udp_stream.trial.services import Services
 from udp_stream.trial.services import services as both
 

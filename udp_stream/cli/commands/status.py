@@ -15,13 +15,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from udp_stream.adapters.files.heartbeat import ALIVE, SILENT_S
-from udp_stream.adapters.files.journal import JOURNAL_BYTES_MAX, journal_size
-from udp_stream.adapters.settings import Settings, is_file
-from udp_stream.adapters.text import counted
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, UsageError, needs
+from udp_stream.files import ALIVE, SILENT_S
 from udp_stream.ledgers.opening import LedgerView, ledger_place, look_at, slot_start
+from udp_stream.logs import counted
 from udp_stream.release.facts import duration_in_words
+from udp_stream.settings import Settings, is_file
+from udp_stream.sources.journal import JOURNAL_BYTES_MAX, journal_size
 
 FOR_OPERATORS: Final = "for operators only: exact counts, no releases"
 

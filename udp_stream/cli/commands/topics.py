@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from streams.topics import create_topics
-from udp_stream.adapters.settings import Settings
+from udp_stream.settings import Settings
 
 
 def create(_arguments: argparse.Namespace, settings: Settings) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from udp_stream.adapters.entropy import OsEntropy
-from udp_stream.adapters.settings import Settings
 from udp_stream.cli.first_look import FeedWatch
 from udp_stream.cli.report import SOFTWARE
+from udp_stream.entropy import OsEntropy
 from udp_stream.errors import needs
+from udp_stream.settings import Settings
 
 
 def worker(arguments: argparse.Namespace, settings: Settings) -> None:

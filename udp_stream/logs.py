@@ -1,0 +1,271 @@
+"""Numbers in sentences."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, TextIO
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """The number and what it counts.
+
+    >>> counted(1, "HAT"), counted(5000, "HAT"), counted(0, "entry", "entries")
+    ('1 HAT', '5,000 HATs', '0 entries')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+# The log of a process, on standard error: sentences on a terminal, JSON where another program reads them.
+#
+# Our own lines come through the logger `udp_stream`; they hold no plate, speed, position or cell. All other records are
+# of libraries. Their messages, arguments, tracebacks and exception texts may quote a ping, so none of these is written:
+# only logger, level, place and exception class. Python's warnings and errors that end a thread are treated alike.
+
+INFO: Final = logging.INFO
+WARNING: Final = logging.WARNING
+ERROR: Final = logging.ERROR
+
+REPEAT_S: Final = 600.0
+"""A line of a library is written once in this time; the next one says how often it came."""
+
+FRAMES: Final = 8
+"""The number of places, from the innermost, that say where an error arose."""
+
+NO_BROKER: Final = "a Kafka broker does not answer; the worker tries again", WARNING
+NO_COORDINATOR: Final = "the group has no coordinator now; the worker looks for one", INFO
+REBALANCE: Final = "the group's partitions are dealt out anew; the worker joins again", INFO
+NO_TOPIC: Final = "a topic is missing; `udp-stream topics create` makes it", WARNING
+
+TRANSLATED: Final = {
+    "Unable connect to node": NO_BROKER,
+    "Unable to request metadata": NO_BROKER,
+    "Unable to update metadata": NO_BROKER,
+    "Failed fetch messages": NO_BROKER,
+    "Got error produce response": NO_BROKER,
+    "Group Coordinator Request failed": NO_COORDINATOR,
+    "FindCoordinator Request failed": NO_COORDINATOR,
+    "Marking the coordinator dead": NO_COORDINATOR,
+    "Heartbeat session expired": NO_COORDINATOR,
+    "Error sending": NO_COORDINATOR,
+    "Heartbeat failed": REBALANCE,
+    "Heartbeat send request failed": REBALANCE,
+    "OffsetCommit failed": REBALANCE,
+    "Topic %s not found": NO_TOPIC,
+    "Topic %s is not available": NO_TOPIC,
+}
+"""Beginnings of the Kafka client's messages that every deployment sees, with our sentence and its level."""
+
+IGNORED: Final = (("kafka.net.selector", "Task "),)
+"""Loggers and beginnings that tell an operator nothing: a busy machine delayed the client by a tenth of a second."""
+
+_OURS: Final = logging.getLogger("udp_stream")
+
+_handlers: list[_Handler] = []
+"""The handler, if the log has begun: a process has one standard error."""
+
+
+def say_errors_only(only: bool) -> None:
+    """Whether everything below an error is left unsaid from now on, for this process.
+
+    >>> say_errors_only(True)
+    >>> say("not worth a line"), is_quiet()
+    (None, True)
+    >>> say_errors_only(False)
+    """
+    _OURS.setLevel(ERROR if only else INFO)
+
+
+def is_quiet() -> bool:
+    """Whether only errors are said."""
+    return _OURS.level == ERROR
+
+
+def begin_log(stream: TextIO | None = None, *, as_json: bool | None = None) -> None:
+    """Write everything to this stream from now on (default: standard error); JSON unless it is a terminal.
+
+    >>> begin_log(sys.stdout, as_json=False)
+    >>> say("ready")
+    udp-stream: ready
+    >>> logging.getLogger("aiokafka").warning("Topic %s, key %r", "bus.pings.v1", b"GJ05ZZ0001")
+    udp-stream: aiokafka: warning at <doctest udp_stream.logs.begin_log[2]>:1
+    >>> end_log()
+    """
+    if as_json is None:
+        as_json = not (stream or sys.stderr).isatty()
+    end_log()
+    _handlers.append(_Handler(stream, as_json=as_json))
+    logging.root.addHandler(_handlers[0])
+    logging.root.setLevel(ERROR if is_quiet() else WARNING)
+    _OURS.setLevel(ERROR if is_quiet() else INFO)
+    logging.raiseExceptions = False  # a reader of the log that has gone away stops nothing
+
+
+def end_log() -> None:
+    """Write nothing through the log any more."""
+    while _handlers:
+        handler = _handlers.pop()
+        handler.close()
+        logging.root.removeHandler(handler)
+
+
+def say(text: str, event: str = "said", figures: Mapping[str, object] | None = None, level: int = INFO) -> None:
+    """One line of ours: through the log if it has begun, else on standard error."""
+    if is_quiet() and level < ERROR:
+        return
+    if _handlers:
+        _OURS.log(level, "%s", text, extra={"event": event, "figures": figures or {}})
+    else:
+        print(f"udp-stream: {'warning: ' if level == WARNING else ''}{text}", file=sys.stderr, flush=True)
+
+
+class _Line(NamedTuple):
+    text: str
+    level: int
+    event: str = "library"
+    figures: Mapping[str, object] = {}
+
+
+class _Handler(logging.Handler):
+    """Writes our lines, and of libraries' records what `_library_line` leaves, each once in ten minutes."""
+
+    def __init__(self, stream: TextIO | None, *, as_json: bool) -> None:
+        super().__init__()
+        self._stream, self._as_json = stream, as_json
+        self._written: dict[str, float] = {}
+        self._repeats: dict[str, int] = {}
+        self._hooks = ExitStack()
+        self._hook(threading, "excepthook", threading.__excepthook__, self._thread_failed)
+        self._hook(sys, "unraisablehook", sys.__unraisablehook__, self._unraisable)
+        if warnings.showwarning.__module__ == warnings.__name__:
+            self._hook(warnings, "showwarning", warnings.showwarning, self._warned)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        if record.name == _OURS.name:
+            event, figures = (record.__dict__[name] for name in ("event", "figures"))
+            self._write(_Line(record.getMessage(), record.levelno, event, figures))
+        elif not any(record.name == name and str(record.msg).startswith(text) for name, text in IGNORED):
+            self._write_once(_library_line(record))
+
+    def close(self) -> None:
+        """Give Python's hooks back."""
+        self._hooks.close()
+        super().close()
+
+    def _hook(self, owner: Any, name: str, default: object, ours: object) -> None:
+        """Replace one of Python's hooks, which would print an error's text; not one that a caller has replaced."""
+        if getattr(owner, name) is default:
+            setattr(owner, name, ours)
+            self._hooks.callback(setattr, owner, name, default)
+
+    def _write(self, line: _Line) -> None:
+        self.acquire()
+        try:
+            with suppress(OSError, ValueError):  # a line that nobody reads is lost
+                stream = self._stream or sys.stderr
+                stream.write((_json if self._as_json else _sentence)(line) + "\n")
+                stream.flush()
+        finally:
+            self.release()
+
+    def _write_once(self, line: _Line) -> None:
+        if is_quiet() and line.level < ERROR:
+            return
+        now = time.monotonic()
+        if now - self._written.get(line.text, -REPEAT_S) < REPEAT_S:
+            self._repeats[line.text] = self._repeats.get(line.text, 0) + 1
+            return
+        self._written[line.text] = now
+        again = self._repeats.pop(line.text, 0)
+        self._write(line._replace(text=f"{line.text} ({counted(again, 'time')} more before)") if again else line)
+
+    def _thread_failed(self, about: Any) -> None:
+        if about.exc_value is not None and about.exc_type is not SystemExit:
+            self._write_once(_Line(f"a thread has ended: {fault(about.exc_value)}", ERROR))
+
+    def _unraisable(self, about: Any) -> None:
+        if about.exc_value is not None:
+            self._write_once(_Line(f"an error that nothing could take: {fault(about.exc_value)}", WARNING))
+
+    def _warned(self, _message: object, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+        self._write_once(_Line(f"Python: {category.__name__} at {_place(filename, lineno)}", WARNING))
+
+
+def _library_line(record: logging.LogRecord) -> _Line:
+    """Our sentence for a message that every deployment sees, else logger, level, place and exception classes."""
+    message = record.msg if type(record.msg) is str and record.name.startswith("aiokafka") else ""
+    for beginning, (sentence, level) in TRANSLATED.items():
+        if message.startswith(beginning):
+            return _Line(sentence, level)
+    level = ERROR if record.levelno >= ERROR else WARNING
+    text = f"{record.name}: {logging.getLevelName(level).lower()} at {_place(record.pathname, record.lineno)}"
+    return _Line(", ".join([text, *dict.fromkeys(_exceptions(record))]), level)
+
+
+def _exceptions(record: logging.LogRecord) -> Iterator[str]:
+    """The record's exception by its class and places, and by its class each that is its message or an argument."""
+    if record.exc_info and record.exc_info[1] is not None:
+        yield fault(record.exc_info[1])
+    given = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
+    for value in (record.msg, *given):
+        if isinstance(value, BaseException):
+            yield type(value).__name__
+
+
+def fault(error: BaseException) -> str:
+    """An error by its class and where it arose, innermost first; never by its text, which may quote a ping.
+
+    >>> fault(KeyError("GJ05ZZ0001"))
+    'KeyError at '
+    """
+    return f"{type(error).__name__} at {places(error.__traceback__)}"
+
+
+def places(trace: TracebackType | None) -> str:
+    """The innermost places of a traceback, as `file:line < file:line`."""
+    found = []
+    while trace is not None:
+        found.append(_place(trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    return " < ".join(reversed(found[-FRAMES:]))
+
+
+def trouble_of(error: OSError) -> str:
+    """The file, and what the system says of it: libraries raise such errors, too, with texts of their own.
+
+    >>> trouble_of(PermissionError(13, "text of a library", "city.ledger")), trouble_of(OSError("text of a library"))
+    ('city.ledger: Permission denied', 'a file: OSError')
+    """
+    known = error.errno is not None and error.errno in errno.errorcode
+    why = os.strerror(error.errno or 0) if known else type(error).__name__
+    return f"{error.filename or 'a file'}: {why}"
+
+
+def _place(path: str, line: int) -> str:
+    return f"{Path(path).name}:{line}"
+
+
+def _sentence(line: _Line) -> str:
+    """As a person reads it."""
+    warning = "warning: " if line.level == WARNING and line.event != "library" else ""
+    return f"udp-stream: {warning}{line.text}"
+
+
+def _json(line: _Line) -> str:
+    """One object: time (UTC), level, event, message, and the figures of the event."""
+    when = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    level = logging.getLevelName(line.level).lower()
+    entry = {"time": when, "level": level, "event": line.event, "message": line.text}
+    return json.dumps(entry | dict(line.figures), ensure_ascii=False)

@@ -1,0 +1,172 @@
+"""One private statistic of speeds that are at hand: for a notebook, without a ledger.
+
+Privacy unit: license plate. Neighbours: swap-values, so who is in the table, and with how many speeds, is public.
+Guaranteed: a plate loses at most what it is charged, and no plate more than `epsilon`, to *this one call* (arXiv
+2401.15906 and 2405.06261 for means and variances, 2409.18573 for CDFs). Nothing remembers the call: losses of calls
+over the same plates add up, and adding them up is the caller's part. What has to hold over time needs a ledger
+(`udp-stream replay`). Bits come from the operating system, so two calls give two answers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from udp_stream.mechanisms.trees import bins_from_edges, equal_bins
+from udp_stream.planning.plan import Terms, plan_hat, terms_of
+from udp_stream.planning.policy import Grouping, Policy
+from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.record import Cdf, Mean, Variance, statistics
+from udp_stream.settings import EPSILON_MAX, EPSILON_MIN, Settings
+from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
+
+Speeds = Mapping[str, Sequence[float]]
+"""km/h by plate, each plate's in the order of time; at least one plate, and each with a speed."""
+
+Mechanism = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"]
+"""The mechanisms that need nothing but the speeds; "forecast-clip" needs a forecast, so earlier releases."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateMean:
+    """A mean in km/h, its 95 % interval (noise and likely bias), how it was made, and epsilon by plate."""
+
+    value_kmh: float
+    interval95_kmh: tuple[float, float]
+    mechanism: str
+    charges: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateVariance:
+    """A variance in (km/h)^2, divided by the number of samples; its expected error, how it was made, epsilon by
+    plate."""
+
+    value_kmh2: float
+    expected_abs_error_kmh2: float
+    mechanism: str
+    charges: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateCdf:
+    """The share of speeds at or below each edge (km/h), non-decreasing, the last one 1; its expected error as a share,
+    the branching of its tree, and epsilon by plate."""
+
+    edges_kmh: tuple[float, ...]
+    values: tuple[float, ...]
+    expected_rms_error: float
+    branching: tuple[int, ...]
+    charges: dict[str, float]
+
+
+def private_mean(
+    speeds: Speeds, *, epsilon: float, max_kmh: float, mechanism: Mechanism = "auto", grouping: Grouping = "best-fit"
+) -> PrivateMean:
+    """The mean of all speeds, each clamped to [0, `max_kmh`], which has to be chosen without looking at them.
+
+    `mechanism` is one of `Mechanism`. ValueError for an empty table, a speed that is negative or no number, or a
+    setting out of its range.
+
+    >>> speeds = {f"bus {i}": [20.0 + i % 5] * 40 for i in range(50)}
+    >>> mean = private_mean(speeds, epsilon=1.0, max_kmh=65)
+    >>> 0 <= mean.value_kmh <= 65, max(mean.charges.values()) <= 1.0, len(mean.charges)
+    (True, True, 50)
+    """
+    _require(mechanism in get_args(Mechanism), "mechanism", f"one of {', '.join(get_args(Mechanism))}", mechanism)
+    _require(grouping in get_args(Grouping), "grouping", f"one of {', '.join(get_args(Grouping))}", grouping)
+    policy = replace(_policy(max_kmh), mean=mechanism, grouping=grouping)
+    (mean, _, _), charges = _released(speeds, policy, terms_of(policy, _nano(epsilon), 0, 0))
+    if mean is None:
+        raise AssertionError("a mean was asked for")
+    return PrivateMean(mean.value_kmh, mean.interval95_kmh, mean.mechanism, charges)
+
+
+def private_variance(speeds: Speeds, *, epsilon: float, max_kmh: float) -> PrivateVariance:
+    """The variance of all speeds, each clamped to [0, `max_kmh`]. Raises as `private_mean`.
+
+    >>> speeds = {f"bus {i}": [20.0 + i % 5] * 40 for i in range(50)}
+    >>> private_variance(speeds, epsilon=1.0, max_kmh=65).value_kmh2 >= 0
+    True
+    """
+    policy = _policy(max_kmh)
+    (_, variance, _), charges = _released(speeds, policy, terms_of(policy, 0, _nano(epsilon), 0))
+    if variance is None:
+        raise AssertionError("a variance was asked for")
+    return PrivateVariance(variance.value_kmh2, variance.expected_abs_error_kmh2, variance.mechanism, charges)
+
+
+def private_cdf(
+    speeds: Speeds, *, epsilon: float, max_kmh: float, bins: Literal["auto"] | int | Sequence[float] = "auto"
+) -> PrivateCdf:
+    """The shares of all speeds, each clamped to [0, `max_kmh`], at or below edges: of equal bins, or those given.
+
+    A first edge that is given twice gives exact zeros a bin of their own. Raises as `private_mean`.
+
+    >>> speeds = {f"bus {i}": [20.0 + i % 5] * 40 for i in range(50)}
+    >>> cdf = private_cdf(speeds, epsilon=2.0, max_kmh=65, bins=13)
+    >>> len(cdf.values) == len(cdf.edges_kmh), cdf.values[-1], list(cdf.values) == sorted(cdf.values)
+    (True, 1.0, True)
+    """
+    policy = _policy(max_kmh)
+    if isinstance(bins, (int, np.integer)):
+        bins = int(bins)
+        _ = equal_bins(bins, max_kmh)
+    elif not isinstance(bins, str):
+        bins = tuple(map(float, bins))
+        _ = bins_from_edges(bins, max_kmh)
+    else:
+        _require(bins == "auto", "bins", "auto, a number of bins, or edges in km/h", bins)
+    policy = replace(policy, bins=bins)
+    (_, _, cdf), charges = _released(speeds, policy, terms_of(policy, 0, 0, _nano(epsilon)))
+    if cdf is None:
+        raise AssertionError("a CDF was asked for")
+    return PrivateCdf(cdf.edges_kmh, cdf.values, cdf.expected_rms_error, cdf.branching, charges)
+
+
+def _policy(max_kmh: float) -> Policy:
+    """The defaults, with this U. The calls' own noise is fixed by their epsilon, never by a budget."""
+    _require(1 <= max_kmh <= 1000, "max_kmh", "1 to 1000", max_kmh)
+    return replace(Settings().policy, max_speed=int(max_kmh * QUANTA_PER_KMH), mean_nano=0)
+
+
+def _nano(epsilon: float) -> int:
+    _require(EPSILON_MIN <= epsilon <= EPSILON_MAX, "epsilon", f"{EPSILON_MIN:g} to {EPSILON_MAX:g}", epsilon)
+    return nano_allowance(epsilon)
+
+
+def _released(
+    speeds: Speeds, policy: Policy, terms: Terms
+) -> tuple[tuple[Mean | None, Variance | None, Cdf | None], dict[str, float]]:
+    """The records of the statistics, and what each plate lost. Plates by name: the order of a table tells nothing."""
+    plates = sorted(speeds)
+    samples = [_quanta(speeds[plate], number, policy.max_speed) for number, plate in enumerate(plates)]
+    _require(bool(samples), "speeds", "at least one plate", "none")
+    plan = plan_hat(np.array([one.size for one in samples], np.int64), terms, policy)
+    (estimate,) = estimate_hats([plan], [np.concatenate(samples)], os.urandom)
+    charges = dict(zip(plates, (plan.charges / NANO).tolist(), strict=True))
+    return statistics(plan, estimate), charges
+
+
+def _quanta(speeds: Sequence[float], number: int, largest: int) -> NDArray[np.int64]:
+    """One plate's speeds on the lattice; a plate that is wrong is named by its place, a speed by nothing."""
+    where = f"speeds of plate {number} (by name)"
+    try:
+        kmh = np.asarray(speeds, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        # `from None`: numpy's text quotes the speed, and a traceback would show it.
+        raise ValueError(f"{where}: expected a list of numbers, got something else") from None
+    _require(kmh.ndim == 1 and kmh.size > 0, where, "a list of at least one", f"shape {kmh.shape}")
+    _require(bool(np.all(np.isfinite(kmh)) and np.all(kmh >= 0)), where, "finite and >= 0", "another")
+    return np.minimum(np.rint(kmh * QUANTA_PER_KMH), largest).astype(np.int64)
+
+
+def _require(holds: bool, name: str, rule: str, got: object) -> None:
+    if not holds:
+        raise ValueError(f"{name}: expected {rule}, got {got}")

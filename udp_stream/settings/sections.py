@@ -1,0 +1,446 @@
+"""The `[kafka]` section of the configuration: where the brokers are, and how workers share the work."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Literal, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from udp_stream.errors import ConfigError
+from udp_stream.ledger.filters import rho_nano_of, rho_nano_of_pure
+from udp_stream.mechanisms.noise import Measure
+from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules
+from udp_stream.pings.json import FIELDS, JSON, FeedForm, FeedMapping, mapped_form, mapping_of
+from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED, Preset
+from udp_stream.pings.times import EPOCHS
+from udp_stream.planning.periods import OneBudget, PositionPeriods
+from udp_stream.planning.policy import (
+    Accounting,
+    BudgetCalendar,
+    CountsReleased,
+    Grouping,
+    Mean,
+    Policy,
+    Schedule,
+    Suppression,
+    amount_in_words,
+    span_seconds,
+)
+from udp_stream.queries.standing import StandingQuery
+from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
+from udp_stream.settings.queries import PositionBudget, QueriesSection, QuerySection, standing_queries
+from udp_stream.units import QUANTA_PER_KMH, nano_allowance
+from udp_stream.windows.slots import WindowRules
+from udp_stream.windows.tables import PINGS_MAX, SlotGrid
+
+Option: TypeAlias = str | int | float | bool
+"""A value of a client's table: it goes to the client as it is."""
+
+
+class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """For the deployment on Kafka; the embedded runtime does not read it.
+
+    `partitions` are those of the pings topic, `shards` those of the shuffle topic; one plan is made for all shards.
+    `replication` 0 leaves it to the broker. A silent partition gets a tick record after `idle_timeout`. With
+    `transactions` a slot's releases are published strictly once, for readers of committed records.
+
+    `client` goes to the Kafka clients as it is: TLS, login and timeouts, by the names of kafka-python. A secret is in a
+    file: `sasl_plain_password_file` (`secret_files.py`).
+    """
+
+    bootstrap: str = "localhost:9092"
+    client: dict[str, Option] = {}
+    prefix: str = ""
+    group: str = "udp-stream"
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
+    shards: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    replication: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
+    retention: str = "7d"
+    idle_timeout: str = "1m"
+    transactions: bool = True
+
+    @property
+    def protocol(self) -> str:
+        """What the brokers' listener asks for, by Kafka's name.
+
+        >>> KafkaSection(client={"security_protocol": "SASL_SSL"}).protocol, KafkaSection().protocol
+        ('SASL_SSL', 'PLAINTEXT')
+        """
+        return str(self.client.get("security_protocol", "PLAINTEXT"))
+
+
+# The `[live]` section of the configuration: how feeds are polled and queues are read.
+
+
+class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """For sources that go on until they are stopped; files do not read it. Secrets are in files, never in here.
+
+    `every` 10 s is how often Surat's and Delhi's buses report. HTTP: `token_header` names the header that carries the
+    token. AMQP: `queue` is read as `username`.
+    """
+
+    every: str = "10s"
+    timeout: str = "10s"
+    format: Literal["auto", "json", "gtfs-rt"] = "auto"
+    token_file: str = ""
+    token_header: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9-]+$")] = "token"
+    ca_file: str = ""
+    queue: str = ""
+    username: str = ""
+    password_file: str = ""
+
+
+# `[ledger]`: where balances are kept, and how a Redis is reached.
+
+SQLITE = "sqlite:"
+
+DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
+"""In the current folder: a first run needs no service and no setting."""
+
+
+class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
+
+    `client` goes to the Redis client as it is: user, TLS and timeouts, by the names of redis-py. The password is in a
+    file: `password_file`.
+
+    `url` is empty where no ledger was named. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
+    ledger, so they take none that was not named.
+    """
+
+    url: str = ""
+    key_file: str = ""
+    client: dict[str, Option] = {}
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
+
+    @property
+    def place(self) -> str:
+        """The ledger that was named, or the default one."""
+        return self.url or DEFAULT_LEDGER
+
+    def require_named(self) -> None:
+        """ConfigError if no ledger was named: for commands that share one with others."""
+        if not self.url:
+            raise ConfigError(
+                "ledger.url: expected the one ledger that all workers of the deployment share, got none: name it with "
+                "--ledger redis://HOST:PORT/DB, or with --ledger sqlite:FILE where all workers run on this machine"
+            )
+
+
+def is_file(url: str) -> bool:
+    """Whether a ledger's URL names a file: `sqlite:FILE`, or just the file."""
+    return url.startswith(SQLITE) or "://" not in url
+
+
+# `[source]`: how to read a feed that is not in the form of the contract.
+
+DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
+"""What a delimiter may be, and the character that is meant."""
+
+_OF_MAPPING = (*FIELDS, "records", "time_format")
+_NO_PRESET = Preset(title="", keys={}, unit=None, origin="")
+
+
+class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Keys that are not set have the preset's value, else that of the contract's form.
+
+    Once one is set, fields are read leniently: numbers may be text, plates integers. `delimiter` alone changes nothing
+    but how CSV is cut.
+    """
+
+    preset: str = ""
+    plate: str | None = None
+    time: str | None = None
+    time_format: str | None = None
+    time_zone: str | None = None
+    longitude: str | None = None
+    latitude: str | None = None
+    speed: str | None = None
+    records: str | None = None
+    delimiter: str = ""
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the feed has a form of its own."""
+        return bool(self.preset) or any(getattr(self, name) is not None for name in (*_OF_MAPPING, "time_zone"))
+
+    @property
+    def mapping(self) -> FeedMapping:
+        """Where the fields are. ConfigError that names the key."""
+        preset = _preset(self.preset)
+        asked = {name: getattr(self, name) for name in _OF_MAPPING}
+        keys = preset.keys | {name: value for name, value in asked.items() if value is not None}
+        if self.delimiter not in DELIMITERS:
+            raise ConfigError(f'source.delimiter: expected one of , ; | tab, or "", got {self.delimiter!r}')
+        try:
+            mapping = mapping_of(keys, self._zone, DELIMITERS[self.delimiter])
+        except ValueError as error:
+            raise ConfigError(f"source.{error}") from error
+        if mapping.zone is None and not mapping.reads_offsets:
+            raise ConfigError(
+                f"source.time_zone: expected an IANA time zone, as source.time_format {mapping.time_format!r} reads "
+                'no offset (%z), got ""'
+            )
+        return mapping
+
+    @property
+    def form(self) -> FeedForm:
+        """How messages spell pings: in the contract's form, strictly, where no key is set."""
+        return mapped_form(self.mapping) if self.is_mapped else FeedForm(self.mapping, JSON)
+
+    @property
+    def format(self) -> PingFormat:
+        """The same, for those that have messages and no files."""
+        return self.form.format
+
+    @property
+    def written(self) -> tuple[tuple[str, str], ...]:
+        """What is read of which field, for the policy: nothing for the contract's own form."""
+        if not self.is_mapped:
+            return ()
+        mapping = self.mapping
+        reads_zone = mapping.time_format not in EPOCHS
+        zone = (self.time_zone or "") if reads_zone else ""
+        return (*((name, getattr(mapping, name)) for name in _OF_MAPPING), ("time_zone", zone))
+
+    @property
+    def unit(self) -> str | None:
+        """The unit that the preset's feed has; None where it may be any."""
+        return _preset(self.preset).unit
+
+    @property
+    def _zone(self) -> ZoneInfo | None:
+        if not self.time_zone:
+            return None
+        try:
+            return ZoneInfo(self.time_zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder of zones
+            raise ConfigError(f"source.time_zone: expected an IANA time zone, got {self.time_zone!r}") from error
+
+
+def _preset(name: str) -> Preset:
+    if not name:
+        return _NO_PRESET
+    if name in PRESETS:
+        return PRESETS[name]
+    if why := WITHOUT_SPEED.get(name.lower()):
+        raise ConfigError(f"source.preset: there is none for {name!r}: {why}")
+    near = difflib.get_close_matches(name.lower(), PRESETS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(PRESETS)}"
+    raise ConfigError(f"source.preset: expected a feed that is known by name, got {name!r}; {hint}")
+
+
+def check_source(source: SourceSection, unit: str) -> None:
+    """ConfigError for what types cannot say, and for a unit that is not the preset's."""
+    _ = source.mapping
+    if source.unit is not None and source.unit != unit:
+        raise ConfigError(
+            f"speed.unit: expected {source.unit!r}, in which feeds of source.preset {source.preset!r} have their "
+            f"speeds, got {unit!r}. If yours differs, name the paths instead of the preset"
+        )
+
+
+# The sections of the configuration, one frozen value each, with their defaults, and what the core makes of them.
+#
+# Every default carries the measurement or the reason it was chosen by; `docs/configuration.md` tells the same at
+# length. What changes privacy goes on to the core as a `Policy`; the rest stays out here.
+
+EPSILON = 10.0
+"""Of `[budget]` where none is given."""
+
+
+class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where and when: resolution 7 (5 km2) and one hour are what a city works with.
+
+    Means around forecasts halve the error of a guess there, at epsilon 10 a day (`docs/measurements.md`).
+    """
+
+    resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 7
+    slot: str = "1h"
+    timezone: str = "Asia/Kolkata"
+    grace: str = "2m"
+
+
+class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """U = 65 km/h: India's limit for buses within municipal limits, 60 km/h and 5 % (S.O. 1522(E), 2018), rounded up.
+
+    The value came first from arXiv 2401.15906, which gives no reason. Take yours from a speed limit or a limiter, never
+    from recorded speeds: their maximum is a function of what is protected.
+    """
+
+    max_kmh: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 65.0
+    unit: Literal["kmh", "mps", "mph"] = "kmh"
+    reject_above_kmh: Annotated[float, msgspec.Meta(ge=1, le=2000)] = 200.0
+
+
+class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a source may send: `box` is [west, south, east, north] in degrees, absent for the whole world."""
+
+    box: tuple[float, float, float, float] | None = None
+
+
+class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Epsilon 10 per plate and day: `udp-stream plan` says what it buys.
+
+    Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta); under "zcdp" it is
+    `rho` itself, and there is no epsilon. Epsilons of releases are then what they are in rho: half of their squares.
+
+    A plate is charged its own share of a release: that buys 1.0 to 2.5 times the releases.
+    """
+
+    epsilon: Budget | None = None
+    period: str = "1d"
+    accounting: Accounting = "pure"
+    delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] = 1e-6
+    rho: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
+    schedule: Schedule = "spread"
+
+    @property
+    def promised(self) -> float:
+        """The epsilon in force."""
+        return EPSILON if self.epsilon is None else self.epsilon
+
+    @property
+    def nano(self) -> int:
+        """The budget, in nano-units of what losses are counted in; rounded down."""
+        match self.accounting:
+            case "pure":
+                return nano_allowance(self.promised)
+            case "zcdp":
+                return nano_allowance(self.rho)
+            case "approximate":
+                return rho_nano_of(nano_allowance(self.promised), self.delta)
+
+    def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
+        """What a release of this epsilon may cost, in the same units, rounded up; None is for "auto"."""
+        charge = nano(epsilon)
+        return charge if charge is None or self.accounting == "pure" else rho_nano_of_pure(charge)
+
+
+class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Epsilons are per HAT. Mean "auto" is taken around a forecast, or as a paper has it where that errs less.
+
+    An automatic epsilon is then a twelfth of the budget, for the plate that moves a mean most. CDFs are off: at
+    epsilon 1 they err more on every feed than one city-wide CDF does (`docs/measurements.md`).
+    """
+
+    mean: Mean = "auto"
+    grouping: Grouping = "best-fit"
+    mean_epsilon: Epsilon | Literal["auto"] = "auto"
+    variance_epsilon: Epsilon = 0.0
+    cdf_epsilon: Epsilon | Literal["auto"] = 0.0
+    bins: Literal["auto"] | int | tuple[float, ...] = "auto"
+    min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 3
+    suppression: Suppression = "off"
+    hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
+    counts: CountsReleased = "all"
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole configuration."""
+
+    hat: HatSection = HatSection()
+    speed: SpeedSection = SpeedSection()
+    pings: PingsSection = PingsSection()
+    source: SourceSection = SourceSection()
+    live: LiveSection = LiveSection()
+    budget: BudgetSection = BudgetSection()
+    release: ReleaseSection = ReleaseSection()
+    queries: QueriesSection = QueriesSection()
+    query: tuple[QuerySection, ...] = ()
+    ledger: LedgerSection = LedgerSection()
+    kafka: KafkaSection = KafkaSection()
+
+    @property
+    def policy(self) -> Policy:
+        """What changes privacy, or what is computed."""
+        budget, (period, period_seconds) = self.budget, budget_period(self.budget.period)
+        return Policy(
+            resolution=self.hat.resolution,
+            slot_seconds=whole_seconds("hat.slot", self.hat.slot),
+            timezone=self.hat.timezone,
+            grace_ms=milliseconds(self.hat.grace),
+            max_speed=int(self.speed.max_kmh * QUANTA_PER_KMH),
+            unit=self.speed.unit,
+            reject_above_kmh=self.speed.reject_above_kmh,
+            box=self.pings.box,
+            budget_nano=budget.nano - self.queries.shared_nano(budget.nano),
+            period=period,
+            period_seconds=period_seconds,
+            mean=self.release.mean,
+            grouping=self.release.grouping,
+            mean_nano=budget.charge_nano(self.release.mean_epsilon),
+            variance_nano=budget.charge_nano(self.release.variance_epsilon) or 0,
+            cdf_nano=budget.charge_nano(self.release.cdf_epsilon),
+            bins=self.release.bins,
+            min_plates=self.release.min_plates,
+            accounting=budget.accounting,
+            delta=self.budget.delta,
+            suppression=self.release.suppression,
+            hats_max=self.release.hats_max,
+            counts_released=self.release.counts,
+            schedule=self.budget.schedule,
+            source=self.source.written,
+        )
+
+    @property
+    def ping_rules(self) -> PingRules:
+        """What the decoder accepts."""
+        return PingRules(
+            unit=self.speed.unit,
+            max_kmh=self.speed.max_kmh,
+            reject_above_kmh=self.speed.reject_above_kmh,
+            box=self.pings.box,
+        )
+
+    @property
+    def decoder(self) -> PingDecoder:
+        """Messages of this deployment to pings."""
+        return PingDecoder(self.ping_rules, self.source.format)
+
+    @property
+    def window_rules(self) -> WindowRules:
+        """What the windows keep open, and for how long."""
+        return WindowRules(grace_ms=milliseconds(self.hat.grace))
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The zone of the slots; raises ConfigError if there is none of that name."""
+        try:
+            return ZoneInfo(self.hat.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder of zones
+            raise ConfigError(f"hat.timezone: expected an IANA time zone, got {self.hat.timezone!r}") from error
+
+    @property
+    def calendar(self) -> BudgetCalendar:
+        """Slots and periods in the zone."""
+        policy = self.policy
+        seconds = policy.period_seconds
+        if policy.rolls and seconds is not None:
+            seconds = span_seconds(seconds, policy.slot_seconds)
+        periods = None if seconds is None else SlotGrid(seconds, self.zone)
+        return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, self._one_budget)
+
+    @property
+    def standing_queries(self) -> tuple[StandingQuery, ...]:
+        """What is asked of positions; raises ConfigError for a query that cannot be asked."""
+        return standing_queries(self.queries, self.query, self.pings.box, self._position_budget)
+
+    @property
+    def position_periods(self) -> PositionPeriods:
+        """The budget periods of positions, in the zone of the slots."""
+        grid = None if (seconds := self.queries.period_seconds) is None else SlotGrid(seconds, self.zone)
+        budget, own, one = self.budget, self._position_budget, self._one_budget
+        whole = amount_in_words(own.measure, budget.nano, budget.delta, self.policy.accounting) if one else ""
+        return PositionPeriods(*own, self.queries.period_name, grid, one, whole)
+
+    @property
+    def _one_budget(self) -> OneBudget | None:
+        return self.queries.one_budget(self._position_budget.measure, self.budget.nano)
+
+    @property
+    def _position_budget(self) -> PositionBudget:
+        measure: Measure = "pure" if self.budget.accounting == "pure" else "zcdp"
+        return self.queries.position_budget(measure, self.budget.nano)

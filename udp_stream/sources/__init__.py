@@ -1,0 +1,1 @@
+"""Where pings come from: files, recordings, and live sources with their journal."""

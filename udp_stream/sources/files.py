@@ -1,0 +1,531 @@
+"""Gzip, decompressed as it comes: any number of members, one after another, and zeros behind any of them.
+
+Output comes in blocks of bounded size, however well the data are packed. Of damaged data, what was whole
+before the damage is given first.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import re
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from udp_stream.errors import UsageError
+from udp_stream.pings.decode import PingFormat
+from udp_stream.pings.json import BYTE_ORDER_MARK, PLAIN, FeedForm, whole_part
+from udp_stream.pings.other_kinds import KIND_BYTES, other_kind
+from udp_stream.sources.rows import csv_batches, looks_like_csv
+
+MAGIC = b"\x1f\x8b"
+"""The first two bytes of every member."""
+
+_PIECE_BYTES = 2**12  # of the input: of damaged data, zlib keeps to itself what it made of the same piece
+_GZIP = 16 + zlib.MAX_WBITS  # 16: zlib is to expect a header of gzip, and no other
+
+
+class GzipError(ValueError):
+    """The data are no gzip, or not whole; the message ends the sentence "the data ...".
+
+    >>> list(GzipMembers(1000).end())
+    Traceback (most recent call last):
+    udp_stream.sources.files.GzipError: end too early
+    """
+
+
+class GzipMembers:
+    """Feed it the data as they come, in blocks of any size, and end it once.
+
+    >>> import gzip
+    >>> members = GzipMembers(block_bytes=4)
+    >>> [*members.feed(gzip.compress(b"2022-01-01") + gzip.compress(b"T10") + bytes(9)), *members.end()]
+    [b'2022', b'-01-', b'01', b'T10']
+    """
+
+    def __init__(self, block_bytes: int) -> None:
+        """Blocks of output have at most this many bytes."""
+        self._block_bytes = block_bytes
+        self._member = zlib.decompressobj(_GZIP)
+        self._is_between = False  # members: one has ended, and of the next nothing has come
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The output of the next data. GzipError if they are damaged, after what comes out before the
+        damage."""
+        for first in range(0, len(data), _PIECE_BYTES):
+            rest = data[first : first + _PIECE_BYTES]
+            while rest := self._begun(rest):
+                if out := self._decompress(rest):
+                    yield out
+                self._is_between = self._member.eof
+                rest = self._member.unused_data if self._is_between else self._member.unconsumed_tail
+
+    def end(self) -> Iterator[bytes]:
+        """What is left. GzipError if the last member has not ended."""
+        while not self._member.eof and (out := self._decompress(b"")):
+            yield out
+        if not self._member.eof:
+            raise GzipError("end too early")
+
+    def _begun(self, rest: bytes) -> bytes:
+        """What belongs to a member, and that member begun: between members zeros are skipped."""
+        if self._is_between and (rest := rest.lstrip(b"\0")):
+            self._member, self._is_between = zlib.decompressobj(_GZIP), False
+        return rest
+
+    def _decompress(self, data: bytes) -> bytes:
+        try:
+            return self._member.decompress(data, self._block_bytes)
+        except zlib.error as error:
+            raise GzipError(f"are damaged ({error})") from error
+
+
+# How files end: of one that is damaged, what came before the damage is used, and the damage is said.
+
+Part = TypeVar("Part")
+"""A block of bytes, or a frame of messages."""
+
+
+def as_far_as_whole(parts: Iterator[Part], say: Callable[[str], None]) -> Iterator[Part]:
+    """The parts up to a UsageError behind the first of them, which is said; one before any is raised.
+
+    >>> from udp_stream.sources.files import text_of
+    >>> def cut():
+    ...     yield b"id;time"
+    ...     raise UsageError("bus.csv.gz: its gzip data end too early; what came before was read")
+    >>> list(as_far_as_whole(text_of("bus.csv.gz", cut()), print))
+    bus.csv.gz: its gzip data end too early; what came before was read
+    [b'id;time']
+    """
+    is_begun = False
+    try:
+        for part in parts:
+            is_begun = True
+            yield part
+    except UsageError as error:
+        if not is_begun:
+            raise
+        say(str(error))
+
+
+# How files begin: a byte order mark and lines before a header are left out; what is no text in UTF-8 is refused.
+#
+# Lines before a header are `sep=;`, which spreadsheets write, and such as begin with `#`. Neither can begin a ping.
+# Nothing is left out behind the header: a line that is no ping is refused by the decoder.
+
+_LINE_BEFORE = re.compile(rb"""\s*(?:#[^\n]*|["']?sep=[^\n]{1,4})\n""", re.IGNORECASE)
+_MAY_BE_ONE = re.compile(rb"""\s*(?:#|["']?s(?:e(?:p(?:=[^\n]{0,4})?)?)?\r?$|$)""", re.IGNORECASE)
+
+_HELD_MAX = 2**20
+"""Bytes of lines before a header: what goes on longer is none."""
+
+
+def text_of(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks of a text without its byte order mark. UsageError, with what would help, for files of other kinds.
+
+    >>> b"".join(text_of("bus.csv", iter([BYTE_ORDER_MARK + b"{}", b"[]"])))
+    b'{}[]'
+    >>> list(text_of("bus.csv", iter([b"PK", b"\\x03\\x04"])))
+    Traceback (most recent call last):
+    udp_stream.errors.UsageError: bus.csv: expected text in UTF-8, found a zip archive or a spreadsheet (.x...
+    """
+    start = b""
+    for block in blocks:
+        start += block
+        if len(start) >= KIND_BYTES:
+            break
+    if (kind := other_kind(start)) is not None:
+        raise UsageError(f"{'standard input' if path == '-' else path}: expected text in UTF-8, found {kind}")
+    yield start.removeprefix(BYTE_ORDER_MARK)
+    yield from blocks
+
+
+def from_header(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks without the lines before a header; what cannot be one is handed on at once.
+
+    >>> b"".join(from_header(iter([b"sep=;\\r", b"\\n# by ", b"X\\nbus;v\\n#1;2"])))
+    b'bus;v\\n#1;2'
+    """
+    held = b""
+    for block in blocks:
+        held += block
+        while match := _LINE_BEFORE.match(held):
+            held = held[match.end() :]
+        if len(held) > _HELD_MAX or not _MAY_BE_ONE.match(held):
+            break
+    if held:
+        yield held
+    yield from blocks
+
+
+def first_line_and_more(blocks: Iterator[bytes]) -> tuple[list[bytes], bool]:
+    """Blocks up to the first line that is not blank and the beginning of a second; and whether that is all there is.
+
+    >>> first_line_and_more(iter([b"\\n[1,", b"\\n2", b"]"]))
+    ([b'\\n[1,', b'\\n2'], False)
+    """
+    head: list[bytes] = []
+    is_line_begun = is_line_ended = False
+    for block in blocks:
+        head.append(block)
+        text = block if is_line_begun else block.lstrip()
+        is_line_begun = is_line_begun or bool(text)
+        if not is_line_ended:
+            _, newline, text = text.partition(b"\n")
+            is_line_ended = bool(newline)
+        if is_line_ended and text.strip():
+            return head, False
+    return head, True
+
+
+def is_named_as_lines(path: str) -> bool:
+    """Whether the name says that each line is a message.
+
+    >>> is_named_as_lines("monday.NDJSON.gz"), is_named_as_lines("monday.json")
+    (True, False)
+    """
+    return path.lower().removesuffix(".gz").endswith((".ndjson", ".jsonl"))
+
+
+def is_named_as_csv(path: str) -> bool:
+    """Whether the name says that each line but the first is a row.
+
+    >>> is_named_as_csv("monday.csv.gz"), is_named_as_csv("-")
+    (True, False)
+    """
+    return path.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
+
+
+# Recorded pings: files, or standard input, as frames of raw messages for `PingDecoder`.
+#
+# What a file is, is decided in this order:
+#
+# 1. Gzip by its first two bytes, under any name.
+# 2. A name ending in `.csv` or `.tsv` (or with `.gz`) is CSV, in `.ndjson` or `.jsonl` (or with `.gz`) is lines.
+# 3. Else by content, after a byte order mark. It is CSV if the first line has the name of the plate and a separator in
+#    it and does not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it
+#    is no beginning of JSON. It is one document otherwise: a single line, or JSON laid out over many.
+#
+# Lines: one message each. A document: an array of pings, bare or in an object (as the feed's format has it), gives a
+# message per ping, so that a huge file is not one oversized message; anything else is one message. A document that does
+# not parse is read as lines, so that a first line cut short costs only itself; one that ends too early gives the pings
+# before its end, and then a UsageError. CSV: see `csv_rows`. How any of them may begin: see `beginnings`.
+#
+# Nothing is judged here. What is broken is passed on as it is, for the decoder to refuse it by name. Sources raise
+# `UsageError`, and only for what is wrong with the file as a whole.
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
+
+MAX_LINE_BYTES = 64 * 2**20
+"""The rest of a longer line is dropped; what is passed on is still far more than any decoder accepts."""
+
+MAX_DOCUMENT_BYTES = 2**30
+"""A document must be held in memory to be cut into pings; lines and CSV need not."""
+
+_BLOCK_BYTES = 2**18  # measured: 64 KiB to 256 KiB read fastest, from 1 MiB on the caches are too small
+
+_parse = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def read_messages(
+    path: str, batch: int = 4096, progress: Progress | None = None, form: FeedForm = PLAIN
+) -> Generator[list[bytes], None, None]:
+    """Batches of `batch` messages (the last may be shorter) of a file, or of standard input for `-`.
+
+    `form` says where CSV has its columns, and what a JSON document is cut into.
+
+    UsageError, when the first batch is asked for, if the file cannot be read or is of a kind that is not; and later if
+    its compressed data are damaged or cut short, after the whole lines before that (of a document nothing) were given.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".json") as file:
+    ...     size = file.write(b'{"results": [{"speed": 1}, {"speed": 2}, {"speed": 3}]}')
+    ...     file.flush()
+    ...     list(read_messages(file.name, batch=2))
+    [[b'{"speed": 1}', b'{"speed": 2}'], [b'{"speed": 3}']]
+    """
+    if batch < 1:
+        raise UsageError(f"expected batch >= 1, got {batch}")
+    _refuse_gtfs(path)
+    try:
+        with _open(path) as file:
+            blocks = text_of(path, _inflate(path, _read_blocks(file, progress)))
+            yield from _batches(_messages(path, blocks, form), batch)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def open_blocks(path: str) -> Generator[bytes, None, None]:
+    """The content of a file in blocks, decompressed, without a byte order mark; UsageError if it cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     size = file.write("\\ufeff[]".encode())
+    ...     file.flush()
+    ...     b"".join(open_blocks(file.name))
+    b'[]'
+    """
+    _refuse_gtfs(path)
+    try:
+        with _open(path) as file:
+            blocks = text_of(path, _inflate(path, _read_blocks(file, None)))
+            yield from blocks if is_named_as_lines(path) else from_header(blocks)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+class FileSource:
+    """A file, or standard input for `-`, as a source: read once, from its beginning to its end.
+
+    >>> from contextlib import closing
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "pings").write_bytes(b"[1,\\n2]")
+    ...     with closing(FileSource(f"{folder}/pings")) as source:
+    ...         list(source.messages())
+    [[b'1', b'2']]
+    """
+
+    unit: str | None = None
+
+    def __init__(self, path: str, progress: Progress | None = None, form: FeedForm = PLAIN) -> None:
+        """UsageError as `require_readable` raises it; nothing is read yet."""
+        require_readable([path])
+        self.format = form.format
+        self._messages = read_messages(path, progress=progress, form=form)
+
+    def messages(self) -> Iterator[list[bytes]]:
+        """As `read_messages` gives them."""
+        return self._messages
+
+    def close(self) -> None:
+        """Close the file, wherever reading is."""
+        self._messages.close()
+
+
+def require_readable(paths: Iterable[str]) -> None:
+    """UsageError for the first that is not there, is a directory, is of a kind that is not read, or may not be read.
+
+    Nothing is read, and no pipe is opened: opening it would disturb its writer.
+
+    >>> require_readable(["vehicles.pb"])
+    Traceback (most recent call last):
+    udp_stream.errors.UsageError: vehicles.pb: GTFS-realtime files (.pb) cannot be read here
+    """
+    for path in paths:
+        _refuse_gtfs(path)
+        try:
+            if not Path(path).is_fifo():
+                with _open(path) as file:
+                    os.read(file.fileno(), 0)  # fails on what is closed
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+
+def _refuse_gtfs(path: str) -> None:
+    if path.lower().removesuffix(".gz").endswith(".pb"):
+        raise UsageError(f"{path}: GTFS-realtime files (.pb) cannot be read here")
+
+
+def _unreadable(path: str, error: OSError) -> UsageError:
+    title = "standard input" if path == "-" else path
+    return UsageError(f"{title} cannot be read: {error.strerror or error}")
+
+
+def _open(path: str) -> AbstractContextManager[BinaryIO | io.FileIO]:
+    if path == "-":
+        return nullcontext(sys.stdin.buffer)
+    # Unbuffered: a buffered read would wait until a named pipe has filled a whole block.
+    return Path(path).open("rb", buffering=0)
+
+
+def _read_blocks(file: BinaryIO | io.FileIO, progress: Progress | None) -> Iterator[bytes]:
+    """What there is, up to a block at a time; a pipe is not waited for until it fills one."""
+    read: Callable[[int], bytes | None] = file.read1 if isinstance(file, io.BufferedReader) else file.read
+    total = _size(file)
+    done = 0
+    while block := read(_BLOCK_BYTES):
+        done += len(block)
+        yield block
+        if progress is not None:
+            progress(done, total)
+
+
+def _size(file: BinaryIO | io.FileIO) -> int | None:
+    try:
+        status = os.fstat(file.fileno())
+    except OSError:  # standard input that is no file at all
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _inflate(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks, decompressed if they begin as gzip does."""
+    start = b""
+    while len(start) < len(MAGIC) and (block := next(blocks, b"")):
+        start += block
+    blocks = itertools.chain([start], blocks)
+    if not start.startswith(MAGIC):
+        yield from blocks
+        return
+    members = GzipMembers(_BLOCK_BYTES)
+    try:
+        for block in blocks:
+            yield from members.feed(block)
+        yield from members.end()
+    except GzipError as error:
+        raise UsageError(f"{path}: its gzip data {error}; what came before was read") from error
+
+
+def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]]:
+    """The same messages in lists of `size`; what is left is given before an error of the source is passed on."""
+    held: list[bytes] = []
+    try:
+        for some in messages:
+            held += some
+            whole = len(held) - len(held) % size
+            for first in range(0, whole, size):
+                yield held[first : first + size]
+            del held[:whole]
+    except UsageError:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
+
+
+def _messages(path: str, blocks: Iterator[bytes], form: FeedForm) -> Iterator[list[bytes]]:
+    """The messages in runs of no particular length, read by the rule at the top of this file."""
+    if is_named_as_lines(path):
+        yield from _lines(blocks)
+        return
+    blocks = from_header(blocks)
+    if is_named_as_csv(path):
+        yield from csv_batches(path, _lines(blocks), form.mapping)
+    else:
+        head, is_all = first_line_and_more(blocks)
+        blocks = itertools.chain(head, blocks)
+        first, _, _ = b"".join(head).lstrip().partition(b"\n")
+        if looks_like_csv(first, form.mapping):
+            yield from csv_batches(path, _lines(blocks), form.mapping)
+        elif is_all or _is_cut_short(first):
+            yield from _document(path, blocks, form.format)
+        else:
+            yield from _lines(blocks)
+
+
+def _is_cut_short(line: bytes) -> bool:
+    """Whether this is JSON that goes on behind the end of the line."""
+    try:
+        _parse(line)
+    except msgspec.DecodeError as error:
+        return "truncated" in str(error)
+    except RecursionError:
+        return False
+    return False
+
+
+def _document(path: str, blocks: Iterator[bytes], ping_format: PingFormat) -> Iterator[list[bytes]]:
+    """A message for each ping of one JSON document; a document that does not parse, as lines."""
+    parts, size = [], 0
+    for block in blocks:
+        parts.append(block)
+        size += len(block)
+        if size > MAX_DOCUMENT_BYTES:
+            raise UsageError(
+                f"{path}: one JSON document of over {MAX_DOCUMENT_BYTES} bytes; write one ping a line instead"
+            )
+    text = b"".join(parts)
+    try:
+        _parse(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        pings = _split(whole_part(text) if "truncated" in str(error) else None, ping_format)
+        if pings is None:
+            yield from _lines(iter([text]))
+            return
+        yield pings
+        raise UsageError(f"{path}: its JSON ends too early; what came before was read") from error
+    pings = _split(text, ping_format)
+    yield [text.strip()] if pings is None else pings
+
+
+def _split(text: bytes | None, ping_format: PingFormat) -> list[bytes] | None:
+    """The pings of a document; None if what should be their array is none."""
+    try:
+        pings = None if text is None else ping_format.split(text)
+    except (msgspec.ValidationError, ValueError):
+        return None
+    return None if pings is None else [bytes(ping) for ping in pings]
+
+
+def _lines(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """The lines of each block that are not blank, without their newlines; one over MAX_LINE_BYTES is cut off there.
+
+    If the blocks end in an error, the line left unfinished is dropped: half a row of CSV may look like a whole one.
+    """
+    held: list[bytes] = []  # the line that goes on in the next block
+    size = 0
+    for block in blocks:
+        lines = block.split(b"\n")
+        if len(lines) > 1:
+            lines[0] = b"".join([*held, lines[0]])[:MAX_LINE_BYTES]
+            held, size = [], 0
+            last = lines.pop()
+            some = list(filter(None, lines))
+            if some and min(some) < b"!":  # a line begins with white space: it may be nothing else
+                some = [line for line in some if not line.isspace()]
+            yield some
+        else:
+            last = block
+        if last and size < MAX_LINE_BYTES:
+            held.append(last[: MAX_LINE_BYTES - size])
+            size += len(held[-1])
+    if held and not (line := b"".join(held)).isspace():
+        yield [line]
+
+
+# The messages of a pipe as they come, read by the rules of `sources` with one difference.
+#
+# A first line that is JSON by itself is not held back until another one shows that there are lines. Pings of an array
+# in it are a message each, as if it were the whole document.
+
+
+def prompt_messages(path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN) -> Iterator[list[bytes]]:
+    """The messages of these blocks, each as soon as its line is whole; one JSON document over many lines at its end.
+    `form` is that of the feed (`[source]`).
+
+    UsageError as `read_messages` raises it.
+
+    >>> list(prompt_messages("-", iter([b'{"speed": 1}\\n{"spe', b'ed": 2}'])))
+    [[b'{"speed": 1}'], [b'{"speed": 2}']]
+    """
+    blocks = from_header(text_of(path, _inflate(path, blocks)))
+    first, newline, rest = b"".join(_to_first_line(blocks)).lstrip().partition(b"\n")
+    if looks_like_csv(first, form.mapping):
+        yield from csv_batches(path, _lines(itertools.chain([first + newline], [rest], blocks)), form.mapping)
+    elif _is_cut_short(first):
+        yield from _document(path, itertools.chain([first + newline], [rest], blocks), form.format)
+    else:
+        yield from _document(path, iter([first]), form.format) if first else ()
+        yield from _lines(itertools.chain([rest], blocks))
+
+
+def _to_first_line(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Blocks up to the end of the first line that is not blank."""
+    is_begun = False
+    for block in blocks:
+        yield block
+        text = block if is_begun else block.lstrip()
+        is_begun = is_begun or bool(text)
+        if b"\n" in text:
+            return

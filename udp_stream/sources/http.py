@@ -1,0 +1,495 @@
+"""One GET of an address, within limits: of time in all, of bytes after decompression, of redirects.
+
+urllib3's connections carry it: they check certificates, names, and that a body is as long as was promised, bring no
+other package, and need no event loop. Not its pool and not `requests`: those follow redirects by rules of their own
+(`requests` also takes passwords from ~/.netrc), and hold a timeout for each read, so that a server that sends a byte a
+second is never given up. Here a timer shuts the connection down when the time for the whole answer is over.
+
+**The token goes to the address that was named, and to no other scheme, host or port.** A redirect elsewhere is followed
+without it, and is not followed at all from https to http, or where the server has put the token into the new address.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
+
+from udp_stream.errors import ConfigError, UsageError, needs
+from udp_stream.files import secret_of, tls_context
+from udp_stream.logs import counted
+from udp_stream.pings.decode import PingFormat
+from udp_stream.pings.gtfs_realtime import FROM_ID, FROM_LICENSE_PLATE, GTFS_REALTIME, UNIT
+from udp_stream.pings.json import JSON, trim
+from udp_stream.pings.unrepeated import Unrepeated
+from udp_stream.sources.files import MAGIC, GzipError, GzipMembers
+from udp_stream.sources.live import Failed, Retries
+from udp_stream.sources.recordings import VEHICLES_MAX, sentences
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+    from urllib3.connection import HTTPConnection
+
+REDIRECTS_MAX = 5
+_REDIRECTS = {301, 302, 303, 307, 308}
+_LATER = {408, 425, 429}
+_BLOCK_BYTES = 2**16
+
+BYTES_MAX = 64 * 2**20
+"""Of an answer or a message after decompression: 300 times what Delhi's 1,715 buses take."""
+
+_ACCEPT = "application/x-protobuf, application/json;q=0.9, */*;q=0.5"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """How to get an address: seconds for the whole answer, its bytes, and where the token is, as in `[live]`."""
+
+    timeout_s: float
+    max_bytes: int = BYTES_MAX
+    token_file: str = ""
+    token_header: str = "token"
+    ca_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said. `body` is None if it is unchanged since the answer that the validators were from."""
+
+    body: bytes | None
+    content_type: str
+    validators: dict[str, str]
+
+
+class HttpGet:
+    """Gets one address, again and again; `stop`, from another thread, ends a call."""
+
+    def __init__(self, address: str, options: HttpOptions, software: str, clock: Callable[[], float] = time.monotonic):
+        """Nothing is sent yet. UsageError for an address that cannot be asked, ConfigError for a bad token file."""
+        with needs("HTTP client", "sources"):
+            import urllib3  # noqa: F401 (so that its absence is said before anything else)
+        self._parts = _checked(address)
+        self._options, self._software, self._clock = options, software, clock
+        self._tls = tls_context("live", options.ca_file)
+        self._handle: socket.socket | None = None
+        self._is_stopped = False
+        _ = self._token()  # a bad file is to be an error at the start, not at the first poll
+
+    @property
+    def name(self) -> str:
+        """The address for people: without its query, which may hold a key."""
+        return f"{self._parts.scheme}://{self._parts.netloc}{self._parts.path}"
+
+    def get(self, validators: dict[str, str]) -> Answer:
+        """What the address answers; `validators` are those of an earlier answer. Failed if there is no good answer."""
+        deadline_s = self._clock() + self._options.timeout_s
+        try:
+            token = self._token()
+        except ConfigError as error:  # while it is being renewed, perhaps
+            raise Failed(f"was not asked: {error}") from None
+        address = self._parts.geturl()
+        for _ in range(REDIRECTS_MAX + 1):
+            parts = urlsplit(address)
+            headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip", "User-Agent": self._software, **validators}
+            if token and _origin(parts) == _origin(self._parts):
+                headers[self._options.token_header] = token
+            found = self._exchange(parts, headers, deadline_s)
+            if isinstance(found, Answer):
+                return found
+            address = self._redirected(address, found, token)
+        raise Failed(f"redirects more than {REDIRECTS_MAX} times", is_final=True)
+
+    def stop(self) -> None:
+        """End a call that is going on, and those to come, with Failed."""
+        self._is_stopped = True
+        self._shut_down()
+
+    def _token(self) -> str:
+        """Read for each call: tokens of the exchange expire, and are renewed by a program that writes the file."""
+        return secret_of("live.token_file", self._options.token_file) if self._options.token_file else ""
+
+    def _redirected(self, address: str, location: str, token: str) -> str:
+        try:
+            target = urljoin(address, location)
+            parts = _checked(target)
+        except (ValueError, UsageError):
+            raise Failed("redirects to what is no address", is_final=True) from None
+        if urlsplit(address).scheme == "https" and parts.scheme != "https":
+            raise Failed("redirects from https to http: not followed", is_final=True)
+        elsewhere = _origin(parts) != _origin(self._parts)
+        if token and elsewhere and _carries(target, token):
+            raise Failed("redirects to another host with the token in the address: not followed", is_final=True)
+        return target
+
+    def _exchange(self, parts: SplitResult, headers: dict[str, str], deadline_s: float) -> Answer | str:
+        """An answer, or where to ask instead."""
+        from urllib3.exceptions import HTTPError
+
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(closing(self._connected(parts, deadline_s, stack)))
+                target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+                connection.request("GET", target, headers=headers, preload_content=False, decode_content=False)
+                return self._judged(connection.getresponse())
+            except (HTTPError, HTTPException, OSError, ValueError) as error:
+                raise self._failure(error, deadline_s) from None  # its text may quote the server, or the address
+
+    def _connected(self, parts: SplitResult, deadline_s: float, stack: ExitStack) -> HTTPConnection:
+        """A connection that is shut down when the time is over, even in the middle of a TLS handshake."""
+        from urllib3.connection import HTTPConnection, HTTPSConnection
+
+        host, (_, _, port), rest_s = parts.hostname or "", _origin(parts), max(0.001, deadline_s - self._clock())
+        connected = stack.enter_context(socket.create_connection((host, port), rest_s))
+        # TLS takes the socket over, and gives nothing back before it has greeted: this is a second handle.
+        self._handle = stack.enter_context(connected.dup())
+        timer = threading.Timer(max(0.0, deadline_s - self._clock()), self._shut_down)
+        timer.daemon = True
+        stack.callback(timer.cancel)
+        timer.start()
+        # `stop` may have come before there was a handle that it could shut down.
+        if self._is_stopped:
+            self._shut_down()
+        is_tls = parts.scheme == "https"
+        connection = (HTTPSConnection if is_tls else HTTPConnection)(host, port, timeout=rest_s)
+        connection.sock = self._tls.wrap_socket(connected, server_hostname=host) if is_tls else connected
+        return connection
+
+    def _judged(self, response: BaseHTTPResponse) -> Answer | str:
+        status, headers = response.status, response.headers
+        if status in _REDIRECTS and (location := headers.get("Location")):
+            return str(location)
+        kind = str(headers.get("Content-Type", "")).partition(";")[0].strip().lower()
+        pairs = ("If-None-Match", headers.get("ETag")), ("If-Modified-Since", headers.get("Last-Modified"))
+        validators = {name: str(value) for name, value in pairs if value}
+        if status == 304:
+            return Answer(None, kind, {})
+        if status == 204:
+            return Answer(b"", kind, validators)
+        if status == 200:
+            encoding = str(headers.get("Content-Encoding", "identity")).strip().lower()
+            if encoding not in ("identity", "gzip", "x-gzip"):
+                raise Failed("answers in an encoding that was not asked for", is_final=True)
+            return Answer(self._body(response), kind, validators)
+        if status in (401, 403):
+            said = "does not accept the token" if self._options.token_file else "asks for a token (live.token_file)"
+            raise Failed(f"answers {status}: it {said}", is_final=True)
+        is_passing = status >= 500 or status in _LATER
+        raise Failed(f"answers {status}", is_final=not is_passing, wait_s=_seconds(headers.get("Retry-After")))
+
+    def _body(self, response: BaseHTTPResponse) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        for block in _inflated(response.stream(_BLOCK_BYTES, decode_content=False)):
+            size += len(block)
+            if size > self._options.max_bytes:
+                raise Failed(f"answers with more than {self._options.max_bytes:,} bytes")
+            parts.append(block)
+        return b"".join(parts)
+
+    def _shut_down(self) -> None:
+        """End reads and writes of the connection, in whichever thread they are."""
+        if (handle := self._handle) is not None:
+            with suppress(OSError):  # it is closed already
+                handle.shutdown(socket.SHUT_RDWR)
+
+    def _failure(self, error: Exception, deadline_s: float) -> Failed:
+        """What an error means, in words that hold nothing of the server's and nothing of the address."""
+        from urllib3.exceptions import TimeoutError as ReadTimeout
+
+        causes = (error, error.__cause__, error.__context__, *error.args)
+        if self._is_stopped:
+            return Failed("was stopped")
+        for cause in causes:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                said = cause.verify_message or "verification failed"
+                return Failed(f"has a certificate that is not trusted ({said})", is_final=True)
+        if isinstance(error, GzipError):
+            return Failed(f"answers with gzip data that {error}")
+        if isinstance(error, socket.gaierror):
+            return Failed("cannot be found: its name has no address")
+        if isinstance(error, ConnectionRefusedError):
+            return Failed("refuses connections")
+        if isinstance(error, TimeoutError | ReadTimeout) or self._clock() >= deadline_s - 0.01:
+            return Failed(f"gave no whole answer within {self._options.timeout_s:g} s (live.timeout)")
+        if isinstance(error, ssl.SSLError) or any(isinstance(cause, ssl.SSLError) for cause in causes):
+            return Failed("does not speak TLS as we do")
+        return Failed(f"cut the answer short ({type(error).__name__})")
+
+
+def _checked(address: str) -> SplitResult:
+    """The parts of an address. UsageError, without the address, for one that is none or has a password in it."""
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname or ""
+        _ = parts.port, host.encode("idna")
+    except (ValueError, UnicodeError):
+        host, parts = "", urlsplit("")
+    if not host or parts.scheme not in ("http", "https") or not address.isascii() or not address.isprintable():
+        raise UsageError("expected http:// or https:// with a host, all of it printable ASCII, got something else")
+    if " " in address:
+        raise UsageError("expected an address without spaces: write %20")
+    if "@" in parts.netloc:
+        raise UsageError("expected an address without a password, which other users could see: use live.token_file")
+    return parts
+
+
+def _carries(address: str, token: str) -> bool:
+    """Whether an address has the token in it, however often and in whichever way it is percent-encoded there: a gateway
+    hands the whole address that was asked to its page for the login.
+
+    >>> _carries("https://login/?next=https%3A%2F%2Ffeed%2F%3Fkey%3Da%252fb", "a/b"), _carries("https://login/", "a/b")
+    (True, False)
+    """
+    while token not in address and token not in unquote_plus(address):
+        if (decoded := unquote(address)) == address:
+            return False
+        address = decoded
+    return True
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
+    return parts.scheme, parts.hostname, parts.port or {"https": 443}.get(parts.scheme, 80)
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """The seconds that a Retry-After header asks for."""
+    if retry_after is None:
+        return None
+    try:
+        return max(0.0, float(int(retry_after)))
+    except OverflowError:  # digits beyond floating point
+        return math.inf
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Decompressed if it begins as gzip does: as its encoding, or as the file that it is."""
+    first = b""
+    for block in blocks:
+        first += block
+        if len(first) >= len(MAGIC):
+            break
+    if not first.startswith(MAGIC):
+        yield first
+        yield from blocks
+        return
+    members = GzipMembers(_BLOCK_BYTES)
+    yield from members.feed(first)
+    for block in blocks:
+        yield from members.feed(block)
+    yield from members.end()
+
+
+# An address that is polled, as a source: GTFS-realtime, or JSON.
+#
+# Every poll is a snapshot of the fleet. What it has that the polls before had not is a frame, as messages of single
+# pings in the contract's form (`unrepeated`). A poll that fails gives nothing and is said; the next one is due after a
+# pause that grows. What the server calls unchanged (`ETag`, `Last-Modified`) is not sent again, but a server that calls
+# it unchanged for five minutes is asked without that.
+
+UNCHANGED_S = 300.0
+"""As long as a server is believed that nothing has changed."""
+
+SAY_S = 60.0
+"""Between two lines of what was polled."""
+
+GTFS, PLAIN_JSON = "gtfs-rt", "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollOptions:
+    """`format`: "gtfs-rt", "json", or "auto" to see. `json` reads messages of JSON; `unit` is what speeds are in."""
+
+    every_s: float
+    format: str
+    unit: str
+    max_bytes: int = BYTES_MAX
+    json: PingFormat = JSON
+
+
+class PolledSource:
+    """Polls until it is stopped."""
+
+    def __init__(
+        self,
+        get: HttpGet,
+        options: PollOptions,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        fraction: Callable[[], float] = random.random,
+    ) -> None:
+        """Nothing is asked yet. `say` is given sentences for people, without a plate, a speed or a token.
+
+        ConfigError for an address that is known to be of another unit, or to be GTFS-realtime beside a `json` of a
+        feed's own.
+        """
+        self._get, self._options, self._say, self._clock = get, options, say, clock
+        self.format = options.json
+        self._retries = Retries(get.name, options.every_s, say, clock, fraction)
+        self._stopped = threading.Event()
+        self._format, self._why = _known(options.format, get.name)
+        self._is_named = bool(self._format)
+        self._require_unit()
+        self._unrepeated: Unrepeated | None = None
+        self._validators: dict[str, str] = {}
+        self._changed_s = clock()
+        self._tally: Counter[str] = Counter()
+        self._said_s = clock()
+        self._plates_said: set[str] = set()
+
+    @property
+    def unit(self) -> str | None:
+        """Metres a second of what is known to be GTFS-realtime."""
+        return UNIT if self._format == GTFS else None
+
+    def messages(self) -> Iterator[list[bytes]]:
+        """A frame for each poll that has something new.
+
+        DependencyUnavailable if the first answers say that the address or the token is wrong, ConfigError if its speeds
+        are in another unit than `speed.unit`.
+        """
+        while not self._stopped.is_set():
+            began_s = self._clock()
+            try:
+                frame = self._poll()
+            except Failed as failure:
+                if self._stopped.is_set():  # then it was our stop that ended the call
+                    return
+                pause_s = self._retries.failed(failure)
+            else:
+                self._retries.worked()
+                if frame:
+                    yield frame
+                pause_s = began_s + self._options.every_s - self._clock()
+            self._say_tally()
+            self._stopped.wait(max(0.0, pause_s))
+
+    def kept(self, frames: int) -> None:
+        """Nothing is acknowledged to a server that is polled."""
+
+    def stop(self, wait: bool = True) -> None:  # noqa: ARG002 (there is nothing to wait for)
+        """Poll no more, and give up on an answer that has not come."""
+        self._stopped.set()
+        self._get.stop()
+
+    def close(self) -> None:
+        """No connection is kept between polls."""
+
+    def _poll(self) -> list[bytes]:
+        is_fresh = self._clock() - self._changed_s < UNCHANGED_S
+        answer = self._get.get(self._validators if is_fresh else {})
+        self._tally["polls"] += 1
+        if answer.body is None:
+            self._tally["unchanged"] += 1
+            return []
+        frame = self._read(answer, answer.body) if answer.body.strip() else []
+        # Kept only of an answer that could be read: one that could not must be sent again.
+        self._validators, self._changed_s = answer.validators, self._clock()
+        return frame
+
+    def _read(self, answer: Answer, body: bytes) -> list[bytes]:
+        """What is new in an answer. Failed if it is none of a feed."""
+        if not self._is_named and not self._has_read:
+            self._look(answer, body)
+        reader = self._reader()
+        before = reader.counts.copy()
+        frame = reader.take(body)
+        if reader.unreadable:
+            what = "GTFS-realtime message" if self._format == GTFS else "JSON of pings"
+            raise Failed(f"answers with what is no {what} ({reader.unreadable})")
+        self._tally.update({name: reader.counts[name] - before[name] for name in ("read", "repeats", "refused")})
+        self._say_fields(reader.counts)
+        return frame
+
+    @property
+    def _has_read(self) -> bool:
+        """Whether any answer had a ping: until then the last one may have been an error's, in another form."""
+        return self._unrepeated is not None and self._unrepeated.counts["read"] > 0
+
+    def _look(self, answer: Answer, body: bytes) -> None:
+        """See what the answers are; what the ones before were, by which nothing was read, does not count."""
+        format_, why = _seen(answer.content_type, body)
+        if format_ != self._format:
+            self._format, self._why, self._unrepeated = format_, why, None
+
+    def _reader(self) -> Unrepeated:
+        if self._unrepeated is None:
+            self._require_unit()
+            read = GTFS_REALTIME if self._format == GTFS else self._options.json
+            self._unrepeated = Unrepeated(read, self._options.max_bytes, VEHICLES_MAX)
+            title = "GTFS-realtime" if self._format == GTFS else "JSON"
+            self._say(f"{self._get.name}: {title} {self._why}, polled every {self._options.every_s:g} s")
+        return self._unrepeated
+
+    def _require_unit(self) -> None:
+        if self._format == GTFS and self._options.json is not JSON:
+            raise ConfigError(
+                f"source: expected no keys for {self._get.name}, which is GTFS-realtime {self._why}: its pings go on "
+                "in the contract's form, and workers would read all messages by [source]"
+            )
+        if self.unit not in (None, self._options.unit):
+            raise ConfigError(
+                f"expected speed.unit = {self.unit!r} for {self._get.name}, which is GTFS-realtime {self._why}, "
+                f"got {self._options.unit!r}"
+            )
+
+    def _say_fields(self, counts: Counter[str]) -> None:
+        """Which field plates are from, when a field comes up for the first time."""
+        fields = {field for field in (FROM_LICENSE_PLATE, FROM_ID) if counts[field]}
+        if fields != self._plates_said:
+            self._plates_said = fields
+            for sentence in sentences(counts):
+                self._say(f"{self._get.name}: {sentence}")
+
+    def _say_tally(self) -> None:
+        if self._clock() - self._said_s < SAY_S:
+            return
+        tally, self._tally, self._said_s = self._tally, Counter(), self._clock()
+        new = tally["read"] + tally["refused"] - tally["repeats"]
+        answers = f"{counted(tally['polls'], 'answer')} in the last minute, {tally['unchanged']:,} unchanged"
+        repeats = counted(tally["repeats"], "repeat")
+        self._say(f"{self._get.name}: {answers}; {counted(new, 'new ping')}, {repeats}, {tally['refused']:,} refused")
+
+
+def _known(setting: str, name: str) -> tuple[str, str]:
+    """The format as far as it is known before any answer, and by what."""
+    if setting != "auto":
+        return setting, "by live.format"
+    if name.lower().removesuffix(".gz").endswith(".pb"):
+        return GTFS, "by its name"
+    return "", ""
+
+
+def _seen(content_type: str, body: bytes) -> tuple[str, str]:
+    """The format of an answer, and by what. Failed if it is neither.
+
+    >>> _seen("application/x-protobuf", b"..."), _seen("", b' {"results": []}')
+    (('gtfs-rt', 'by its content type'), ('json', 'by its content'))
+    """
+    if "protobuf" in content_type:
+        return GTFS, "by its content type"
+    if content_type.endswith(("/json", "+json")):
+        return PLAIN_JSON, "by its content type"
+    start = trim(body)[:1]
+    if start in (b"{", b"[", b'"') and "html" not in content_type:
+        return PLAIN_JSON, "by its content"
+    # In protobuf this byte begins the first field, which is the header of every GTFS-realtime message.
+    if body.startswith(b"\n") and not content_type.startswith("text/"):
+        return GTFS, "by its content"
+    raise Failed("answers with neither GTFS-realtime nor JSON", is_final=True)

@@ -1,0 +1,265 @@
+"""A live source: one that goes on until it is stopped, and what such sources share."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Protocol, Self
+
+from udp_stream.errors import DependencyUnavailable
+from udp_stream.logs import counted
+from udp_stream.sources.recordings import Source
+from udp_stream.units import duration_name
+
+
+class LiveSource(Source, Protocol):
+    """A source whose frames are acknowledged. `messages` runs in one thread, the other methods in another.
+
+    A frame may be empty: it is acknowledged like the others.
+    """
+
+    def kept(self, frames: int) -> None:
+        """The first `frames` frames that it gave are where no crash loses them: acknowledge them where that is done."""
+        ...
+
+    def stop(self, wait: bool = True) -> None:
+        """Give no more frames, and end: once those given are kept, or soon, or without `wait` at once. Safe to
+        repeat."""
+        ...
+
+
+class Failed(Exception):
+    """A source could not be read. It never leaves this room.
+
+    `sentence` goes on behind the source's name and has no content of it. `is_final`: to try again is no use until a
+    person has changed something. `wait_s`: how long the server asks to be left alone.
+    """
+
+    def __init__(self, sentence: str, *, is_final: bool = False, wait_s: float | None = None) -> None:
+        """`wait_s` of None: it did not say."""
+        super().__init__(sentence)
+        self.sentence, self.is_final, self.wait_s = sentence, is_final, wait_s
+
+
+# A source that ends, as a live one: a recording that a live run reads.
+
+
+class RecordedSource:
+    """The frames of a source, until it ends or is stopped. Nothing is acknowledged to it.
+
+    >>> from contextlib import closing
+    >>> from tempfile import TemporaryDirectory
+    >>> from pathlib import Path
+    >>> from udp_stream.sources.recordings import open_source
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "pings").write_bytes(b"[1,2]")
+    ...     with closing(RecordedSource(open_source(f"{folder}/pings", "kmh"))) as source:
+    ...         list(source.messages())
+    [[b'1', b'2']]
+    """
+
+    def __init__(self, source: Source) -> None:
+        """Nothing is read yet."""
+        self._source, self._is_stopped = source, False
+        self.unit, self.format = source.unit, source.format
+
+    def messages(self) -> Iterator[list[bytes]]:
+        """Its frames."""
+        for frame in self._source.messages():
+            if self._is_stopped:
+                return
+            yield frame
+
+    def kept(self, frames: int) -> None:
+        """A recording is not acknowledged."""
+
+    def stop(self, wait: bool = True) -> None:  # noqa: ARG002 (there is nothing to wait for)
+        """Give no more frames."""
+        self._is_stopped = True
+
+    def close(self) -> None:
+        """Let go of its file."""
+        self._source.close()
+
+
+# When to try again, and what to say of it: back-off with jitter, and errors said once and then counted.
+
+LONGEST_S = 60.0
+"""Between two tries, unless the server asks for more: a city loses a minute of pings, not more."""
+
+ASKED_MAX_S = 3600.0
+"""As long as a server may ask us to wait."""
+
+SAY_AGAIN_S = 300.0
+"""The same failure is said again after this time, with how often it was."""
+
+
+class Retries:
+    """The failures of one source in a row.
+
+    >>> said = []
+    >>> retries = Retries("http://host/", 10.0, said.append, clock=lambda: 0.0, fraction=lambda: 1.0)
+    >>> [retries.failed(Failed("answers with 503")) for _ in range(4)]
+    [10.0, 20.0, 40.0, 60.0]
+    >>> retries.worked()
+    >>> said
+    ['http://host/ answers with 503; tried again in 10s', 'http://host/ works again, after 4 failures in 0s']
+    """
+
+    def __init__(
+        self,
+        name: str,
+        first_s: float,
+        say: Callable[[str], None],
+        clock: Callable[[], float],
+        fraction: Callable[[], float],
+    ) -> None:
+        """`first_s`: the longest pause after a first failure. `fraction` draws from [0, 1), so that clients that failed
+        together do not come back together."""
+        self._name, self._first_s, self._say, self._clock, self._fraction = name, first_s, say, clock, fraction
+        self._has_worked = False
+        self._count = 0
+        self._began_s = self._said_s = 0.0
+        self._said = ""
+
+    def worked(self) -> None:
+        """A try went well."""
+        if self._count:
+            past = self._since(self._began_s)
+            self._say(f"{self._name} works again, after {counted(self._count, 'failure')} in {past}")
+        self._has_worked, self._count, self._said = True, 0, ""
+
+    def failed(self, failure: Failed) -> float:
+        """Seconds until the next try. DependencyUnavailable for a final failure before anything has worked: a person
+        who has just typed a wrong address is to know at once."""
+        if failure.is_final and not self._has_worked:
+            raise DependencyUnavailable(f"{self._name} {failure.sentence}")
+        now = self._clock()
+        self._began_s = self._began_s if self._count else now
+        # Ten doublings at most: after some 1,000 failures the power would be too large for a float.
+        most = min(self._first_s * 2.0 ** min(self._count, 10), max(LONGEST_S, self._first_s))
+        pause = most * (0.5 + self._fraction() / 2)
+        if failure.wait_s is not None:
+            pause = max(pause, min(failure.wait_s, ASKED_MAX_S))
+        self._count += 1
+        if failure.sentence != self._said:
+            self._say(f"{self._name} {failure.sentence}; tried again in {_seconds(pause)}")
+            self._said, self._said_s = failure.sentence, now
+        elif now - self._said_s >= SAY_AGAIN_S:
+            past = f"{counted(self._count, 'failure')} in {self._since(self._began_s)}"
+            self._say(f"{self._name} {failure.sentence}; {past}")
+            self._said_s = now
+        return pause
+
+    def _since(self, began_s: float) -> str:
+        return _seconds(self._clock() - began_s)
+
+
+def _seconds(seconds: float) -> str:
+    return duration_name(round(seconds)) if seconds >= 0.5 else "0s"
+
+
+# From a live source to the one who keeps its messages: frames are read in a thread, kept, and acknowledged.
+#
+#     with Handover(source) as handover:
+#         while not handover.ended:
+#             for frame in handover.take():
+#                 keep(frame)
+#             settle()           # now no crash loses them
+#             handover.kept()
+#
+# So frames are handed on as they come, however long a poll takes, and a signal is answered at once.
+
+WAIT_S = 0.5
+"""As long as `take` waits for a frame: half of the second within which messages are handed on."""
+
+MESSAGES_MAX = 200_000
+"""Wait to be taken; then the source waits. A queue's prefetch (65,535 at most) and a poll fit in it."""
+
+JOIN_S = 15.0
+"""As long as a source may take to end: it is a daemon, so it does not keep the process."""
+
+
+class Handover:
+    """Reads a source in a thread while the block runs."""
+
+    def __init__(self, source: LiveSource, messages_max: int = MESSAGES_MAX) -> None:
+        """Reading begins with the block."""
+        self._source = source
+        self._messages_max = messages_max
+        self._changed = threading.Condition()
+        self._frames: deque[list[bytes]] = deque()
+        self._waiting = 0
+        self._taken = 0
+        self._is_over = self._is_stopped = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._read, name="live source", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to read."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the source and wait until it has ended; what was not kept is given up if the block failed."""
+        self.stop(wait=kind is None)
+        # Joined before it is closed: closing takes away what the thread may be waiting on.
+        self._thread.join(JOIN_S)
+        self._source.close()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the source gives no more frames, and all have been taken, and its error if it has failed."""
+        with self._changed:
+            return self._is_over and not self._frames and self._error is None
+
+    def take(self, wait_s: float = WAIT_S) -> list[list[bytes]]:
+        """The frames that have come, after waiting for one if there is none; none if none came.
+
+        Raises what the source has raised, once all frames before it were taken.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._frames) or self._is_over, wait_s)
+            frames = list(self._frames)
+            self._frames.clear()
+            self._waiting = 0
+            self._changed.notify_all()
+            if not frames and self._error is not None:
+                error, self._error = self._error, None
+                raise error
+        self._taken += len(frames)
+        return frames
+
+    def kept(self) -> None:
+        """All frames that were taken are where no crash loses them."""
+        self._source.kept(self._taken)
+
+    def stop(self, wait: bool = True) -> None:
+        """Ask the source to end, without `wait` at once; what it has given can still be taken."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+        self._source.stop(wait)
+
+    def _read(self) -> None:
+        try:
+            for frame in self._source.messages():
+                self._put(frame)
+        except BaseException as error:  # noqa: BLE001 (raised again, where the frames are taken)
+            self._error = error
+        finally:
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+
+    def _put(self, frame: list[bytes]) -> None:
+        with self._changed:
+            # Once stopped it does not wait: perhaps nobody takes frames any more, and the thread has to end.
+            self._changed.wait_for(lambda: self._waiting < self._messages_max or self._is_stopped)
+            self._frames.append(frame)
+            self._waiting += max(1, len(frame))  # empty frames take room, too
+            self._changed.notify_all()

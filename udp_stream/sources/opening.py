@@ -1,0 +1,113 @@
+"""Standard input as a live source: what a program writes is handed on at once, a line as soon as it is whole."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator
+
+from udp_stream.pings.decode import PingFormat
+from udp_stream.pings.json import JSON, PLAIN, FeedForm
+from udp_stream.settings import Settings
+from udp_stream.sources.amqp import QueueOptions, QueueSource
+from udp_stream.sources.files import prompt_messages, require_readable
+from udp_stream.sources.http import HttpGet, HttpOptions, PolledSource, PollOptions
+from udp_stream.sources.live import LiveSource
+from udp_stream.units import parse_duration
+from udp_stream.version import __version__
+
+_BLOCK_BYTES = 2**18
+
+
+class _Stopped(Exception):
+    """Ends the blocks, so that the line which is half there is no message. It never leaves this file."""
+
+
+class PipeSource:
+    """The messages of standard input, in the forms of `files.sources`. It ends when its writer does.
+
+    UsageError if standard input is closed.
+    """
+
+    unit: str | None = None
+
+    def __init__(self, form: FeedForm = PLAIN) -> None:
+        """Nothing is read yet; `form` is that of the feed (`[source]`)."""
+        require_readable(["-"])
+        self._form, self.format = form, form.format
+        self._input = sys.stdin.fileno()
+        self._wake, self._waker = os.pipe()
+
+    def messages(self) -> Iterator[list[bytes]]:
+        """The lines that are whole, as they come. UsageError if compressed data are damaged."""
+        try:
+            yield from prompt_messages("-", self._blocks(), self._form)
+        except _Stopped:
+            return
+
+    def kept(self, frames: int) -> None:
+        """A pipe is not acknowledged."""
+
+    def stop(self, wait: bool = True) -> None:  # noqa: ARG002 (there is nothing to wait for)
+        """Read no more: what was read is handed on."""
+        if self._waker >= 0:
+            os.write(self._waker, b"!")
+
+    def close(self) -> None:
+        """Let go of what woke the reader; standard input itself stays as it is."""
+        for end in (self._wake, self._waker):
+            if end >= 0:
+                os.close(end)
+        self._wake = self._waker = -1
+
+    def _blocks(self) -> Iterator[bytes]:
+        while self._wake not in select.select([self._input, self._wake], [], [])[0]:
+            # Not by way of sys.stdin: what its buffer has already read, select does not see.
+            if not (block := os.read(self._input, _BLOCK_BYTES)):
+                return
+            yield block
+        raise _Stopped
+
+
+# Live sources by scheme, as a deployment's settings have them.
+
+LiveOpener = Callable[[str, object], LiveSource]
+"""Makes a live source of its whole name; the second argument, for files, is not used."""
+
+
+def live_sources(settings: Settings, say: Callable[[str], None], json: PingFormat = JSON) -> dict[str, LiveOpener]:
+    """Openers for `open_source`. `json` reads what is JSON; `say` is given sentences for people.
+
+    >>> sorted(live_sources(Settings(), print))
+    ['amqp', 'amqps', 'http', 'https']
+    """
+    live = settings.live
+
+    def polled(name: str, _progress: object) -> PolledSource:
+        http = HttpOptions(
+            timeout_s=parse_duration(live.timeout),
+            token_file=live.token_file,
+            token_header=live.token_header,
+            ca_file=live.ca_file,
+        )
+        poll = PollOptions(
+            every_s=parse_duration(live.every),
+            format=live.format,
+            unit=settings.speed.unit,
+            json=json,
+        )
+        return PolledSource(HttpGet(name, http, f"udp-stream/{__version__}"), poll, say)
+
+    def queued(name: str, _progress: object) -> QueueSource:
+        options = QueueOptions(
+            queue=live.queue,
+            username=live.username,
+            password_file=live.password_file,
+            timeout_s=parse_duration(live.timeout),
+            ca_file=live.ca_file,
+            format=json,
+        )
+        return QueueSource(name, options, say)
+
+    return {"http": polled, "https": polled, "amqp": queued, "amqps": queued}

@@ -1,0 +1,307 @@
+"""Recorded polls of a GTFS-realtime address: `.pb` files, each one message, and `.pb.gz`.
+
+Several files are read as one recording, in the order of the times in their headers, whatever the order of their names.
+Where one has no such time, they are read in the order in which they were named. Pings that several polls have are
+handed on once (`unrepeated`).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final, Protocol
+
+from udp_stream.errors import ConfigError, UsageError
+from udp_stream.logs import counted
+from udp_stream.pings.decode import PingFormat
+from udp_stream.pings.gtfs_realtime import (
+    FROM_ID,
+    FROM_LICENSE_PLATE,
+    GTFS_REALTIME,
+    NO_VEHICLE,
+    SINGLE,
+    TIME_OF_HEADER,
+    UNIT,
+    header_time,
+)
+from udp_stream.pings.json import PLAIN, FeedForm
+from udp_stream.pings.unrepeated import Unrepeated
+from udp_stream.sources.files import MAGIC, FileSource, GzipError, GzipMembers, Progress
+
+SNAPSHOT_BYTES_MAX = 64 * 2**20
+"""Of a message, after decompression: 600,000 vehicles."""
+
+VEHICLES_MAX = 100_000
+"""Of a message: ten times the largest fleets of buses."""
+
+_NO_JSON = b"\0"
+"""Behind the beginning of a file that is no message: it may be JSON, and is not to be read as pings after all, which
+would be a part of them, in another unit."""
+
+_HEAD_BYTES = 4096
+_BLOCK_BYTES = 2**18
+_INFLATE_ANY = 32 + zlib.MAX_WBITS
+
+
+def is_gtfs_file(name: str) -> bool:
+    """Whether a path is one of a GTFS-realtime file, by its end.
+
+    >>> is_gtfs_file("vehicles.pb"), is_gtfs_file("A.PB.gz"), is_gtfs_file("pings.json"), is_gtfs_file("-")
+    (True, True, False, False)
+    """
+    return name.lower().removesuffix(".gz").endswith(".pb")
+
+
+class GtfsFiles:
+    """GTFS-realtime files as a source: a frame is what a poll had that was new.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> poll = bytes.fromhex("0a050a03322e30121e0a01312219120f0d0000aa4115000091422d0000a040280142040a024131")
+    >>> with TemporaryDirectory() as folder:
+    ...     names = [f"{folder}/{name}.pb" for name in "ab"]
+    ...     _ = [Path(name).write_bytes(poll) for name in names]
+    ...     [len(frame) for frame in GtfsFiles(names).messages()]
+    [1]
+    """
+
+    unit: str | None = UNIT
+    format = SINGLE
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        progress_of: Callable[[str], Progress | None] = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Reads the headers alone. UsageError for a file that cannot be read. `say` is given sentences for people."""
+        named = [(_time_of(name), name, progress_of(name)) for name in names]
+        if all(time_s is not None for time_s, _, _ in named):
+            named.sort(key=lambda each: each[0] or 0)
+        self._files = [(name, progress) for _, name, progress in named]
+        self._unrepeated = Unrepeated(GTFS_REALTIME, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
+        self._say = say
+        if [name for name, _ in self._files] != list(names):
+            say(f"{counted(len(names), 'GTFS-realtime file')}: read in the order of the times in their headers")
+
+    def messages(self) -> Iterator[list[bytes]]:
+        """A frame for each file that has something new. UsageError for one that cannot be read, after those before."""
+        for name, progress in self._files:
+            frame = self._unrepeated.take(_read(name))
+            if reason := self._unrepeated.unreadable:
+                self._say(f"{name}: refused whole as {reason}")
+                frame = [piece + _NO_JSON for piece in frame]
+            if frame:
+                yield frame
+            if progress is not None:
+                size = Path(name).stat().st_size
+                progress(size, size)
+        for sentence in sentences(self._unrepeated.counts):
+            self._say(f"GTFS-realtime: {sentence}")
+
+    def close(self) -> None:
+        """No file stays open between frames."""
+
+
+def sentences(counts: Counter[str]) -> Iterator[str]:
+    """What a person should know of how pings were read, from the counts of an `Unrepeated`.
+
+    >>> list(sentences(Counter({FROM_ID: 3})))
+    ['3 plates are from vehicle.id, as vehicle.license_plate is not set']
+    """
+    plates, ids = counts[FROM_LICENSE_PLATE], counts[FROM_ID]
+    if plates and ids:
+        yield (
+            f"{counted(plates, 'plate')} from vehicle.license_plate and {counted(ids, 'plate')} from vehicle.id: a "
+            "vehicle that is reported under both counts as two plates, with a budget each"
+        )
+    elif plates:
+        yield f"{counted(plates, 'plate')} {_are(plates)} from vehicle.license_plate"
+    elif ids:
+        yield f"{counted(ids, 'plate')} {_are(ids)} from vehicle.id, as vehicle.license_plate is not set"
+    if late := counts[TIME_OF_HEADER]:
+        yield f"{counted(late, 'ping')} {'has' if late == 1 else 'have'} no time but that of the message's header"
+    if others := counts[NO_VEHICLE]:
+        entities = "1 entity is" if others == 1 else f"{others:,} entities are"
+        yield f"{entities} no vehicle positions, and skipped: is this the feed of vehicle positions?"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _time_of(name: str) -> int | None:
+    """The time in a file's header; None if it has none that can be found."""
+    try:
+        with Path(name).open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise _unreadable(name, error) from error
+    if head.startswith(MAGIC):
+        try:
+            head = zlib.decompressobj(_INFLATE_ANY).decompress(head, _HEAD_BYTES)
+        except zlib.error:
+            return None
+    return header_time(head)
+
+
+def _read(name: str) -> bytes:
+    """The message in a file. UsageError if the file cannot be read, is damaged, or holds more than a message may."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        with Path(name).open("rb") as file:
+            for block in _inflated(iter(lambda: file.read(_BLOCK_BYTES), b"")):
+                parts.append(block)
+                size += len(block)
+                if size > SNAPSHOT_BYTES_MAX:
+                    rule = f"at most {SNAPSHOT_BYTES_MAX:,} bytes"
+                    raise UsageError(f"{name}: expected one GTFS-realtime message of {rule}")
+    except OSError as error:
+        raise _unreadable(name, error) from error
+    except GzipError as error:
+        raise UsageError(f"{name}: its gzip data {error}; what came before was read") from error
+    return b"".join(parts)
+
+
+def _inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    first = next(blocks, b"")
+    if not first.startswith(MAGIC):
+        yield first
+        yield from blocks
+        return
+    members = GzipMembers(_BLOCK_BYTES)
+    for block in (first, *blocks):
+        yield from members.feed(block)
+    yield from members.end()
+
+
+def _unreadable(name: str, error: OSError) -> UsageError:
+    return UsageError(f"{name}: the GTFS-realtime file cannot be read: {error.strerror or error}")
+
+
+# Sources of pings, chosen by the scheme of their name.
+#
+# A name with a scheme, such as `mqtt://broker/topic`, is given to the source that is registered for it in
+# `SOURCES`. Every other name is a path, or `-` for standard input. A scheme has two characters or more before
+# `://`: `a:b.ndjson`, `C:/pings.csv` and `file:pings` are paths. The name alone decides, and not which files
+# there are, so that a file cannot stand in for a live source. A file whose name looks like a scheme is reached
+# as `./mqtt://...`.
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+
+
+class Source(Protocol):
+    """Where pings come from. Making one reads nothing; UsageError for a name that cannot be read."""
+
+    @property
+    def unit(self) -> str | None:
+        """The unit of its speeds (`kmh`, `mps`, `mph`); None if it may be any, and `speed.unit` says
+        which."""
+        ...
+
+    @property
+    def format(self) -> PingFormat:
+        """How its messages spell pings."""
+        ...
+
+    def messages(self) -> Iterator[list[bytes]]:
+        """Its messages, in order, in frames: the clock observes a frame at once. Ask once.
+
+        It ends when the source does. UsageError or DependencyUnavailable if it fails, after what it gave.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections, wherever `messages` is. Safe to repeat."""
+        ...
+
+
+Opener = Callable[[str, Progress | None], Source]
+"""Makes a source from its whole name, and reports to the second argument how far it has read."""
+
+SOURCES: Final[dict[str, Opener]] = {}
+"""Sources by scheme, in lower case. Files have none."""
+
+
+LIVE: Final = ("amqp", "amqps", "http", "https")
+"""Schemes of sources that go on until they are stopped (`sources/live.py`)."""
+
+Say = Callable[[str], None]
+"""Takes a sentence for people: what a source did that its pings do not show."""
+
+
+def open_source(
+    name: str,
+    unit: str,
+    progress: Progress | None = None,
+    say: Say = lambda _: None,
+    *,
+    form: FeedForm = PLAIN,
+) -> Source:
+    """The source of a name; nothing is read yet. `unit` is what speeds are taken to be in (`speed.unit`).
+
+    `form` is that of files of JSON and CSV (`[source]`); `say` is given sentences for people. UsageError: an unknown
+    scheme, or a file that cannot be read. ConfigError: a source of another unit.
+
+    >>> open_source("mqtt://me:secret@broker/buses", "kmh")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    udp_stream.errors.UsageError: expected a file, or - for standard input, got a name that begins with mqtt://. Give...
+    """
+    scheme = scheme_of(name)
+    if scheme is None:
+        if is_gtfs_file(name):
+            return _in_unit(GtfsFiles([name], lambda _: progress, say), unit, name)
+        return FileSource(name, progress, form)
+    if scheme not in SOURCES:
+        known = "".join(f"{one}://, " for one in sorted(SOURCES))
+        live = (
+            f" {scheme}:// goes on until it is stopped: `run` releases it, `feed` sends it to Kafka."
+            if scheme in LIVE
+            else ""
+        )
+        raise UsageError(  # without the rest of the name, which may hold a password
+            f"expected {known}a file, or - for standard input, got a name that begins with {scheme}://. Give a "
+            f"file by its path; where its name begins so, as ./NAME.{live}"
+        )
+    return _in_unit(SOURCES[scheme](name, progress), unit, f"{scheme}://")
+
+
+def open_sources(
+    names: Sequence[str],
+    unit: str,
+    progress_of: Callable[[str], Progress | None] = lambda _: None,
+    say: Say = lambda _: None,
+    *,
+    form: FeedForm = PLAIN,
+) -> Iterator[tuple[str, Source]]:
+    """A source for each name, in order, with the name; GTFS-realtime files that stand together are one, under the first
+    one's. Errors as of `open_source`."""
+    for is_gtfs, group in groupby(names, is_gtfs_file):
+        some = list(group)
+        if is_gtfs and len(some) > 1:
+            yield some[0], _in_unit(GtfsFiles(some, progress_of, say), unit, some[0])
+        else:
+            yield from ((name, open_source(name, unit, progress_of(name), say, form=form)) for name in some)
+
+
+def _in_unit(source: Source, unit: str, what: str) -> Source:
+    if source.unit not in (None, unit):
+        source.close()
+        raise ConfigError(
+            f"expected speed.unit = {source.unit!r} for {what}, got {unit!r}: files of its kind have no other unit"
+        )
+    return source
+
+
+def scheme_of(name: str) -> str | None:
+    """The scheme of a name, in lower case; None for a path and for standard input.
+
+    >>> scheme_of("MQTT://broker"), scheme_of("C://pings.csv"), scheme_of("2022-01-01T10:10.csv"), scheme_of("-")
+    ('mqtt', None, None, None)
+    """
+    match = _SCHEME.match(name)
+    return match[1].lower() if match else None
