@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from udp_stream.pings.advice import SENTENCES_MAX, Refused, advise
-from udp_stream.pings.decode import PingDecoder, PingRules, Reason, Refusal, originals
+from udp_stream.pings.advice import Refused, advise
+from udp_stream.pings.decode import PingDecoder, PingRules, originals
 from udp_stream.pings.found import is_shown
-from udp_stream.pings.json import PLAIN, FeedMapping, mapped_form
+from udp_stream.pings.json import PLAIN
 
 GOOD = {"license_plate": "GJ05BX1916", "observationDateTime": "2024-01-25T10:35:53+05:30", "speed": 23.5,
         "location": {"type": "Point", "coordinates": [72.83, 21.19]}}  # fmt: skip
@@ -44,19 +44,3 @@ def test_of_a_missing_field_the_names_that_are_there_are_shown_but_none_that_may
     (said,) = said_of(json.dumps(feed).encode())
     assert "missing_field at $.license_plate: found bus, pos.lon, wanted license_plate" in said
     assert not is_shown(("AB12",)) and not is_shown(("GJ05BX1916", "t")) and is_shown(("speed2",))
-
-
-@pytest.mark.parametrize(
-    ("message", "found"),
-    [(b"<html>", "XML"), (b"\x07\x00\x01" * 50, "binary"), (b'{"a": NaN}', "NaN"), (b'{"a": 1', "whole"),
-     ("Zürich".encode("latin-1"), "UTF-8")],
-)  # fmt: skip
-def test_what_is_no_json_is_named_by_its_kind(message, found):
-    (said,) = said_of(message)
-    assert said.startswith("not_json at $: found ") and found in said
-
-
-def test_the_commonest_kinds_come_first_and_there_is_a_limit():
-    kinds = [Refused(Refusal(0, -1, Reason.WRONG_TYPE, f"$.a{at}"), b"{}") for at in range(9) for _ in range(at + 1)]
-    said = advise(kinds, mapped_form(FeedMapping()))
-    assert len(said) == SENTENCES_MAX and said[0] == "wrong_type at $.a8"

@@ -1,13 +1,10 @@
 """Files that one run after another adds records to, and files that a replay writes from their start."""
 
-import csv
-import gzip
 import io
 import json
 import os
 import threading
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -73,10 +70,6 @@ def test_a_named_pipe_is_written_to_as_it_is(tmp_path):
     assert found == [WHOLE]
 
 
-def test_the_null_device_takes_everything():
-    assert add(Path(os.devnull), PAYLOADS) == frozenset()
-
-
 @pytest.mark.parametrize("name", ["out.ndjson", "out.csv", "out.geojson.gz", "out.ndjson.gz"])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_replay_s_file_has_the_form_of_its_name_however_the_run_ends(name, fails, tmp_path):
@@ -91,10 +84,3 @@ def test_a_replay_s_file_has_the_form_of_its_name_however_the_run_ends(name, fai
     write_form(name, [payload + b"\n" for payload in PAYLOADS], out := io.BytesIO(), Release)
     assert (tmp_path / name).read_bytes() == out.getvalue()
     assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def test_a_csv_of_a_replay_has_a_row_a_record(tmp_path):
-    with records_out(str(tmp_path / "out.csv.gz"), Release) as write:
-        write(PAYLOADS)
-    header, *rows = csv.reader(io.StringIO(gzip.decompress((tmp_path / "out.csv.gz").read_bytes()).decode()))
-    assert [row[header.index("release_id")] for row in rows] == IDS

@@ -5,12 +5,11 @@ import json
 
 import pytest
 
-from tests.gtfs import START_S, snapshot, vehicle
 from tests.unit.test_found_feed import ping
-from udp_stream.cli.found_feed import find_feed, read_sample
+from udp_stream.cli.found_feed import read_sample
 from udp_stream.errors import UsageError
 from udp_stream.pings.json import FeedMapping, mapped_form, whole_part
-from udp_stream.sources.files import from_header, prompt_messages, read_messages
+from udp_stream.sources.files import prompt_messages, read_messages
 
 FORM = mapped_form(FeedMapping(plate="bus", time="timestamp", longitude="lon", latitude="lat", speed="speed"))
 PINGS = [ping(at) for at in range(60)]
@@ -72,11 +71,6 @@ def test_behind_the_header_nothing_is_left_out(tmp_path):
     assert messages(lines) == [b"# a word", b'{"bus": 1}']
 
 
-@pytest.mark.parametrize("begin", [b"s", b"se", b"speed;bus\n1;2\n", b"{}", b'"sep', b"sep=;"])
-def test_what_is_no_line_before_a_header_is_handed_on(begin):
-    assert b"".join(from_header(iter([begin[:1], begin[1:]]))) == begin
-
-
 DOCUMENTS = [
     lambda pings: {"results": pings, "count": 5},
     lambda pings: pings,
@@ -113,83 +107,3 @@ def test_a_document_that_ends_too_early_gives_what_came_before_and_says_so(tmp_p
         for some in read_messages(path, form=FORM):
             got += some
     assert [json.loads(one) for one in got] == PINGS[: len(got)] and len(got) > 30
-
-
-@pytest.mark.parametrize(
-    ("name", "make", "cut", "words"),
-    [
-        ("feed.json", lambda pings: json.dumps({"list": pings}).encode(), 0.7, "its JSON ends too early"),
-        pytest.param(
-            "feed.ndjson",
-            lambda pings: gzip.compress("\n".join(map(json.dumps, pings)).encode()),
-            0.9,
-            "its gzip data",
-            marks=pytest.mark.long,
-        ),
-        ("feed.csv", lambda pings: gzip.compress(CSV.encode()), 0.95, "its gzip data end too early"),
-    ],
-)
-def test_init_uses_what_came_before_the_damage_and_says_so(name, make, cut, words, tmp_path):
-    many = [ping(at) for at in range(3000)]
-    content = make(many)
-    whole = find_feed([written(tmp_path, f"whole-{name}", content)])
-    found = find_feed([written(tmp_path, name, content[: int(len(content) * cut)])])
-    assert any(words in one for one in found.checks[""]) and not whole.checks[""] and found.keys == whole.keys
-    assert 0 < found.pings < whole.pings and found.refused == 0
-
-
-def test_gtfs_realtime_under_another_name_is_said_to_be_binary(tmp_path):
-    path = tmp_path / "vehicle-positions"
-    path.write_bytes(snapshot(*(vehicle(f'A"{at}', time_s=START_S + at) for at in range(90))))
-    with pytest.raises(UsageError, match=r"found binary: GTFS-realtime has a name in"):
-        read_sample(str(path))
-
-
-def test_rows_in_another_encoding_do_not_hide_the_others(tmp_path):
-    odd = ROWS[7].replace("GJ", "Gü").encode("latin-1")
-    path = written(tmp_path, "feed.csv", CSV.encode().replace(ROWS[7].encode(), odd))
-    assert find_feed([path]).refused == 1 and find_feed([path]).pings == len(ROWS) - 1
-
-
-VALUES = [
-    (b"null", "no object"),
-    (b"5", "no object"),
-    (b"[]", "no object"),
-    (b"hello world\nthis is no feed\n", "neither JSON nor CSV"),
-    (b"\x07\x00\x01" * 50, "binary"),
-    (b"<html>no</html>", "XML or HTML"),
-]
-
-
-@pytest.mark.parametrize(("content", "words"), VALUES, ids=[str(at) for at in range(len(VALUES))])
-def test_what_holds_no_ping_is_named_by_its_kind(content, words, tmp_path):
-    with pytest.raises(UsageError) as raised:
-        read_sample(written(tmp_path, "feed.json", content))
-    assert words in str(raised.value)
-
-
-ROW = "GJ05BX1000,2024-01-08T10:00:05+05:30,72.83,21.19,23"
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (f"{ROW}\n{ROW}\n", "write the names of the columns above it, such as plate,time,lon,lat,speed."),
-        (f"#plate,time,lon,lat,speed\n{ROW}\n{ROW}\n", "(A line that begins with # is left out: no header.)"),
-        (f"plate,time,lon,lat,speed\r{ROW}\r{ROW}\r", "text whose lines end in a carriage return alone"),
-    ],
-    ids=["no header", "a header behind #", "carriage returns"],
-)
-def test_csv_that_cannot_be_read_says_what_to_change(text, words, tmp_path):
-    (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(UsageError) as raised:
-        find_feed([str(tmp_path / "a.csv")])
-    assert (
-        words in str(raised.value) and str(raised.value).startswith(str(tmp_path)) and "GJ05" not in str(raised.value)
-    )
-
-
-def test_rows_with_a_lone_quote_are_no_cells_with_line_breaks(tmp_path):
-    rows = [f"A{at % 3},2024-01-08T10:00:{at % 60:02}+05:30,72.8,21.1,{at % 40}" for at in range(60)]
-    (tmp_path / "a.csv").write_text("\n".join(["plate,time,lon,lat,speed", *rows, 'A1",2024-01-08,1,2,3', *rows]))
-    assert find_feed([str(tmp_path / "a.csv")]).plates == 3

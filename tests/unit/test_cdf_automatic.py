@@ -1,14 +1,13 @@
 """The automatic choice of bins: least proxy, from public quantities, cheap."""
 
 import math
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cdf_oracles import proxy_error
-from udp_stream.mechanisms.cdf import LADDER, _envelope, auto_bins
+from udp_stream.mechanisms.cdf import LADDER, auto_bins
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.trees import zero_and_equal_bins
 from udp_stream.units import NANO
@@ -26,19 +25,6 @@ def test_the_choice_minimises_the_proxy_over_the_ladder(n, cap, nano):
 def test_the_choice_is_bins_of_exact_zeros_and_of_equal_width():
     bins = auto_bins(1000, 4, pure(NANO), 65.0)
     assert bins == zero_and_equal_bins(bins.count - 1, 65.0)
-
-
-def test_more_samples_or_budget_or_a_lower_cap_never_mean_fewer_bins():
-    counts = [auto_bins(n, 4, pure(NANO), 65.0).count for n in range(1, 5000, 7)]
-    assert counts == sorted(counts) and (counts[0], counts[-1]) == (3, 66)
-    twice = auto_bins(100, 2, pure(2 * NANO), 65.0)
-    assert auto_bins(200, 2, pure(NANO), 65.0) == auto_bins(100, 1, pure(NANO), 65.0) == twice
-
-
-def test_every_rung_of_the_ladder_is_best_somewhere():
-    corners, counts = _envelope("pure")
-    assert sorted(counts) == list(LADDER)
-    assert list(corners) == sorted(corners)
 
 
 def test_the_proxy_is_resolution_plus_the_papers_noise():
@@ -59,11 +45,3 @@ def test_the_proxy_is_resolution_plus_the_papers_noise():
 def test_quantities_that_are_not_positive_and_finite_are_refused(arguments):
     with pytest.raises(ValueError, match="expected"):
         auto_bins(*arguments)
-
-
-def test_a_choice_takes_microseconds():
-    auto_bins(1, 1, pure(NANO), 65.0)
-    start = time.perf_counter()
-    for n in range(1, 2001):
-        auto_bins(n, 4, pure(NANO), 65.0)
-    assert (time.perf_counter() - start) / 2000 < 50e-6  # ten times the aim, for a busy machine

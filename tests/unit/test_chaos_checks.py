@@ -122,11 +122,6 @@ def charged_otherwise(seen):
     return with_entry(seen, at, charged=np.roll(seen.entries[at].charged, 1) + 1)
 
 
-def older_latest(seen):
-    """A zombie has written what it had long had."""
-    return replace(seen, latest=(*seen.latest, seen.latest[0]))
-
-
 def stranger(status=5, served=False, admitted=0, key_changed=False):
     return Stranger("a stranger", status, served, admitted, key_changed)
 
@@ -225,30 +220,6 @@ def test_a_record_that_comes_twice_is_a_violation_only_where_it_is_to_come_once(
     twice = replace(sound, released=(*sound.released, sound.released[-1]))
     assert violations(twice) == []
     assert [sentence.partition(":")[0] for sentence in violations(twice, strictly_once=True)] == ["repeats"]
-
-
-def test_an_estimate_that_comes_twice_is_a_violation_only_where_it_is_to_come_once(sound):
-    twice = replace(sound, smoothed=(*sound.smoothed, sound.smoothed[-1]))
-    assert violations(twice) == []
-    assert [sentence.partition(":")[0] for sentence in violations(twice, strictly_once=True)] == ["estimates"]
-
-
-def test_a_latest_record_that_is_not_the_last_is_a_violation_only_where_each_comes_once(sound):
-    stale = older_latest(sound)
-    assert violations(stale) == []
-    assert "latest" in {sentence.partition(":")[0] for sentence in violations(stale, strictly_once=True)}
-
-
-def test_where_terms_follow_from_balances_only_counts_and_sums_are_compared(sound):
-    other = charged_otherwise(sound)
-    assert any(sentence.startswith("charges") for sentence in violations(other))
-    assert not any(sentence.startswith("charges") for sentence in violations(other, exact=False))
-    _, unplanned = FAULTS["unplanned"]
-    assert any(sentence.startswith("counts") for sentence in violations(unplanned(sound), exact=False))
-
-
-def test_many_violations_of_one_kind_are_told_in_short(sound):
-    assert len([one for one in violations(replace(sound, released=())) if one.startswith("HATs")]) == 6
 
 
 def test_a_plate_that_only_the_deployment_has_charged_has_its_balance_compared(sound):

@@ -3,7 +3,6 @@
 import socket
 import socketserver
 import threading
-import time
 
 import pytest
 
@@ -56,31 +55,6 @@ def is_cut(client):
         return client.recv(1000) == b""
     except ConnectionError:
         return True
-
-
-def test_what_is_cut_is_over_and_the_next_connection_is_welcome(link, client):
-    link.cut()
-    assert is_cut(client)
-    with socket.create_connection((HOST, link.port), timeout=10) as another:
-        assert ask(another, b"again") == b"<again>"
-
-
-def test_a_link_that_is_down_takes_nobody(link, client):
-    link.set_down(True)
-    assert is_cut(client)
-    with socket.create_connection((HOST, link.port), timeout=10) as another:
-        assert is_cut(another)
-    link.set_down(False)
-    with socket.create_connection((HOST, link.port), timeout=10) as another:
-        assert ask(another, b"again") == b"<again>"
-
-
-@pytest.mark.parametrize("how", ["delay", "stall"])
-def test_words_come_later(link, client, how):
-    getattr(link, how)(0.2)
-    before = time.monotonic()
-    assert ask(client, b"slow") == b"<slow>"
-    assert time.monotonic() - before >= 0.2
 
 
 @pytest.mark.parametrize("answered", [False, True])

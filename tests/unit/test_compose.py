@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from tests.integration import conftest
 from udp_stream.cli.parsers import program
 from udp_stream.ledgers.redis import DURABLE
 from udp_stream.settings import known_keys, load
-from udp_stream.trial import services as services_jars
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -28,12 +26,6 @@ def as_by_default(text):
 
 
 SERVICES = yaml.safe_load(as_by_default(TEXT))["services"]
-
-
-def test_every_variable_has_a_default():
-    assert len(VARIABLE.findall(TEXT)) > 5
-    assert not [name for name, default in VARIABLE.findall(TEXT) if not default]
-    assert "${" not in VARIABLE.sub("", TEXT)
 
 
 def test_redis_is_as_durable_as_the_ledger_demands():
@@ -75,40 +67,11 @@ def test_what_goes_on_is_watched_and_what_is_to_last_has_a_volume():
     assert set(yaml.safe_load(as_by_default(TEXT))["volumes"]) == {"kafka", "ledger", "keys"}
 
 
-def test_a_host_reaches_kafka_where_the_program_looks_for_it():
-    assert load(None, (), {}).kafka.bootstrap == "localhost:9092"
-    assert SERVICES["kafka"]["ports"] == ["127.0.0.1:9092:9092"]
-    assert "OUTSIDE://localhost:9092" in SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
-
-
 def test_workers_can_be_scaled_and_topics_are_those_of_the_program():
     assert not {"container_name", "ports"} & set(SERVICES["worker"])
     settings = load(ROOT / "deploy" / "trial.toml", (), {})
     assert settings.kafka.prefix == "" and topics_of(settings.kafka).pings.name == "bus.pings.v1"
     assert settings.kafka.partitions >= 3
-
-
-def test_tests_and_compose_take_the_same_images():
-    default = dict(VARIABLE.findall(TEXT))
-    assert default["UDP_STREAM_KAFKA_IMAGE"] == f"apache/kafka:{services_jars.KAFKA}" == conftest.KAFKA_IMAGE
-    assert default["UDP_STREAM_REDIS_IMAGE"] == conftest.REDIS_IMAGE
-    assert default["UDP_STREAM_BASE_IMAGE"] == re.search("^ARG BASE_IMAGE=(.*)$", DOCKERFILE, re.MULTILINE)[1]
-    told = (ROOT / "deploy" / "local-images").read_text()
-    for name in ("UDP_STREAM_IMAGE", "UDP_STREAM_BASE_IMAGE", "UDP_STREAM_KAFKA_IMAGE", "UDP_STREAM_REDIS_IMAGE"):
-        assert re.search(f"^{name}=udp-stream/[a-z]+:local$", told, re.MULTILINE) and name in default
-    assert "echo UDP_STREAM_RABBITMQ_IMAGE=udp-stream/rabbitmq:local" in told  # that the tests alone want
-
-
-def test_the_image_installs_what_the_project_names_and_runs_as_nobody_special():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (extras,) = re.findall(r"'\.\[([a-z,]+)\]'", DOCKERFILE)
-    assert set(extras.split(",")) <= set(project["optional-dependencies"])
-    assert f"/src[{extras}]" in (ROOT / "deploy" / "local-images").read_text()
-    assert re.findall("^USER (.*)$", DOCKERFILE, re.MULTILINE) == ["10001:10001"]
-    copied = re.findall("^COPY (?!--)(.*) .*$", DOCKERFILE, re.MULTILINE)
-    kept = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"}
-    assert {name for names in copied for name in names.split()} - {"udp_stream/__init__.py"} == kept
-    assert all((ROOT / name).exists() for name in kept)
 
 
 def properties(environment):
@@ -129,9 +92,3 @@ def test_a_broker_of_one_node_replicates_nothing(environment):
     assert found["controller.listener.names"] == "CONTROLLER"
     for name in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
         assert found[f"{name}.replication.factor"] == "1"
-
-
-def test_scripts_are_sound():
-    for script in ("deploy/local-images", "deploy/images/run", "deploy/test-images/run", ".ci/run", ".ci/containers"):
-        assert (ROOT / script).stat().st_mode & 0o111, script
-        subprocess.run(["bash", "-n", ROOT / script], check=True, timeout=20)

@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.forecast_days import OURS, day_of_fleet, run
-from udp_stream.errors import ConfigError
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
@@ -102,8 +101,3 @@ def test_intervals_hold_a_fleets_day_without_counts():
     fleet = day_of_fleet("a fleet", Fleet(buses=150).columns())
     (one,) = run([fleet], 0, None, (*OURS, "release.counts=none"))
     assert np.mean((one.low <= fleet.truth) & (fleet.truth <= one.high)) > 0.93
-
-
-def test_counts_of_released_hats_alone_are_no_setting():
-    with pytest.raises(ConfigError, match=r"release\.counts"):
-        load(None, ("release.counts=released",), {})

@@ -50,11 +50,6 @@ def test_a_loss_that_is_accepted_does_not_stop_it(log):
     assert read_to == end
 
 
-def test_a_gap_in_the_offsets_of_a_log_that_is_whole_does_not_stop_it():
-    read_to, end = read_with_a_gap(filled(), PINGS)
-    assert read_to == end
-
-
 def after_a_worker_that_was_through(broker, then, accept_loss=False):
     """A worker reads and commits all, `then` something happens, and another one reads all: release id -> payload."""
     ledger = MemoryLedger()

@@ -56,37 +56,6 @@ def test_a_wrong_setting_is_told_with_its_mend(capsys, log, flags, said):
     assert status == 0 and out.count("warning: ") >= 1 and said in out
 
 
-def test_speeds_in_no_unit_that_is_known_are_told(capsys, log, tmp_path):
-    pings = [json.loads(line) for line in log.read_bytes().splitlines()]
-    knots = tmp_path / "knots.ndjson"
-    knots.write_text("\n".join(json.dumps(ping | {"speed": ping["speed"] / 1.852}) for ping in pings))
-    out = dry(capsys, knots)[1]
-    assert "speed.unit is 'kmh'" in out
-
-
-def test_a_zone_of_the_same_hours_is_no_mistake(capsys, log):
-    assert "warning" not in dry(capsys, log, "hat.timezone=Asia/Colombo")[1]
-
-
-def test_a_replay_warns_of_another_city_s_clock_by_itself(capsys, log, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    sets = ["--set", "hat.timezone=America/Chicago", "--trial", "--out", "out"]
-    assert cli.main(["replay", str(log), *sets]) == 0
-    assert "warning: hat.timezone is 'America/Chicago'" in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize("verb", [["replay", "--dry-run"], ["replay", "--trial", "--out", "out"], ["plan"]])
-def test_a_plate_that_is_another_in_each_ping_is_warned_of(capsys, log, tmp_path, monkeypatch, verb):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plan_of_feed, "SLOTS", ())
-    pings = [json.loads(line) for line in log.read_bytes().splitlines()[:2000]]
-    lines = [json.dumps(ping | {"license_plate": f"message-{at}"}) for at, ping in enumerate(pings)]
-    (tmp_path / "ids.ndjson").write_text("\n".join(lines))
-    assert cli.main([verb[0], "ids.ndjson", *verb[1:], "--set", "hat.resolution=5"]) == 0
-    printed = " ".join(" ".join(capsys.readouterr()).split())
-    assert printed.count("warning: 2,000 pings of 2,000 plates") == 1
-
-
 @pytest.mark.parametrize("verb", [["replay", "--dry-run"], ["replay", "--trial", "--out", "out"], ["plan"]])
 def test_a_plate_that_all_nameless_buses_share_is_warned_of_and_not_named(capsys, log, tmp_path, monkeypatch, verb):
     monkeypatch.chdir(tmp_path)
@@ -100,15 +69,6 @@ def test_a_plate_that_all_nameless_buses_share_is_warned_of_and_not_named(capsys
     assert "XXXXX" not in printed
 
 
-def test_repeats_are_counted_as_a_replay_does(capsys, log, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    lines = log.read_bytes().splitlines()[:500]
-    (tmp_path / "twice.ndjson").write_bytes(b"\n".join(lines + lines[:30]))
-    assert "30 repeats of a plate and time" in dry(capsys, "twice.ndjson")[1]
-    (tmp_path / "once.ndjson").write_bytes(b"\n".join(lines))
-    assert "repeat" not in dry(capsys, "once.ndjson")[1]
-
-
 def test_no_plate_is_shown_and_outputs_are_refused(capsys, log, tmp_path):
     first = json.loads(log.read_bytes().splitlines()[0])
     first = first[0] if isinstance(first, list) else first
@@ -117,11 +77,6 @@ def test_no_plate_is_shown_and_outputs_are_refused(capsys, log, tmp_path):
     for name in ("--out", "--smoothed", "--rejected"):
         assert cli.main(["replay", str(log), "--dry-run", name, str(tmp_path / "x")]) == 2
         assert f"--dry-run writes nothing: leave {name} out" in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_file_without_a_ping_is_refused(capsys, tmp_path):
-    (tmp_path / "a.ndjson").write_text("{}\n")
-    assert dry(capsys, tmp_path / "a.ndjson")[0] == 2
 
 
 def test_a_ping_from_the_future_is_refused_as_in_a_replay(capsys, log, tmp_path):

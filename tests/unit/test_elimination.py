@@ -26,7 +26,7 @@ from udp_stream.queries.elimination import (
     Terms,
 )
 from udp_stream.queries.plane import QUANTA_PER_KM, Rectangle, rho_per_square_metre
-from udp_stream.queries.privatised import CountNoise, DistanceNoise, PointNoise, least_nano, scale_of
+from udp_stream.queries.privatised import CountNoise, DistanceNoise, least_nano, scale_of
 from udp_stream.testing import seeded_bits
 
 REGION = Rectangle(0, 0, 2000, 2000)
@@ -40,14 +40,6 @@ def test_parts_add_up_to_the_budget_and_are_within_a_nano_of_their_share(budget,
     assert all(abs(part - Fraction(budget * one, sum(shape))) < 1 for part, one in zip(parts, shape, strict=True))
     some = [budget, 1, 2**53 - 1]
     assert Split(tuple(shape)).parts_of_each(np.array(some)).tolist() == [Split(tuple(shape)).parts(b) for b in some]
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: Split(()), lambda: Split((1, 0)), lambda: Split.even(1001), lambda: Split.doubling(41)]
-)
-def test_a_split_into_nothing_is_refused(make):
-    with pytest.raises(ValueError, match="rounds"):
-        make()
 
 
 @given(
@@ -236,29 +228,6 @@ def test_decisions_are_those_of_the_algorithms(kind, rule, split):
         assert (state.status != IN).any()
 
 
-def test_rounds_end_when_enough_are_left_and_none_is_asked_in_vain():
-    near = np.array([[0, 0], [160, 0], [320_000, 0], [0, 320_000]])
-    nearest = Elimination(PointNoise("zcdp", lambda p: np.hypot(*p.T), 2, QUANTA_PER_KM), np.full(4, RHO.nano),
-                          Split.even(64), Smallest(2), 0.05)  # fmt: skip
-    state = nearest.run(near, seeded_bits(1))
-    assert state.status.tolist() == [IN, IN, ABOVE, ABOVE] and state.rounds < 20 and nearest.due(state) is None
-    few = replace(nearest, rule=Smallest(4))
-    assert few.due(few.begin()) is None and few.run(near, seeded_bits(1)).charged.sum() == 0
-
-
-def test_no_plates_are_a_query_too():
-    pie = Elimination(CountNoise("zcdp"), np.array([], np.int64), Split.even(3), Between(0, 0), 0.05)
-    assert pie.due(pie.begin()) is None and pie.begin().undecided.size == 0
-    assert Terms.alike(RHO, 0).elimination(REGION.signed_distance, Between(0, 0)).plates == 0
-
-
-def test_sharing_beta_among_all_makes_no_interval_narrower():
-    pie, where = pie_of(n=300), positions(300)
-    cautious = replace(pie, shared="all")
-    one, other = pie.run(where, seeded_bits(2)), cautious.run(where, seeded_bits(2))
-    assert one.survivors[0] == other.survivors[0] and one.survivors[-1] < other.survivors[-1]
-
-
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
@@ -277,11 +246,6 @@ def test_sharing_beta_among_all_makes_no_interval_narrower():
 def test_terms_that_make_no_sense_are_refused_with_the_rule(make, rule):
     with pytest.raises(ValueError, match=rule):
         make()
-
-
-def test_the_largest_noise_that_can_be_drawn_needs_the_charge_that_the_error_names():
-    assert least_nano(16_000, "zcdp", 1) == -(-(16_000**2 * 10**9) // (2 * SCALE_MAX**2))
-    assert least_nano(1, "pure", 1) == -(-(10**9) // SCALE_MAX)
 
 
 def test_recorded_decisions_stand_where_another_machine_would_decide_otherwise():

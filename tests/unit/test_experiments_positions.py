@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from tests.forms import long_but
-from udp_stream.cli.experiment_files import write_outcome
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Positions, Setup
-from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
+from udp_stream.experiments.catalogue import ON_POSITIONS
 from udp_stream.experiments.many_queries import allowance
-from udp_stream.experiments.savings import BesideRow, SavingsRow, no_worse
+from udp_stream.experiments.savings import SavingsRow
 from udp_stream.mechanisms.range import Range
 from udp_stream.testing import seeded_bits
 
@@ -66,27 +65,6 @@ def test_a_baseline_saves_nothing_and_elimination_something(name):
     assert all(row.error_25 <= row.error_75 and 0 <= row.saved_25 <= row.saved_75 <= 1 for row in rows)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.soak) for name in ("threshold", "savings-range")]
-)
-def test_an_outcome_has_files_and_verdicts(name, tmp_path):
-    setup = setup_of()
-    outcome = ON_POSITIONS[name].conclude(setup, rows_of(name, setup, None))
-    outcome = dataclasses.replace(outcome, figures=outcome.figures[:1])
-    names = [path.name for path in write_outcome(outcome, name, tmp_path)]
-    assert {f"{name}.csv", f"{name}.txt"} < set(names) and len(outcome.verdicts) >= 2
-    assert f"{name}-pairs.csv" in names and len(outcome.verdicts) == (2 if name == "threshold" else 7)
-
-
-def test_verdicts_of_thresholds_follow_from_all_of_their_rows():
-    setup = setup_of()
-    outcome = ON_POSITIONS["threshold"].conclude(setup, rows_of("threshold", setup, None))
-    assert [verdict.agrees for verdict in outcome.verdicts] == [True, True]
-    assert [len(table.rows) for table in outcome.tables] == [4 * 4 * 4, 4 * 4 * 3] and len(
-        outcome.figures[0].panels
-    ) == 8
-
-
 def test_savings_are_handed_on_and_never_more_than_there_is():
     left = 100.0
     for query in range(1, 9):
@@ -94,19 +72,6 @@ def test_savings_are_handed_on_and_never_more_than_there_is():
         assert 100 / 8 <= amount <= left + 1e-9
         left -= amount * (0.3 if query < 8 else 1.0)
     assert 0 <= left < 1e-9
-
-
-def test_errors_beyond_chance_are_named():
-    base = BesideRow("town", "savings-range", 1.0, 1e-4, "c4", "PM, point", "BM, point", 100, 0, 0, 0.0, 0.005, 0.6)
-    fine, worse = (dataclasses.replace(base, less_by=-off) for off in (0.01, 0.1))
-    few, other = dataclasses.replace(worse, first_saved=0.1), dataclasses.replace(worse, second="distance")
-    assert no_worse([base, fine], "x", "town").agrees and no_worse([base, few, other], "x", "town").agrees
-    found = no_worse([base, worse, few], "x", "town")
-    assert not found.agrees and "1 of 2" in found.seen
-
-
-def test_no_two_experiments_have_one_name():
-    assert not EXPERIMENTS.keys() & ON_POSITIONS.keys() and ON_POSITIONS.keys() > NEED_POSITIONS
 
 
 def test_positions_are_the_latest_that_are_fresh():

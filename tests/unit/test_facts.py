@@ -4,28 +4,16 @@ import asyncio
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from types import NoneType
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from faust.types import TP
 
-from streams.worker import ClosingLine
 from tests.unit.test_processors import FLAGS, TOPICS, Broker, Worker
-from udp_stream.errors import Fenced
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import Reason
-from udp_stream.release.facts import (
-    BatchRead,
-    Fact,
-    HatRecorded,
-    SlotCounted,
-    SlotPublished,
-    SlotRecorded,
-    Summary,
-)
-from udp_stream.release.record import decode
+from udp_stream.release.facts import BatchRead, Fact, HatRecorded, SlotCounted, SlotPublished, SlotRecorded
 from udp_stream.runtime.embedded import Embedded
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -130,28 +118,6 @@ def test_the_facts_are_what_the_log_says():
     assert published == [SlotPublished(START + n * HOUR, {hat.status: 1}) for n, hat in enumerate(hats)]
 
 
-def test_the_summary_is_what_the_facts_say_on_both_roads():
-    beside, of_stream = Summary(policy=SETTINGS.policy.fingerprint()), Summary(policy=SETTINGS.policy.fingerprint())
-    out = []
-    summary = of_embedded(MemoryLedger(), beside.observe, sink=out.extend)
-    of_processors(filled_broker(), MemoryLedger(), of_stream.observe)
-    assert summary == beside
-    assert replace(of_stream, refused=summary.refused) == summary and +of_stream.refused == +summary.refused
-    assert (summary.slots, summary.made, summary.held, summary.repeats, summary.unwritten) == (4, 4, 0, 1, False)
-    records = [release.record for release in out]
-    assert summary.hats == Counter(record.status for record in records)
-    assert summary.means == sum(record.mean is not None for record in records) > 0
-    weighed = (one.counts.samples * one.mean.expected_abs_error_kmh for one in records if one.mean)
-    assert summary.expected_error == pytest.approx(sum(weighed))
-
-
-def test_a_second_run_reports_the_slots_again_and_makes_no_hat():
-    ledger, first, second = MemoryLedger(), [], []
-    of_embedded(ledger, first.append)
-    of_embedded(ledger, second.append)
-    assert second == [replace(fact, made=0) if isinstance(fact, SlotRecorded) else fact for fact in first]
-
-
 def test_a_slot_that_readers_do_not_get_is_recorded_and_not_published():
     facts = []
 
@@ -161,31 +127,6 @@ def test_a_slot_that_readers_do_not_get_is_recorded_and_not_published():
     with pytest.raises(OSError, match="disk full"):
         of_embedded(MemoryLedger(), facts.append, sink=full)
     assert [type(fact) for fact in of_slots(facts)] == [SlotCounted, SlotRecorded, HatRecorded]
-
-
-def test_the_closing_line_counts_what_this_worker_published_and_not_what_it_was_fenced_off_from(monkeypatch):
-    broker, line, summary = filled_broker(), ClosingLine(), Summary()
-
-    async def fenced(*_):
-        raise Fenced("a later epoch")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tests.unit.test_processors.Once.publish", fenced)
-        of_processors(broker, ledger := MemoryLedger(), line.observe, summary.observe, once=True)
-    assert summary.hats.total() == summary.slots == 1 and summary.unwritten
-    assert str(line) == f"{summary.pings:,} pings read, 0 HATs released, 0 withheld"
-    after = ClosingLine()
-    of_processors(broker, ledger, after.observe, once=True)
-    statuses = [decode(record.value).status for record in broker.logs[TP(TOPICS.release.name, 0)]]
-    assert (after.released, after.withheld) == (statuses.count("released"), 4 - statuses.count("released"))
-    assert after.released
-
-
-def test_ticks_are_no_messages_and_neither_is_what_a_worker_has_read_before():
-    facts, broker = [], filled_broker()
-    of_processors(broker, MemoryLedger(), facts.append)
-    assert any(record.headers for record in broker.logs[TP(TOPICS.pings.name, 0)])
-    assert read_in_all(facts).messages == len(list(log()))
 
 
 NAMES = {"HatRecorded.policy", "HatRecorded.period", "QueryRecorded.name"}

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 import streams.feed as feeding
-from streams.feed import ARRAY_BYTES_MAX, SPEED_BYTES, Feed, Pace, partition_of
+from streams.feed import Feed, Pace, partition_of
 from udp_stream.cli.commands.feed import send_live
-from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.pings.json import JSON, FeedMapping, mapped_form
 from udp_stream.settings import load
 from udp_stream.settings.sections import KafkaSection
@@ -97,36 +96,6 @@ def test_arrays_are_cut_by_number_whatever_the_digits_of_speeds(speed):
     assert [len(pings) for _, pings in shape(swapped)] == [3, 3]
 
 
-def test_arrays_of_real_size_are_full_but_the_last_of_each_partition():
-    messages = [a_ping(f"GJ05ZZ{bus:04}", second=second) for second in range(50) for bus in range(20)]
-    records = sent(messages, batch=7)
-    for partition in {partition for partition, _, _ in records}:
-        sizes = [len(pings) for where, pings in shape(records) if where == partition]
-        assert set(sizes[:-1]) == {7} and 1 <= sizes[-1] <= 7
-    assert sorted(ping for _, pings in shape(records) for ping in pings) == sorted(
-        ping for _, pings in shape(sent(messages)) for ping in pings
-    )
-
-
-@pytest.mark.parametrize("speed", SPEEDS)
-@pytest.mark.parametrize("over", [0, 1])
-def test_an_array_that_is_too_large_names_the_batch_that_fits_whatever_the_digits_of_speeds(speed, over):
-    """Half of the limit each, the comma and the speed's allowance counted; one byte more of each is too large."""
-    rest = len(a_ping("A", "")) + SPEED_BYTES + 1
-    pings = [a_ping("A", speed, second, "x" * (ARRAY_BYTES_MAX // 2 - rest + over)) for second in range(2)]
-    if not over:
-        assert len(sent(pings, batch=2)) == 1
-        return
-    with pytest.raises(UsageError, match="--batch of at most 1") as refused:
-        sent(pings, batch=2)
-    assert speed not in str(refused.value) or speed == "7"
-
-
-def test_what_only_the_broker_finds_too_large_names_the_batch_too():
-    with pytest.raises(DependencyUnavailable, match="--batch"):
-        sent([a_ping("A", second=second) for second in range(9)], batch=9, limit=500)
-
-
 @pytest.mark.parametrize("wrap", [b"[%s]", b'{"results": [%s]}', b'"%s"'])
 def test_the_partition_of_what_is_no_single_ping_follows_from_its_number_alone(wrap):
     """Arrays, envelopes, strings: dealt out in turn, beside single pings, which do not count."""
@@ -151,14 +120,6 @@ def test_a_plate_stays_on_one_partition_for_ever():
 EXPECTED = [3, 1, 3, 1, 1]
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_records_have_no_key(batch):
-    """Keys show up in tools and logs; anyone with a list of plates can undo an unkeyed hash of one."""
-    records = sent([a_ping("GJ05", second=second) for second in range(7)] + [b"[]", b"", b"?"], batch)
-    assert len(records) == (10 if batch == 1 else 6)
-    assert {key for _, key, _ in records} == {None}
-
-
 MAPPED = mapped_form(FeedMapping(plate="v.id", time="v.t", time_format="epoch_s", longitude="v.x", latitude="v.y",
                                  speed="v.speed"))  # fmt: skip
 
@@ -177,12 +138,6 @@ def test_a_mapped_ping_goes_where_its_plate_goes_whatever_its_speed(speed):
     for partition, _, value in Producer.sent:
         ids = {str(one["v"]["id"]).strip() for one in msgspec.json.decode(value)}
         assert {partition_of(one, PARTITIONS) for one in ids} == {partition}
-
-
-def test_the_pace_of_a_mapped_feed_is_that_of_its_own_times():
-    pace = Pace(speedup=2, form=MAPPED)
-    due = [pace.due_s(at, a_mapped_ping("7", second=10 * at)) for at in range(8)]
-    assert due[:4] == [0.0] * 4 and due[-1] == 20.0
 
 
 class Cut:

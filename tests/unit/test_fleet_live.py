@@ -1,19 +1,12 @@
 """The synthetic fleet as of now: on time, without end, at any hour; and a sign of life, seldom and in time."""
 
 import json
-from contextlib import ExitStack
 from datetime import datetime
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
-import pytest
 
-from udp_stream.cli.commands.feed import _frames
-from udp_stream.errors import UsageError
-from udp_stream.files import BEAT_S, Heartbeat
-from udp_stream.settings import load
-from udp_stream.trial.fleet import BUSY_HOURS, FIRST_MORNING, Fleet, live_messages
+from udp_stream.trial.fleet import FIRST_MORNING, Fleet, live_messages
 
 MIDNIGHT = datetime.fromisoformat("2030-05-01T00:30:00+05:30").timestamp()
 
@@ -59,18 +52,6 @@ def test_the_past_comes_at_once_and_then_the_present_at_its_pace():
     assert 0 < len(later) < len(past) / 10 and clock.time > MIDNIGHT + 5
 
 
-def test_one_made_up_day_follows_the_other():
-    """From a minute before the end of the first."""
-    day = BUSY_HOURS * 3600
-    clock = Clock()
-    seen = []
-    for messages in live_messages(3, ago_s=day - 60, now=clock.now, sleep=clock.sleep):
-        seen += messages
-        if clock.time > MIDNIGHT + 300:
-            break
-    assert all(any(MIDNIGHT + s < told <= MIDNIGHT + s + 60 for told in times(seen)) for s in (0, 120, 240))
-
-
 def test_a_fleet_that_is_moved_says_the_same_but_for_its_times():
     fleet = Fleet(buses=20, start=FIRST_MORNING, hours=0.2)
     moved = [one for _, messages in fleet.deliveries(shift_s=86_400 * 365) for one in messages]
@@ -80,38 +61,3 @@ def test_a_fleet_that_is_moved_says_the_same_but_for_its_times():
         assert before.replace(b"2024-01-08", b"2025-01-07") == after
     arrives = np.concatenate([some for some, _ in fleet.deliveries(batch=50)])
     assert (np.diff(arrives) >= 0).all() and arrives[0] >= FIRST_MORNING.timestamp()
-
-
-def parse(*words):
-    from udp_stream.cli.parsers import program
-
-    return program().parse_args(["feed", *words])
-
-
-@pytest.mark.parametrize(
-    "words",
-    [[], ["--fleet", "3", "pings.ndjson"], ["--fleet", "3", "--rate", "9"], ["--fleet", "3", "--batch", "2"]],
-)
-def test_files_or_a_fleet(words):
-    settings = load(None, (), {})
-    with ExitStack() as stack:
-        with pytest.raises(UsageError):
-            _frames(parse(*words), settings, stack)
-        assert next(iter(_frames(parse("--fleet", "3", "--ago", "10m"), settings, stack)))
-
-
-def test_a_sign_of_life_is_given_seldom_and_only_when_asked_for(tmp_path: Path):
-    clock, file = Clock(0.0), tmp_path / "alive"
-    Heartbeat(None).beat()
-    heartbeat = Heartbeat(file, clock.now)
-    assert not file.exists()
-    heartbeat.beat()
-    file.unlink()
-    clock.time = BEAT_S - 0.1
-    heartbeat.beat()
-    assert not file.exists()
-    clock.time = BEAT_S
-    heartbeat.beat()
-    assert file.exists()
-    with pytest.raises(OSError, match="nowhere"):
-        Heartbeat(tmp_path / "nowhere" / "alive").beat()

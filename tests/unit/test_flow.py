@@ -289,13 +289,6 @@ def losses(plan):
         yield mean + variance + sum(Fraction(moved * s, t) for moved, s, t in of_nodes)
 
 
-def test_a_plate_with_few_samples_is_charged_less():
-    ledger = MemoryLedger()
-    records = [decode(p) for _, p in run(ledger, a_context(), slot())]
-    assert all(len(set(entry.charged.tolist())) > 1 for entry in ledger.entries() if entry.charged.size)
-    assert {one.privacy.epsilon for one in records if one.status == "released"} == {0.75}
-
-
 def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
     """Mechanism and grouping decide on shares; a retry takes them from the terms and not from the policy."""
     ledger, contents = MemoryLedger(), slot()
@@ -437,15 +430,6 @@ def test_those_who_are_left_when_the_busy_plate_cannot_pay_still_have_noise():
     assert record.mean.expected_abs_error_kmh > 15 and ledger.verify() == []
 
 
-def test_a_cdf_of_thousands_of_pings_a_plate_has_noise_at_the_least_epsilon():
-    context = a_context("release.mean_epsilon=0", "release.cdf_epsilon=1e-6", "hat.slot=12h")
-    plate, time = np.repeat(np.arange(5, dtype=np.uint32), 40_000), np.arange(200_000, dtype=np.uint32)
-    names, cell = tuple(b"hash%d" % i for i in range(5)), np.full(200_000, CELLS[0], dtype=np.uint64)
-    slot_ = SlotPings(START, START + 12 * 3_600_000, names, plate, time, cell, np.full(200_000, 4096, np.int32))
-    (record,) = (decode(payload) for _, payload in run(MemoryLedger(), context, tabulate(slot_)))
-    assert record.status == "released" and record.cdf.expected_rms_error > 1
-
-
 def test_plates_that_were_charged_less_than_their_part_costs_stay_out():
     """A ledger that lies, or a log that grew between a charge and its retry: nobody is drawn for who has not paid."""
 
@@ -559,15 +543,6 @@ def test_of_two_runs_that_begin_at_the_same_moment_in_two_zones_none_draws_unsee
             done.result()
     assert refused == ({"a", "b"} if order[0] != order[1] else {order[2]})
     assert {entry.period for entry in ledger.entries()} == set(ledger.periods()) and len(ledger.periods()) == 2
-
-
-def test_a_slot_that_charges_nobody_or_is_recorded_already_asks_for_no_words():
-    ledger, contents = MemoryLedger(), slot()
-    first = run(ledger, a_context(), contents)
-    assert run(ledger, a_context(*UTC), contents) == first
-    records = run(ledger, a_context(*UTC, "release.min_plates=1000"), slot(start=AFTERNOON))
-    assert {decode(payload).status for _, payload in records} == {"withheld_few_plates"}
-    assert ledger.periods() == [MORNING]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from itertools import combinations
 import h3.api.basic_int as h3
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 from udp_stream.forecast.model import (
     CITY_MEAN,
@@ -147,12 +147,6 @@ def test_a_feed_that_pings_twelve_times_as_often_has_the_same_features(seed):
     assert not np.allclose(before.by_row, features_of(replace(counts, count=counts.count + 12)).by_row, atol=1e-3)
 
 
-def test_a_slot_without_pings_has_no_forecast():
-    none, nothing = np.zeros(0, np.int64), np.zeros(1, np.int64)
-    counts = SlotCounts(0, 3_600_000, (), np.zeros(0, np.uint64), nothing, none, none, 0)
-    assert forecast_slot(counts, Memory(), MONDAY, 65.0).mean.size == 0
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_plates_forecasts_weigh_to_their_hats(seed):
     counts, _, _ = counts_of(visits_of(seed))
@@ -256,13 +250,6 @@ def test_forecasts_of_a_large_city_are_the_same_bits_on_one_core_and_on_several(
     assert said[0] == said[1]
 
 
-def test_what_numpy_may_take_is_given_back_after_a_forecast():
-    with threadpool_limits(2, user_api="blas"):
-        before = threadpool_info()
-        forecast_slot(counts_of(visits_of(1))[0], Memory(), MONDAY, max_kmh=65.0)
-        assert threadpool_info() == before
-
-
 def forecast(memory, day, asked=None):
     asked = asked or observed(9)
     return memory.predict(day, asked.cells, asked.prior).mean.tobytes()
@@ -291,26 +278,6 @@ def test_yesterday_counts_and_the_day_before_does_not():
 def test_over_a_gap_of_a_day_nothing_is_remembered_but_what_came_after():
     assert forecast(learnt((0, 0), (3, 1)), day_after(3)) == forecast(learnt((3, 1)), day_after(3))
     assert forecast(learnt((0, 0), (3, 1)), day_after(4)) == forecast(learnt((3, 1)), day_after(4))
-
-
-def test_asking_for_a_day_without_releases_forgets_what_a_restart_would_not_read():
-    memory = learnt((0, 0))
-    forecast(memory, day_after(1))
-    assert forecast(memory, day_after(2)) == forecast(Memory(), day_after(2))
-
-
-def test_a_slot_of_yesterday_that_closes_after_midnight_counts_and_turns_nothing_back():
-    memory = learnt((0, 0), (1, 1))
-    memory.learn(day_after(0), observed(2))
-    assert forecast(memory, day_after(1)) == forecast(learnt((0, 0), (1, 1), (1, 2)), day_after(1))
-    assert forecast(memory, day_after(2)) == forecast(learnt((1, 1), (1, 2)), day_after(2))
-    assert sorted(memory.cells(day_after(2))) == sorted(observed(2).cells.tolist())
-
-
-def test_a_night_widens_what_is_known_of_a_cell():
-    memory, asked = learnt((0, 0)), observed(9)
-    evening = memory.predict(MONDAY, asked.cells, asked.prior).variance
-    assert (memory.predict(day_after(1), asked.cells, asked.prior).variance > evening).all()
 
 
 def test_releases_that_agree_with_their_counts_turn_the_slope_and_those_that_disagree_turn_it_around():

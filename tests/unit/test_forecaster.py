@@ -8,15 +8,13 @@ import h3.api.basic_int as h3
 import numpy as np
 import pytest
 from msgspec.json import encode
-from msgspec.structs import replace
 
-from udp_stream.forecast.model import Memory
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.planning.plan import HatPlans
 from udp_stream.planning.policy import EPSILON_NANO_MAX
 from udp_stream.planning.slot import terms_around
 from udp_stream.release.charge import ReleaseContext, around_forecasts
-from udp_stream.release.forecaster import Forecaster, LedgerHistory, encode_smoothed, smooth_slot
+from udp_stream.release.forecaster import Forecaster, LedgerHistory, encode_smoothed
 from udp_stream.release.road import release_slot
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -135,13 +133,6 @@ def test_what_is_recorded_already_is_learnt_when_the_log_is_read_again():
     assert said(again, 7, ledger) == said(a_forecaster(), 7, ledger)
 
 
-def test_a_slot_that_closes_a_little_late_is_learnt_in_its_place():
-    ledger, forecaster = MemoryLedger(), a_forecaster()
-    for number in (3, 5, 4):
-        released(ledger, number, forecaster)
-    assert said(forecaster, 6, ledger) == said(a_forecaster(), 6, ledger)
-
-
 def test_history_reads_back_as_far_as_it_is_asked_to_and_no_further():
     ledger = MemoryLedger()
     for number in range(0, 24, 2):
@@ -194,23 +185,6 @@ def test_estimates_follow_from_records_alone_and_are_between_forecast_and_releas
 
 def slot_ends(number):
     return MIDNIGHT + number * SLOT, MIDNIGHT + (number + 1) * SLOT
-
-
-def test_a_release_moves_the_estimate_of_its_own_cell_the_most():
-    ledger, forecaster = MemoryLedger(), a_forecaster()
-    released(ledger, 0, forecaster)
-    records = LedgerHistory(ledger).releases(*slot_ends(0), contents(0)[0].cells.tolist())
-    at = next(i for i, one in enumerate(records) if one.forecast.measured_kmh is not None)
-    higher = replace(
-        records[at], forecast=replace(records[at].forecast, measured_kmh=records[at].forecast.measured_kmh + 8)
-    )
-    of = lambda given: np.array([one.value_kmh for one in estimates_of(given)])  # noqa: E731
-    moved = of([*records[:at], higher, *records[at + 1 :]]) - of(records)
-    assert moved.argmax() == at and 0.3 < moved[at] < 8
-
-
-def estimates_of(records):
-    return smooth_slot(records, Memory(), dt.date(2024, 1, 8), 65.0, "udp-stream test")
 
 
 def test_no_mean_costs_more_than_a_statistic_may_and_none_is_planned_where_none_is_asked_for():

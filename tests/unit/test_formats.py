@@ -3,7 +3,6 @@
 import math
 
 import msgspec
-import numpy as np
 import pytest
 
 from tests.toys import TOY, toy
@@ -49,15 +48,3 @@ def test_messages_for_topics_are_json_one_ping_each_in_order_and_nothing_is_lost
     assert [one["license_plate"] for one in read] == ["A1", "B2", "B2"]
     assert read[0]["location"] == {"coordinates": [72.5, 21.25], "type": "Point"} and read[0]["speed"] == 12.5
     assert PingDecoder(RULES, JSON).decode(made)[0].message.tolist() == [0]
-
-
-def test_messages_of_json_are_for_topics_as_they_are():
-    messages = [b"[{}, 7]", b"junk"]
-    assert json_messages(messages, JSON, RULES) is messages
-
-
-def test_limits_of_messages_reach_the_format():
-    rules = PingRules(max_kmh=65, reject_above_kmh=200, max_message_bytes=10)
-    _, refusals = PingDecoder(rules, TOY).decode([toy("A1", TIME, 72.5, 21.25, 12.5)])
-    assert [one.reason for one in refusals] == ["oversized_message"]
-    assert np.array_equal(PingDecoder(rules, TOY).decode([])[0].speed, [])

@@ -1,7 +1,6 @@
 """What `init` finds in feeds of many forms: mapping, times, plate, zone, unit, box; and what it asks to be checked."""
 
 import json
-import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -10,7 +9,6 @@ from benchmarks.feed_forms import recorded
 from tests.runtime.harness import fleet_log
 from udp_stream.cli.found_feed import city_file, find_feed
 from udp_stream.errors import UsageError
-from udp_stream.pings.found import unit_of_name
 from udp_stream.settings import load
 
 IST = timezone(timedelta(hours=5, minutes=30))
@@ -54,33 +52,6 @@ def test_an_id_of_each_message_or_of_all_of_them_is_no_plate_while_another_field
     assert feed.keys["plate"] == "deviceId" and feed.plates == 7 and said == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"bus": ..., "id": message_id}, "message"),
-        ({"bus": ..., "vehicle": lambda at: f"v{at % 30}" if at % 3 else "XXXXX"}, "missing plate"),
-        ({"bus": ..., "vehicle": lambda at: f"line {at // 3 % 3}",
-          "lat": lambda made, _: 21.1 + int(made["lat"] * 1000) % 3 / 10}, "route"),
-    ],
-)  # fmt: skip
-def test_a_plate_that_is_no_vehicle_s_is_to_be_checked_and_not_shown(changes, word, tmp_path):
-    _, (said,) = found(tmp_path, **changes)
-    assert word in said and "XXXXX" not in said and not re.search(r"line \d", said)
-
-
-def test_a_poll_has_each_vehicle_once(tmp_path):
-    feed, said = found(
-        tmp_path, bus=..., id=message_id, timestamp=lambda _, time: time.replace(second=0).isoformat(), count=60
-    )
-    assert feed.keys["plate"] == "id" and said == []
-
-
-def test_refusals_that_are_more_than_a_feed_s_own_faults_are_to_be_checked(tmp_path):
-    feed, (said,) = found(tmp_path, speed=lambda made, _: made["speed"] if made["speed"] % 2 else ...)
-    assert feed.refused == 300 and said.startswith("300 of 600 pings are refused: missing_field at $.speed")
-    assert found(tmp_path, bus=lambda made, _: "" if made["lat"] == 21.1 else made["bus"])[1] == []
-
-
 CITIES = [
     ("Asia/Kolkata", 72.8, 21.1), ("Europe/Berlin", 13.4, 52.5), ("Europe/Madrid", -0.4, 39.5),
     ("America/Sao_Paulo", -46.6, -23.5),
@@ -102,11 +73,6 @@ def test_stray_fixes_do_not_widen_the_box_and_two_cities_are_refused(tmp_path):
     assert feed.box[0] > 72 and feed.zone == "Asia/Kolkata"
     with pytest.raises(UsageError, match="far apart"):
         found(tmp_path, lon=lambda made, _: made["lon"] if made["speed"] % 2 else made["lon"] - 170)
-
-
-def test_a_feed_at_sea_is_to_be_checked(tmp_path):
-    _, said = found(tmp_path, lon=-30.5, lat=lambda made, _: made["lat"] - 60, timestamp=1641011400)
-    assert any("sea" in one for one in said)
 
 
 @pytest.mark.parametrize(("zone", "lon", "lat"), [CITIES[0], CITIES[1], ("America/Chicago", -97.74, 30.27)])
@@ -151,12 +117,6 @@ def test_times_of_many_forms_are_read(pattern, time_format, zone, tmp_path):
     assert feed.pings == 600 and feed.refused == 0
 
 
-@pytest.mark.parametrize(("offset", "doubts"), [("+05:30", 0), ("+01:00", 1), ("Z", 1)])
-def test_times_of_another_offset_than_the_place_s_are_to_be_checked(offset, doubts, tmp_path):
-    feed, said = found(tmp_path, timestamp=lambda _, time: time.strftime("%Y-%m-%dT%H:%M:%S") + offset)
-    assert len(said) == doubts and feed.zone == "Asia/Kolkata"
-
-
 HEADERS = [
     ("Kennzeichen", "Zeitstempel", "Laenge", "Breite", "Geschwindigkeit"),
     ("Fahrzeug", "Zeit", "L\u00e4ngengrad", "Breitengrad", "Tempo"),
@@ -187,39 +147,6 @@ def test_a_speed_of_minus_one_is_not_known_and_a_value_below_a_name_is_the_field
     assert feed.keys["speed"] == "speed.value"
 
 
-UNFIT = [
-    ({"speed": lambda made, _: f"{made['speed']} km/h"}, ["speed: found text at speed, wanted a number"]),
-    ({"speed": ...}, ["speed: found no such name"]),
-    ({"bus": lambda made, _: made["bus"] if made["speed"] % 3 == 0 else None}, ["plate: found no such name"]),
-    ({"lat": lambda made, _: int(made["lat"] * 1e7), "lon": lambda made, _: int(made["lon"] * 1e7)},
-     ["longitude: found a whole number at lon, wanted degrees", "latitude: found a whole number at lat"]),
-    ({"timestamp": ..., "time": lambda _, time: f"{time:%H:%M:%S}"}, ["time: found text at time, wanted a date and"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "words"), UNFIT, ids=[str(at) for at in range(len(UNFIT))])
-def test_what_a_feed_lacks_is_said_by_field_found_and_wanted(changes, words, tmp_path):
-    with pytest.raises(UsageError) as raised:
-        found(tmp_path, **changes)
-    said = str(raised.value).splitlines()[1:]
-    assert len(said) == len(words) and all(word in one for one, word in zip(said, words, strict=True))
-    assert not re.search("GJ05|10:00|2022", "".join(said))
-
-
-def test_a_key_that_no_path_can_name_is_no_field(tmp_path):
-    for name in ("vehicle.id", "7", 'vehicle "id"'):
-        pings = [{name if key == "bus" else key: value for key, value in ping(at).items()} for at in range(60)]
-        with pytest.raises(UsageError, match="plate: found no such name"):
-            find_feed([written(tmp_path, pings)])
-
-
-def test_files_of_two_forms_are_refused(tmp_path):
-    one = written(tmp_path, [ping(at) for at in range(60)])
-    (tmp_path / "b.csv").write_text("bus,timestamp,lon,lat,speed\n" + ",".join(map(str, ping(0).values())) + "\n")
-    with pytest.raises(UsageError, match=r"b\.csv: not in the form of"):
-        find_feed([one, str(tmp_path / "b.csv")])
-
-
 MOVING = recorded(fleet_log(buses=60, hours=0.2, clean=True))
 
 
@@ -247,33 +174,3 @@ def speeds(folder, name, factor=1.0, count=None):
 )
 def test_the_unit_is_that_of_the_movement_else_of_the_name(name, factor, count, unit, tmp_path):
     assert speeds(tmp_path, name, factor, count) == unit
-
-
-def test_a_preset_whose_unit_the_movement_contradicts_is_a_mapping(tmp_path):
-    rows = [
-        {"entity": [{"id": str(at), "vehicle": {
-            "vehicle": {"id": one["license_plate"]},
-            "timestamp": int(datetime.fromisoformat(one["observationDateTime"]).timestamp()),
-            "position": {"longitude": one["location"]["coordinates"][0],
-                         "latitude": one["location"]["coordinates"][1], "speed": one["speed"] / factor}}}]}
-        for factor in (1, 3.6) for at, one in enumerate(MOVING)
-    ]  # fmt: skip
-    feed = find_feed([written(tmp_path, rows[: len(MOVING)])])
-    assert (feed.preset, feed.unit) == ("", "kmh") and feed.keys["records"] == "entity" and feed.checks["speed"]
-    feed = find_feed([written(tmp_path, rows[len(MOVING) :])])
-    assert (feed.preset, feed.unit, feed.unit_by) == ("gtfs-rt", "mps", "movement")
-
-
-@pytest.mark.parametrize(
-    ("name", "unit"),
-    [
-        ("speed", None),
-        ("v_kmh", "kmh"),
-        ("speedMps", "mps"),
-        ("velocity_kn", "knots"),
-        ("known", None),
-        ("token", None),
-    ],
-)
-def test_units_that_names_say(name, unit):
-    assert unit_of_name(name) == unit

@@ -5,16 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.mechanisms.grouping import (
-    SamplesPerPlate,
-    best_fit,
-    within_cap,
-    wrap_around_count,
-    wrap_around_positions,
-)
-from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Levy, concentration_radius, levy_cap
-from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit, wrap_around_count, wrap_around_positions
+from udp_stream.mechanisms.means import levy_cap
 
 counts_and_cap = st.lists(st.integers(1, 12), min_size=1, max_size=25).flatmap(
     lambda counts: st.tuples(st.just(counts), st.integers(min(counts), max(counts)))
@@ -71,38 +63,8 @@ def test_best_fit_never_makes_fewer_arrays_than_wrap_around(case):
     assert best_fit(hat, cap).count >= wrap_around_count(hat, cap)
 
 
-@given(counts_and_cap)
-def test_helpers_agree_with_their_definitions(case):
-    counts, cap = case
-    hat = SamplesPerPlate(np.array(counts))
-    assert hat.kept(cap) == sum(min(m, cap) for m in counts) == int(within_cap(hat, cap).sum())
-    assert hat.kept_at_every_count.tolist() == [hat.kept(m) for m in hat.descending.tolist()]
-    assert sum(m >= hat.median for m in counts) >= -(-len(counts) // 2) > sum(m > hat.median for m in counts)
-
-
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
 def test_levys_cap_is_best_among_all_lengths_not_only_among_counts(counts):
     hat = SamplesPerPlate(np.array(counts))
     best = max(hat.kept(m) / m**0.5 for m in range(min(counts), max(counts) + 1))
     assert hat.kept(levy_cap(hat)) / levy_cap(hat) ** 0.5 == pytest.approx(best)
-
-
-def test_sample_scaling_keeps_the_scale_of_plain_means_and_divides_levys_by_its_root():
-    """lambda times the samples per user: U m*/M stays, 3 tau / K falls by sqrt(lambda) (their Proposition IV.1)."""
-    rng = np.random.default_rng(3)
-    counts = rng.integers(1, 60, 150)
-    plain, scaled = (SamplesPerPlate(counts * factor) for factor in (1, 10))
-    one, ten = (Baseline().plan(hat, pure(10**9), Range(0, 65 * 4096), "best-fit") for hat in (plain, scaled))
-    assert one.noise_bound == pytest.approx(ten.noise_bound)
-    for grouping in ("best-fit", "wrap-around"):
-        one, ten = (ArrayAveraging().plan(hat, pure(10**9), Range(0, 65 * 4096), grouping) for hat in (plain, scaled))
-        assert one.noise_bound == pytest.approx(ten.noise_bound)
-    levy_one, levy_ten = (Levy().plan(hat, pure(10**9), Range(0, 65 * 4096), "best-fit") for hat in (plain, scaled))
-    assert levy_ten.cap == 10 * levy_one.cap and levy_ten.divisor == levy_one.divisor
-    assert concentration_radius(levy_one) / concentration_radius(levy_ten) == pytest.approx(10**0.5, rel=1e-4)
-
-
-def test_no_user_or_an_empty_one_is_refused():
-    for counts in ([], [0, 3]):
-        with pytest.raises(ValueError, match="at least one"):
-            SamplesPerPlate(np.array(counts, dtype=np.int64))

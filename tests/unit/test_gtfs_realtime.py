@@ -10,15 +10,14 @@ import pytest
 
 from tests.gtfs import START_S, snapshot, vehicle
 from udp_stream.cli import main as cli
-from udp_stream.errors import ConfigError, UsageError
+from udp_stream.errors import ConfigError
 from udp_stream.pings.decode import PingDecoder, PingRules
-from udp_stream.pings.gtfs_realtime import GTFS_REALTIME, SINGLE, header_time
+from udp_stream.pings.gtfs_realtime import GTFS_REALTIME, SINGLE
 from udp_stream.pings.json import JSON, json_messages
-from udp_stream.pings.unrepeated import PIECE_BYTES_MAX, REMEMBERED, Unrepeated
+from udp_stream.pings.unrepeated import REMEMBERED, Unrepeated
 from udp_stream.sources.recordings import GtfsFiles, open_source, open_sources, sentences
 
 RULES = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200)
-REAL = Path(__file__).parents[3] / "shared" / "data" / "gtfsrt"
 
 
 def decoded(*messages, rules=RULES):
@@ -34,24 +33,6 @@ def test_a_vehicle_is_a_ping_and_its_speed_is_in_metres_a_second():
     assert pings.plates == ("A1", "B2") and pings.time_ms.tolist() == [START_S * 1000] * 2 and not refusals
     assert pings.speed.tolist() == [18 * 4096] * 2 and (pings.lon[1], pings.lat[1]) == (72.25, 21.25)
     assert pings.position.tolist() == [0, 1]
-
-
-def test_the_notes_say_which_field_plates_and_times_are_from():
-    vehicles = [
-        vehicle("A1", "7"),
-        vehicle("", "8"),
-        vehicle(" ", "9"),
-        vehicle("C3", time_s=None),
-        vehicle(speed=None),
-    ]
-    batch = GTFS_REALTIME.read([snapshot(*vehicles)], 10**6, 100)
-    assert batch.notes == {
-        "plate from vehicle.license_plate": 2, "plate from vehicle.id": 2, "time from header.timestamp": 1
-    }  # fmt: skip
-    assert [ping.license_plate for ping in batch.pings] == ["A1", "8", "9", "C3"]
-    first, second = sentences(Unrepeated(GTFS_REALTIME, 0, 0).counts | batch.notes)
-    assert "2 plates from vehicle.license_plate" in first and "budget each" in first
-    assert second.startswith("1 ping")
 
 
 def test_an_unset_speed_is_refused_and_a_speed_of_zero_counts():
@@ -87,25 +68,12 @@ def test_what_is_no_ping_is_refused_by_name_and_costs_its_message_nothing_else(f
     assert decoded(snapshot(vehicle("B2"), faulty, vehicle("C3")))[0].plates == ("B2", "C3")
 
 
-def test_a_time_that_is_absent_is_the_headers_and_without_one_there_is_none():
-    pings, _ = decoded(snapshot(vehicle("A1", time_s=None), header_s=START_S + 7))
-    assert pings.time_ms.tolist() == [START_S * 1000 + 7000]
-    assert refused(vehicle("A1", time_s=None), header_s=None) == [(0, "missing_field", "$.observationDateTime")]
-
-
 def test_deleted_entities_and_those_without_a_vehicle_are_no_pings_and_the_note_says_so():
     feed = snapshot(vehicle("A1", deleted=True), vehicle(trip_update=True), vehicle("B2"))
     batch = GTFS_REALTIME.read([feed], 10**6, 100)
     assert [ping.license_plate for ping in batch.pings] == ["B2"] and not batch.refusals
     assert batch.notes["entity without a vehicle"] == 2
     assert "vehicle positions" in list(sentences(Unrepeated(JSON, 0, 0).counts | batch.notes))[1]
-
-
-def test_a_plate_that_is_no_text_is_of_the_wrong_type():
-    feed = snapshot(vehicle("A1"), vehicle("B2")).replace(b"A1", b"\xff\xfe")
-    assert [(one.position, one.reason.value) for one in decoded(feed)[1]] == [(0, "wrong_type")]
-    (piece,) = Unrepeated(GTFS_REALTIME, 10**6, 9).take(feed)[:1]
-    assert [one.reason.value for one in PingDecoder(RULES, JSON).decode([piece])[1]] == ["wrong_type"]
 
 
 WHOLE = snapshot(vehicle("A1"), vehicle("B2"))
@@ -209,28 +177,6 @@ def test_a_snapshot_that_is_older_than_the_last_hands_nothing_on_twice_and_what_
     assert len(once._seen) <= 2 * REMEMBERED + 2 and len(once.take(old)) == 1
 
 
-def test_a_piece_that_is_too_long_for_a_record_is_shortened_and_refused_for_the_same_reason():
-    long = b'{"license_plate": "%s", "speed": 1}' % (b"A" * 2 * PIECE_BYTES_MAX)
-    (piece,) = Unrepeated(JSON, 10**7, 9).take(b"[%s]" % long)
-    assert len(piece) <= PIECE_BYTES_MAX
-    (whole,), (short,) = (PingDecoder(RULES, JSON).decode([one])[1] for one in (long, piece))
-    assert (short.reason, short.path) == (whole.reason, whole.path)
-
-
-def test_the_time_of_a_header_is_found_at_the_beginning_or_not_at_all():
-    assert header_time(snapshot(vehicle("A1"))[:40]) == START_S
-    for junk in (
-        b"",
-        b"\n",
-        b"\n\x80",
-        b"\n\xff\xff\xff\xff\xff",
-        b"[]",
-        snapshot(header_s=None),
-        b"\n\x05\xff\xff\xff\xff\xff",
-    ):
-        assert header_time(junk) is None
-
-
 def write(path, data):
     path.write_bytes(data)
     return str(path)
@@ -248,19 +194,6 @@ def test_files_are_read_in_the_order_of_their_headers_and_it_is_said(tmp_path):
     assert len(said) == 2 and "3 GTFS-realtime files" in said[0] and "3 plates" in said[1]
 
 
-def test_files_of_which_one_has_no_time_are_read_as_they_were_named(tmp_path):
-    polls = [snapshot(vehicle("A1", time_s=START_S + at), header_s=at or None) for at in (2, 0, 1)]
-    names = [write(tmp_path / f"{at}.pb", poll) for at, poll in enumerate(polls)]
-    frames = [json.loads(frame[0])["observationDateTime"][-3:] for frame in GtfsFiles(names).messages()]
-    assert frames == ["02Z", "00Z", "01Z"]
-
-
-def test_sources_stand_as_they_were_named_and_pb_files_between_others_are_one_each_time(tmp_path):
-    names = [write(tmp_path / name, b"") for name in ("a.pb", "b.pb", "c.ndjson", "d.pb")]
-    found = [(name, type(one).__name__) for name, one in open_sources(names, "mps")]
-    assert found == [(names[0], "GtfsFiles"), (names[2], "FileSource"), (names[3], "GtfsFiles")]
-
-
 def test_a_file_of_metres_a_second_is_not_read_as_kilometres_an_hour(tmp_path):
     name = write(tmp_path / "a.pb", WHOLE)
     for opened in (lambda: open_source(name, "kmh"), lambda: list(open_sources([name, name], "kmh"))):
@@ -276,16 +209,6 @@ def test_a_file_that_is_no_message_is_refused_whole_named_and_costs_the_others_n
     pings, refusals = PingDecoder(RULES, SINGLE).decode([one for frame in frames for one in frame])
     assert len(pings) == 2 and [one.reason.value for one in refusals] == ["not_gtfs_realtime"]
     assert said[0] == f"{names[1]}: refused whole as not_gtfs_realtime"
-
-
-def test_damaged_gzip_and_absent_files_end_the_run_by_name(tmp_path):
-    name = write(tmp_path / "a.pb.gz", gzip.compress(WHOLE)[:-9])
-    with pytest.raises(UsageError, match=r"a\.pb\.gz"):
-        list(GtfsFiles([name]).messages())
-    with pytest.raises(UsageError, match=r"b\.pb:"):
-        GtfsFiles([str(tmp_path / "b.pb")])
-    with pytest.raises(UsageError, match="Is a directory"):
-        GtfsFiles([str(tmp_path)])
 
 
 def replayed(tmp_path, capsys, *names):
@@ -309,18 +232,6 @@ def test_polls_go_through_replay_to_releases_and_a_parked_bus_is_not_refused_as_
     assert "1,441 accepted" in said and "plates are from vehicle.id" in said
 
 
-@pytest.mark.skipif(not REAL.exists(), reason="the recorded messages are not part of the repository")
-def test_real_messages_go_through_replay(tmp_path, capsys):
-    """Delhi's 1,715 buses, of which seven have no fix; and the bindings' own example, which has no time."""
-    names = [str(REAL / name) for name in ("delhi-otd-2025-09-11.pb", "mobilitydata-vehicle_position.pb")]
-    status, records, rejected, said = replayed(tmp_path, capsys, *names)
-    assert status == 0 and "plates are from vehicle.id" in said
-    reasons = [(one["reason"], one["path"]) for one in rejected]
-    assert reasons.count(("zero_coordinates", "$.location.coordinates")) == 7
-    assert ("missing_field", "$.observationDateTime") in reasons
-    assert sum(record["counts"]["samples"] for record in records) + len(rejected) == 1716
-
-
 @pytest.mark.parametrize("count", [1, 900])
 @pytest.mark.parametrize("shape", ["[%s]", '{"results": [%s]}', '{"entity": [], "of": [%s]}', "%.97s"])
 def test_json_under_a_name_in_pb_is_refused_whole_and_no_ping_of_it_is_read_in_metres_a_second(shape, count, tmp_path):
@@ -335,9 +246,3 @@ def test_json_under_a_name_in_pb_is_refused_whole_and_no_ping_of_it_is_read_in_m
     ):
         read, refusals = PingDecoder(RULES, form).decode(messages)
         assert len(read) == 0 and [(one.reason.value, one.position) for one in refusals] == [(reason, -1)]
-
-
-def test_plates_with_ends_of_lines_go_on_one_message_each():
-    feed = snapshot(*(vehicle(f"A\n{bus}\r\u2028", speed=bus % 9) for bus in range(150)))
-    messages = Unrepeated(GTFS_REALTIME, 10**6, 999).take(feed)
-    assert len(messages) == 150 and all(one.startswith(b"{") and one.endswith(b"}") for one in messages)

@@ -42,31 +42,10 @@ def test_longer_slots_grow_and_shrink_with_the_change(day, night):
     assert found[:4] == [("00:00", night), ("06:00", 360), ("12:00", 360), ("18:00", 360)]
 
 
-def test_half_hours_repeat_and_vanish_like_hours():
-    assert [w for w, _ in slots_of_day("America/Chicago", dt.date(2016, 11, 6), 1800)[:7]] == [
-        "00:00", "00:30", "01:00", "01:30", "01:00", "01:30", "02:00",
-    ]  # fmt: skip
-    assert [w for w, _ in slots_of_day("America/Chicago", dt.date(2016, 3, 13), 1800)[:5]] == [
-        "00:00", "00:30", "01:00", "01:30", "03:00",
-    ]  # fmt: skip
-
-
-def test_a_change_of_half_an_hour_cuts_a_slot_short():
-    """Lord Howe Island shifts by 30 minutes: at 02:00 the clock says 02:30."""
-    found = slots_of_day("Australia/Lord_Howe", dt.date(2023, 10, 1), 3600)
-    assert found[:4] == [("00:00", 60), ("01:00", 60), ("02:30", 30), ("03:00", 60)]
-
-
 def test_a_day_that_begins_with_a_gap_begins_when_its_clock_does():
     """Santiago skips midnight: 2023-09-03 begins at 01:00."""
     found = slots_of_day("America/Santiago", dt.date(2023, 9, 3), 86_400)
     assert found[0] == ("01:00", 23 * 60)
-
-
-def test_zones_with_odd_offsets_begin_hours_on_their_own_clock():
-    grid = SlotGrid(3600, ZoneInfo("Asia/Kolkata"))
-    starts, _ = grid.place(np.array([1_641_012_035_123]))
-    assert grid.iso(int(starts[0])) == "2022-01-01T10:00:00+05:30"
 
 
 def test_slots_of_several_days_tile_the_calendar():
@@ -100,11 +79,6 @@ def test_any_mixture_of_times_is_placed_like_each_alone(examples):
             assert (one_start[0], one_end[0]) == (start, end)
 
     check()
-
-
-def test_no_pings_no_slots():
-    starts, ends = SlotGrid(3600, dt.UTC).place(np.array([], dtype=np.int64))
-    assert starts.size == ends.size == 0
 
 
 def test_cells_are_h3s_and_their_centres_lie_in_them():

@@ -1,9 +1,7 @@
 """What to type where a package is missing: never the bare name, which may be on no index."""
 
 import ast
-import json
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -11,9 +9,6 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-
-from udp_stream.cli import installed
-from udp_stream.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,61 +34,6 @@ def test_the_extra_of_kafka_names_every_package_that_streams_imports():
 def test_the_client_whose_internals_are_used_is_held_to_one_minor_version_wherever_faust_is_installed():
     for extra in ("kafka", "services", "test"):
         assert packages_of(extra)["aiokafka"] == "=0.14,<0.15"
-
-
-class Installed:
-    def __init__(self, noted):
-        self.noted = noted
-
-    def read_text(self, name):
-        assert name == "direct_url.json"
-        return self.noted
-
-
-def noted(url, **more):
-    return json.dumps({"url": url, **more})
-
-
-def test_each_kind_of_installation_has_its_command(tmp_path, monkeypatch):
-    checkout, wheel = tmp_path / "a checkout", tmp_path / "udp_stream-0.1.0-py3-none-any.whl"
-    checkout.mkdir()
-    (checkout / "pyproject.toml").touch()
-    wheel.touch()
-    commit = {"vcs": "git", "commit_id": "abc"}
-    cases = [
-        (noted(checkout.as_uri(), dir_info={"editable": True}), f"pip install --editable '{checkout}[kafka]'"),
-        (noted(checkout.as_uri(), dir_info={}), f"pip install '{checkout}[kafka]'"),
-        (noted(wheel.as_uri()), f"pip install '{wheel}[kafka]'"),
-        (noted("https://h/r.git", vcs_info=commit), "pip install 'udp-stream[kafka] @ git+https://h/r.git@abc'"),
-        (noted("file:///gone"), "pip install '.[kafka]' in a checkout of udp-stream"),
-        (None, f"pip install --editable '{ROOT}[kafka]'"),
-    ]
-    for text, command in cases:
-        monkeypatch.setattr(metadata, "distribution", lambda _, text=text: Installed(text))
-        said = installed.install_command("kafka")
-        assert said.replace("'", "") == command.replace("'", "") and "[kafka]" in shlex.split(said)[-1] + said
-
-
-def test_a_copy_from_an_index_is_named_by_the_name_that_the_index_has(monkeypatch, tmp_path):
-    monkeypatch.setattr(metadata, "distribution", lambda _: Installed(None))
-    monkeypatch.setattr(installed, "__file__", str(tmp_path / "udp_stream" / "cli" / "installed.py"))
-    assert installed.install_command("plots") == "pip install 'udp-stream[plots]'"
-
-
-def test_a_copy_that_was_never_installed_is_named_by_its_folder(monkeypatch):
-    def never(_name):
-        raise metadata.PackageNotFoundError
-
-    monkeypatch.setattr(metadata, "distribution", never)
-    assert installed.install_command("plots").replace("'", "") == f"pip install --editable {ROOT}[plots]"
-
-
-def test_the_command_line_says_it(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("udp_stream.cli.experiment_files.find_spec", lambda name: None)
-    assert cli.main(["reproduce", "worst-case"]) == 4
-    said = capsys.readouterr().err
-    assert "matplotlib" in said and said.endswith(f"{installed.install_command('plots')}\n")
 
 
 @pytest.mark.long

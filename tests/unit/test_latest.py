@@ -83,14 +83,6 @@ def test_how_the_log_is_cut_changes_nothing_and_neither_does_the_order_within_th
     assert told(fed(latest(), shuffled, watermarks=0, size=400)) == searched(once)
 
 
-def test_repeats_are_dropped_while_they_wait_and_nothing_else(monkeypatch):
-    monkeypatch.setattr("udp_stream.windows.latest._ROWS_MIN", 10)
-    rows = a_log(3)
-    positions = latest()
-    assert told(fed(positions, rows, size=5)) == searched(rows)
-    assert positions._rows.size <= 9 * 2
-
-
 def test_which_ping_of_one_plate_and_time_counts_follows_from_no_position():
     """The first in the log, wherever the pings are, and however often each of them is delivered."""
     first, second = ("A", MINUTE, 30.27, -97.70), ("A", MINUTE, 30.269999, -97.80)
@@ -124,17 +116,6 @@ def test_what_comes_after_the_grace_is_not_in_its_moment_but_may_be_in_the_next(
     late = positions.push(pings_of([("B", 14 * MINUTE, 3.0, 3.0)]), np.array([0]), 17 * MINUTE)
     assert late == []  # the moment has been: it is not told twice
     assert told(positions.flush()) == {30 * MINUTE: {b"A": (2.0, 2.0), b"B": (3.0, 3.0)}}
-
-
-def test_a_gap_in_the_log_has_no_moments():
-    rows = [("A", MINUTE, 1.0, 1.0), ("A", 10_000 * MINUTE, 2.0, 2.0)]
-    assert list(told(fed(latest(), rows, size=1))) == [15 * MINUTE, 10_005 * MINUTE]
-
-
-def test_rows_that_were_refused_are_not_in_a_moment():
-    positions = latest()
-    positions.push(pings_of([("A", MINUTE, 1.0, 1.0), ("B", MINUTE, 1.0, 1.0)]), np.array([1]), MINUTE)
-    assert [moment.plates for moment in positions.flush()] == [(b"B",)]
 
 
 def test_moments_follow_the_wall_clock_of_the_zone():

@@ -2,18 +2,15 @@
 
 import gzip
 import os
-import subprocess
 import sys
 import threading
 import time
 
 import pytest
 
-from udp_stream.cli import main as cli
 from udp_stream.cli.commands.feed import feed as feed_verb
 from udp_stream.cli.parsers import program
-from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.pings import gtfs_realtime
+from udp_stream.errors import UsageError
 from udp_stream.settings import load
 from udp_stream.sources.files import prompt_messages, read_messages
 from udp_stream.sources.live import Handover
@@ -59,10 +56,6 @@ def test_each_line_is_handed_on_before_the_next_is_there(lines):
         handed_on += some
     headers = lines[0] is HEADER
     assert asked == [max(0, number - headers) for number in range(len(lines))]
-
-
-def test_an_array_on_a_pipes_first_line_is_a_message_for_each_ping():
-    assert prompt(b"[" + b", ".join(LINES) + b"]\n", LINES[0]) == [*LINES, LINES[0]]
 
 
 class Pipe:
@@ -204,39 +197,3 @@ def test_a_live_source_is_fed_alone_and_at_its_own_pace(tmp_path, words, said):
     arguments = program().parse_args(["feed", *words])
     with pytest.raises(UsageError, match=said):
         feed_verb(arguments, load(None, (), {}))
-
-
-def test_every_is_a_setting_and_has_limits(capsys):
-    assert cli.main(["feed", "http://127.0.0.1:1/", "--set", "live.every=0.5s"]) == 3
-    assert "live.every:" in capsys.readouterr().err
-
-
-def test_replay_says_that_a_live_source_is_for_feed(capsys):
-    assert cli.main(["replay", "http://me:secret@host/"]) == 2
-    said = capsys.readouterr().err
-    assert "`run` releases it" in said and "secret" not in said
-
-
-@pytest.mark.parametrize(
-    ("package", "name", "what"),
-    [
-        ("urllib3", "http://host/", "no HTTP client"),
-        ("pika", "amqp://host/", "no AMQP client"),
-        ("google.transit.gtfs_realtime_pb2", "polls.pb", "no reader of GTFS-realtime"),
-    ],
-)
-def test_a_package_that_is_not_installed_is_named_with_how_to_get_it(tmp_path, monkeypatch, package, name, what):
-    (tmp_path / "polls.pb").write_bytes(b"\n\x05\n\x032.0")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, package, None)
-    gtfs_realtime._bindings.cache_clear()
-    arguments = program().parse_args(["feed", name])
-    with pytest.raises(DependencyUnavailable, match=rf"{what}: it comes with the extra \[sources\]"):
-        feed_verb(arguments, load(None, ["speed.unit=mps"], {}))
-    gtfs_realtime._bindings.cache_clear()
-
-
-def test_files_are_fed_without_what_live_sources_need():
-    program = "import sys, udp_stream.cli.commands.feed; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert "udp_stream.sources.opening" in loaded and not {"pika", "urllib3", "google.transit"} & set(loaded)

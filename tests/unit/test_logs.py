@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from mode.utils.logging import CompositeLogger
 
 from streams.worker import ours
-from udp_stream import logs
-from udp_stream.cli import main as cli
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.logs import begin_log, end_log, say
 from udp_stream.runtime.live import LiveRuntime, Outputs
@@ -167,39 +165,6 @@ def test_a_real_run_with_hostile_plates_leaves_nothing_of_them_in_its_log(tmp_pa
     assert "ZQX" not in text and "PLATE" not in text and "72.83" not in text
 
 
-def test_where_no_person_reads_each_line_is_json_with_its_figures():
-    (line,) = lines_of(lambda: say("13 HATs", "slot", {"hats": 13}))  # no terminal
-    entry = json.loads(line)
-    assert entry.pop("time").endswith("Z")
-    assert entry == {"level": "info", "event": "slot", "message": "13 HATs", "hats": 13}
-
-
-def test_without_a_log_and_on_a_terminal_a_line_is_a_sentence(capsys):
-    say("100 % ready")
-    assert capsys.readouterr().err == "udp-stream: 100 % ready\n"
-    assert lines_of(lambda: say("beware %s", level=logs.WARNING), as_json=False) == ["udp-stream: warning: beware %s"]
-
-
-def test_a_library_s_line_is_written_once_in_ten_minutes_and_then_how_often_it_came(monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
-
-    def write():
-        for wait in (0, 601):
-            now[0] += wait
-            for _ in range(500):
-                logging.getLogger("aiokafka.client").warning("Unable connect to node with id %s: %s", 3, OSError())
-                logging.getLogger("aiokafka.client").info("not a warning")
-
-    first, second = lines_of(write, as_json=False)
-    assert first == f"udp-stream: {logs.NO_BROKER[0]}" and second == f"{first} (499 times more before)"
-
-
-@pytest.mark.parametrize("text", [text for _, text in logs.IGNORED])
-def test_what_tells_an_operator_nothing_is_not_written(text):
-    assert lines_of(lambda: logging.getLogger("kafka.net.selector").warning(f"{text}{object()} ran for 0.2 s")) == []
-
-
 def fail():
     raise ValueError("GJ05ZZ0001")
 
@@ -256,18 +221,3 @@ def test_a_verb_that_fails_by_mistake_says_so_without_the_error_s_text(error, st
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == status and said in done.stderr
     assert "GJ05" not in done.stderr and "Traceback" not in done.stderr
-
-
-def test_libraries_messages_are_hidden_in_every_verb_and_below_an_error_with_quiet(monkeypatch, capsys):
-    def perform(_arguments):
-        logging.getLogger("a.library").warning("no place for %s", "ABCDEF")
-        logging.getLogger("a.library").error("no place for %s", "ABCDEF")
-        logging.getLogger("aiokafka").error("Heartbeat failed: local member_id was not recognized")
-        say("done")
-
-    monkeypatch.setattr(cli, "_perform", perform)
-    assert cli.main(["config", "show"]) == 0
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 4 and "ABCDEF" not in said and "udp-stream: done" in said
-    assert cli.main(["--quiet", "replay", "pings.ndjson"]) == 0
-    assert capsys.readouterr().err.count("udp-stream: ") == 1

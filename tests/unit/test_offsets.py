@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import GroupLoadInProgressError, InvalidCommitOffsetSizeError, KafkaError, UnknownMemberIdError
+from aiokafka.errors import GroupLoadInProgressError, KafkaError, UnknownMemberIdError
 from faust.types import TP
 
 from streams import kafka as offsets
@@ -82,11 +82,6 @@ def test_who_was_put_out_of_the_group_commits_nothing():
     assert not committed and coordinator.asked == 0
 
 
-def test_a_commit_that_can_never_be_taken_is_an_error():
-    with pytest.raises(KafkaError):
-        commit([InvalidCommitOffsetSizeError()])
-
-
 class Knowing:
     """It answers a question for commits as it is told to: an error beside the partitions, and what it says of each."""
 
@@ -127,10 +122,6 @@ def test_a_broker_that_does_not_know_yet_is_asked_again_and_not_taken_at_its_wor
     found, coordinator = committed(error, error, (0, [(1, 5, "note", 0)]))
     assert found == {HERE: Committed(5, "note")}
     assert coordinator.dead == (2 if error[0] == NOT_COORDINATOR else 0)
-
-
-def test_where_nothing_was_ever_committed_it_says_so():
-    assert committed((0, [(1, -1, "", 0)]))[0] == {HERE: Committed(-1, "")}
 
 
 @pytest.mark.parametrize("answer", [(0, []), (0, [(2, 5, "note", 0)]), (NOT_ALLOWED, [])])

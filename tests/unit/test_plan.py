@@ -40,17 +40,6 @@ def test_a_fixed_epsilon_of_more_than_an_even_share_is_planned_where_plates_pay_
     assert "automatic epsilon would be below 0.001 if the budget of epsilon 10 is spread over 12 HATs" in text
 
 
-@pytest.mark.parametrize(("resolution", "measured"), [(3, 4), (10, 9)])
-def test_where_nothing_was_measured_the_nearest_is_named(capsys, resolution, measured):
-    _, text = said(capsys, *sets(*PAPERS, f"hat.resolution={resolution}"))
-    assert f"constant at {measured} + counts at {measured}" in text
-
-
-def test_under_approximate_accounting_it_states_rho_and_epsilon_with_delta(capsys):
-    _, text = said(capsys, *sets("budget.accounting=approximate"))
-    assert text.startswith("epsilon 10 with delta 1e-06 (rho 1.539278763) per plate and 1d")
-
-
 @pytest.mark.parametrize("accounting", [("zcdp", "budget.rho=1.5"), ("approximate",)])
 def test_in_rho_a_row_states_its_charge_in_rho_and_what_that_is_as_epsilon_with_delta(capsys, accounting):
     """Of a fixed epsilon of 0.5 the charge is rho 0.125: no plate is charged an epsilon of 0.5."""
@@ -67,27 +56,6 @@ def test_in_rho_a_row_states_its_charge_in_rho_and_what_that_is_as_epsilon_with_
     assert (row["rho"], row["epsilon"], row["delta"]) == (0.125, epsilon_of(125_000_000, 1e-6), 1e-6)
     _, text = said(capsys, "--plates", "60", *sets(*PAPERS, "release.mean_epsilon=0.5"))
     assert "An epsilon is the largest charge to a plate of the HAT." in text and "rho" not in text
-
-
-def test_hats_below_min_plates_are_marked_as_withheld(capsys):
-    _, text = said(capsys, *sets("release.min_plates=11"))
-    assert "releases 5 withheld 10 withheld 20 " in text
-
-
-def test_a_row_that_is_withheld_refuses_no_configuration(capsys):
-    """Plates of a HAT of 5 pay more of its epsilon than those of larger ones: too much for the budget here."""
-    status, text = said(capsys, *sets(*PAPERS, "release.cdf_epsilon=1.05"))
-    assert status == 0 and " 5 withheld 10 1.11 " in text
-    assert said(capsys, *sets(*PAPERS, "release.cdf_epsilon=1.05", "release.min_plates=5"))[0] == 3
-
-
-def test_what_projects_has_its_noise_explained_and_no_bound_beyond_u(capsys):
-    for mean in ("levy", "eps-quantile"):
-        _, text = said(capsys, "--plates", "20", *sets(f"release.mean={mean}", "release.mean_epsilon=0.01"))
-        (row,) = re.findall(rf"20 0.01 {mean} ([\d.]+) [\d.]+ [\d.-]+ [\d.-]+ ([\d.]+) ", text)
-        assert float(row[0]) > 65 and row[1] == "65.00"
-        assert "noise and error bound: if the private interval is all of [0, U]; expected error: by simulation" in text
-    assert "by trials" not in said(capsys, "--plates", "20", *sets("release.mean=baseline"))[1]
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 import json
 import re
-from dataclasses import replace
 from datetime import datetime
 
 import pytest
 
 from udp_stream.cli import main as cli
 from udp_stream.cli import plan_of_feed
-from udp_stream.cli.plan_of_feed import Row, start_of, verdict
+from udp_stream.cli.plan_of_feed import Row, start_of
 from udp_stream.release.rehearsal import Rehearsed
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
@@ -70,12 +69,6 @@ def test_other_speeds_at_the_same_places_and_times_print_the_same_bytes(capsys, 
     assert plan(capsys, file) == first and first[0] == 0
 
 
-def test_rows_that_the_configuration_does_not_allow_are_named_with_the_rule(capsys, tmp_path, pings):
-    status, out, _ = plan(capsys, written(tmp_path / "a.ndjson", pings), "--set", "budget.period=1h")
-    assert status == 0 and " 3h " not in out.split("Left out")[0]
-    assert "Left out: H3 6, 3h: budget.period: expected a multiple of hat.slot (3h)" in " ".join(out.split())
-
-
 def test_a_file_without_an_accepted_ping_is_refused(capsys, tmp_path):
     file = written(tmp_path / "a.ndjson", [{"license_plate": "A1"}])
     status, out, err = plan(capsys, file)
@@ -95,45 +88,12 @@ def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_gu
     assert start_of([coarse, row(7, "1h", 2.0, served=0.49)])[0] is coarse
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(2.8, "better than both guesses"), (2.9, "about as good as a guess"), (4.1, "about as good as a guess"),
-     (4.3, "worse than the baseline guess")],
-)  # fmt: skip
-def test_verdicts_are_beside_the_better_guess(error, said):
-    assert verdict(row(7, "1h", error)) == said
-
-
 @pytest.fixture(scope="module")
 def hour():
     """Of a fleet by day, without faults."""
     start = datetime(2024, 1, 8, 9, 0, tzinfo=IST)
     fleet = Fleet(seed=3, buses=30, start=start, hours=1.0, imperfections=Imperfections.none())
     return [json.loads(message) for batch in fleet.messages() for message in batch]
-
-
-def test_a_slot_that_is_longer_than_the_file_has_no_verdict_and_is_not_started_with(capsys, tmp_path, hour):
-    file = written(tmp_path / "a.ndjson", hour)
-    status, out, _ = plan(capsys, file)
-    lines = [line for line in out.splitlines() if re.match(r" *[678] +[13]h ", line)]
-    assert status == 0 and len(lines) == 6
-    for line in lines:
-        assert ("the file is shorter than this slot" in line) == (" 3h " in line), line
-        assert not (" 3h " in line and ("guess" in line or "start here" in line))
-    found = json.loads(plan(capsys, file, "--json")[1])
-    assert {row["verdict"] for row in found["rows"] if row["slot"] == "3h"} == {"the file is shorter than this slot"}
-
-
-def test_a_row_of_five_hats_is_judged():
-    enough = replace(row(8, "30m", 1.0), hats=5)
-    assert verdict(enough) == "better than both guesses" and start_of([enough])[0] is enough
-
-
-def test_where_no_row_can_be_judged_none_is_recommended():
-    longer, tiny = replace(row(7, "1h", 2.0), is_longer=True), replace(row(8, "30m", 1.0), hats=4)
-    assert verdict(longer) == "the file is shorter than this slot" and verdict(tiny) == "too few HATs to compare"
-    start, why = start_of([longer, tiny])
-    assert start is None and why.startswith("no row can be judged: the file is too short")
 
 
 @pytest.mark.parametrize("many", [1, 40], ids=["one ping", "one depot"])

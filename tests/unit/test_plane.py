@@ -2,7 +2,6 @@
 
 import math
 
-import h3
 import numpy as np
 import pytest
 
@@ -69,16 +68,6 @@ def test_distances_in_a_city_are_those_on_the_ellipsoid_as_closely_as_said(city,
     assert radius_m < 100_000 or ratio.max() > 1 + off / 20  # it does grow
 
 
-def test_they_agree_with_h3_to_its_spheres_difference():
-    """H3 takes the earth for a sphere, which is up to 0.6 % off the ellipsoid."""
-    lats, lons = pairs_around("Austin", 25_000, 50)
-    plane = Plane(*CITIES["Austin"])
-    ends = [plane.metres(lats[:, end], lons[:, end]) for end in (0, 1)]
-    found = np.hypot(*(ends[0] - ends[1]).T)
-    h3s = [h3.great_circle_distance((a, b), (c, d), unit="m") for (a, c), (b, d) in zip(lats, lons, strict=True)]
-    assert found == pytest.approx(h3s, rel=0.006)
-
-
 def test_positions_are_rounded_to_sixteenths_and_east_and_north_are_where_they_are():
     plane = Plane(*CITIES["Suva"])
     where = plane.quanta(np.array([-18.14, -18.04, -18.14]), np.array([178.44, 178.44, -181.46]))
@@ -91,23 +80,6 @@ def test_positions_far_away_are_moved_nearer_and_never_fail():
     far = plane.quanta(np.array([0.0, 90.0, -90.0, 30.27, -30.27]), np.array([0.0, 0.0, 180.0, 0.0, 82.26]))
     assert np.abs(far).max() < EDGE and (np.abs(far[:4]).max(axis=1) > EDGE * 0.2).all()
     assert np.abs(far[4]).max() <= 1  # the opposite point of the earth
-
-
-def apart(plane, here, there):
-    """Kilometres in the plane between two places."""
-    ends = plane.metres(*np.array([here, there]).T)
-    return float(np.hypot(*(ends[1] - ends[0]))) / 1000
-
-
-def test_places_beyond_the_plane_are_not_more_distant_in_it_than_on_the_ground():
-    """A degree of longitude at 60 N, 55.8 km, was 87.8 km seen from 30 N; 0.2 km across the opposite meridian 1,546."""
-    plane = Plane(30.0, 0.0)
-    assert apart(plane, (60.0, 0.0), (60.0, 1.0)) <= geodesic(60.0, 0.0, 60.0, 1.0) / 1000
-    assert apart(plane, (60.0, -40.0), (60.0, -39.0)) <= geodesic(60.0, -40.0, 60.0, -39.0) / 1000
-    for latitude in (30.0, 0.0, -30.0, 60.0):
-        across = geodesic(latitude, 179.999, latitude, -179.999)
-        assert 190 < across / np.cos(np.radians(latitude)) < 230
-        assert apart(plane, (latitude, 179.999), (latitude, -179.999)) <= across / 1000
 
 
 @pytest.mark.parametrize("centre", [*CITIES.values(), (80.0, 10.0), (-80.0, -170.0)])
@@ -143,11 +115,6 @@ def test_places_that_a_query_is_about_are_never_moved():
 def test_a_centre_that_is_no_place_is_refused_with_the_rule(centre):
     with pytest.raises(ValueError, match="expected a centre"):
         Plane(*centre)
-
-
-def test_a_position_that_is_not_a_number_is_refused():
-    with pytest.raises(ValueError, match="expected positions"):
-        Plane(0.0, 0.0).quanta(np.array([math.nan]), np.array([0.0]))
 
 
 def test_budgets_are_rounded_down_and_taken_at_their_word():

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.feeds import feed_of
 from tests.forms import long_rows
-from tests.runtime.harness import FEEDS
 from tests.unit.test_flow import CELLS, FIXED, START, a_context, run
-from udp_stream.errors import ConfigError, PrivacyRefused
+from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.planning.plan import Terms, plan_hat
@@ -97,15 +95,6 @@ def test_it_goes_by_the_mean_or_by_all_that_a_hat_is_charged_or_by_the_median_of
     assert epsilon_of(*AUTO) not in (700_000_000, 400_000_000)
 
 
-def test_under_auto_plates_in_fewer_hats_spend_more_on_each():
-    counts, _ = city(5)
-    flags = (*AUTO, "release.mean=array-averaging")
-    without, _ = planned(counts, *flags)
-    with_it, _ = planned(counts, *flags, *CHOP)
-    assert any(terms.kept for terms in with_it)
-    assert sum(t.mean_nano for t in with_it) > sum(t.mean_nano for t in without)
-
-
 @pytest.mark.parametrize("hats_max", [1, 2])
 def test_a_fixed_number_of_hats_holds_for_every_plate_and_small_hats_are_withheld(hats_max):
     counts, _ = city(2)
@@ -119,17 +108,6 @@ def test_a_fixed_number_of_hats_holds_for_every_plate_and_small_hats_are_withhel
         kept = expected[counts.rows(hat)]
         assert (of_hat.withheld == "few_plates") == (kept.sum() < policy.min_plates)
         assert of_hat.withheld or of_hat.rows_kept(kept.size).tolist() == kept.tolist()
-
-
-def test_a_fixed_number_of_hats_is_part_of_suppression():
-    with pytest.raises(ConfigError, match=r"release\.hats_max:"):
-        load(None, ("release.hats_max=2",), {})
-
-
-def test_where_nothing_can_be_released_nothing_is_suppressed():
-    counts, _ = city(1)
-    terms, _ = planned(counts, *CHOP, "release.min_plates=99")
-    assert {t.withheld for t in terms} == {"few_plates"} and {t.kept for t in terms} == {b""}
 
 
 # --- the promise on the slot's worst case ---
@@ -211,46 +189,6 @@ def only_hat(counts, hat):
     return dataclasses.replace(
         counts, cells=cells, hat_rows=hat_rows, plate=counts.plate[rows], count=counts.count[rows]
     )
-
-
-def test_without_a_mean_suppression_goes_by_e_alone():
-    counts = uneven_city(1)
-    flags = ("release.mean_epsilon=0", "release.cdf_epsilon=0.4", "release.min_plates=3")
-    without, _ = planned(counts, *flags)
-    suppressed, policy = planned(counts, *flags, *CHOP)
-    kept = kept_rows(counts, without, policy)
-    assert not kept.all()
-    assert suppressed_rows(counts.hat_rows, suppressed).tolist() == (~kept).tolist()
-
-
-@pytest.mark.skipif(not FEEDS.exists(), reason="the recorded feeds are not part of the project")
-@pytest.mark.parametrize("mean", ["auto", "array-averaging", "optimal"])
-def test_on_a_recorded_day_no_slots_worst_case_is_larger_and_plates_are_in_fewer_hats(mean):
-    recorded = feed_of(f"{FEEDS}/austin-capmetro-2015-06-07.ndjson.gz:115:America/Chicago")
-    flags = (f"release.mean={mean}", "release.mean_epsilon=1", "budget.epsilon=1000", "release.min_plates=10")
-    policy, with_it = (recorded.policy(*flags, f"release.suppression={way}") for way in ("off", "chop-user"))
-    before = after = 0
-    for counts, _ in recorded.slots():
-        asked = counts, nothing_spent(counts), SlotInPeriod("day", 0, 0)
-        without, suppressed = terms_from_counts(*asked, policy), terms_from_counts(*asked, with_it)
-        assert worst_case(counts, suppressed, policy) <= worst_case(counts, without, policy)
-        before, after = before + hats_of_busiest(counts, without), after + hats_of_busiest(counts, suppressed)
-    assert after < 0.85 * before
-
-
-@pytest.mark.skipif(not FEEDS.exists(), reason="the recorded feeds are not part of the project")
-def test_on_a_recorded_evening_two_hats_per_plate_leave_most_hats_to_be_released():
-    """Of 160 HATs 116 are; where suppression does not know of `min_plates`, 43."""
-    recorded = feed_of(f"{FEEDS}/austin-capmetro-2016-03-22.ndjson.gz:115:America/Chicago")
-    flags = ("release.mean_epsilon=1", "budget.epsilon=1000", "release.suppression=chop-user", "release.hats_max=2")
-    terms = [
-        of_hat
-        for counts, _ in recorded.slots()
-        for of_hat in terms_from_counts(
-            counts, nothing_spent(counts), SlotInPeriod("day", 0, 0), recorded.policy(*flags)
-        )
-    ]
-    assert sum(not of_hat.withheld for of_hat in terms) >= 110
 
 
 def opened(terms):
@@ -354,16 +292,6 @@ def test_a_plan_for_other_rows_admits_nobody_to_that_hat():
         records = [decode(payload) for payload in record_slot(other, values, plan, context, ledger).payloads.values()]
         assert [r.status == "withheld_unplanned" for r in records] == changed
         assert all((r.counts.admitted_plates == 0) == new for r, new in zip(records, changed, strict=True))
-
-
-def test_a_plan_of_some_hats_releases_those_as_the_whole_one_does():
-    context, (counts, values) = a_context(*CHOP), city(6)
-    whole = dict(run(MemoryLedger(), context, (counts, values)))
-    ledger = MemoryLedger()
-    plan = plan_slot(counts, context, ledger)
-    some = dataclasses.replace(plan.for_hats(np.array([True, False, True])), priced=None)
-    payloads = record_slot(counts, values, some, context, ledger).payloads
-    assert [whole[id_] == payload for id_, payload in payloads.items()] == [True, False, True]
 
 
 # --- planners that read history ---

@@ -1,7 +1,6 @@
 """Plates become keyed hashes, and their key is one, private and never half-written."""
 
 import os
-import re
 import stat
 import threading
 from collections import Counter
@@ -11,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledgers import keys as plate_keys
+from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.keys import PlateKeys, load_or_create_key
 
 KEY = bytes(range(32))
@@ -29,14 +27,6 @@ def test_different_plates_and_different_keys_differ() -> None:
     hashes = [PlateKeys(key).key_of(plate) for key in (KEY, KEY[::-1]) for plate in plates]
     assert max(Counter(hashes).values()) == 1
     assert {len(one) for one in hashes} == {16}
-
-
-def test_cache_is_bounded_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plate_keys, "CACHE_PLATES_MAX", 3)
-    keys = PlateKeys(KEY)
-    for plate in "abcdabcda":
-        assert keys.key_of(plate) == PlateKeys(KEY).key_of(plate)
-        assert len(keys._cache) <= 3
 
 
 def test_fingerprint_names_the_key_and_is_neither_key_nor_hash_of_a_plate() -> None:
@@ -106,11 +96,3 @@ def test_malformed_key_is_refused_and_kept_out_of_the_message(text: str, tmp_pat
     assert str(path) in str(refused.value)
     assert not text.strip() or text.strip() not in str(refused.value)
     assert path.read_text() == text
-
-
-def test_missing_directory_and_unreadable_file_are_unavailable(tmp_path: Path) -> None:
-    said = f"expected the folder {tmp_path}/nowhere for plate.key: create it first"
-    with pytest.raises(DependencyUnavailable, match=re.escape(said)):
-        load_or_create_key(tmp_path / "nowhere" / "plate.key")
-    with pytest.raises(DependencyUnavailable, match="directory"):
-        load_or_create_key(tmp_path)

@@ -1,14 +1,11 @@
 """Every field of a policy is known by its configuration key, with the value as a user writes it."""
 
 import json
-from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 from msgspec.structs import fields, replace
 
-from udp_stream.ledger.port import Admission
-from udp_stream.ledgers.opening import difference, note_policy, other_policies, written
+from udp_stream.ledgers.opening import note_policy, other_policies, written
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import Policy
 from udp_stream.settings import known_keys, load
@@ -146,61 +143,3 @@ def test_a_note_stands_under_the_fingerprint_and_may_be_repeated():
     assert other_policies(ledger, ours) == {}
     now = policy("speed.unit=mps", "hat.grace=5m")
     assert other_policies(ledger, now) == {ours.fingerprint(): "hat.grace 2m -> 5m, speed.unit kmh -> mps"}
-
-
-@dataclass
-class Recorded(MemoryLedger):
-    """A ledger whose records are these."""
-
-    payloads: list = field(default_factory=list)
-
-    def __post_init__(self):
-        super().__init__()
-        nobody = np.array([], np.int64)
-        for number, payload in enumerate(self.payloads):
-            self.admit("1d", 1, [], [Admission(str(number), nobody, nobody, 0, b"")])
-            self.record([(str(number), payload)])
-
-
-def test_settings_that_were_never_noted_are_named_by_their_fingerprints(record):
-    ours = policy()
-    ledger = Recorded([record("a" * 16), record(ours.fingerprint()), record("b" * 16)])
-    assert other_policies(ledger, ours) == {
-        "b" * 16: f"policy {'b' * 16} -> {ours.fingerprint()}",
-        "a" * 16: f"policy {'a' * 16} -> {ours.fingerprint()}",
-    }
-    assert difference({}, "c" * 16, ours) == f"policy {'c' * 16} -> {ours.fingerprint()}"
-    ledger.note(f"policy:{'a' * 16}", "no JSON")
-    ledger.note(f"policy:{'c' * 16}", json.dumps(written(ours)))  # a later version may hash the same settings anew
-    assert set(other_policies(ledger, ours).values()) == {
-        f"policy {letter * 16} -> {ours.fingerprint()}" for letter in "abc"
-    }
-
-
-def test_records_that_cannot_be_read_stop_nothing():
-    assert other_policies(Recorded([b"first", b"\xff"]), policy()) == {}
-
-
-def test_keys_that_another_version_did_not_know_are_named():
-    ledger, ours = MemoryLedger(), policy()
-    older = {key: value for key, value in written(ours).items() if key != "release.hats_max"}
-    ledger.note("policy:older", json.dumps(older | {"forecast.hours": "off"}))
-    assert other_policies(ledger, ours)["older"] == "release.hats_max unknown -> 0, forecast.hours off -> unknown"
-
-
-@pytest.fixture
-def record():
-    """A record made under a policy."""
-    from udp_stream.release.record import SCHEMA, Hat, Privacy, Release, encode
-
-    def made(fingerprint):
-        return encode(
-            Release(
-                schema=SCHEMA, release_id="id", status="withheld_few_plates",
-                hat=Hat("8" * 15, 6, (0.0, 0.0), "", ""), mean=None, variance=None, cdf=None,
-                privacy=Privacy("license_plate", "swap-values", 0.0, "pure", "1d", 10.0),
-                policy=fingerprint, software="test",
-            )
-        )  # fmt: skip
-
-    return made

@@ -14,7 +14,7 @@ from streams.binding import Binding
 from streams.kafka import Committed
 from streams.publishing import TICK, settle
 from streams.shards import ShardProcessor
-from streams.sources import UNDER_WAY_MAX, SourceProcessor
+from streams.sources import SourceProcessor
 from streams.topics import topics_of
 from tests.forms import long_but
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
@@ -429,14 +429,6 @@ def test_what_was_published_before_the_ledger_was_told_is_told_on_assignment():
         asyncio.run(run(thread))
 
 
-def test_at_the_end_nothing_holds_the_checkpoints():
-    broker = filled()
-    asyncio.run(lives(broker, random.Random(0)))
-    for tp, committed in broker.offsets.items():
-        assert committed.offset == len(broker.logs[tp]), tp
-        assert len(committed.metadata) < 200
-
-
 def with_worker(broker, work, accept_loss=False):
     async def run(thread):
         worker = Worker(broker, MemoryLedger(), thread, accept_loss=accept_loss)
@@ -583,22 +575,6 @@ def test_a_checkpoint_waits_for_the_refusals_that_it_lets_go_of(fails):
 
     with_worker(broker, work)
     assert {tp.partition: noted.offset for tp, noted in broker.offsets.items()} == ({} if fails else {0: 3, 1: 0})
-
-
-def test_only_so_many_batches_of_refusals_are_under_way():
-    broker = SlowBroker()
-
-    async def work(worker):
-        for batch in broken_pings(broker, UNDER_WAY_MAX + 1)[:-1]:
-            await worker.pings.process(batch)
-        one_more = asyncio.ensure_future(worker.pings.process(broker.logs[TP(TOPICS.pings.name, 0)][-1:]))
-        await asyncio.sleep(0.01)
-        assert len(broker.under_way) == UNDER_WAY_MAX and not one_more.done()
-        broker.under_way[0].set_result(None)
-        await one_more
-        assert len(broker.under_way) == UNDER_WAY_MAX + 1
-
-    with_worker(broker, work)
 
 
 def test_a_silent_partition_is_ticked_also_by_a_worker_that_has_read_nothing_of_it():

@@ -11,13 +11,13 @@ import pytest
 from faust.types import TP
 
 from streams.kafka import Committed
-from streams.shards import decode_checkpoint, encode_checkpoint
+from streams.shards import decode_checkpoint
 from streams.sources import columns_of
 from tests.city_question import MeanSpeed
 from tests.forms import long_but
 from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import Admission, Mark
+from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import encode_smoothed
@@ -26,18 +26,14 @@ from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import release_slot
 from udp_stream.settings import load
 from udp_stream.shuffle import source as source_protocol
-from udp_stream.shuffle.barrier import BarrierCheckpoint
-from udp_stream.shuffle.protocol import ShardCheckpoint
 from udp_stream.shuffle.wire import (
     CountChunk,
     CountsEnd,
     PingChunk,
     PingsEnd,
     PlanChunk,
-    Released,
     cut_pings,
     decode_message,
-    encode_message,
     merge_pings,
 )
 from udp_stream.testing import SeededEntropy
@@ -265,27 +261,6 @@ def test_a_slot_is_held_until_its_plan_has_come_and_found_again_behind_the_check
 def cells_of(broker, shard):
     parts = [decode_message(m.value) for m in broker.logs[TP(TOPICS.parts.name, shard)]]
     return {f"{cell:x}" for part in parts if isinstance(part, PingChunk) for cell in merge_pings([part]).cell.tolist()}
-
-
-def test_the_metadata_fits_whatever_256_sources_and_256_shards_have_closed():
-    dice = random.Random(1)
-    through = [tuple(START + dice.randrange(10**6) * MINUTE for _ in range(256)) for _ in range(2)]
-    checkpoint = ShardCheckpoint(*(BarrierCheckpoint(2**50 + i, some, START) for i, some in enumerate(through)))
-    binding, mark = f"{'5e' * 16}.{'ca' * 16}", Mark("5e" * 16, 3, 10**12, 10**12, "8" * 31, bytes(range(16)))
-    said = encode_checkpoint(checkpoint, binding, mark)
-    assert decode_checkpoint(said, 5) == (checkpoint, binding, mark) and len(said) < 4000
-    assert decode_checkpoint("", 5) == (ShardCheckpoint.at(5), None, None) and ShardCheckpoint.at(5).offset == 5
-    assert checkpoint.offset == 2**50 and ShardCheckpoint(checkpoint.planner).offset == 2**50 + 1
-
-
-def test_messages_read_as_what_they_were():
-    for message in (
-        PingsEnd(1, 2, 3),
-        CountsEnd(1, 1, 2, 3, b"digest", 4),
-        Released(1, 2),
-        PlanChunk(0, 1, 0, 2, b"digest", 0, 1, b"content"),
-    ):
-        assert decode_message(encode_message(message)) == message
 
 
 @pytest.mark.parametrize("once", [False, True])

@@ -152,14 +152,6 @@ def test_a_tick_closes_what_is_open_and_then_nothing_holds_the_checkpoint():
     assert reader.checkpoint().offset == 2
 
 
-def test_a_ping_from_the_future_is_not_the_newest_one():
-    """A lag is told by it: one broken clock would hide for ever that no pings come in."""
-    reader = SourceReader(RULES, SourceCheckpoint(0))
-    result = take(reader, [record(0, 60, ping("a", 59)), record(1, 60, ping("b", 23 * 60))])
-    assert result.newest_ms == START + 59 * 60_000 and result.pings == 1
-    assert take(reader, [record(2, 61, ping("b", 23 * 60))]).newest_ms is None
-
-
 def test_messages_of_a_topic_are_read_by_the_feeds_mapping_and_refused_by_its_paths():
     mapping = FeedMapping(plate="bus", time="t", time_format="epoch_s", longitude="x", latitude="y", records="buses")
     rules = replace(RULES, decoder=PingDecoder(RULES.decoder.rules, mapped_format(mapping)))

@@ -9,16 +9,14 @@ from itertools import pairwise
 import jsonschema
 import pyarrow.parquet
 import pytest
-from h3.api.basic_int import cell_to_boundary, grid_disk, latlng_to_cell
+from h3.api.basic_int import cell_to_boundary, latlng_to_cell
 
 from udp_stream.cli import outputs as module
 from udp_stream.cli.outputs import columns, flat, require_form, write_form
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.release.forecaster import Smoothed, encode_smoothed, smooth_slot, smoothed_schema
-from udp_stream.release.query_record import result_schema
-from udp_stream.release.record import WORDS, Release, json_schema
+from udp_stream.release.record import Release
 from udp_stream.testing import released_slot
-from udp_stream.windows.tables import _parts, cell_boundary
 
 PAYLOADS = list(released_slot().payloads.values())
 RECORDS = [json.loads(payload) for payload in PAYLOADS]
@@ -39,12 +37,6 @@ def test_any_other_suffix_is_a_line_a_record_as_the_ledger_has_it(name):
 def test_packed_is_the_same_in_gzip_and_the_same_bytes_every_time(name):
     assert gzip.decompress(written(f"{name}.gz")) == written(name)
     assert written(f"{name}.gz") == written(f"{name}.gz")
-
-
-def test_suffixes_may_be_in_capitals():
-    assert gzip.decompress(written("A.CSV.GZ")) == written("a.csv")
-    with pytest.raises(UsageError, match=r"A\.XLSX\.GZ: expected"):
-        require_form("A.XLSX.GZ")
 
 
 def test_a_csv_has_a_column_for_each_field_and_nothing_that_a_record_lacks():
@@ -89,26 +81,6 @@ def test_a_hexagon_on_the_180th_meridian_has_two_parts_and_none_around_the_globe
     assert min(areas) > 0 and sum(areas) == pytest.approx(area, abs=1e-3)
 
 
-def test_a_hexagon_beside_the_meridian_and_one_on_a_pole_are_one_ring():
-    """A corner on the meridian is no part; around a pole there is nothing to cut in two."""
-    beside = [cell for cell in grid_disk(latlng_to_cell(-16.8, 180.0, 7), 2) if len(cell_boundary(cell)) == 1]
-    assert beside and all(len(ring) == 7 for cell in beside for ring in cell_boundary(cell))
-    assert len(cell_boundary(latlng_to_cell(90.0, 0.0, 5))) == 1
-    assert _parts([(179.9, 0.0), (-180.0, 0.0), (179.95, 0.1)]) == [[(179.9, 0.0), (180.0, 0.0), (179.95, 0.1)]]
-    assert _parts([(-179.9, 0.1), (180.0, 0.0), (-179.9, 0.0)]) == [[(-179.9, 0.1), (-180.0, 0.0), (-179.9, 0.0)]]
-
-
-def test_a_null_field_leaves_its_columns_in_a_geojson_too():
-    """A map styles by a column: one that only some features have is no column."""
-    features = json.loads(written("a.geojson"))["features"]
-    assert {feature["properties"]["status"] for feature in features} > {"released"}
-    assert {tuple(feature["properties"]) for feature in features} == {tuple(name for name, _ in columns(Release))}
-
-
-def test_a_geojson_without_records_is_one_too():
-    assert json.loads(written("a.geojson", slots=()))["features"] == []
-
-
 def test_a_parquet_file_has_typed_columns_with_lists():
     table = pyarrow.parquet.read_table(io.BytesIO(written("a.parquet")))
     assert table.column_names == [name for name, _ in columns(Release)]
@@ -144,11 +116,3 @@ def test_a_form_that_cannot_be_is_refused_before_a_file_is_opened(monkeypatch):
     with pytest.raises(DependencyUnavailable, match=r"the extra \[parquet\] of udp-stream"):
         require_form("a.parquet")
     assert module.require_form("a.geojson") == (".geojson", False)
-
-
-def test_every_field_of_the_schemas_is_described_and_nothing_else():
-    found = {}
-    for schema in (json_schema(), smoothed_schema(), result_schema()):
-        for title, definition in schema["$defs"].items():
-            found[title] = {name: one["description"] for name, one in definition["properties"].items()}
-    assert found == WORDS and all(len(text) > 10 for fields in WORDS.values() for text in fields.values())

@@ -52,13 +52,6 @@ def test_no_move_of_one_plate_changes_the_sum_by_more_than_its_noise_is_made_for
     assert most > 0.9 * per_quantum - 2  # the noise is not made for more than there is
 
 
-def test_a_plate_counts_by_how_far_inside_of_the_edge_it_is():
-    east = np.array([0, 250, 375, 500, 625, 750, 5000])
-    where = np.stack([east * QUANTA_PER_METRE, 0 * east], axis=1)
-    shares = [RegionShare(SQUARE, 0.5, 500).truth(where[i : i + 1]) for i in range(east.size)]
-    assert shares == [1, 1, 0.75, 0.5, 0.25, 0, 0]
-
-
 COSTS = RHO, pure(8 * 10**9)
 
 
@@ -108,13 +101,6 @@ def test_plates_that_do_not_take_part_may_be_on_either_side():
         one, state = run(RegionShare(SQUARE, share, 500), terms_of(), where, "some", unknown=30)
         assert (one.sure, one.below) == (sure, below) and one.low < 0.3 and one.high > 0.6
         assert state.rounds == (4 if not sure else 1) and abs(one.value - 30 / 70) < 0.05
-
-
-def test_where_nobody_takes_part_nothing_is_said():
-    query, terms = RegionShare(SQUARE, 0.5, 500), terms_of()
-    pie = query.elimination(terms, 4, 4)
-    one = query.answer(terms, pie, pie.begin(), 4, 4)
-    assert (one.below, one.sure, one.value, one.low, one.high) == (None, False, None, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(("share", "edge"), [(0, 500), (1, 500), (0.5, 0)])

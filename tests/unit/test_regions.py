@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.queries.plane import QUANTA_PER_METRE, Plane, Polygon, Rectangle, cell_set, positions_inside
+from udp_stream.queries.plane import QUANTA_PER_METRE, Plane, Polygon, Rectangle, cell_set
 
 L_SHAPE = np.array([[0, 0], [30, 0], [30, 10], [10, 10], [10, 30], [0, 30]], float)
 HOLED = [
@@ -97,49 +97,6 @@ def test_a_set_of_cells_holds_the_positions_that_h3_puts_into_them(resolution):
     clear = np.abs(distance) > 1.0  # metres
     assert 500 < truth.sum() < 3500 and clear.mean() > 0.95
     assert np.array_equal(distance[clear] < 0, truth[clear])
-
-
-def band_area(width, height, outer):
-    """Of the rectangle that is `outer` wider on every side, or narrower where it is negative."""
-    return max(0.0, width + 2 * outer) * max(0.0, height + 2 * outer)
-
-
-@pytest.mark.parametrize(
-    ("width", "height", "g"), [(1000, 1000, 10), (1000, 1000, 400), (800, 3000, 200), (50, 4000, 24)]
-)
-def test_a_shifted_threshold_makes_both_bands_equal(width, height, g):
-    """Appendix B: what the shifted edge takes in wrongly has the area of what it leaves out."""
-    shift = -float(Rectangle(0, 0, width, height).threshold(np.array([g * 16.0]))[0]) / 16
-    assert 0 < shift < g
-    whole = width * height
-    taken_in = band_area(width, height, g - shift) - whole
-    left_out = whole - (width - 2 * (g + shift)) * (height - 2 * (g + shift))
-    assert taken_in == pytest.approx(left_out, rel=1e-6)
-
-
-@pytest.mark.parametrize(("width", "height", "g"), [(1000, 1000, 600), (100, 5000, 900), (10, 10, 10_000)])
-def test_where_noise_is_wider_than_the_rectangle_as_much_is_taken_in_as_it_has(width, height, g):
-    shift = -float(Rectangle(0, 0, width, height).threshold(np.array([g * 16.0]))[0]) / 16
-    assert 0 < shift < g
-    assert band_area(width, height, g - shift) - width * height == pytest.approx(width * height, rel=1e-6)
-
-
-def test_polygons_are_counted_at_their_edge():
-    assert REGIONS["L"].threshold(np.array([5.0, 7.0])).tolist() == [0.0, 0.0]
-
-
-def test_many_positions_are_worked_on_in_parts(monkeypatch):
-    from udp_stream.queries import plane as regions
-
-    places = np.random.default_rng(4).integers(-900, 900, (1000, 2)).astype(float)
-    whole = REGIONS["star"].signed_distance(places)
-    monkeypatch.setattr(regions, "_AT_ONCE", 64)
-    assert np.array_equal(REGIONS["star"].signed_distance(places), whole)
-    assert REGIONS["star"].signed_distance(np.empty((0, 2))).size == 0
-
-
-def test_a_position_on_the_edge_is_not_inside():
-    assert positions_inside(Rectangle(0, 0, 10, 10), np.array([[80, 0], [79, 0], [80, 80]])) == 1
 
 
 @pytest.mark.parametrize(

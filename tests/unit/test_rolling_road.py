@@ -1,6 +1,5 @@
 """The road under a rolling budget: no window over it, whatever is charged late, twice, or by another configuration."""
 
-import dataclasses
 import re
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -13,9 +12,9 @@ from tests.unit.test_flow import MORNING, START, a_context, run, slot
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.rolling import budget_balances, span_of
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.planning.periods import most_in, overlapping
+from udp_stream.planning.periods import most_in
 from udp_stream.planning.policy import SPANS_PER_WINDOW, PeriodSoFar, shares_of, span_seconds
-from udp_stream.release.charge import from_counts, plan_slot, with_forecaster
+from udp_stream.release.charge import plan_slot, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.testing import Died
@@ -160,13 +159,6 @@ def test_an_automatic_epsilon_serves_every_hour_alike():
     assert max(used) <= 1 and np.median(used) > 0.5, used
 
 
-def test_forecasts_work_under_a_rolling_budget():
-    ledger = MemoryLedger()
-    statuses = hours(ledger, range(9), "release.mean=auto", "release.mean_epsilon=auto", "release.cdf_epsilon=0")
-    assert any("released" in of_hour for of_hour in statuses.values())
-    assert max(worst(ledger, plate) for plate in slot()[0].plates) <= BUDGET
-
-
 def test_where_means_are_taken_around_forecasts_no_balance_is_read():
     """In a rolling budget it would be one for each window, of every plate."""
     flags = ("budget.period=rolling 4h", "release.mean=auto")
@@ -210,12 +202,6 @@ def test_spans_are_whole_slots_and_few(window_s, slot_s):
     assert window_s / span <= SPANS_PER_WINDOW and (span == slot_s or span <= max(window_s / 8, 2 * slot_s))
 
 
-def test_slots_in_order_have_one_account_and_no_overlap():
-    calendar = load(None, ("budget.period=rolling 1d",), {}).calendar
-    names = [calendar.slot_in_period(START + number * HOUR_MS).period for number in range(48)]
-    assert len(set(names)) == 48 and all(overlapping(name, names) == () for name in names)
-
-
 def test_an_even_part_is_for_the_plates_pace_over_a_window():
     at = PeriodSoFar(np.array([0, 0, 95]), np.array([0, 48, 0]), np.array([1, 1, 1]), 24, 24, rolls=True)
     assert shares_of("spread", 100, at).tolist() == shares_of("uniform", 100, at).tolist() == [4, 2, 4]
@@ -237,12 +223,6 @@ def test_what_makes_no_window_is_refused_with_the_rule(flags, said):
         load(None, ("hat.slot=1h", *flags), {})
 
 
-def test_a_window_need_be_no_multiple_of_the_slot():
-    settings = load(None, ("budget.period=rolling 90m", "hat.slot=1h"), {})
-    assert settings.policy.promise == "epsilon 10 per rolling 90m"
-    assert load(None, ("budget.period=rolling 24h",), {}).policy == load(None, ("budget.period=rolling 1d",), {}).policy
-
-
 def test_the_planner_is_told_what_was_charged_in_the_window():
     ledger = MemoryLedger()
     hours(ledger, range(2))
@@ -250,20 +230,6 @@ def test_the_planner_is_told_what_was_charged_in_the_window():
     period = a_context(*ROLLING).calendar.slot_in_period(START + 4 * HOUR_MS).period
     in_window = budget_balances(ledger, period, plates).charged.tolist()
     assert in_window == [sum(ledger.charged_by_period(plate).values()) for plate in plates] and max(in_window) > 0
-
-
-def test_the_planner_of_a_slot_sees_the_window():
-    ledger, seen = MemoryLedger(), []
-    hours(ledger, range(2))
-
-    def planner(counts, balances, *rest):
-        seen.append(balances().charged.tolist())
-        return from_counts(counts, balances, *rest)
-
-    context = dataclasses.replace(a_context(*ROLLING), planner=planner)
-    before = [sum(ledger.charged_by_period(plate).values()) for plate in slot()[0].plates]
-    run(ledger, context, slot(3, start=START + 2 * HOUR_MS))
-    assert seen == [before]
 
 
 def test_a_rolling_budget_counts_once_for_each_window_in_a_longer_period():

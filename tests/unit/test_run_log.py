@@ -4,7 +4,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from streams.worker import ClosingLine
 from udp_stream.logs import end_log
 from udp_stream.pings.decode import Reason
 from udp_stream.release.facts import BatchRead, RunLog, SlotCounted, SlotPublished, SlotRecorded
@@ -59,45 +58,6 @@ def test_a_slot_of_several_parts_is_one_line_once_all_of_them_are_out(grid):
     }  # fmt: skip
     (last,) = log.lines(MIDNIGHT_S + 2 * HOUR_S, at_the_end=True)
     assert last.text.endswith("1 of its parts not yet")
-
-
-def test_the_last_line_counts_what_was_read_and_released():
-    closing = ClosingLine()
-    closing.observe(BatchRead(1, 1, {}, None))
-    closing.observe(SlotPublished(0, {"released": 1}))
-    assert str(closing) == "1 ping read, 1 HAT released, 0 withheld"
-
-
-def test_what_comes_in_is_said_once_a_minute_while_it_changes_with_reasons_and_lag(grid):
-    log = RunLog(grid, 120_000)
-    (line,) = log.lines(MIDNIGHT_S)
-    assert line.text.startswith("no pings") and "00:02 IST" in line.text
-    log.observe(BatchRead(3, 50, {Reason.LATE: 2, Reason.NOT_JSON: 1}, (MIDNIGHT_S - 20) * 1000), MIDNIGHT_S + 5)
-    assert log.lines(MIDNIGHT_S + 59) == []
-    (line,) = log.lines(MIDNIGHT_S + 60)
-    assert all(one in line.text for one in ("50 pings", "80 s old", "3 refused (2 late, 1 not_json)", "00:02 IST"))
-    assert line.figures["refused"] == {"late": 2, "not_json": 1} and line.figures["lag_seconds"] == 80.0
-    (line,) = log.lines(MIDNIGHT_S + 120)
-    assert line.text.startswith("no pings in 60 s") and "refused" not in line.text
-
-
-YEAR_S = 365 * 24 * HOUR_S
-
-
-def test_while_old_pings_come_no_time_is_said_for_the_next_close(grid):
-    log, now_s = RunLog(grid, 120_000), MIDNIGHT_S + YEAR_S
-    log.observe(BatchRead(3, 50, {}, (MIDNIGHT_S + HOUR_S) * 1000), now_s)
-    (line,) = log.lines(now_s)
-    assert "365 d old" in line.text and "next_close" not in line.figures
-    (line,) = log.lines(now_s + 600)  # none came: what is open closes by the clock
-    assert line.figures["next_close"] == "2025-01-07T01:02:00+05:30"
-
-
-def test_at_the_end_no_slot_is_said_to_close(grid):
-    log = RunLog(grid, 120_000)
-    log.observe(BatchRead(3, 50, {}, (MIDNIGHT_S - YEAR_S) * 1000), MIDNIGHT_S)
-    (line,) = log.lines(MIDNIGHT_S, at_the_end=True)
-    assert "365 d old" in line.text and "next_close" not in line.figures
 
 
 @pytest.mark.parametrize(

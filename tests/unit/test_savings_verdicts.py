@@ -9,21 +9,7 @@ from scipy import stats
 from tests.unit.test_experiments_positions import setup_of
 from udp_stream.experiments.catalogue import ON_POSITIONS
 from udp_stream.experiments.many_queries import BM, BUDGETS, HANDED_ON, PM, QUERIES, MultiRow, _a_day, multi_verdicts
-from udp_stream.experiments.savings import (
-    HOWS,
-    RHO_SMALL,
-    SPLITS,
-    UNSHIFTED,
-    BesideRow,
-    Kind,
-    PreparedNoise,
-    SavingsRow,
-    beats,
-    beside,
-    biases,
-    row_of,
-    shift_verdicts,
-)
+from udp_stream.experiments.savings import BesideRow, Kind, PreparedNoise, beats
 from udp_stream.queries.plane import rho_per_square_metre
 from udp_stream.testing import seeded_bits
 
@@ -47,94 +33,6 @@ def test_one_way_beats_another_where_they_differ_by_more_than_chance(errors, agr
     found = beats(kind, [*pairs, pair(9.0, 0.1, split="c4")], "town")  # of the baselines alone
     assert found.agrees == agrees and why in ("" if agrees else str(found))
     assert found.statement == "noise on distances errs less"
-
-
-def test_of_range_counts_the_smallest_of_the_papers_budgets_is_judged():
-    kind = Kind("savings-range", "width, m", (1000.0,), dict, "Fig. 3", 504, is_shifted=True)
-    assert beats(kind, [pair(0.1, 0.2, rho=1e-5), pair(0.2, 0.1, rho=1e-3)], "town").agrees
-    assert not beats(kind, [pair(0.2, 0.1, rho=1e-5), pair(0.1, 0.2, rho=1e-3)], "town").agrees
-
-
-def shift_rows(shifted, zero):
-    return [
-        pair(shifted(rho), zero(rho), second=UNSHIFTED, rho=rho, split=split)
-        for rho in (RHO_SMALL, 1e-4) for split in SPLITS
-    ]  # fmt: skip
-
-
-def test_the_shifted_threshold_is_judged_where_the_budget_is_small_and_for_harm_everywhere():
-    good = shift_verdicts(shift_rows(lambda rho: 0.1, lambda rho: 0.9 if rho == RHO_SMALL else 0.1), "town")
-    assert [one.agrees for one in good] == [True, True] and "1e-06: 0.1 against 0.9" in good[0].seen
-    alike = shift_verdicts(shift_rows(lambda rho: 0.1, lambda rho: 0.11), "town")
-    assert [one.agrees for one in alike] == [False, True]
-    harm = shift_verdicts(shift_rows(lambda rho: 0.1 if rho == RHO_SMALL else 0.3, lambda rho: 0.2), "town")
-    assert [one.agrees for one in harm] == [True, False] and "c64 1000 at rho 0.0001" in harm[1].seen
-
-
-def test_ways_are_compared_pair_by_pair():
-    """Errors that go up and down together differ by more than chance, however far they go."""
-    ours = [(error, 0.0) for error in (0.1, 5.0, 0.2, 9.0)]
-    asked = "town", "savings-range", 1000.0, 1e-6, "BM"
-    row = beside(asked, ("distance", ours), (UNSHIFTED, [(error + 0.1, 0.0) for error, _ in ours]))
-    assert row.less_by == pytest.approx(0.1) and row.spread < 1e-9 and row.repetitions == 4 and row.is_less
-    assert not row.is_more and beside(asked, ("point", ours), ("distance", ours[::-1])).less_by == pytest.approx(0)
-
-
-def test_range_counts_by_distance_are_counted_by_both_thresholds_on_the_same_rounds(monkeypatch):
-    monkeypatch.setattr("udp_stream.experiments.savings.DRAWN_AT_ONCE", 1000)
-    setup = setup_of(repetitions=3)
-    small, larger = (job() for job in ON_POSITIONS["savings-range"].jobs(setup)[:2])
-    for job, rho in ((small, RHO_SMALL), (larger, 1e-5)):
-        rows, pairs = ([row for row in job if isinstance(row, kind)] for kind in (SavingsRow, BesideRow))
-        assert {(row.rho, row.privatisation) for row in rows} == {(rho, how) for how in (*HOWS, UNSHIFTED)}
-        shifts = [row for row in pairs if row.second == UNSHIFTED]
-        assert [row.split for row in shifts] == list(SPLITS) and any(row.less_by for row in shifts)
-        assert [row.split for row in pairs if row.second == "point"] == list(SPLITS)
-        both = [[row for row in rows if row.split == split and row.privatisation != "point"] for split in SPLITS]
-        assert all(one.saved_mean == two.saved_mean for one, two in both)
-        assert any(one.error_mean != two.error_mean for one, two in both)
-
-
-def test_elimination_is_set_beside_its_baseline_pair_by_pair(monkeypatch):
-    monkeypatch.setattr("udp_stream.experiments.savings.DRAWN_AT_ONCE", 1000)
-    setup = setup_of(repetitions=3)
-    for name, hows in (("savings-kde", HOWS), ("threshold", ("count",))):
-        found = ON_POSITIONS[name].jobs(setup)[0]()
-        pairs = [row for row in found if isinstance(row, BesideRow) and row.second.startswith("BM, ")]
-        assert [(row.split, row.second) for row in pairs] == [
-            (s, f"BM, {how}") for s in list(SPLITS)[1:] for how in hows
-        ]
-        of = {(row.split, row.privatisation): row for row in found if isinstance(row, SavingsRow)}
-        for row in pairs:
-            how = row.second.removeprefix("BM, ")
-            assert row.first_error == of[row.split, how].error_mean and row.second_error == of["BM", how].error_mean
-            assert row.first_saved == of[row.split, how].saved_mean
-
-
-def bias_rows(point, distance):
-    rows = [row_of("town", "savings-kde", 500.0, 1e-4, "point", "BM", [(off, 0.0) for off in point])]
-    rows.append(row_of("town", "savings-kde", 500.0, 1e-4, "point", "c4", [(9.0, 0.5)]))  # of the baselines alone
-    return [*rows, row_of("town", "savings-kde", 500.0, 1e-4, "distance", "BM", [(off, 0.0) for off in distance])]
-
-
-@pytest.mark.parametrize(
-    ("point", "distance", "agrees"),
-    [
-        ([-0.1, -0.11], [0.2, 0.21], True),
-        ([-0.3, -0.31], [0.2, 0.21], False),  # positions have the larger bias
-        ([0.1, 0.11], [0.2, 0.21], False),
-        ([-0.1, 0.3], [0.2, 0.21], False),  # by chance
-        ([-0.1, -0.11], [-0.2, -0.21], False),
-    ],
-)
-def test_biases_are_those_of_the_figure_by_their_signs_beyond_chance_and_by_size(point, distance, agrees):
-    assert biases(bias_rows(point, distance), "x", "town").agrees == agrees
-
-
-def test_a_bias_is_the_mean_error_with_its_sign():
-    row = bias_rows([-0.1, 0.3], [0.0])[0]
-    assert (row.bias, row.error_mean) == (pytest.approx(0.1), pytest.approx(0.2))
-    assert row.bias_spread == pytest.approx(0.2 / np.sqrt(2)) and row.error_spread == pytest.approx(0.1 / np.sqrt(2))
 
 
 def many_rows(less, spread, alone=lambda m: 0.0):
@@ -161,15 +59,6 @@ def test_gains_over_many_queries_count_beyond_chance():
     assert not any(one.agrees for one in found[0.2])
     assert "0.100 ± 0.003" in found[0.001][0].seen
     assert agreeing(many_rows(lambda m: 0.3 if m == 7 else 0.1, 0.001)) == [True, *[False] * 5]
-
-
-def test_what_elimination_gains_is_told_from_what_absence_does():
-    by_absence = agreeing(many_rows(lambda m: 0.1 + m / 1000, 0.001))
-    by_elimination = agreeing(many_rows(lambda m: 0.1 + m / 1000, 0.001, alone=lambda m: 0.1 + m / 1000))
-    assert by_absence == [True, True, False, False, False, False]
-    assert by_elimination == [True, True, False, True, True, False]
-    said = multi_verdicts([*many_rows(lambda m: 0.3, 0.001, alone=lambda m: 0.1)], "town")[3]
-    assert said.agrees and "by elimination alone" in said.statement and "of the error of BM handed on" in said.seen
 
 
 def test_many_queries_are_compared_on_the_same_moments_and_places():

@@ -1,8 +1,6 @@
 """Sources by scheme: a path is a file, an unknown scheme is refused in words, and a new source needs its entry only."""
 
 import json
-import sys
-from contextlib import ExitStack
 
 import msgspec
 import pytest
@@ -10,7 +8,6 @@ import pytest
 from tests.runtime.harness import CONFIG, fleet_log
 from tests.toys import ToySource, toy
 from udp_stream.cli import main as cli
-from udp_stream.cli.commands.feed import _frames
 from udp_stream.cli.parsers import program
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.settings import load
@@ -70,14 +67,6 @@ def test_an_unknown_scheme_is_refused_with_what_there_is_and_without_what_may_be
         open_source(name, "kmh")
 
 
-def test_a_source_gets_its_whole_name_and_the_hook_for_its_progress(toys):
-    told = []
-    toys["toy"] = lambda name, progress: told.append((name, progress)) or ToySource([])
-    hook = lambda read, total: None  # noqa: E731
-    assert isinstance(open_source("TOY://some/where?x=1", "kmh", hook), ToySource)
-    assert told == [("TOY://some/where?x=1", hook)]
-
-
 def test_a_source_of_another_unit_than_the_configured_one_is_refused_and_closed(toys):
     source = ToySource([], unit="mps")
     toys["toy"] = lambda name, _: source
@@ -85,18 +74,6 @@ def test_a_source_of_another_unit_than_the_configured_one_is_refused_and_closed(
     with pytest.raises(ConfigError, match=r"speed\.unit = 'mps'"):
         open_source("toy://", "kmh")
     assert source.closed
-
-
-def test_a_file_that_cannot_be_read_is_refused_when_it_is_opened_and_a_good_one_is_not_read(tmp_path):
-    with pytest.raises(UsageError, match="No such file"):
-        open_source(str(tmp_path / "nowhere"), "kmh")
-    path = tmp_path / "pings"
-    path.write_bytes(b"junk")
-    source = open_source(str(path), "kmh")
-    path.write_bytes(PING)
-    assert next(source.messages()) == [PING]
-    source.close()
-    assert list(source.messages()) == []
 
 
 def as_toy(messages):
@@ -135,12 +112,6 @@ def test_a_toy_source_of_a_toy_format_goes_through_replay_to_releases(toys, tmp_
     assert [json.loads(line)["message"] for line in (tmp_path / "toy.no").read_bytes().splitlines()] == ["junk"]
 
 
-def test_replay_refuses_an_unknown_scheme_before_it_makes_anything(tmp_path):
-    with pytest.raises(UsageError, match="begins with mqtt://"):
-        replay(tmp_path, "mqtt://broker/buses")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_replay_closes_a_source_that_fails_and_one_that_it_never_reached(toys, tmp_path):
     class Broken(ToySource):
         def messages(self):
@@ -152,21 +123,3 @@ def test_replay_closes_a_source_that_fails_and_one_that_it_never_reached(toys, t
     with pytest.raises(UsageError, match="went dead"):
         replay(tmp_path, "one://", "two://")
     assert sources["one"].closed and sources["two"].closed and sources["two"].given == 0
-
-
-def test_a_toy_source_goes_through_feed_as_json(toys):
-    frames = [[toy("A1", "2022-01-01T10:10:35Z", 72.5, 21.25, 5), b"junk"]]
-    source = ToySource(frames)
-    toys["toy"] = lambda name, _: source
-    with ExitStack() as stack:
-        arguments = program().parse_args(["feed", "toy://"])
-        ((ping, junk),) = _frames(arguments, load(None, (), {}), stack)
-        assert not source.closed
-    assert msgspec.json.decode(ping)["license_plate"] == "A1" and junk == b"junk" and source.closed
-
-
-def test_standard_input_is_a_source_too(tmp_path, monkeypatch):
-    (tmp_path / "pings").write_bytes(PING)
-    with (tmp_path / "pings").open() as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        assert list(open_source("-", "kmh").messages()) == [[PING]]

@@ -1,29 +1,21 @@
 """Children are guarded, stopped in bounded time and waited for; answers of anything are read without a crash."""
 
-import argparse
 import os
 import select
 import signal
-import socket
-import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from io import BytesIO
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from udp_stream.cli.commands import services as verb
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.settings import Settings
 from udp_stream.trial import process as processes
 from udp_stream.trial import services as services_redis
 from udp_stream.trial.process import PortTaken, Program, Running, launch, on_kept_ports
-from udp_stream.trial.services import _alone_in, cluster_id_at, random_cluster_id
+from udp_stream.trial.services import _alone_in
 
 SLEEPER = ("sleep", "600")
 STUBBORN = ("sh", "-c", "trap '' TERM; echo ready; exec sleep 600")  # what is ignored stays so
@@ -92,30 +84,6 @@ def test_a_service_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
         assert service.process.returncode == -signal.SIGKILL
 
 
-def test_a_paused_service_stops_in_good_order(tmp_path: Path) -> None:
-    with running(program(tmp_path, *SLEEPER)) as service:
-        service.pause()
-        service.stop()
-        assert service.process.returncode == -signal.SIGTERM
-
-
-def test_a_killed_service_keeps_its_folder_and_starts_again(tmp_path: Path) -> None:
-    with running(program(tmp_path, *SLEEPER, disposable=True)) as service:
-        before = service.process.pid
-        service.kill()
-        with pytest.raises(DependencyUnavailable, match="Test ended with status -9"):
-            service.fail_if_ended()
-        service.restart()
-        assert service.alive()
-        assert service.process.pid != before
-
-
-def test_a_service_that_ends_at_once_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
-    broken = Program("Test", ("sh", "-c", "echo no such luck; exit 3"), tmp_path, lambda _: False)
-    with pytest.raises(DependencyUnavailable, match="status 3 before it answered"):
-        launch(broken)
-
-
 def test_a_service_that_never_answers_is_given_up_and_not_left_running(tmp_path: Path) -> None:
     seen: list[int] = []
 
@@ -142,15 +110,6 @@ def test_a_lost_port_is_tried_anew_elsewhere_and_not_for_ever(tmp_path: Path) ->
     assert processes.on_free_ports(2, lambda ports: len(set(ports))) == 2
 
 
-def test_ports_in_use_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as held:
-        (port,) = processes.free_ports(1)
-        held.bind((processes.HOST, port))
-        monkeypatch.setattr(processes, "PORTS", range(port, port + 1))
-        with pytest.raises(DependencyUnavailable, match="expected 1 free ports"):
-            processes.free_ports(1)
-
-
 PARENT = """
 import sys
 from pathlib import Path
@@ -172,72 +131,6 @@ def test_no_child_and_no_folder_outlives_a_killed_parent(tmp_path: Path) -> None
         assert ends(child)
         assert ends(guard)
         assert not folder.exists()
-
-
-@contextmanager
-def answering(reply: bytes) -> Iterator[int]:
-    """The port of a server that gives this answer to the first request, and hangs up."""
-
-    def serve() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(2**16)
-            connection.sendall(reply)
-
-    with socket.create_server((processes.HOST, 0)) as listener:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield listener.getsockname()[1]
-        thread.join(WAIT_SECONDS)
-
-
-def framed(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
-
-
-METADATA = (
-    struct.pack(">iii", 1, 0, 1)  # correlation id, throttled for, one broker:
-    + struct.pack(">ih9sih", 1, 9, b"127.0.0.1", 19092, -1)  # id, host, port, no rack
-    + struct.pack(">h4s", 4, b"abcd")
-    + struct.pack(">ii", 1, 0)  # controller, no topics
-)
-
-
-def test_a_broker_is_known_by_its_cluster_id() -> None:
-    with answering(framed(METADATA)) as port:
-        assert cluster_id_at(processes.HOST, port) == "abcd"
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        b"",
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        framed(METADATA)[:-20],
-        framed(METADATA[:20]),
-        framed(METADATA[:12]),
-        framed(METADATA.replace(b"abcd", b"\xff\xfe\xff\xfe")),
-    ],
-)
-def test_what_is_no_broker_is_an_os_error_and_no_crash(reply: bytes) -> None:
-    with answering(reply) as port, pytest.raises(OSError):
-        cluster_id_at(processes.HOST, port)
-
-
-def test_cluster_ids_are_never_read_as_an_option() -> None:
-    made = {random_cluster_id() for _ in range(300)}
-    assert len(made) == 300
-    assert not any(cluster.startswith("-") for cluster in made)
-
-
-def test_redis_answers_are_read_and_its_errors_are_os_errors() -> None:
-    read = services_redis._read
-    assert read(BytesIO(b"+PONG\r\n")) == b"PONG"
-    assert read(BytesIO(b"$4\r\na\r\nb\r\n")) == b"a\r\nb"
-    with pytest.raises(OSError, match="LOADING"):
-        read(BytesIO(b"-LOADING the dataset\r\n"))
-    with pytest.raises(OSError, match="the connection ended"):
-        read(BytesIO(b""))
 
 
 def test_redis_is_as_durable_as_the_ledger_demands() -> None:
@@ -269,38 +162,3 @@ def test_ports_are_kept_and_given_again_and_never_exchanged_for_others(tmp_path:
     with pytest.raises(DependencyUnavailable, match=f"listens on {first[0]} or {first[1]}.*remove the file"):
         on_kept_ports(kept, 2, start)
     assert tried == [first]
-
-
-@pytest.mark.parametrize("text", ["", "1", "1 2 3", "1 x", "0 70000", "1 2 x"])
-def test_a_file_of_ports_that_is_none_is_refused_by_name(text: str, tmp_path: Path) -> None:
-    (tmp_path / "ports").write_text(text)
-    with pytest.raises(UsageError, match="expected 2 numbers of ports"):
-        on_kept_ports(tmp_path / "ports", 2, lambda ports: ports)
-
-
-class Interrupted:
-    """Services that answer until somebody presses Ctrl-C, or one of them ends."""
-
-    kafka, redis = SimpleNamespace(bootstrap="127.0.0.1:1"), SimpleNamespace(url="redis://127.0.0.1:2/0")
-
-    def __init__(self, end: BaseException) -> None:
-        self.end = end
-
-    def fail_if_ended(self) -> None:
-        raise self.end
-
-
-@pytest.mark.parametrize(
-    ("end", "outcome"),
-    [(KeyboardInterrupt(), nullcontext()), (DependencyUnavailable("ended"), pytest.raises(DependencyUnavailable))],
-)
-def test_the_verb_ends_well_on_interrupt_and_fails_with_a_service(
-    end: BaseException,
-    outcome: AbstractContextManager[object],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(verb, "both", lambda folder: nullcontext(Interrupted(end)))
-    with outcome:
-        verb.services(argparse.Namespace(folder=None), Settings())
-    assert capsys.readouterr().out == "KAFKA_BOOTSTRAP=127.0.0.1:1\nREDIS_URL=redis://127.0.0.1:2/0\n"

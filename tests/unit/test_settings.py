@@ -72,12 +72,6 @@ def test_flag_over_environment_over_file_over_default(tmp_path):
     assert settings.release == Settings().release
 
 
-def test_flags_take_toml_values_and_plain_words():
-    settings = load(None, ["release.bins=[0, 0, 10, 65]", "release.mean=levy", 'release.cdf_epsilon="auto"'], {})
-    assert settings.policy.bins == (0, 0, 10, 65)
-    assert settings.policy.mean == "levy" and settings.policy.cdf_nano is None
-
-
 def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
     settings = load(None, ["kafka.shards=8", "release.suppression=chop-user"], {})
     assert settings.policy.mean_nano is None and settings.policy.suppression == "chop-user"
@@ -89,108 +83,41 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
     ("text", "said"),
     [
         ("[hat]\nresolutoin = 7", r"unknown key hat\.resolutoin"),
-        (
-            "[budget]\naccounting = 'zcpd'",
-            "budget.accounting:",
-        ),
-        ("[budget]\nschedule = 'rampp'", "budget.schedule:"),
+        ("[budget]\naccounting = 'zcpd'", "budget.accounting:"),
         ("[budget]\nepsilon = 'ten'", "budget.epsilon:"),
-        ("[budget]\nslot = '1h'", r"unknown key budget\.slot"),
-        ("[budgte]\nepsilon = 1", r"unknown section \[budgte\]"),
         ("[hat]\nresolution = 16", "hat.resolution:.*15"),
-        ("[hat]\nresolution = 'seven'", "hat.resolution:"),
         ("[hat]\nslot = '7h'", "hat.slot:"),
-        ("[hat]\nslot = 'soon'", "hat.slot: "),
         ("[hat]\ntimezone = 'Mars/Olympus'", "hat.timezone:"),
         ("[budget]\nperiod = '90m'", "budget.period:"),
         ("[budget]\nepsilon = -1", "budget.epsilon:"),
         ("[budget]\nepsilon = 0.5\n[release]\nmean_epsilon = 0.6", "budget.epsilon:"),
-        ("[budget]\nperiod = 'lifetime'", "budget.period:"),
         ("[speed]\nmax_kmh = 90\nreject_above_kmh = 80", "speed.reject_above_kmh:"),
         ("[release]\nmean = 'median'", "release.mean: "),
-        ("[release]\nsuppression = 'chop'", "release.suppression: "),
         ("[release]\nmean_epsilon = 0", "least one epsilon above 0"),
         ("[release]\nbins = [0, 30, 20, 65]", "release.bins:"),
-        ("[release]\nbins = 1", "release.bins:"),
-        ("[pings]\nbox = [1, 2]", "pings.box:"),
         ("[pings]\nbox = [3, 1, 2, 4]", "pings.box:"),
         ("hat = 3", "hat: .*got 3"),
-        ("epsilon = 3", r"unknown section \[epsilon\]"),
         ("resolution = 7", r"did you mean hat.resolution\?"),
-        ("resolutoin = 7", r"did you mean hat.resolution\?"),
         ("zzz = 7", r"known are \[budget\]"),
         ("[hat]\ngrace = 'x'", "hat.grace:.*90"),
         ("[hat]\ngrace = '99999999999999d'", "hat.grace:"),
-        ("[hat]\nslot = '1ms'", "hat.slot:"),
-        ("[hat]\ntimezone = 'America'", "hat.timezone:"),
         ("[budget]\nepsilon = 1e-12", "budget.epsilon:"),
         ("[budget]\nperiod = '1000000d'", "budget.period:"),
-        (
-            "[budget]\nschedule = 'uniform'",
-            "budget.schedule:",
-        ),
-        (
-            "[budget]\nschedule = 'even'\n[release]\nmean = 'baseline'",
-            "budget.schedule:",
-        ),
-        (
-            "[budget]\nschedule = 'uniform'\n[release]\nmean = 'baseline'\nmean_epsilon = 1",
-            "budget.schedule:",
-        ),
-        ("[budget]\naccounting = 'renyi'", "budget.accounting: .* 'renyi'"),
+        ("[budget]\nschedule = 'uniform'", "budget.schedule:"),
+        ("[budget]\nschedule = 'uniform'\n[release]\nmean = 'baseline'\nmean_epsilon = 1", "budget.schedule:"),
         ("[budget]\naccounting = 'zcdp'", "budget.rho:"),
-        (
-            "[budget]\naccounting = 'zcdp'\nrho = 1.5\nepsilon = 10",
-            "budget.epsilon:",
-        ),
+        ("[budget]\naccounting = 'zcdp'\nrho = 1.5\nepsilon = 10", "budget.epsilon:"),
         ("[budget]\nrho = 1.5", "budget.rho:"),
-        (
-            "[budget]\naccounting = 'approximate'\nepsilon = 0.0001",
-            "budget.epsilon:",
-        ),
         ("[budget]\naccounting = 'approximate'\ndelta = 0.1", "budget.delta:.*0.001"),
-        (
-            "[budget]\naccounting = 'approximate'\n[release]\nsuppression = 'chop-user'",
-            "release.suppression:",
-        ),
-        (
-            "[budget]\naccounting = 'approximate'\n[release]\nmean_epsilon = 0.0001",
-            "release.mean_epsilon:",
-        ),
-        (
-            "[budget]\naccounting = 'approximate'\n[release]\nmean_epsilon = 3",
-            "budget.epsilon:.*rho 4.5",
-        ),
-        (
-            "[release]\nmean_epsilon = 9\n[queries]\nshare = 0.2\nunit_m = 500",
-            "budget.epsilon:",
-        ),
-        (
-            "[budget]\naccounting = 'zcdp'\nrho = 1.5\n[release]\nmean_epsilon = 3",
-            "budget.rho:.*rho 4.5",
-        ),
-        ("[speed]\nmax_kmh = 1e12", "speed.max_kmh:.*1000"),
-        ("[release]\nmin_plates = 1000000000000", "release.min_plates:.*268435456"),
-        (
-            "[release]\nmean = 'baselin'",
-            "release.mean:",
-        ),
-        ("[release]\nsuppression = 'on'", "release.suppression:"),
-        ("[speed]\nunit = 'kph'", "speed.unit:"),
-        ("[release]\nmean_epsilon = 'aut'", "release.mean_epsilon:"),
+        ("[budget]\naccounting = 'approximate'\n[release]\nmean_epsilon = 3", "budget.epsilon:.*rho 4.5"),
+        ("[release]\nmean_epsilon = 9\n[queries]\nshare = 0.2\nunit_m = 500", "budget.epsilon:"),
         ("[release]\ncdf_epsilon = 2e3", "release.cdf_epsilon:"),
-        ("[release]\nvariance_epsilon = 'auto'", "release.variance_epsilon:"),
-        ("[release]\nbins = 'x'", "release.bins:"),
         ("[kafka]\ntransactions = 'on'", "kafka.transactions:"),
-        ("[hat]\nslot = 6", "hat.slot:"),
         ("[ledger]\nurl = ''", "ledger.url:"),
-        ("[ledger]\nurl = 'ledger:6379'", "got 'ledger:6379'"),
         ("[ledger]\nurl = '127.0.0.1:6379/0'", r"127\.0\.0\.1:6379/0\?"),
-        ("[ledger]\nurl = 'redis:/here'", "mean redis://HOST:PORT/DB"),
         ("[ledger]\nurl = 'sqlite:///srv/city.ledger'", r"city\.ledger\?"),
         ("[ledger]\nreplicas = 1", "ledger.replicas:"),
         ("[hat", "not TOML"),
-        ("[live]\ntoken_header = 'X Key'", "live.token_header:"),
         ("[live]\ntoken_header = ''", "live.token_header:"),
     ],
 )
@@ -215,20 +142,6 @@ def test_a_flag_or_variable_of_several_lines_is_not_read_by_its_first():
         load(None, ("budget.epsilon=5\nbudget.rho=3",), {})
     assert load(None, (), {"UDP_STREAM_BUDGET__EPSILON": "5\n"}).budget.epsilon == 5
     assert load(None, ("release.bins=[\n0,\n9, 65]",), {}).release.bins == (0, 9, 65)
-
-
-def test_a_byte_order_mark_before_a_configuration_is_left_out_as_before_pings(tmp_path):
-    assert load(written(tmp_path, "\ufeff[hat]\nslot = '2h'"), (), {}).hat.slot == "2h"
-
-
-@pytest.mark.parametrize("name", ["true", "7", '"a"', "\U0001f600.ledger", "n\udcff.ledger", "a\x7fb", "a\\b", "a\nb"])
-def test_options_are_strings_as_they_stand(name):
-    """A ledger by another name than was asked for would be a second budget for everybody."""
-    assert load(None, ("ledger.url=other",), {}, {"ledger.url": name}).ledger.url == name
-
-
-def test_a_file_whose_name_has_a_colon_is_asked_for_by_its_kind():
-    assert load(None, (), {}, {"ledger.url": "sqlite:monday 10:30"}).ledger.place == "sqlite:monday 10:30"
 
 
 def test_a_variable_that_is_set_to_nothing_does_not_choose_the_default_ledger():

@@ -12,15 +12,7 @@ import pytest
 from tests.forms import long_but
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UdpStreamError
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint, SlotBarrier
-from udp_stream.shuffle.wire import (
-    PingChunk,
-    PingsEnd,
-    cut_pings,
-    decode_message,
-    encode_message,
-    merge_pings,
-    shard_of,
-)
+from udp_stream.shuffle.wire import PingChunk, PingsEnd, cut_pings, decode_message, encode_message, merge_pings
 from udp_stream.windows.tables import PINGS_MAX, SlotPings, require_countable, tabulate
 
 HOUR = 3_600_000
@@ -108,19 +100,6 @@ def test_more_than_two_to_the_28_samples_of_a_hat_are_refused_unless_told_otherw
     few[-1] += 1
     with pytest.raises(PrivacyRefused, match=f"expected at most {2**28} samples, got {2**28 + 1}"):
         require_countable(replace(counts, count=few))
-
-
-def test_shards_share_a_slot_by_cell():
-    chunks = chunks_of(some_slot(1), shards=3)
-    assert [m.shard for m in chunks if isinstance(m, PingsEnd)] == [0, 1, 2]
-    cells = [set(merge_pings([p for p in chunks if isinstance(p, PingChunk) and p.shard == shard]).cell.tolist())
-             for shard in {p.shard for p in chunks if isinstance(p, PingChunk)}]  # fmt: skip
-    assert sum(map(len, cells)) == len(set.union(*cells)) == len(set(some_slot(1).cell.tolist()))
-
-
-def test_cells_are_spread_evenly():
-    cells = np.uint64(0x87608C4D2FFFFFF) + (np.arange(10_000, dtype=np.uint64) << np.uint64(24))
-    assert np.bincount(shard_of(cells, 8)).min() > 1000
 
 
 def test_a_full_chunk_stays_below_the_broker_s_usual_limit():

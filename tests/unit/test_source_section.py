@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from udp_stream.errors import ConfigError
 from udp_stream.pings.json import FIELDS
 from udp_stream.pings.presets import PRESETS
 from udp_stream.settings import load
@@ -13,32 +12,6 @@ from udp_stream.settings import load
 def settings(*flags, environment=None):
     return load(None, tuple(f"source.{flag}" if "." not in flag.partition("=")[0] else flag for flag in flags),
                 environment or {})  # fmt: skip
-
-
-WRONG = [
-    (("preset=gtfsrt",), "source.preset: expected a feed that is known by name, got 'gtfsrt'; did you mean 'gtfs-rt'?"),
-    (("preset=moon",), "known are iudx, geojson"),
-    (("preset=wmata",), "source.preset: there is none for 'wmata': .* has no speeds"),
-    (("preset=gtfs-rt",), "speed.unit: expected 'mps', in which feeds of source.preset 'gtfs-rt'"),
-    (("plate=a..b",), "source.plate: expected a path such as"),
-    *(
-        ((f"plate=a{sign}b",), "source.plate: expected keys without quotes, backslashes and control characters, got")
-        for sign in ('"', "\\", "\t", "\x7f", "\udcff")
-    ),
-    (("plates=a",), "unknown key source.plates; did you mean source.plate?"),
-    (("plate=7",), "source.plate: expected text, got 7"),
-    (("time_zone=Mars/Base",), "source.time_zone: expected an IANA time zone, got 'Mars/Base'"),
-    (("time_format=%d/%m/%Y %H:%M",), "source.time_zone: expected an IANA time zone, as source.time_format"),
-    (("time_format=epoch",), "source.time_format: expected iso, epoch_s"),
-    (("delimiter=x",), "source.delimiter: expected one of"),
-    (("speed=license_plate",), "source.speed: expected a path of its own"),
-]
-
-
-@pytest.mark.parametrize(("flags", "words"), WRONG, ids=str)
-def test_a_wrong_value_is_a_configuration_error_that_names_the_key_and_the_rule(flags, words):
-    with pytest.raises(ConfigError, match=words):
-        settings(*flags)
 
 
 def test_keys_stand_over_the_preset_and_the_environment_over_the_file():

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import random
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from udp_stream.errors import UsageError
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON
 from udp_stream.sources import files as sources
-from udp_stream.sources.files import read_messages, require_readable
+from udp_stream.sources.files import read_messages
 
 
 def ping(number: int) -> dict[str, Any]:
@@ -123,10 +121,6 @@ def test_odd_files_are_passed_on_piece_by_piece(tmp_path: Path, content: bytes, 
     assert flat(write(tmp_path / "odd.json", content)) == messages
 
 
-def test_a_name_of_lines_is_never_cut_into_pings(tmp_path: Path) -> None:
-    assert flat(write(tmp_path / "one.ndjson", FORMS["envelope"])) == [FORMS["envelope"].strip()]
-
-
 HEADERS = {
     b"location.coordinates": [b'"[72.5, 21.25]"', b'" [72.5,21.25] "'],
     b"location.coordinates.0,location.coordinates.1": [b"72.5,21.25", b" 72.5 , 21.25 "],
@@ -197,28 +191,6 @@ def test_a_file_that_cannot_serve_is_a_usage_error(
     assert str(tmp_path / name) in str(raised.value)
 
 
-def test_a_csv_without_any_line_has_no_pings(tmp_path: Path) -> None:
-    assert flat(write(tmp_path / "f.csv", b"")) == flat(write(tmp_path / "g.csv", b"\n\r\n")) == []
-
-
-def test_what_cannot_be_read_is_told_before_anything_is(tmp_path: Path) -> None:
-    good = write(tmp_path / "x", NDJSON)
-    require_readable([good, good])
-    for bad, words in (("nowhere", "No such file"), (".", "Is a directory"), ("vehicles.pb", "GTFS")):
-        with pytest.raises(UsageError, match=words):
-            require_readable([good, str(tmp_path / bad)])
-
-
-def test_a_folder_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Is a directory"):
-        next(read_messages(str(tmp_path)))
-
-
-def test_batches_of_none_are_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="batch >= 1, got 0"):
-        next(read_messages(write(tmp_path / "x", NDJSON), 0))
-
-
 @pytest.mark.parametrize("cut", [3, 12, 2000, -1])
 def test_gzip_cut_short_gives_what_it_had_and_then_says_so(tmp_path: Path, cut: int) -> None:
     content = random.Random(1).randbytes(4000).hex(sep="\n", bytes_per_sep=20).encode()
@@ -231,17 +203,6 @@ def test_gzip_cut_short_gives_what_it_had_and_then_says_so(tmp_path: Path, cut: 
     assert len(got) in {3: [0], 12: [0], 2000: range(50, 100), -1: [199]}[cut]  # whole lines only, of 200
 
 
-def test_damaged_gzip_gives_what_it_had_and_then_says_so(tmp_path: Path) -> None:
-    packed = gzip.compress(random.Random(1).randbytes(20_000).hex(sep="\n", bytes_per_sep=20).encode())
-    for broken in (packed + b"junk", packed[:-8] + bytes(8)):
-        got: list[bytes] = []
-        with pytest.raises(UsageError, match=r"broken\.ndjson:"):
-            for some in read_messages(write(tmp_path / "broken.ndjson", broken)):
-                got += some
-        assert len(got) > 300
-        assert {len(line) for line in got} == {40}
-
-
 def test_lines_too_long_are_cut_off_and_the_next_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MAX_LINE_BYTES", 100)
     content = b"a" * 99 + b"\n" + b"b" * 100 + b"\n" + b"c" * 5000 + b"\n" + b"d\n" + b"e" * 101
@@ -250,12 +211,6 @@ def test_lines_too_long_are_cut_off_and_the_next_is_whole(tmp_path: Path, monkey
         lengths = [(line[:1], len(line)) for line in flat(write(tmp_path / "x.ndjson", content))]
         whole_lines = [(b"a", 99), (b"b", 100), (b"c", 100), (b"d", 1), (b"e", 100)]
         assert lengths == whole_lines
-
-
-def test_a_document_too_large_for_memory_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_DOCUMENT_BYTES", 100)
-    with pytest.raises(UsageError, match="one ping a line instead"):
-        next(read_messages(write(tmp_path / "x.json", FORMS["array_pretty"])))
 
 
 @pytest.mark.parametrize("content", [NDJSON, gzip.compress(NDJSON), FORMS["array_pretty"], CSV])
@@ -300,21 +255,3 @@ def test_frames_are_cut_by_number_whatever_the_digits_of_speeds(tmp_path: Path, 
 
     assert frames("7") == frames("42." + "123456789" * 20)
     assert [len(frame) for frame in frames("7")] == [4096, 4096, 808]
-
-
-def test_standard_input_may_be_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(NDJSON)))
-    assert flat("-") == LINES
-
-
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_progress_counts_the_bytes_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Any) -> None:
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 50)
-    content = pack(NDJSON)
-    told: list[tuple[int, int | None]] = []
-    batches: Iterator[list[bytes]] = read_messages(write(tmp_path / "x", content), 1, lambda *count: told.append(count))
-    next(batches)
-    batches.close()  # type: ignore[attr-defined]  # it is a generator: the file is closed with it
-    assert told == sorted(told) and told[0] == (50, len(content)) and told[-1][0] < len(content)
-    list(read_messages(write(tmp_path / "x", content), 1, lambda *count: told.append(count)))
-    assert told[-1] == (len(content), len(content))

@@ -12,7 +12,6 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import disagreement, statement
-from udp_stream.release.facts import Summary
 from udp_stream.settings import LedgerSection, load
 
 CELL, NINE_UTC, HOUR, DAY = "87608c4d2ffffff", 1_704_704_400, 3600, 86_400
@@ -54,27 +53,11 @@ def test_the_largest_loss_stands_beside_the_bound_of_composition():
     ]
 
 
-def test_charges_times_releases_may_exceed_the_budget():
-    ledger = MemoryLedger()
-    for number, cost in enumerate((0.9, 0.05, 0.05)):
-        charge(ledger, MONDAY, 1, NINE_UTC + number * HOUR, cost)
-    (period,) = loss(ledger)["periods"]
-    assert period["epsilon_bound_by_composition"] == pytest.approx(2.7) and period["epsilon_guaranteed"] == 1
-
-
 def test_a_hat_that_nobody_was_charged_for_is_not_counted_as_charged():
     ledger, nobody = MemoryLedger(), np.array([], dtype=np.int64)
     charge(ledger, MONDAY, 2)
     ledger.admit(MONDAY, 2 * 10**9, [], [Admission("withheld", nobody, nobody, 1, b"{}")])
     assert loss(ledger)["charged_under"] == [{"epsilon": 2.0, "period": "1d", "hats_charged": 1}]
-
-
-def test_a_period_in_which_nobody_was_charged_has_zeros():
-    ledger, nobody = MemoryLedger(), np.array([], dtype=np.int64)
-    ledger.admit("day", 10, [], [Admission("one", nobody, nobody, 1, b"{}")])
-    (period,) = loss(ledger)["periods"]
-    charged = {key: value for key, value in period.items() if "max" in key or "charged" in key or "bound_" in key}
-    assert len(charged) == 5 and set(charged.values()) == {0}
 
 
 def test_the_configuration_speaks_for_a_ledger_without_entries():
@@ -123,20 +106,6 @@ def test_budgets_of_periods_that_overlap_in_time_add_up():
     assert together == {MONDAY: 15.0, TUESDAY: 8.0, "lifetime": 18.0}
     assert text["privacy_parameters"] == {"epsilon": 18.0}
     assert "a period of 1d, lifetime;" in text["privacy_unit"]
-
-
-def test_the_morning_and_the_afternoon_of_a_day_in_two_zones_add_up():
-    ledger = MemoryLedger()
-    charge(ledger, "1d from 2024-01-08T00:00:00+05:30", 10, NINE_UTC - 5 * HOUR)
-    charge(ledger, MONDAY, 10, NINE_UTC)
-    assert loss(ledger)["privacy_parameters"] == {"epsilon": 20.0}
-
-
-def test_periods_that_only_touch_do_not_overlap():
-    ledger = MemoryLedger()
-    charge(ledger, MONDAY, 2, NINE_UTC)
-    charge(ledger, "7d from 2024-01-09T00:00:00+00:00", 3, NINE_UTC + DAY)
-    assert loss(ledger)["privacy_parameters"] == {"epsilon": 3.0}
 
 
 def test_a_period_in_which_nobody_was_charged_adds_nothing_to_others():
@@ -197,19 +166,3 @@ def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_pa
     assert "its own share" in charges
     said = disagreement(poor, text)
     assert said is not None and rich.policy.fingerprint() in said
-
-
-def test_another_policy_with_the_same_budget_is_told_as_that(tmp_path):
-    replayed(tmp_path / "l", fleet_log(hours=0.4, clean=True), RICH)
-    other = load(None, (*RICH, "release.min_plates=5"), {})
-    with ledger_and_keys(LedgerSection(url=str(tmp_path / "l"))) as (ledger, _):
-        said = disagreement(other, statement(other, ledger))
-    assert said is not None
-    assert other.policy.fingerprint() in said and load(None, RICH, {}).policy.fingerprint() in said
-
-
-def test_a_run_of_one_policy_promises_its_epsilon():
-    settings = load(None, RICH, {})
-    summary = Summary()
-    summary.promises[settings.policy.fingerprint(), "1d", 10.0, 0.0] = 3
-    assert protected(summary, settings) == "Protected: each plate's speeds, at epsilon 10 per 1d."

@@ -7,18 +7,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.cdf_oracles import level_of_node
 from tests.unit.test_flow import a_context
 from tests.unit.test_planner import city, planned
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms.cdf import CDF_MECHANISMS, TreeCdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.noise import Cost, Lattice, charges_of, cost_within, lattice_of, noise_of
+from udp_stream.mechanisms.noise import Cost, charges_of, cost_within, lattice_of, noise_of
 from udp_stream.mechanisms.noise.samplers import DiscreteLaplace
 from udp_stream.mechanisms.statistic import Choice, Query, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.mechanisms.trees import Tree, node_scales, prefixes
 from udp_stream.planning.plan import Terms, plan_admitted, plan_hat
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.estimate import estimate_hats
@@ -156,57 +153,3 @@ def test_the_noise_of_all_statistics_of_all_hats_is_drawn_in_one_call(stopped, m
     assert calls == [sum(3 + plan.cdf.tree.nodes for plan in plans)]
     assert all(list(one.values) == ["mean", "variance", "cdf", "stopped"] for one in estimates)
     assert estimate_hats([], [], seeded_bits(1)) == []
-
-
-class Flat(TreeCdf):
-    """Every bin a child of the root, and running maxima for consistency."""
-
-    name = "flat"
-
-    def plan(self, counts, cost, max_kmh, bins, choice):
-        plan = super().plan(counts, cost, max_kmh, bins, choice)
-        return self._flat(dataclasses.replace(plan, choice=msgspec.structs.replace(plan.choice, mechanism="flat")))
-
-    def for_admitted(self, plan, admitted):
-        return self._flat(super().for_admitted(plan, admitted))
-
-    def _flat(self, plan):
-        tree = Tree((plan.bins.count,), (1.0,), plan.bins.count)
-        scales = np.array(node_scales(tree, plan.cap, plan.cost))[level_of_node(tree)]
-        return dataclasses.replace(plan, tree=tree, budgets_nano=(plan.cost.nano,), t=scales[:, 0], s=scales[:, 1])
-
-    def values(self, plans, noisy_nodes):
-        totals = np.array([plan.kept for plan in plans])
-        shares = np.clip(prefixes(plans[0].tree, noisy_nodes, totals) / totals[:, None], 0, 1)
-        return np.hstack((np.zeros((len(plans), 1)), np.maximum.accumulate(shares, axis=1))).tolist()
-
-
-def test_another_way_of_taking_a_cdf_is_registered_and_named_in_terms(monkeypatch):
-    """Beside trees, in one slot: each HAT's values come from its own mechanism."""
-    monkeypatch.setitem(CDF_MECHANISMS, "flat", Flat())
-    (counts, values), policy = city(4), a_context("release.bins=64").policy
-    flat = Terms((StatisticTerms("cdf", 500 * NANO, mechanism="flat"),))
-    tree = Terms((StatisticTerms("cdf", 500 * NANO),))
-    plans = [plan_hat(counts.count[counts.rows(hat)], (flat, tree, flat)[hat], policy) for hat in range(3)]
-    assert [plan.terms.of("cdf").choice.mechanism for plan in plans] == ["flat", "tree", "flat"]
-    assert [len(plan.cdf.tree.branching) == 1 for plan in plans] == [True, False, True]
-    again = plan_hat(plans[0].by_plate, plans[0].terms, policy)
-    assert again.terms == plans[0].terms and again.cdf.t.tolist() == plans[0].cdf.t.tolist()
-    admitted = np.arange(plans[0].by_plate.size) % 2 == 0
-    final = [plan_admitted(plans[0], admitted), *plans[1:]]
-    assert final[0].cdf.tree == plans[0].cdf.tree and (final[0].cdf.charges <= plans[0].charges[admitted]).all()
-    rows = [counts.rows(hat) for hat in range(3)]
-    samples = [values.of_admitted(rows[0], admitted), values.of_rows(rows[1]), values.of_rows(rows[2])]
-    for plan, speeds, one in zip(final, samples, estimate_hats(final, samples, seeded_bits(2)), strict=True):
-        kept = speeds[plan.cdf.counts.place_of_sample < plan.cdf.cap] / 4096
-        truth = [(kept <= edge).mean() for edge in plan.cdf.bins.edges_kmh[1:]]
-        assert one.cdf[1:] == pytest.approx(truth, abs=0.03) and one.cdf == sorted(one.cdf)
-        record = statistics(plan, one).cdf
-        assert record.branching == plan.cdf.tree.branching and len(record.values) == len(record.edges_kmh)
-
-
-def test_the_query_of_a_vector_has_no_one_scale():
-    vector = Query(np.zeros(2, int), np.ones(2, int), np.ones(2, int))
-    with pytest.raises(ValueError, match="expected the query"):
-        _ = vector.scale
-    assert Query.of_one(7, Lattice(t=4, shift=0)).scale == 4.0

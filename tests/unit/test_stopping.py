@@ -28,11 +28,6 @@ def test_an_error_is_told_by_kind_and_place(error, status):
     assert "GJ05" not in str(told)
 
 
-def test_an_error_of_ours_is_told_as_it_is():
-    error = PrivacyRefused("expected a ledger, got none")
-    assert ours(error) is error
-
-
 def fails_with(error):
     async def work():
         raise error

@@ -115,13 +115,6 @@ def test_no_hat_is_left_with_fewer_plates_than_asked():
     assert suppressed > 800 and at_least > 50  # the limit was felt
 
 
-def test_larger_cities_come_out_the_same():
-    rng = np.random.default_rng(7)
-    for _ in range(12):
-        city = random_city(rng, hats_max=40, plates_max=60, counts=(1, 2, 3, 5, 8, 13, 40))
-        assert chop_user(city, NANO // 5).keep.tolist() == naive_chop(city, NANO // 5)[0]
-
-
 def exact_errors(occupancy, keep, epsilon_nano):
     """By fractions; infinite for an empty HAT."""
     errors = []
@@ -160,23 +153,6 @@ def test_no_hat_is_worse_than_the_threshold_and_no_plate_in_more_hats_than_befor
     assert lower > 150
 
 
-def test_a_heavy_hitter_is_freed_from_most_hats():
-    """The slides' synthetic example: one plate everywhere, the others at home; a small HAT sets the threshold."""
-    hats = 12
-    plate = np.concatenate([np.append(0, 1 + 8 * h + np.arange(8 if h else 2)) for h in range(hats)])
-    sizes = np.array([9 if h else 3 for h in range(hats)])
-    occupancy = Occupancy(np.append(0, np.cumsum(sizes)), plate, np.full(plate.size, 4), int(plate.max()) + 1)
-    chopped = chop_user(occupancy, NANO // 2)
-    assert (chopped.hats_before, chopped.hats_after) == (12, 1)
-
-
-def test_the_smaller_epsilon_the_more_is_gained():
-    rng = np.random.default_rng(5)
-    cities = [random_city(rng, 12, 40) for _ in range(40)]
-    after = [sum(chop_user(city, int(epsilon * NANO)).hats_after for city in cities) for epsilon in (0.05, 0.3, 2, 20)]
-    assert after == sorted(after) and after[0] < after[-1]
-
-
 def test_an_empty_slot_takes_the_same_road():
     nobody = np.array([], dtype=np.int64)
     for outcome in (
@@ -201,18 +177,6 @@ def test_an_empty_slot_takes_the_same_road():
 def test_tables_that_do_not_fit_together_are_refused_with_the_rule(hat_rows, plate, count, message):
     with pytest.raises(ValueError, match=message):
         Occupancy(np.array(hat_rows), np.array(plate), np.array(count), 2)
-
-
-def test_parameters_out_of_range_are_refused_with_the_rule():
-    occupancy = Occupancy(np.array([0, 1]), np.array([0]), np.array([1]), 1)
-    with pytest.raises(ValueError, match="expected epsilon_nano >= 1"):
-        chop_user(occupancy, 0)
-    with pytest.raises(ValueError, match="expected plates_min >= 1"):
-        chop_user(occupancy, NANO, plates_min=0)
-    with pytest.raises(ValueError, match="expected plates_min >= 1"):
-        suppress_to(occupancy, NANO, 1, plates_min=0)
-    with pytest.raises(ValueError, match="expected hats_max >= 1"):
-        suppress_to(occupancy, NANO, 0)
 
 
 def test_hat_errors_follow_every_suppression_and_restoration():
@@ -289,69 +253,3 @@ def test_suppress_to_leaves_each_hat_enough_plates_or_none_and_loses_none_where_
                 shared += 1
                 assert outcome.worst_error <= outcome.threshold == chopped.threshold
     assert emptied > 300 and shared > 300
-
-
-def most_hats(occupancy, hats_max, plates_min):
-    """The most HATs that can be left with enough plates, over all ways to suppress."""
-    masks = (np.arange(1 << occupancy.plate.size)[:, None] >> np.arange(occupancy.plate.size)) & 1
-    per_plate = np.stack([masks[:, occupancy.plate == p].sum(axis=1) for p in range(occupancy.plates)])
-    masks = masks[(per_plate <= hats_max).all(axis=0)]
-    live = [masks[:, rows].sum(axis=1) >= min(plates_min, rows.stop - rows.start) for rows in hat_slices(occupancy)]
-    return int(np.sum(live, axis=0).max())
-
-
-def test_suppress_to_mostly_keeps_as_many_hats_as_can_be_kept_in_tiny_cities():
-    """Measured here: in 89 %, else one fewer. (Where it does not know of `plates_min`: 60 %; 0.5 fewer on average.)"""
-    fewer, blind = [], []
-    rng = np.random.default_rng(8)
-    while len(fewer) < 300:
-        occupancy, epsilon_nano = random_city(rng, 6, 8), EPSILONS[len(fewer) % len(EPSILONS)]
-        before, plates_min = np.bincount(occupancy.plate).max(), int(rng.integers(2, 4))
-        if not 8 <= occupancy.plate.size <= 13 or before < 2:
-            continue
-        hats_max = int(rng.integers(1, before))
-        best, sizes = most_hats(occupancy, hats_max, plates_min), np.diff(occupancy.hat_rows)
-        for found, minimum in ((fewer, plates_min), (blind, 1)):
-            keep = suppress_to(occupancy, epsilon_nano, hats_max, minimum).keep
-            left = np.array([keep[rows].sum() for rows in hat_slices(occupancy)])
-            found.append(best - int((left >= np.minimum(plates_min, sizes)).sum()))
-    assert min(fewer) >= 0 and max(fewer) <= 1
-    assert np.mean(np.array(fewer) == 0) > 0.8 and np.mean(fewer) < np.mean(blind) / 2
-
-
-def least_worst_error(occupancy, epsilon_nano, hats_max):
-    """Over all ways to suppress, also more than needed."""
-    masks = (np.arange(1 << occupancy.plate.size)[:, None] >> np.arange(occupancy.plate.size)) & 1
-    per_plate = np.stack([masks[:, occupancy.plate == p].sum(axis=1) for p in range(occupancy.plates)])
-    masks = masks[(per_plate <= hats_max).all(axis=0)] * occupancy.count
-    worst = np.zeros(len(masks))
-    for rows in hat_slices(occupancy):
-        kept, largest = masks[:, rows].sum(axis=1), masks[:, rows].max(axis=1)
-        noise = largest * NANO / (np.maximum(kept, 1) * epsilon_nano)
-        error = 1 - kept / occupancy.count[rows].sum() + noise
-        worst = np.maximum(worst, np.where(kept > 0, error, np.inf))
-    return float(worst.min())
-
-
-def test_suppress_to_is_mostly_optimal_in_tiny_cities_and_seldom_far_off():
-    """Measured here: the optimum in 89 %; 1.4 % above it on average, 56 % at most; 5 of 600 have a HAT emptied that
-    need not be."""
-    ratios = []
-    rng = np.random.default_rng(4)
-    while len(ratios) < 600:
-        occupancy, epsilon_nano = random_city(rng, 5, 6), EPSILONS[len(ratios) % len(EPSILONS)]
-        before = np.bincount(occupancy.plate).max()
-        if occupancy.plate.size > 11 or before < 2:
-            continue
-        hats_max = int(rng.integers(1, before))
-        best = least_worst_error(occupancy, epsilon_nano, hats_max)
-        ours = suppress_to(occupancy, epsilon_nano, hats_max).worst_error
-        if np.isinf(best):
-            assert np.isinf(ours)
-        else:
-            ratios.append(ours / best)
-    reached = np.array(ratios)
-    finite = reached[np.isfinite(reached)]
-    assert reached.min() >= 1 - 1e-9
-    assert (reached < 1 + 1e-9).mean() > 0.86
-    assert finite.size >= 585 and finite.mean() < 1.02 and finite.max() < 1.7

@@ -9,9 +9,8 @@ import pytest
 from streams import topics as made_of
 from streams.feed import Pace
 from streams.publishing import is_tick, rejected_headers, release_headers
-from streams.topics import create_topics, differences, topics_of
+from streams.topics import create_topics, topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
-from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.release import record as release
 from udp_stream.settings.sections import KafkaSection
@@ -56,46 +55,6 @@ def test_new_topics_are_there_for_whoever_asks_next(monkeypatch):
     assert said[1].startswith("surat.bus.parts.v1: created, 1")
 
 
-@pytest.mark.parametrize(("copies", "got"), [(3, "got 3"), (0, "and default.replication.factor")])
-def test_more_copies_than_brokers_are_refused_by_the_keys_name(copies, got, monkeypatch):
-    """The client's error has all that was asked and answered in it, five thousand characters."""
-
-    class Refused(Exception):
-        errno = 38
-
-    class One(Slow):
-        def create_topics(self, topics):
-            raise Refused(f"Request {topics}" * 100)
-
-    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(One(1)))
-    with pytest.raises(ConfigError, match=r"kafka\.replication:") as refused:
-        create_topics(KafkaSection(replication=copies))
-    assert got in str(refused.value) and len(str(refused.value)) < 150
-
-
-class Untold:
-    """A broker with the topics as they are wanted, which tells this user the settings of none."""
-
-    def list_topics(self):
-        return [topic.name for topic in topics_of(KafkaSection())]
-
-    def describe_topics(self, names):
-        (partitions,) = [topic.partitions for topic in topics_of(KafkaSection()) if topic.name in names]
-        return [{"name": names[0], "partitions": [None] * partitions}]
-
-    def describe_configs(self, asked, **_):
-        return {"topic": {asked[0].name: {}}}
-
-
-def test_a_user_who_may_not_see_a_topics_settings_is_told_so_and_not_that_they_are_wrong(monkeypatch):
-    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(Untold()))
-    monkeypatch.setattr(made_of, "_settings", without_warnings(made_of._settings))
-    with pytest.raises(ConfigError, match="does not tell its settings") as refused:
-        differences(KafkaSection())
-    said = create_topics(KafkaSection())
-    assert said[0] == f"bus.pings.v1: exists, differs: {made_of.UNTOLD}" and "None" not in f"{said} {refused.value}"
-
-
 @pytest.mark.parametrize(("number", "is_raised"), [(30, True), (15, False), (None, False)])
 def test_a_worker_without_rights_on_its_group_is_told_before_it_waits_to_be_taken_in(number, is_raised, monkeypatch):
     """Its client asks for ever, and says nothing. A coordinator that is not there yet (15) is waited for."""
@@ -121,13 +80,6 @@ def without_warnings(call):
             return call(*arguments)
 
     return quiet
-
-
-def test_topics_that_a_broker_never_lists_are_an_error_that_names_them(monkeypatch):
-    monkeypatch.setattr(made_of, "KNOWN_S", 0)
-    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(Slow(lists_at=10**9)))
-    with pytest.raises(DependencyUnavailable, match=r"surat\.bus\.deployment\.v1"):
-        create_topics(KafkaSection(prefix="surat."))
 
 
 def test_releases_carry_cloudevents_attributes(tmp_path):

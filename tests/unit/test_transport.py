@@ -11,12 +11,9 @@ from faust.transport.consumer import Consumer, ConsumerThread, Fetcher
 from faust.transport.drivers.aiokafka import Consumer as Driver
 from faust.types import TP
 
-from streams.consumer import BatchConsumer, BatchMessage, BatchSchema, BatchTransport, batches, build_app
-from streams.topics import topics_of
-from udp_stream.settings import load
+from streams.consumer import BatchConsumer, BatchMessage
 
 HERE = TP("pings", 0)
-SETTINGS = load(None, (), {})
 
 
 def records(*offsets, tp=HERE):
@@ -160,24 +157,12 @@ def test_a_batch_that_a_rebalance_overtook_on_its_way_counts_as_unread():
     assert drained(consumer) == [] and consumer.seeks == 1 and consumer._read_offset == {}
 
 
-def test_a_seek_under_way_is_no_error():
-    """Faust would look at the position of each partition, which there is none of before a seek is over."""
-    consumer = Fake()
-    consumer._thread = None
-    assert consumer.verify_event_path(0.0, HERE) is None
-
-
 def test_an_error_is_let_out():
     def broken():
         raise OSError
 
     with pytest.raises(OSError):
         drained(Fake(broken, {}))
-
-
-def test_the_schema_gives_the_records_untouched():
-    message = Fake()._to_batch(HERE, records(1, 2))
-    assert [one.value for one in BatchSchema().loads_value(None, message)] == [b"1", b"2"]
 
 
 def test_faust_still_has_what_is_overridden_and_relied_on():
@@ -194,15 +179,3 @@ def test_faust_still_has_what_is_overridden_and_relied_on():
     ):
         assert hasattr(BatchConsumer, name)
     assert faust.__version__.startswith("0.15.")
-
-
-def test_the_app_trusts_faust_with_nothing(tmp_path):
-    app = build_app(SETTINGS, "worker-1", "worker-1/5eed/", str(tmp_path), 10.0)
-    assert isinstance(app.transport, BatchTransport) and app.transport.Consumer is BatchConsumer
-    topic = batches(app, topics_of(SETTINGS.kafka).pings)
-    assert topic.acks is False and isinstance(topic.schema, BatchSchema)
-    conf = app.conf
-    assert (conf.stream_wait_empty, conf.topic_allow_declare, conf.topic_disable_leader) == (False, False, True)
-    assert (conf.table_standby_replicas, conf.web_enabled) == (0, False)
-    assert (conf.broker_client_id, conf.broker_session_timeout) == ("worker-1/5eed/", 10.0)
-    assert conf.processing_guarantee.name == "AT_LEAST_ONCE" and conf.consumer_group_instance_id == "worker-1"

@@ -29,16 +29,6 @@ def test_pings_of_a_feeds_own_form_stay_as_they_are_and_count_once():
     assert again.columns.plates == ["7"] and not again.refusals
 
 
-def test_a_snapshot_in_a_json_string_is_cut_up_too():
-    body = json.dumps(f'{{"buses": [{a_bus(1, 0)}, {a_bus(2, 0)}]}}').encode()
-    pieces = Unrepeated(MAPPED, max_bytes=10**5, max_pings=100).take(body)
-    assert [json.loads(piece)["id"] for piece in pieces] == [1, 2]
-
-
-def test_one_ping_without_an_array_is_a_piece_by_itself():
-    assert Unrepeated(MAPPED, max_bytes=10**5, max_pings=100).take(a_bus(1, 0).encode()) == [a_bus(1, 0).encode()]
-
-
 @pytest.mark.parametrize("count", [400, 4000])
 @pytest.mark.parametrize("form", ["features", "deep", "mapped"])
 def test_a_large_answer_that_is_refused_whole_is_shortened_and_refused_for_the_same_reason(form, count):
@@ -58,12 +48,6 @@ def test_a_large_answer_that_is_refused_whole_is_shortened_and_refused_for_the_s
     plain = FeedForm(FeedMapping(), JSON)
     if form == "features":
         assert "found features.0.geometry.coordinates.0" in advise([Refused(short[0], piece)], plain)[0]
-
-
-def test_what_cannot_be_shortened_so_is_cut():
-    for body in (b"{" * 100_000, b'"' + b"x" * 100_000, json.dumps({str(at): at for at in range(20_000)}).encode()):
-        (piece,) = Unrepeated(JSON, max_bytes=10**7, max_pings=10).take(body)
-        assert piece == body[:PIECE_BYTES_MAX]
 
 
 @pytest.mark.parametrize("where", ["speed", "longitude", "latitude", "both"])

@@ -81,16 +81,6 @@ def test_who_has_nothing_to_do_is_not_stuck():
     assert world.now == 50
 
 
-def test_who_gets_on_is_not_stuck_however_slowly():
-    def move_now_and_then(world):
-        if world.now % 8 == 0:
-            world.read = {HERE: world.read[HERE] + 1}
-
-    world = World()
-    world.checks(50, move_now_and_then)
-    assert world.now == 50 and world.read == {HERE: 6}
-
-
 def test_who_does_its_steps_is_not_stuck_while_nothing_is_read():
     def do_one_now_and_then(world):
         world.done += world.now % 8 == 0
@@ -98,18 +88,6 @@ def test_who_does_its_steps_is_not_stuck_while_nothing_is_read():
     world = World()
     world.checks(50, do_one_now_and_then)
     assert world.now == 50 and world.done == 6
-
-
-def test_a_question_that_is_never_answered_is_asked_once():
-    world, asked = World(), []
-
-    async def idle(places):
-        asked.append(places)
-        await asyncio.Event().wait()
-
-    world.idle = idle
-    world.checks(5)
-    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(

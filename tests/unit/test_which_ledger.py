@@ -2,25 +2,15 @@
 
 from zoneinfo import ZoneInfo
 
-import numpy as np
 import pytest
 
-from udp_stream.ledger.port import Admission, Progress
-from udp_stream.ledgers.opening import begin_run, ledger_place, ledger_sentence
-from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.settings import load
+from udp_stream.ledger.port import Progress
+from udp_stream.ledgers.opening import ledger_place, ledger_sentence
 from udp_stream.windows.tables import SlotGrid
 
 SLOTS = SlotGrid(3600, ZoneInfo("Asia/Kolkata"))
 FIRST, LATEST = "87608c4d2ffffff-1704673800-3600", "87608c4d2ffffff-1704713400-3600"
 MADE = {"made": "2026-11-20T09:12:44Z"}
-
-
-def test_a_file_is_named_by_its_absolute_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "link").symlink_to("city.ledger")
-    for name in ("city.ledger", "sqlite:city.ledger", "./city.ledger", "link", f"{tmp_path}/city.ledger"):
-        assert ledger_place(name) == f"{tmp_path.resolve()}/city.ledger"
 
 
 @pytest.mark.parametrize(
@@ -48,29 +38,3 @@ def test_a_ledger_is_new_until_a_hat_is_charged_for():
         "ledger /l, made 2026-11-20T09:12:44Z: 1 HAT, the first of the slot 2024-01-08T06:00:00+05:30, "
         "the latest of 2024-01-08T06:00:00+05:30"
     )
-
-
-def test_the_sentence_says_what_is_known():
-    """Older ledgers do not say when they were made, and ids of others tell no slot, or none that there is."""
-    first, latest = "the first of the slot 2024-01-08T06:00:00+05:30", "2024-01-08T17:00:00+05:30"
-    for oldest, newest, told in (
-        (FIRST, LATEST, f", {first}, the latest of {latest}"),
-        (FIRST, "hat", f", {first}"),
-        ("hat", LATEST, f", the latest of the slot {latest}"),
-        ("hat", f"{'8' * 15}-{'9' * 30}-60", ""),
-    ):
-        assert ledger_sentence("/l", {}, Progress(118, 118, oldest, newest), SLOTS) == f"ledger /l: 118 HATs{told}"
-
-
-def test_many_other_settings_are_one_warning(capsys):
-    ledger, settings = MemoryLedger(), load(None, (), {})
-    for name in "abcde":
-        ledger.note(f"policy:{name}", f'{{"speed.unit": "{name}"}}')
-    assert len(begin_run(settings.ledger, ledger, settings)) == 5
-    assert capsys.readouterr().err.endswith(", new\n")  # it holds no HAT yet: nothing keeps a record
-    hat = Admission(FIRST, members=np.array([0]), charges=np.array([3]), min_admitted=1, terms=b"")
-    ledger.admit("May", 3, [b"a"], [hat])
-    assert len(begin_run(settings.ledger, ledger, settings)) == 5
-    (_, warning) = capsys.readouterr().err.splitlines()
-    assert warning.startswith("udp-stream: warning")
-    assert warning.endswith("; and 2 more): these HATs keep their records")

@@ -8,13 +8,10 @@ import pytest
 from streams.publishing import settle
 from tests.city_question import MeanSpeed, answered
 from tests.unit.test_flow import FIXED, a_context, run, slot
-from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.ledger.port import Admission
-from udp_stream.ledgers.opening import Holdings
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.charge import charge_city, plan_slot, record_city, with_forecaster
-from udp_stream.release.forecaster import LedgerHistory
 from udp_stream.release.record import CITY, kind_of
 from udp_stream.settings import load
 from udp_stream.testing import Died, SeededEntropy
@@ -56,12 +53,6 @@ def test_a_road_without_a_question_and_one_without_forecasts_ask_nothing():
         ledger, calls = MemoryLedger(), []
         run(ledger, given, slot(), log=calls)
         assert answers(ledger) == [] and calls.count("admit") == 1
-
-
-def test_a_question_that_asks_nothing_of_so_few_charges_nothing():
-    ledger = MemoryLedger()
-    run(ledger, context(*PURE, question=MeanSpeed(plates_min=1000)), slot())
-    assert answers(ledger) == []
 
 
 @pytest.mark.parametrize("flags", [PURE, IN_RHO])
@@ -157,16 +148,6 @@ def test_a_replay_after_a_crash_draws_no_answer_anew(dies_at):
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
 
 
-def test_doctor_counts_no_answer_among_what_readers_wait_for():
-    """Killed before it is marked, and not asked since: nobody marks it, and nobody waits."""
-    contents, ledger, calls = slot(), MemoryLedger(), []
-    run(MemoryLedger(), context(*PURE), contents, log=calls)
-    with pytest.raises(Died):
-        run(ledger, context(*PURE), contents, calls.index("record"), answered=True)
-    run(ledger, context(*PURE, question=None), contents)
-    assert len(list(ledger.unpublished())) == 1 and Holdings.of(ledger).unpublished == 0
-
-
 def test_a_worker_that_takes_over_leaves_an_answer_that_is_not_marked_yet():
     """The planner that asks again finds it recorded, and marks it. It has no cell that tells a shard."""
     ledger = MemoryLedger()
@@ -174,12 +155,6 @@ def test_a_worker_that_takes_over_leaves_an_answer_that_is_not_marked_yet():
     ledger.record([("city:0-3600", b"{}")])
     settle(ledger, 0, 1, released_ms=10**13)
     assert [name for name, _ in ledger.unpublished()] == ["city:0-3600"]
-
-
-def test_history_passes_over_answers():
-    _, ledger = released()
-    ((_, cells),) = LedgerHistory(ledger).slots_since(0).items()
-    assert len(cells) == 3
 
 
 def test_the_statement_counts_what_it_cost_and_a_budget_that_only_it_was_charged_under():
@@ -193,19 +168,6 @@ def test_the_statement_counts_what_it_cost_and_a_budget_that_only_it_was_charged
     alone.admit("charged", 9 * NANO, [b"a"], [Admission("city:0-3600", ONE, ONE + 5, 0, b"")])
     loss = statement(SETTINGS, alone)["privacy"]["privacy_loss"]
     assert loss["charged_under"] == [{"epsilon": 9.0, "period": "charged", "hats_charged": 0}]
-
-
-def test_a_plate_s_charges_in_ledger_show_include_it():
-    settings, ledger = released()
-    (plate, *_) = slot()[0].plates
-    (line,) = lines_of_plate(ledger, plate, settings)
-    paid = [
-        nano
-        for entry in ledger.entries()
-        for hashed, nano in zip(entry.plates, entry.charged.tolist(), strict=True)
-        if hashed == plate
-    ]
-    assert len(paid) >= 2 and line.facts["charged"] == sum(paid) / NANO
 
 
 def test_without_the_sums_of_a_shard_nothing_is_recorded():
