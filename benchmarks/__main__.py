@@ -99,7 +99,7 @@ def bench_replay(path: Path, pings: int) -> None:
         settings = load(None, ("hat.slot=1h", "hat.resolution=7", *flags), {})
         place = LedgerSection(url=str(path.parent / f"ledger{time.monotonic_ns()}"))
         with ledger_and_keys(place) as (ledger, keys), (path.parent / "out").open("wb") as out:
-            runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, "bench", record_writer(out))
+            runtime = Embedded(settings, ledger, OsEntropy(), keys.hash_plate, "bench", record_writer(out))
             runtime.run(read_messages(str(path)))
 
     alone = best_of(2, decode_only)

@@ -453,7 +453,7 @@ async def _work(
     meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
     binding = Binding.of(meta)
     given = settings.policy, settings.calendar, deployment.entropy, deployment.software
-    context = ReleaseContext(*given, caveats=caveats(meta), keyed=keys.key_of)
+    context = ReleaseContext(*given, caveats=caveats(meta), derive_key=keys.hash_plate)
     observers = [closing.observe, log.observe]
     queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
     async with Producer(settings.kafka) as producer:
@@ -509,7 +509,7 @@ def _source_processor(common: _Common, settings: Settings, keys: PlateKeys, idle
         settings.window_rules,
         settings.calendar.slots,
         settings.policy.resolution,
-        keys.key_of,
+        keys.hash_plate,
         None if common.queries is None else common.queries.moments,
     )
     return SourceProcessor(

@@ -211,7 +211,7 @@ class City:
         """What the embedded runtime says of the same log, under the same key."""
         out, settings = io.BytesIO(), self.settings
         with ledger_and_keys(beside(settings.ledger, self.folder / "embedded.ledger")) as (ledger, keys):
-            runtime = Embedded(settings, ledger, OsEntropy(), keys.key_of, "chaos", record_writer(out))
+            runtime = Embedded(settings, ledger, OsEntropy(), keys.hash_plate, "chaos", record_writer(out))
             runtime.run(self._frames())
             charged = {
                 entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True))
@@ -272,7 +272,7 @@ class City:
             entries, wanted = tuple(ledger.entries()), self._estimates(ledger)
             balances = balances_of(ledger, entries, expected.values())
             misfits, waiting = tuple(ledger.verify()), tuple(id_ for id_, _ in ledger.unpublished())
-            clips = clips_amiss(self.settings, ledger, keys.key_of, self._frames())
+            clips = clips_amiss(self.settings, ledger, keys.hash_plate, self._frames())
         return Collected(
             fed=Counter(self.messages),
             logged=logged,

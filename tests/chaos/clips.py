@@ -62,12 +62,12 @@ class DrawnAgain:
 
 
 def clips_amiss(
-    settings: Settings, ledger: Ledger, hashed: Callable[[str], bytes], frames: Iterable[list[bytes]]
+    settings: Settings, ledger: Ledger, hash_plate: Callable[[str], bytes], frames: Iterable[list[bytes]]
 ) -> tuple[str, ...]:
     """A sentence for each slot whose clips the ledger does not remember as those of all of its speeds."""
     if not settings.policy.in_balls:
         return ()
     again = DrawnAgain(ledger)
-    Embedded(settings, again, OsEntropy(), hashed, "again", lambda releases: None).run(frames)
+    Embedded(settings, again, OsEntropy(), hash_plate, "again", lambda releases: None).run(frames)
     clips = {id_ for id_ in again.known if kind_of(id_) == CLIPS}
     return (*again.amiss, *(f"{id_} is remembered of no slot of the log" for id_ in sorted(clips - again.asked)))

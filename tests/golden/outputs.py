@@ -264,7 +264,13 @@ def of_queries(folder: Path, name: str, url: str = "") -> Run:
     settings, results = load(path, (*BASE, *flags, write_key(folder)), {}), list[bytes]()
     with ledger_and_keys(replace(settings.ledger, url=url or str(folder / "ledger"))) as (ledger, keys):
         runtime = Embedded(
-            settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", lambda _: None, answer=results.extend
+            settings,
+            ledger,
+            SeededEntropy(SEED),
+            keys.hash_plate,
+            "udp-stream test",
+            lambda _: None,
+            answer=results.extend,
         )
         runtime.run(frames_of(fleet_log(clean=name in CLEAN)))
         return Run(results, remembered(ledger))

@@ -89,7 +89,7 @@ class City:
         out, smoothed = io.BytesIO(), io.BytesIO()
         with self.embedded_ledger() as (ledger, keys):
             runtime = Embedded(
-                self.settings, ledger, SeededEntropy(SEED), keys.key_of, "udp-stream test", record_writer(out),
+                self.settings, ledger, SeededEntropy(SEED), keys.hash_plate, "udp-stream test", record_writer(out),
                 smooth=smoothed_writer(smoothed), answer=self.told.extend,
             )  # fmt: skip
             runtime.run(frames_of(self.messages))

@@ -219,14 +219,14 @@ def test_noise_that_is_too_small_is_caught(monkeypatch, busiest):
 
 @pytest.mark.parametrize("forgotten", long_but(["variance", NAME], ["cdf", "variance", NAME]))
 def test_a_charge_that_forgets_a_statistic_is_caught(monkeypatch, busiest, forgotten):
-    honest = HatPlans.of
+    honest = HatPlans.plan_hat
 
     def cheaper(self, by_plate, terms):
         plan = honest(self, by_plate, terms)
         charges = plan.charges - plan.statistics[forgotten].charges
         return hat_plan.HatPlan(plan.terms, plan.by_plate, plan.statistics, np.maximum(1, charges))
 
-    monkeypatch.setattr(HatPlans, "of", cheaper)
+    monkeypatch.setattr(HatPlans, "plan_hat", cheaper)
     one = audited(monkeypatch, busiest[0], 1, WITH_CDF)
     assert one.most > one.charged
 

@@ -18,7 +18,7 @@ from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Op
 from udp_stream.mechanisms.noise import charges_of, lattice_of, pure
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_for_admitted, variance_query
-from udp_stream.planning.plan import plan_admitted, plan_hat, terms_of
+from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
@@ -93,7 +93,7 @@ def test_whoever_is_halted_no_admitted_plate_loses_more_than_it_was_charged(coun
         for priced in linear_plans(counts, epsilon_nano, speed):
             assert priced.charges.max() <= epsilon_nano
             for admitted in subsets(len(counts)):
-                final = MECHANISMS[priced.mechanism].for_admitted(priced, admitted)
+                final = MECHANISMS[priced.mechanism].subset(priced, admitted)
                 left = tuple(np.array(counts)[admitted].tolist())
                 lost, lattice = losses(final, left, (0, 1, speed))
                 assert lattice.shift > 0 or speed < COARSE or not final.moves.any()
@@ -108,7 +108,7 @@ def test_a_plan_for_the_admitted_is_within_its_bias_bound(counts):
     data = datasets(sum(counts), (0, 1, 5))
     for priced in linear_plans(counts, NANO, 5):
         for admitted in subsets(len(counts)):
-            final = MECHANISMS[priced.mechanism].for_admitted(priced, admitted)
+            final = MECHANISMS[priced.mechanism].subset(priced, admitted)
             of_admitted = np.unique(data[:, np.repeat(admitted, counts)], axis=0)  # the others' speeds are gone
             bias = np.abs(statistics(final, of_admitted) / final.divisor - of_admitted.mean(axis=1)).max()
             floors = 0 if final.arrays is None else len(set(final.arrays.of_plate.tolist())) / final.divisor
@@ -148,7 +148,7 @@ def test_plates_are_charged_in_full_where_speeds_choose_the_interval(name, group
     hat = SamplesPerPlate(np.array([40, 39, 1, 40]))
     plan = MECHANISMS[name].plan(hat, pure(NANO), Range(0, 65 * 4096), grouping)
     assert plan.charges.tolist() == [NANO] * 4
-    final = MECHANISMS[name].for_admitted(plan, np.array([False, True, True, True]))
+    final = MECHANISMS[name].subset(plan, np.array([False, True, True, True]))
     assert final.charges.tolist() == [NANO] * 3 and final.cost.nano == NANO
 
 
@@ -211,14 +211,14 @@ def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch
     policy = policy_of("release.mean=array-averaging")
     plan = plan_hat(np.array([8, 8, 7, 1]), terms_of(policy, NANO, 0, 0), policy)
     admitted = np.array([True, True, False, True])
-    assert plan_admitted(plan, admitted).charges.tolist() == [NANO, NANO, NANO // 8]
+    assert plan.subset(admitted).charges.tolist() == [NANO, NANO, NANO // 8]
 
     def packed_anew(self, plan, admitted):
         return self.plan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.range, "best-fit")
 
-    monkeypatch.setattr(ArrayAveraging, "for_admitted", packed_anew)
+    monkeypatch.setattr(ArrayAveraging, "subset", packed_anew)
     with pytest.raises(Exception, match="lose more"):
-        plan_admitted(plan, admitted)
+        plan.subset(admitted)
 
 
 @pytest.mark.parametrize("name", long_but(["optimal"], ["baseline", "array-averaging", "optimal"]))

@@ -145,7 +145,7 @@ def test_a_mean_moves_with_its_range_and_nothing_else_does(name, grouping):
     samples = speeds()
     for plans, kept in (
         ((at_zero, shifted), np.ones(BY_PLATE.size, dtype=bool)),
-        (tuple(MECHANISMS[name].for_admitted(plan, ADMITTED) for plan in (at_zero, shifted)), ADMITTED),
+        (tuple(MECHANISMS[name].subset(plan, ADMITTED) for plan in (at_zero, shifted)), ADMITTED),
     ):
         assert but_for_ranges(plans[0]) == but_for_ranges(plans[1])
         assert plans[0].charges.tolist() == plans[1].charges.tolist()

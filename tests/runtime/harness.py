@@ -53,7 +53,7 @@ def ledger_at(path, flags=CONFIG):
 def runtime_on(ledger, keys, out, flags=CONFIG, entropy=None, reject=None, smooth=None):
     """A runtime on an open ledger, writing records to a binary file object."""
     return Embedded(
-        load(None, flags, {}), ledger, entropy or OsEntropy(), keys.key_of, "udp-stream test", record_writer(out),
+        load(None, flags, {}), ledger, entropy or OsEntropy(), keys.hash_plate, "udp-stream test", record_writer(out),
         reject, smooth=smooth,
     )  # fmt: skip
 

@@ -146,8 +146,10 @@ def test_show_says_which_epsilon_was_spent_and_what_rho_is_left(tmp_path, capsys
     plate = json.loads(LOG[0])["license_plate"]
     with ledger_and_keys(settings.ledger) as (ledger, keys):
         found = []
-        Embedded(settings, ledger, SeededEntropy("a"), keys.key_of, "udp-stream test", found.extend).run(frames_of(LOG))
-        ((_, nano),) = ledger.charged_by_period(keys.key_of(plate)).items()
+        Embedded(settings, ledger, SeededEntropy("a"), keys.hash_plate, "udp-stream test", found.extend).run(
+            frames_of(LOG)
+        )
+        ((_, nano),) = ledger.charged_by_period(keys.hash_plate(plate)).items()
     asked = argparse.Namespace(plate=plate, allow_volatile_ledger=False, json=False)
     show(asked, settings)
     (line,) = capsys.readouterr().out.splitlines()

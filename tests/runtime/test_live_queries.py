@@ -52,8 +52,8 @@ def live(folder, clock, answers=True):
             written=out.ids | queries.ids,
             queries=queries.write if answers else None,
         )
-        yield LiveRuntime(settings, ledger, SeededEntropy("queries"), keys.key_of, "udp-stream test", journal, outputs,
-                          clock=clock), journal, ledger  # fmt: skip
+        yield LiveRuntime(settings, ledger, SeededEntropy("queries"), keys.hash_plate, "udp-stream test", journal,
+                          outputs, clock=clock), journal, ledger  # fmt: skip
 
 
 def work(folder, frames, answers=True):

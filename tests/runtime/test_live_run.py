@@ -75,7 +75,9 @@ def live(folder, clock, observers=()):
             written=out.ids,
         )
         yield (
-            LiveRuntime(settings, ledger, SeededEntropy(1), keys.key_of, "test", journal, outputs, observers, clock),
+            LiveRuntime(
+                settings, ledger, SeededEntropy(1), keys.hash_plate, "test", journal, outputs, observers, clock
+            ),
             journal,
         )
 

@@ -73,7 +73,7 @@ def asking(folder, ledger_name, rho=1e6, entropy=None, watched=None, text=SURAT,
     told, out = [], io.BytesIO()
     with ledger_and_keys(msgspec.structs.replace(settings.ledger, url=str(folder / ledger_name))) as (ledger, keys):
         runtime = Embedded(
-            settings, watched(ledger) if watched else ledger, entropy or SeededEntropy("queries"), keys.key_of,
+            settings, watched(ledger) if watched else ledger, entropy or SeededEntropy("queries"), keys.hash_plate,
             "udp-stream test", record_writer(out), answer=told.extend if answers else None,
         )  # fmt: skip
         yield runtime, told, out, ledger

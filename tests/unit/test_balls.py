@@ -13,7 +13,7 @@ from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.ball import WHOLE, PlateNorms, merged_norms
 from udp_stream.mechanisms.ball_width import BALL_WIDTHS, HATS, ball_widths, shared_at
 from udp_stream.mechanisms.noise import concentrated
-from udp_stream.release.charge import ReleaseContext, plan_slot, unkeyed, with_forecaster
+from udp_stream.release.charge import ReleaseContext, key_without_secret, plan_slot, with_forecaster
 from udp_stream.release.hats import NO_ROWS
 from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.release.road import HASH_BYTES, factors_once, record_slot, slot_factors, slot_norms
@@ -203,7 +203,7 @@ def test_a_ledger_holds_no_hash_of_norms_that_can_be_computed_without_the_key():
     held = []
     for key in (b"one key", b"another"):
         ledger = planned()[4]
-        keyed = replace(context, keyed=lambda text, key=key: key + text.encode()[:5])
+        keyed = replace(context, derive_key=lambda text, key=key: key + text.encode()[:5])
         slot_factors(counts, values, plan, keyed, ledger)
         (kept,) = [entry for entry in ledger.entries() if kind_of(entry.release_id) == CLIPS]
         (verdict,) = ledger.admit(kept.period, kept.budget, (), [Admission(kept.release_id, NO_ROWS, NO_ROWS, 0, b"")])
@@ -218,7 +218,7 @@ def test_a_run_hashes_them_with_the_plates_key():
 
     def hashed(text):
         asked.append(text)
-        return unkeyed(text)
+        return key_without_secret(text)
 
     Embedded(settings, MemoryLedger(), SeededEntropy(1), hashed, "test", lambda _: None).run(frames_of(fleet_log()))
     assert [text for text in asked if text.startswith(f"{CLIPS}:")]

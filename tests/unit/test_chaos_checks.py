@@ -53,7 +53,7 @@ def seen_of(ledger_file, flags):
         runtime_on(ledger, keys, out, flags, smooth=smooth).run(frames_of(log))
         entries = tuple(ledger.entries())
         balances = balances_of(ledger, entries, ())
-        amiss = clips_amiss(settings, ledger, keys.key_of, frames_of(log))
+        amiss = clips_amiss(settings, ledger, keys.hash_plate, frames_of(log))
         assert tuple(map(repr, ledger.entries())) == tuple(map(repr, entries))  # nothing was written
     released = tuple((decode(line).release_id, line) for line in out.getvalue().splitlines())
     charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in entries}
@@ -210,7 +210,7 @@ def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(balls, "slot_norms", of_one_shard)
             runtime_on(ledger, keys, io.BytesIO(), IN_RHO).run(frames_of(log))
-        ask = partial(clips_amiss, load(None, IN_RHO, {}), ledger, keys.key_of)
+        ask = partial(clips_amiss, load(None, IN_RHO, {}), ledger, keys.hash_plate)
         found, of_nothing = ask(frames_of(log)), ask([])
     assert found and all("other norms than those" in one for one in found)
     assert len(of_nothing) == len(found) and all("remembered of no slot" in one for one in of_nothing)

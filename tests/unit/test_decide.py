@@ -42,5 +42,5 @@ def test_the_ledger_is_asked_to_leave_out_plates_beyond_their_allowance():
     plan, hat = plan_slot(counts, context, ledger), hats_of(counts)[0]
     for allowance, expected in ((0, None), (700, [700] * 4)):
         terms = replace(plan.terms[0], allowance_nano=allowance)
-        asked = hat.asked(terms, plan.priced[0]).admission(counts, min_plates=2)
+        asked = hat.with_price(terms, plan.priced[0]).admission(counts, min_plates=2)
         assert expected == (None if asked.allowances is None else asked.allowances.tolist())

@@ -317,7 +317,7 @@ def test_a_variance_is_released_with_its_noise_and_stays_null_when_not_asked_for
     contents = slot()
     for hat, record in enumerate(decode(p) for _, p in run(MemoryLedger(), alone, contents)):
         if record.status == "released":
-            truth = (contents[1].of_rows(contents[0].rows(hat)) / 4096).var()
+            truth = (contents[1].samples_of(contents[0].rows(hat)) / 4096).var()
             assert (record.mean, record.cdf) == (None, None)
             assert record.variance.value_kmh2 == pytest.approx(truth, abs=20 * record.variance.scale_kmh2)
             assert record.variance.scale_kmh2 < 5
@@ -338,9 +338,9 @@ def test_the_planner_is_given_no_speed():
     from udp_stream.planning import plan
     from udp_stream.planning import slot as planner
 
-    of_statistics = [method for one in STATISTICS.values() for method in (one.plan, one.at, one.for_admitted)]
-    of_slots = (plan.slot_terms, plan.HatPlans.of, plan.HatPlans.of_statistic, planner.terms_from_counts)
-    functions = (*of_slots, plan.plan_hat, plan.plan_admitted, *of_statistics)
+    of_statistics = [method for one in STATISTICS.values() for method in (one.plan, one.at, one.subset)]
+    of_slots = (plan.slot_terms, plan.HatPlans.plan_hat, plan.HatPlans.plan_statistic, planner.terms_from_counts)
+    functions = (*of_slots, plan.plan_hat, plan.HatPlan.subset, *of_statistics)
     for function in (*functions, from_counts, plan_slot):
         assert "SlotValues" not in str(inspect.signature(function))
     assert {field.name for field in dataclasses.fields(slot()[0])}.isdisjoint({"speed", "values", "samples"})

@@ -58,7 +58,7 @@ def test_a_mean_has_gaussian_noise_and_squared_charges(name, grouping, samples):
     sigma = plan.sensitivity / math.sqrt(2 * COST.nano / NANO) / plan.divisor
     assert plan.noise_bound == pytest.approx(sigma * math.sqrt(2 / math.pi))
     assert plan.charges.tolist() == squares(plan.moves, plan.sensitivity)
-    final = MECHANISMS[name].for_admitted(plan, ADMITTED)
+    final = MECHANISMS[name].subset(plan, ADMITTED)
     assert final.cost.measure == "zcdp" and (final.charges <= plan.charges[ADMITTED]).all()
     exact = MECHANISMS[name].query(plan, samples, None).statistic / plan.divisor
     found = estimates(samples, mean=plan)

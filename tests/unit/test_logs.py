@@ -146,7 +146,7 @@ def test_a_real_run_with_hostile_plates_leaves_nothing_of_them_in_its_log(tmp_pa
     with opened as (ledger, keys), Journal(tmp_path / "journal", "the ledger") as journal:
         refusing = RefusingLedger(ledger)
         runtime = LiveRuntime(
-            settings, refusing, SeededEntropy(1), keys.key_of, "test", journal, Outputs(out.extend),
+            settings, refusing, SeededEntropy(1), keys.hash_plate, "test", journal, Outputs(out.extend),
             [log.observe], lambda: now[0],
         )  # fmt: skip
         runtime.start()

@@ -114,7 +114,7 @@ def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts
 def test_an_automatic_epsilon_is_compared_at_equal_charge_and_a_fixed_one_at_equal_epsilon():
     counts = SamplesPerPlate(np.array([40, 9, 8, 8, 7, 7, 6, 5, 5, 4]))
     fixed, automatic = (
-        terms_of(load(None, ("release.mean=auto", *flags), {}).policy, NANO, 0, 0).of("mean")
+        terms_of(load(None, ("release.mean=auto", *flags), {}).policy, NANO, 0, 0).asked_of("mean")
         for flags in (("release.mean_epsilon=1",), ("release.mean_epsilon=auto",))
     )
     plan_mean, public = MeanStatistic().plan, PublicSettings(Range(0, U))

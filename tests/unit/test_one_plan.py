@@ -55,12 +55,14 @@ def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_f
             for nano in (NANO // 100, NANO, NANO, NANO // 7):
                 terms = terms_of(context.policy, nano, NANO // 4, nano)
                 expected = plan_hat(counts, terms, context.policy)
-                assert fields(plans.of(counts, terms)) == fields(expected)
+                assert fields(plans.plan_hat(counts, terms)) == fields(expected)
             chosen = plan_hat(counts, terms, context.policy).terms
-            mean = msgspec.structs.replace(chosen.of("mean"), choice=Choice(chosen.of("mean").choice.mechanism, 1))
+            mean = msgspec.structs.replace(
+                chosen.asked_of("mean"), choice=Choice(chosen.asked_of("mean").choice.mechanism, 1)
+            )
             other = msgspec.structs.replace(chosen, statistics=(mean, *chosen.statistics[1:]))
             for terms in (other, terms_of(context.policy, NANO, NANO // 4, NANO)):  # another cap was chosen before
-                assert fields(plans.of(counts, terms)) == fields(plan_hat(counts, terms, context.policy))
+                assert fields(plans.plan_hat(counts, terms)) == fields(plan_hat(counts, terms, context.policy))
 
 
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
@@ -120,7 +122,7 @@ def test_a_retry_with_fewer_samples_caps_at_the_largest_count_and_admits_nobody_
     starts = np.arange(ones.count.size + 1)
     few = dataclasses.replace(values, speed=values.speed[: ones.count.size], starts=starts)
     plan = plan_slot(ones, context, ledger)
-    assert [terms.of("mean").choice.cap > 1 for terms in plan.terms] == [True] * 3
+    assert [terms.asked_of("mean").choice.cap > 1 for terms in plan.terms] == [True] * 3
     for hat, priced in enumerate(plan.priced):
         assert priced.variance.cap == priced.cdf.cap == 1
         paid = plan.charged_rows(hat) >= priced.charges
@@ -134,12 +136,12 @@ def test_a_retry_with_fewer_samples_caps_at_the_largest_count_and_admits_nobody_
 def test_remembered_terms_that_leave_all_to_be_chosen_are_kept_as_they_are(monkeypatch):
     """So a version might have asked that chose later: what is chosen now is not what is remembered."""
     contents, context, ledger = city(1), a_context(*ALL), MemoryLedger()
-    real = hat_plan.HatPlans.of
+    real = hat_plan.HatPlans.plan_hat
     with monkeypatch.context() as patch:
-        patch.setattr(hat_plan.HatPlans, "of", lambda *asked: dataclasses.replace(real(*asked), terms=asked[2]))
+        patch.setattr(hat_plan.HatPlans, "plan_hat", lambda *asked: dataclasses.replace(real(*asked), terms=asked[2]))
         first = plan_slot(contents[0], context, ledger)
     again = plan_slot(contents[0], context, ledger)
-    assert again.terms == first.terms and first.terms[0].of("mean").choice is None
+    assert again.terms == first.terms and first.terms[0].asked_of("mean").choice is None
     assert again.charged.tolist() == first.charged.tolist()
     expected = run(MemoryLedger(), context, contents)
     assert list(released(contents, travelled(again), context, ledger).items()) == expected
@@ -173,5 +175,5 @@ def test_terms_say_in_which_measure_they_are_and_a_plan_costs_that(monkeypatch):
     monkeypatch.setitem(FAMILIES, "toy", FAMILIES["pure"])
     policy = a_context().policy
     plan = plan_hat(np.array([3, 1]), Terms((with_measure,)), policy)
-    assert plan.mean.cost == Cost("toy", NANO) and plan.terms.of("mean").measure == "toy"
+    assert plan.mean.cost == Cost("toy", NANO) and plan.terms.asked_of("mean").measure == "toy"
     assert {one.measure for one in terms_of(policy, 1, 1, 1).statistics} == {policy.accounting}

@@ -139,7 +139,7 @@ def test_every_shard_gets_its_part_of_the_plan_and_together_they_are_all_of_it(s
     plan = a_plan(flags=("release.suppression=chop-user",))
     found = []
     for shard in range(shards):
-        share = plan.for_hats(shard_of(plan.cells, shards) == shard)
+        share = plan.subset(shard_of(plan.cells, shards) == shard)
         chunks = [decode_message(encode_message(one)) for one in cut_plan(share, shard, chunk_bytes=50)]
         chunk = merge_plan(chunks)
         for hat, cell in enumerate(chunk.cells.tolist()):
@@ -149,13 +149,13 @@ def test_every_shard_gets_its_part_of_the_plan_and_together_they_are_all_of_it(s
             assert chunk.find(cell, b"another!") is None
         found += chunk.cells.tolist()
     assert sorted(found) == plan.cells.tolist()
-    assert plan.find(5, plan.digests[0]) is None and same(plan.for_hats(np.array([True] * 3)), plan)
+    assert plan.find(5, plan.digests[0]) is None and same(plan.subset(np.array([True] * 3)), plan)
 
 
 def test_what_was_worked_out_is_reused_for_hats_of_which_the_plans_say_the_same():
     """The slot's own plan, not another's: a digest has no slot in it, but terms and rows decide all that is reused."""
     made = a_plan()
-    (sent,) = (merge_plan([chunk]) for chunk in cut_plan(made.for_hats(np.array([True, False, True])), 0))
+    (sent,) = (merge_plan([chunk]) for chunk in cut_plan(made.subset(np.array([True, False, True])), 0))
     assert sent.priced is None and sent.with_priced(made).priced == (made.priced[0], made.priced[2])
     assert sent.with_priced(a_plan(2)).priced == (None, None)
     assert sent.with_priced(a_plan(1, ("release.mean_epsilon=0.6",))).priced == (None, None)

@@ -14,7 +14,7 @@ from udp_stream.ledger.port import Admission, Balance
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.planning.plan import Terms, plan_hat
 from udp_stream.planning.policy import SlotInPeriod
-from udp_stream.planning.slot import SlotPlan, counts_of_rows, kept_rows, row_digests, terms_from_counts
+from udp_stream.planning.slot import SlotPlan, kept_rows, row_digests, terms_from_counts
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.hats import hats_of, ids_of
@@ -216,7 +216,7 @@ def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
         assert record.counts.admitted_plates == (~gone[rows]).sum()
         assert record.counts.used_samples <= counts.count[rows][~gone[rows]].sum()
     of_others = np.repeat(~gone, counts.count)
-    kept_counts, starts = counts_of_rows(counts, ~gone), np.append(0, np.cumsum(counts.count[~gone]))
+    kept_counts, starts = counts.subset(~gone), np.append(0, np.cumsum(counts.count[~gone]))
     other = MemoryLedger()
     alone = dataclasses.replace(context, planner=lambda *_: [replace(t, kept=b"") for t in plan.terms])
     kept_values = dataclasses.replace(values, speed=values.speed[of_others], starts=starts)

@@ -18,13 +18,13 @@ KEY = bytes(range(32))
 
 def test_key_of_is_keyed_blake2b_with_its_own_domain() -> None:
     expected = blake2b(b"GJ05BX1234", key=KEY, digest_size=16, person=b"udp-stream/plate").digest()
-    assert PlateKeys(KEY).key_of("GJ05BX1234") == expected
+    assert PlateKeys(KEY).hash_plate("GJ05BX1234") == expected
     assert blake2b(b"GJ05BX1234", key=KEY, digest_size=16).digest() != expected
 
 
 def test_different_plates_and_different_keys_differ() -> None:
     plates = ["", "a", "A", "a ", "ä", "\ud800", "GJ05BX1234"]
-    hashes = [PlateKeys(key).key_of(plate) for key in (KEY, KEY[::-1]) for plate in plates]
+    hashes = [PlateKeys(key).hash_plate(plate) for key in (KEY, KEY[::-1]) for plate in plates]
     assert max(Counter(hashes).values()) == 1
     assert {len(one) for one in hashes} == {16}
 
@@ -32,7 +32,7 @@ def test_different_plates_and_different_keys_differ() -> None:
 def test_fingerprint_names_the_key_and_is_neither_key_nor_hash_of_a_plate() -> None:
     keys = PlateKeys(KEY)
     assert keys.fingerprint() == PlateKeys(KEY).fingerprint() != PlateKeys(KEY[::-1]).fingerprint()
-    assert keys.fingerprint() != keys.key_of("").hex()
+    assert keys.fingerprint() != keys.hash_plate("").hex()
     assert keys.fingerprint() not in KEY.hex()
 
 

@@ -53,7 +53,7 @@ def test_the_same_counts_give_the_same_figures_whatever_the_budget_day_is_called
 
 def test_invented_speeds_lie_in_the_range_and_are_of_two_cities(day):
     counts = day.slots[2][0]
-    slow, fast = (City(number, Usual.of([counts])).speeds(counts, 65 * QUANTA_PER_KMH) for number in (0, 1))
+    slow, fast = (City(number, Usual.from_counts([counts])).speeds(counts, 65 * QUANTA_PER_KMH) for number in (0, 1))
     for values in (slow, fast):
         assert values.speed.min() >= 0 and values.speed.max() <= 65 * QUANTA_PER_KMH
         assert np.diff(values.starts).tolist() == counts.count.tolist()

@@ -18,7 +18,7 @@ from udp_stream.mechanisms.noise.samplers import DRAWABLE_NANO_MIN, DiscreteLapl
 from udp_stream.mechanisms.range import Range
 from udp_stream.mechanisms.trees import best_tree, level_budgets
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_query
-from udp_stream.planning.plan import plan_admitted, plan_hat, terms_of
+from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.release import record as release
 from udp_stream.release.estimate import estimate_hats
@@ -158,7 +158,7 @@ def test_whoever_is_halted_the_rest_can_have_its_noise(mean, grouping, epsilon_n
     counts = np.array([1, 1, 2, 3, 70, 5_000, 1_000_000])
     plan = plan_hat(counts, terms_of(policy, *[epsilon_nano] * 3), policy)
     for largest in range(1, counts.size + 1):
-        final = plan_admitted(plan, np.arange(counts.size) < largest)
+        final = plan.subset(np.arange(counts.size) < largest)
         (estimate,) = estimate_hats([final], [np.zeros(int(counts[:largest].sum()), np.int64)], os.urandom)
         assert estimate.mean is not None and estimate.variance is not None and estimate.cdf is not None
 

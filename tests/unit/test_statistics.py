@@ -16,7 +16,7 @@ from udp_stream.mechanisms.noise import Cost, charges_of, cost_within, lattice_o
 from udp_stream.mechanisms.noise.samplers import DiscreteLaplace
 from udp_stream.mechanisms.statistic import Choice, Query, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.planning.plan import Terms, plan_admitted, plan_hat
+from udp_stream.planning.plan import Terms, plan_hat
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.record import decode, statistics
@@ -63,7 +63,7 @@ class Stopped:
     def at(self, plan, asked, public):  # noqa: ARG002
         return dataclasses.replace(plan, cost=asked.cost)
 
-    def for_admitted(self, plan, admitted):
+    def subset(self, plan, admitted):
         final = StoppedPlan(SamplesPerPlate(plan.counts.by_plate[admitted]), plan.cost, plan.cap)
         most = int(final.given.max())
         return dataclasses.replace(final, cost=cost_within(final.given, most, plan.charges[admitted], plan.cost))
@@ -97,13 +97,13 @@ def test_a_statistic_that_is_registered_goes_from_plan_to_value(stopped):
     alone = Terms((msgspec.structs.replace(stopped, epsilon_nano=50 * NANO),))
     plan = plan_hat(by_plate, alone, policy)
     cap = SamplesPerPlate(by_plate).median
-    assert plan.terms.of("stopped").choice == Choice("stopped", cap)
+    assert plan.terms.asked_of("stopped").choice == Choice("stopped", cap)
     assert plan.charges.max() == 50 * NANO
     assert plan.charges.tolist() == (-(-50 * NANO * np.minimum(by_plate, cap) // cap)).tolist()
     admitted = by_plate <= cap
-    final = plan_admitted(plan, admitted)
+    final = plan.subset(admitted)
     assert (final.charges == plan.charges[admitted]).all() and 0 < admitted.sum() < admitted.size
-    samples = np.where(values.of_admitted(rows, admitted) % 3 == 0, 0, 1)
+    samples = np.where(values.samples_of(rows, admitted) % 3 == 0, 0, 1)
     (estimate,) = estimate_hats([final], [samples], seeded_bits(1))
     kept = samples[final.statistics["stopped"].counts.place_of_sample < cap]
     assert estimate.values["stopped"] == pytest.approx((kept == 0).mean(), abs=0.02)
@@ -122,7 +122,7 @@ def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_rec
         assert own.max() == NANO // 4
         assert (plan.charged_rows(hat) == plain.charged_rows(hat) + own).all()
     sent = merge_plan(list(cut_plan(plan, 0)))
-    assert sent.terms == plan.terms and all(one.of("stopped").choice.cap for one in sent.terms)
+    assert sent.terms == plan.terms and all(one.asked_of("stopped").choice.cap for one in sent.terms)
     drawn = record_slot(*contents, sent, context, ledger).payloads
     records = [decode(payload) for payload in drawn.values()]
     assert all(one.status == "released" and one.mean and one.cdf for one in records)
@@ -133,10 +133,10 @@ def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_rec
 def test_a_statistic_that_would_cost_a_plate_more_than_it_paid_is_refused(stopped, monkeypatch):
     policy, terms = a_context().policy, Terms((stopped,))
     plan = plan_hat(np.array([1, 4, 4]), terms, policy)
-    monkeypatch.setattr(Stopped, "for_admitted", lambda self, p, a: StoppedPlan(SamplesPerPlate(p.counts.by_plate[a]),
+    monkeypatch.setattr(Stopped, "subset", lambda self, p, a: StoppedPlan(SamplesPerPlate(p.counts.by_plate[a]),
                                                                                p.cost, p.cap))  # fmt: skip
     with pytest.raises(PrivacyRefused, match="lose more to a statistic"):
-        plan_admitted(plan, np.array([True, False, False]))
+        plan.subset(np.array([True, False, False]))
 
 
 def test_the_noise_of_all_statistics_of_all_hats_is_drawn_in_one_call(stopped, monkeypatch):
@@ -149,7 +149,7 @@ def test_the_noise_of_all_statistics_of_all_hats_is_drawn_in_one_call(stopped, m
         plan_hat(counts.count[counts.rows(hat)], with_it(terms, stopped), policy)
         for hat, terms in enumerate(planned(counts, "release.variance_epsilon=0.5")[0])
     ]
-    estimates = estimate_hats(plans, [values.of_rows(counts.rows(hat)) for hat in range(3)], seeded_bits(1))
+    estimates = estimate_hats(plans, [values.samples_of(counts.rows(hat)) for hat in range(3)], seeded_bits(1))
     assert calls == [sum(3 + plan.cdf.tree.nodes for plan in plans)]
     assert all(list(one.values) == ["mean", "variance", "cdf", "stopped"] for one in estimates)
     assert estimate_hats([], [], seeded_bits(1)) == []

@@ -202,8 +202,8 @@ def test_tables_equal_a_naive_reference_in_any_order_of_arrival(rows, random):
     for hat in range(counts.cells.size):
         for r in range(counts.rows(hat).start, counts.rows(hat).stop):
             plate = counts.plates[counts.plate[r]].decode()
-            found += [(int(counts.cells[hat]), plate, s) for s in values.of_rows(slice(r, r + 1)).tolist()]
-            assert values.of_rows(slice(r, r + 1)).size == counts.count[r] > 0
+            found += [(int(counts.cells[hat]), plate, s) for s in values.samples_of(slice(r, r + 1)).tolist()]
+            assert values.samples_of(slice(r, r + 1)).size == counts.count[r] > 0
     assert found == [(cell, plate, speed) for cell, plate, _, speed in naive(rows)]
     assert counts.repeats == len(rows) - len(found)
     assert list(counts.plates) == sorted(counts.plates)

@@ -12,11 +12,11 @@ from udp_stream.planning.periods import (
     IN_RHO,
     Loss,
     amount_by_distance,
+    is_of_positions,
     length_of,
     loss_in,
     measure_of,
     noted,
-    of_positions,
     of_same_time,
     time_of,
 )
@@ -37,7 +37,7 @@ def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tupl
     """Oldest period first; of a rolling budget a line for each span and one for its windows; then what positions
     cost; then both together, where they have one budget."""
     charged = ledger.charged_by_period(plate_key)
-    speeds = {period: nano for period, nano in charged.items() if not of_positions(period)}
+    speeds = {period: nano for period, nano in charged.items() if not is_of_positions(period)}
     return (
         *(_of_period(period, nano, settings.policy) for period, nano in sorted(speeds.items())),
         *_of_windows(speeds, settings.policy),

@@ -187,4 +187,4 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
 
 
 def _hats(counts: SlotCounts, values: SlotValues) -> list[Hat]:
-    return [Hat(SamplesPerPlate(counts.count[rows]), values.of_rows(rows)) for rows in counts.each_rows()]
+    return [Hat(SamplesPerPlate(counts.count[rows]), values.samples_of(rows)) for rows in counts.each_rows()]

@@ -38,9 +38,9 @@ class PlateKeys:
     """Turns plates into the ledger's keys; the same plate under the same key gives the same bytes.
 
     >>> keys = PlateKeys(bytes(range(32)))
-    >>> keys.key_of("GJ05BX1234").hex()
+    >>> keys.hash_plate("GJ05BX1234").hex()
     '50890a4dd0621754dcf5a253ccd6524f'
-    >>> keys.key_of("GJ05BX1234") == PlateKeys(bytes(32)).key_of("GJ05BX1234")
+    >>> keys.hash_plate("GJ05BX1234") == PlateKeys(bytes(32)).hash_plate("GJ05BX1234")
     False
     """
 
@@ -52,7 +52,7 @@ class PlateKeys:
         self._fingerprint = blake2b(key=key, digest_size=HASH_BYTES, person=_FINGERPRINT).hexdigest()
         self._cache: dict[str, bytes] = {}
 
-    def key_of(self, plate: str) -> bytes:
+    def hash_plate(self, plate: str) -> bytes:
         """The plate's 16 bytes in the ledger; plates that differ in anything, even case, are different plates."""
         found = self._cache.get(plate)
         if found is None:

@@ -88,7 +88,7 @@ class _Account:
     released: Counter[_Made] = field(default_factory=Counter)
 
     def take(self, entry: Entry) -> None:
-        if names.of_positions(entry.period):
+        if names.is_of_positions(entry.period):
             self.positions.setdefault(entry.period, _Spent()).take(entry)
             return
         self.speeds.setdefault(_account_of(entry.period), _Spent()).take(entry)

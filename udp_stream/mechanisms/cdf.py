@@ -288,7 +288,7 @@ class CdfMechanism(Protocol):
         """Fix everything that counts can fix; its choice names this mechanism."""
         ...
 
-    def for_admitted(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
+    def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
         """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
         ...
 
@@ -320,7 +320,7 @@ class TreeCdf:
         """As `plan_cdf`."""
         return plan_cdf(counts, cost, max_kmh, bins, choice)
 
-    def for_admitted(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
+    def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
         """The same bins and cap."""
         return cdf_for_admitted(plan, admitted)
 

@@ -49,7 +49,7 @@ WEIGHT_BITS = 12
 class Around:
     """Where a HAT's plates are clipped around, in quanta above 0, and how widely. `hat` is the forecast of its mean.
 
-    >>> Around(hat=18 * 4096, plates=np.array([17 * 4096, 19 * 4096])).among(np.array([True, False])).plates.tolist()
+    >>> Around(hat=18 * 4096, plates=np.array([17 * 4096, 19 * 4096])).subset(np.array([True, False])).plates.tolist()
     [69632]
     """
 
@@ -57,7 +57,7 @@ class Around:
     plates: Integers
     width: ClipWidth = USUAL
 
-    def among(self, chosen: NDArray[np.bool_]) -> Around:
+    def subset(self, chosen: NDArray[np.bool_]) -> Around:
         """The same for some of the plates."""
         return replace(self, plates=self.plates[chosen])
 
@@ -229,7 +229,7 @@ def around_for_admitted(plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> 
     return replace(
         plan,
         counts=SamplesPerPlate(plan.counts.by_plate[admitted]),
-        around=plan.around.among(admitted),
+        around=plan.around.subset(admitted),
         cost=cost_within(moves, sensitivity, plan.charges[admitted], plan.cost),
         weights=plan.weights[admitted],
         low=plan.low[admitted],

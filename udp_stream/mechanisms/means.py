@@ -162,7 +162,7 @@ class MeanMechanism(Protocol):
         """What `plan` gives for the same plates at another cost; `plan` was made by that, or by `at`."""
         ...
 
-    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
         ...
 
@@ -287,7 +287,7 @@ class Projected(ABC):
 
     >>> from udp_stream.mechanisms.means import Levy
     >>> plan = Levy().plan(SamplesPerPlate(np.array([2, 2])), Cost("pure", 10**9), Range(0, 100), "best-fit")
-    >>> Levy().for_admitted(plan, np.array([True, False])).charges.tolist()
+    >>> Levy().subset(plan, np.array([True, False])).charges.tolist()
     [1000000000]
     """
 
@@ -314,7 +314,7 @@ class Projected(ABC):
         """Neither cap nor arrays depend on the cost."""
         return replace(plan, cost=cost, noise_cost=noise_cost(cost))
 
-    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
         counts = SamplesPerPlate(plan.counts.by_plate[admitted])
         return self.plan(counts, plan.cost, plan.range, plan.grouping or "best-fit")
@@ -428,7 +428,7 @@ class Baseline:
         """Nothing but the noise depends on the cost."""
         return replace(plan, cost=cost, noise_cost=cost)
 
-    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The sum of fewer plates, over fewer samples."""
         return narrowed(plan, admitted, divisor=int(plan.given[admitted].sum()))
 
@@ -513,7 +513,7 @@ class ArrayAveraging:
         """The median, hence the arrays, do not depend on the cost."""
         return replace(plan, cost=cost, noise_cost=cost)
 
-    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The arrays as they were, without the plates that were halted."""
         total, given = int(plan.counts.by_plate[admitted].sum()), plan.given[admitted]
         if plan.arrays is None:
@@ -761,7 +761,7 @@ class Optimal:
         """With the cap that is best at it."""
         return self.plan(plan.counts, cost, plan.range, "best-fit")
 
-    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The same cap and fill: a smaller cap would drop samples for which the noise has been scaled already."""
         total = int(plan.counts.by_plate[admitted].sum())
         dropped = 1 - int(plan.given[admitted].sum()) / total

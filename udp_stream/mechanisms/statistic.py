@@ -99,7 +99,7 @@ class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
         """The plates', in quanta."""
         return np.frombuffer(self.plates, "<u2").astype(np.int64) * (QUANTA_PER_KMH // STEPS_PER_KMH)
 
-    def among(self, chosen: NDArray[np.bool_]) -> AroundForecast:
+    def subset(self, chosen: NDArray[np.bool_]) -> AroundForecast:
         """The same for some of the plates."""
         return msgspec.structs.replace(self, plates=np.frombuffer(self.plates, "<u2")[chosen].tobytes())
 
@@ -278,7 +278,7 @@ class Statistic(Protocol[P, V]):
         """
         ...
 
-    def for_admitted(self, plan: P, admitted: NDArray[np.bool_]) -> P:
+    def subset(self, plan: P, admitted: NDArray[np.bool_]) -> P:
         """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
         ...
 

@@ -89,9 +89,9 @@ class MeanStatistic:
             return self.plan(plan.counts, asked, public)
         return MECHANISMS[plan.mechanism].at(plan, asked.cost)
 
-    def for_admitted(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """As its mechanism has it."""
-        return MECHANISMS[plan.mechanism].for_admitted(plan, admitted)
+        return MECHANISMS[plan.mechanism].subset(plan, admitted)
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> Query:
         """One integer; bits pay for the private interval of mechanisms that project."""
@@ -143,7 +143,7 @@ class ForecastClipStatistic:
         """Weights do not depend on epsilon; the width is part of the terms."""
         return replace(plan, cost=asked.cost)
 
-    def for_admitted(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
+    def subset(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
         """Around the same forecast."""
         return around_for_admitted(plan, admitted)
 
@@ -189,7 +189,7 @@ class VarianceStatistic:
         """The cap is another one."""
         return self.plan(plan.counts, asked, public)
 
-    def for_admitted(self, plan: VariancePlan, admitted: NDArray[np.bool_]) -> VariancePlan:
+    def subset(self, plan: VariancePlan, admitted: NDArray[np.bool_]) -> VariancePlan:
         """The same cap."""
         return variance_for_admitted(plan, admitted)
 
@@ -235,9 +235,9 @@ class CdfStatistic:
         """Cap and bins are others."""
         return self.plan(plan.counts, asked, public)
 
-    def for_admitted(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
+    def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
         """As its mechanism has it."""
-        return CDF_MECHANISMS[plan.choice.mechanism].for_admitted(plan, admitted)
+        return CDF_MECHANISMS[plan.choice.mechanism].subset(plan, admitted)
 
     def query(self, plan: CdfPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
         """An integer for each node."""

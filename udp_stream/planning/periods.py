@@ -100,7 +100,7 @@ class Period:
     def overlaps(self, other: Period) -> bool:
         """Whether some time lies in both, or in one window with both, and they are not of one calendar or rolling
         budget; a period does not overlap itself."""
-        if of_positions(self.name) != of_positions(other.name):
+        if is_of_positions(self.name) != is_of_positions(other.name):
             return False
         both = min(self.end, other.end) - max(self.start, other.start)
         window = max(self.window, other.window)
@@ -164,7 +164,7 @@ def name_in(measure: Measure, name: str) -> str:
     return name + IN_RHO if measure == "zcdp" else name
 
 
-def of_positions(name: str) -> bool:
+def is_of_positions(name: str) -> bool:
     """Whether what is counted in a period is of positions, not of speeds."""
     return name.startswith(POSITIONS)
 
@@ -285,11 +285,11 @@ class OneBudget(msgspec.Struct, frozen=True):
 
     def part_nano(self, name: str) -> int:
         """What the kind of this period has of the whole."""
-        return self.positions_nano if of_positions(name) else self.whole_nano - self.positions_nano
+        return self.positions_nano if is_of_positions(name) else self.whole_nano - self.positions_nano
 
     def nano_of(self, name: str, nano: int) -> int:
         """What an amount of this period's balances counts, rounded up."""
-        return component_charge_nano(nano, measure_of(name), self._unit_km) if of_positions(name) else nano
+        return component_charge_nano(nano, measure_of(name), self._unit_km) if is_of_positions(name) else nano
 
     def most_in(self, budgets: Mapping[str, int], period: str) -> Loss:
         """The most that a plate can lose of both kinds by its pings in a period: under these budgets of periods that

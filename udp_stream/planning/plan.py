@@ -115,14 +115,14 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     def nano_of(self, statistic: str) -> int:
         """A statistic's epsilon; 0 where it is not asked for."""
-        one = self.of(statistic)
+        one = self.asked_of(statistic)
         return 0 if one is None else one.epsilon_nano
 
-    def of(self, statistic: str) -> StatisticTerms | None:
+    def asked_of(self, statistic: str) -> StatisticTerms | None:
         """What is asked of a statistic."""
         return next((one for one in self.statistics if one.statistic == statistic), None)
 
-    def of_kept(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    def select_offered(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """What the rows that contribute have, of what each of the HAT's rows has; no copy is made if all contribute."""
         if self._keeps_all(values.size):
             return values
@@ -133,8 +133,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         """Whether that is said of this number of rows, and all contribute: nearly always."""
         return not self.kept and all(one.around is None or one.around.plates_count == rows for one in self.statistics)
 
-    def to_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-        """Undo `of_kept`: what each of that many rows has, 0 for those that do not contribute."""
+    def restore_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+        """Undo `select_offered`: what each of that many rows has, 0 for those that do not contribute."""
         if offered.size == rows:
             return offered
         values = np.zeros(rows, dtype=np.int64)
@@ -201,7 +201,7 @@ def terms_at(automatic_nano: int, policy: Policy) -> Terms:
 # among their HATs of a slot, that sum holds for these together (`mechanisms/ball.py`).
 #
 # **Charge first, plan last.** Shares follow from a plan, and who takes part follows from the charges. So `plan_hat`
-# plans for all plates of the HAT and prices each; the ledger admits some; `plan_admitted` takes the others out of that
+# plans for all plates of the HAT and prices each; the ledger admits some; `HatPlan.subset` takes the others out of that
 # very plan, keeping its mechanism, cap and arrays, and sets the noise so that each admitted plate's loss stays within
 # what it was charged, which is checked. All of it is a function of counts, terms and verdict: a retry finds the same.
 #
@@ -259,12 +259,23 @@ class HatPlan:
         mean = self.mean or self.around
         return 0 if mean is None else mean.used_samples
 
+    def subset(self, paid: NDArray[np.bool_]) -> HatPlan:
+        """The plan for those of its plates (at least one) that paid; PrivacyRefused if one would lose more."""
+        if paid.all():
+            return self
+        final = {name: STATISTICS[name].subset(priced, paid) for name, priced in self.statistics.items()}
+        for name, priced in self.statistics.items():
+            # A check at the one place where all mechanisms pass: a narrowed plan that costs more is never released.
+            if np.any(final[name].charges > priced.charges[paid]):
+                raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
+        return HatPlan(self.terms, self.by_plate[paid], final, self.charges[paid])
+
     @property
     def why(self) -> str:
         """Why this mean mechanism."""
         if self.around is not None:
             return "each plate's mean speed clipped to what is forecast for it"
-        asked = self.terms.of("mean")
+        asked = self.terms.asked_of("mean")
         if self.mean is None or asked is None or asked.mechanism != "auto":
             return "as configured"
         if asked.compare_at == "charge":
@@ -288,7 +299,7 @@ def slot_terms(
     if None not in (policy.mean_nano, policy.cdf_nano):
         return terms
     priced = [
-        None if of_hat.withheld else plans.of(counts.count[rows], of_hat)
+        None if of_hat.withheld else plans.plan_hat(counts.count[rows], of_hat)
         for rows, of_hat in zip(counts.each_rows(), terms, strict=True)
     ]
     shares = _usual_shares(counts, priced)
@@ -348,7 +359,7 @@ def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPl
     What terms leave to be chosen is chosen, and the plan's own terms say what: on those, the plan is made again
     without a search.
     """
-    return HatPlans(policy.public).of(by_plate, terms)
+    return HatPlans(policy.public).plan_hat(by_plate, terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +381,7 @@ class HatPlans:
     >>> from udp_stream.planning.plan import terms_of
     >>> policy = Settings().policy
     >>> plans, by_plate = HatPlans(policy.public), np.array([4, 2, 1])
-    >>> cheap, dear = (plans.of(by_plate, terms_of(policy, nano, 0, 0)) for nano in (10**8, 10**9))
+    >>> cheap, dear = (plans.plan_hat(by_plate, terms_of(policy, nano, 0, 0)) for nano in (10**8, 10**9))
     >>> cheap.charges.tolist(), dear.charges.tolist(), cheap.mean.counts is dear.mean.counts
     ([100000000, 50000000, 25000000], [1000000000, 500000000, 250000000], True)
     """
@@ -380,21 +391,21 @@ class HatPlans:
         self._public = public
         self._made: dict[bytes, _Made] = {}
 
-    def of(self, by_plate: NDArray[np.int64], terms: Terms) -> HatPlan:
-        """As `plan_hat`."""
-        plans = {asked.statistic: self.of_statistic(by_plate, asked) for asked in terms.statistics}
+    def plan_hat(self, by_plate: NDArray[np.int64], terms: Terms) -> HatPlan:
+        """As the function `plan_hat`."""
+        plans = {asked.statistic: self.plan_statistic(by_plate, asked) for asked in terms.statistics}
         chosen = tuple(asked.chosen(plans[asked.statistic].choice) for asked in terms.statistics)
         charges = np.maximum(1, reduce(np.add, (plan.charges for plan in plans.values())))
         return HatPlan(msgspec.structs.replace(terms, statistics=chosen), by_plate, plans, charges)
 
-    def of_statistic(self, by_plate: NDArray[np.int64], asked: StatisticTerms) -> StatisticPlan:
+    def plan_statistic(self, by_plate: NDArray[np.int64], asked: StatisticTerms) -> StatisticPlan:
         """The plan of one statistic of plates with these counts (at least one plate, each with a sample)."""
         made = self._made_of(by_plate)
         plan = self._plan(made, asked)
         made.plans[asked.statistic, asked.around] = asked, plan
         return plan
 
-    def around_forecasts(
+    def plan_around(
         self, by_plate: Sequence[NDArray[np.int64]], asked: Sequence[StatisticTerms]
     ) -> list[ForecastClipPlan]:
         """The plans of means around forecasts, of many HATs at once, at one cost."""
@@ -423,15 +434,3 @@ class HatPlans:
                 return moved
         fresh: StatisticPlan = statistic.plan(made.counts, asked, self._public)
         return fresh
-
-
-def plan_admitted(plan: HatPlan, admitted: NDArray[np.bool_]) -> HatPlan:
-    """The plan for those of its plates (at least one) that paid; PrivacyRefused if one would lose more than it paid."""
-    if admitted.all():
-        return plan
-    final = {name: STATISTICS[name].for_admitted(priced, admitted) for name, priced in plan.statistics.items()}
-    for name, priced in plan.statistics.items():
-        # A real check at the one place where all mechanisms pass: a narrowed plan that costs more is never released.
-        if np.any(final[name].charges > priced.charges[admitted]):
-            raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
-    return HatPlan(plan.terms, plan.by_plate[admitted], final, plan.charges[admitted])

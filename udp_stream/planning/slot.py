@@ -46,7 +46,7 @@ class CityPlan:
     0 weigh rows of plates that take no part; `plates` take part in all. `about` is the question's own: what its sums
     and their noise follow from beside the weights.
 
-    >>> CityPlan(np.array([26214, 0]), plates=1, about=b"").for_rows(np.array([True, False])).weights.tolist()
+    >>> CityPlan(np.array([26214, 0]), plates=1, about=b"").subset(np.array([True, False])).weights.tolist()
     [26214]
     """
 
@@ -54,7 +54,7 @@ class CityPlan:
     plates: int
     about: bytes
 
-    def for_rows(self, rows: NDArray[np.bool_]) -> CityPlan:
+    def subset(self, rows: NDArray[np.bool_]) -> CityPlan:
         """The plan of some of the rows."""
         return replace(self, weights=self.weights[rows])
 
@@ -143,7 +143,7 @@ class SlotPlan:
         )
         return replace(self, priced=priced)
 
-    def for_hats(self, hats: NDArray[np.bool_]) -> SlotPlan:
+    def subset(self, hats: NDArray[np.bool_]) -> SlotPlan:
         """The plan of some of its HATs only."""
         sizes, chosen = np.diff(self.hat_rows), np.flatnonzero(hats).tolist()
         return replace(
@@ -154,7 +154,7 @@ class SlotPlan:
             terms=tuple(self.terms[hat] for hat in chosen),
             charged=self.charged[np.repeat(hats, sizes)],
             priced=None if self.priced is None else tuple(self.priced[hat] for hat in chosen),
-            city=None if self.city is None else self.city.for_rows(np.repeat(hats, sizes)),
+            city=None if self.city is None else self.city.subset(np.repeat(hats, sizes)),
         )
 
 
@@ -203,11 +203,11 @@ TOLD_MIN = 0.3
 ADMITTED_MIN = 0.5
 """The least share of a HAT's plates that have to be able to pay: a mean of few of them is worth less than it costs."""
 
-SHARED = 0.7
+SHARE_OF_HATS_CHARGED = 0.7
 """The share of a plate's HATs of the slot, of those with enough plates, that it is likely to be charged for."""
 
-_NORMAL = 1.2533
-"""The standard deviation of a normal variable, in expected sizes."""
+SD_PER_MEAN_ABS = 1.2533
+"""The standard deviation of a normal variable over its expected size: sqrt(pi / 2)."""
 
 
 def terms_around(
@@ -268,12 +268,12 @@ def _widths(counts: SlotCounts, forecasts: Sequence[HatForecast], cost: Cost, po
 def _hats_shared(counts: SlotCounts, policy: Policy) -> NDArray[np.float64]:
     """Of each HAT: among how many HATs its plates are likely to share a clip, on average by their weights."""
     sizes, sharp = np.diff(counts.hat_rows), 1 / plate_variance(counts.count)
-    # From counts alone, before it is known which HATs are withheld: hence `SHARED`, the share that is measured.
+    # From counts alone, before it is known which HATs are withheld: hence a share that was measured.
     is_asked = np.repeat(sizes >= max(PLATES_MIN, policy.min_plates), sizes)
     hats = np.bincount(counts.plate, weights=is_asked, minlength=len(counts.plates))[counts.plate]
     first = counts.hat_rows[:-1]
-    found: NDArray[np.float64] = SHARED * np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first)
-    return found
+    on_average: NDArray[np.float64] = np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first)
+    return SHARE_OF_HATS_CHARGED * on_average
 
 
 class _Mean(NamedTuple):
@@ -294,7 +294,7 @@ def _means(
     """Of each HAT around its forecast; under "auto" by another mechanism, where one is tried and errs less at the same
     epsilon."""
     asked = [StatisticTerms(NAME, cost_nano, NAME, measure=policy.measure, around=around) for around in arounds]
-    each = zip(by_plate, asked, plans.around_forecasts(by_plate, asked), strict=True)
+    each = zip(by_plate, asked, plans.plan_around(by_plate, asked), strict=True)
     return [_mean(*one, policy, plans) for one in each]
 
 
@@ -308,8 +308,8 @@ def _mean(
     least = expected_noise(policy.range.width * plan.counts.largest, asked.cost) / (2 * plan.counts.total)
     if policy.mean == "auto" and least < error:
         other = StatisticTerms("mean", asked.epsilon_nano, "auto", policy.grouping, "epsilon", policy.measure)
-        mean = plans.of_statistic(by_plate, other)
-        if isinstance(mean, MeanPlan) and (off := _NORMAL * hypot(mean.noise_bound, spread(mean))) < error:
+        mean = plans.plan_statistic(by_plate, other)
+        if isinstance(mean, MeanPlan) and (off := SD_PER_MEAN_ABS * hypot(mean.noise_bound, spread(mean))) < error:
             return _Mean(other, mean, (off / QUANTA_PER_KMH) ** 2)
     return _Mean(asked, plan, (error / QUANTA_PER_KMH) ** 2)
 
@@ -395,7 +395,7 @@ def terms_from_counts(
     kept = kept_rows(counts, terms, policy)
 
     def terms_of_kept() -> list[Terms]:
-        left = slot_terms(counts_of_rows(counts, kept), balance, in_period, policy, plans)
+        left = slot_terms(counts.subset(kept), balance, in_period, policy, plans)
         return [_with_kept(of_hat, kept[rows]) for rows, of_hat in zip(counts.each_rows(), left, strict=True)]
 
     if policy.hats_max:
@@ -429,11 +429,11 @@ def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy, plan
 
 
 def _worst_case(by_plate: NDArray[np.int64], terms: Terms, width: int, plans: HatPlans) -> float:
-    mean = terms.of("mean")
+    mean = terms.asked_of("mean")
     if terms.withheld or mean is None:
         return 0.0
-    kept = terms.of_kept(by_plate)
-    plan = plans.of_statistic(kept, mean)
+    kept = terms.select_offered(by_plate)
+    plan = plans.plan_statistic(kept, mean)
     if not isinstance(plan, MeanPlan):
         raise TypeError(f"expected the plan of a mean, got {type(plan).__name__}")
     return plan.error_bound + width * (1 - int(kept.sum()) / int(by_plate.sum()))
@@ -456,12 +456,6 @@ def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDA
         else:
             kept[offered] = chop_user(occupancy, epsilon_nano, policy.min_plates).keep
     return kept
-
-
-def counts_of_rows(counts: SlotCounts, kept: NDArray[np.bool_]) -> SlotCounts:
-    """The counts of some rows; every HAT stays, even without rows."""
-    before = np.append(0, np.cumsum(kept))
-    return replace(counts, hat_rows=before[counts.hat_rows], plate=counts.plate[kept], count=counts.count[kept])
 
 
 def _with_kept(terms: Terms, kept: NDArray[np.bool_]) -> Terms:

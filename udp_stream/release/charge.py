@@ -27,15 +27,15 @@ from udp_stream.ledger.rolling import budget_balances, largest_budgets, periods_
 from udp_stream.planning.periods import (
     NOTE,
     OneBudget,
+    is_of_positions,
     measure_of,
     note_of,
     noted,
-    of_positions,
     of_same_time,
     period_of,
     time_of,
 )
-from udp_stream.planning.plan import HatPlan, HatPlans, Terms, plan_admitted, plan_hat
+from udp_stream.planning.plan import HatPlan, HatPlans, Terms, plan_hat
 from udp_stream.planning.policy import BudgetCalendar, Policy, SlotInPeriod
 from udp_stream.planning.slot import CityPlan, SlotPlan, row_digests, terms_around, terms_from_counts
 from udp_stream.release.forecaster import Forecaster, History, LedgerHistory, Slot, Smoothed
@@ -143,22 +143,22 @@ def _decided(hat: HatOutcome, counts: SlotCounts, at: int | None, plan: SlotPlan
     if at is None:
         return hat.withheld(unplanned(policy))
     terms, charged = plan.terms[at], plan.charged_rows(at)
-    offered = terms.of_kept(charged)
+    offered = terms.select_offered(charged)
     if terms.withheld or not offered.size:
         return hat.withheld(terms)
     priced = (plan.priced[at] if plan.priced is not None else None) or _offered_plan(hat, counts, terms, policy)
     # Charges are remembered, counts are read again: a plate whose charge is below its part by now stays out.
     paid = (offered > 0) & (offered >= priced.charges)
     paying = int(np.count_nonzero(paid))
-    paid_rows = terms.to_rows(offered if paying == paid.size else offered * paid, charged.size)
+    paid_rows = terms.restore_rows(offered if paying == paid.size else offered * paid, charged.size)
     # The ledger charged enough plates, or none; of those that it charged, some may stay out by now.
     if paying < max(1, policy.min_plates):
         return hat.withheld(terms, paid_rows)
-    return hat.ready(terms, paid_rows, plan_admitted(priced, paid))
+    return hat.charged_by_plan(terms, paid_rows, priced.subset(paid))
 
 
 def _offered_plan(hat: HatOutcome, counts: SlotCounts, terms: Terms, policy: Policy) -> HatPlan:
-    return plan_hat(terms.of_kept(counts.count[hat.rows]), terms, policy)
+    return plan_hat(terms.select_offered(counts.count[hat.rows]), terms, policy)
 
 
 # Budgets on a ledger that would add up: refused before anything is charged (status 5).
@@ -217,7 +217,7 @@ def require_one_budget(
         # After the check: later runs trust the note, and then read no budgets.
         if remembered is None:
             ledger.note(f"{NOTE}{time_of(period)}", note_of(one))
-    elif any(of_positions(name) != of_positions(period) for name in names):
+    elif any(is_of_positions(name) != is_of_positions(period) for name in names):
         for time, promised in noted(ledger.meta()).items():
             if of_same_time(period, [time]):
                 _require_sum(promised, period, budget_nano, names, ledger)
@@ -226,7 +226,7 @@ def require_one_budget(
 def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], ledger: Ledger) -> bool:
     """Whether one of these plates was charged more, of speeds or of positions, than the part that these have."""
     for is_positions in (False, True):
-        some = [name for name in names if of_positions(name) == is_positions]
+        some = [name for name in names if is_of_positions(name) == is_positions]
         # The largest charges may be of different plates: at worst budgets are read for nothing.
         most = sum(int(ledger.balances(name, plates).charged.max(initial=0)) for name in some)
         others = any(measure_of(name) != one.measure for name in some)
@@ -270,7 +270,7 @@ def _named(periods: Sequence[str]) -> str:
 # What is asked follows from what is public, and the ledger remembers a digest of it. If another plan was charged, as by
 # another version, nothing is drawn: what that charge allows is not known any more.
 
-ADMITTED_MIN = 0.5
+CITY_ADMITTED_MIN = 0.5
 """The least share of the plates that have to be able to pay."""
 
 
@@ -323,7 +323,7 @@ def charge_city(
     if asked is None:
         return None
     members = np.unique(counts.plate)
-    least, terms = ceil(ADMITTED_MIN * members.size), _terms(asked, counts)
+    least, terms = ceil(CITY_ADMITTED_MIN * members.size), _terms(asked, counts)
     admission = Admission(city_id(counts.start_ms, counts.end_ms), members, asked.charges[members], least, terms)
     (verdict,) = ledger.admit(period, policy.budget_nano, counts.plates, [admission])
     if verdict.terms != terms or not verdict.admitted.any():
@@ -423,8 +423,8 @@ def _nothing() -> None:
     """What is to be done before the first charge, if nothing is."""
 
 
-def unkeyed(text: str) -> bytes:
-    """A hash that anyone can compute: for ledgers that end with the process."""
+def key_without_secret(text: str) -> bytes:
+    """A key that anyone can derive: for ledgers that end with the process."""
     return blake2b(text.encode(), digest_size=16).digest()
 
 
@@ -433,9 +433,9 @@ class ReleaseContext:
     """What every slot of a deployment needs: settings, calendar, bits, the software's name for records, a planner.
 
     `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
-    each time before plates are charged. `forecaster` is shown every slot, if there is one. `keyed` hashes with the
-    plates' key what a ledger has to recognise and no reader of it may guess. `city` is what slots are asked as a whole,
-    if anything.
+    each time before plates are charged. `forecaster` is shown every slot, if there is one. `derive_key` turns an id
+    into a key of its own, by the plates' key: what a ledger has to recognise is hashed with it, so that no reader can
+    guess it. `city` is what slots are asked as a whole, if anything.
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -453,7 +453,7 @@ class ReleaseContext:
     trial: bool = False
     before_charge: Callable[[], None] = _nothing
     forecaster: Forecaster | None = None
-    keyed: Callable[[str], bytes] = unkeyed
+    derive_key: Callable[[str], bytes] = key_without_secret
     city: CityQuestion | None = None
 
     def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
@@ -543,13 +543,13 @@ def _price(
 def _priced(hat: HatOutcome, counts: SlotCounts, terms: Terms, plans: HatPlans) -> HatOutcome:
     """The HAT with its plan, on terms that say what the plan chose."""
     plan = _plan(hat, counts, terms, plans)
-    return hat.asked(terms if plan is None else plan.terms, plan)
+    return hat.with_price(terms if plan is None else plan.terms, plan)
 
 
 def _plan(hat: HatOutcome, counts: SlotCounts, terms: Terms, plans: HatPlans) -> HatPlan | None:
     """The plan for the rows that the terms offer; none where nothing is offered."""
-    offered = terms.of_kept(counts.count[hat.rows])
-    return plans.of(offered, terms) if offered.size and not terms.withheld else None
+    offered = terms.select_offered(counts.count[hat.rows])
+    return plans.plan_hat(offered, terms) if offered.size and not terms.withheld else None
 
 
 def _charge(
@@ -567,12 +567,12 @@ def _charge(
     def on_terms(i: int, remembered: bytes) -> Admission:
         terms = terms_from(remembered, queue[i].release_id)
         # On these very terms, whatever they leave to be chosen: others would never be those remembered.
-        queue[i] = queue[i].asked(terms, _plan(queue[i], counts, terms, plans))
+        queue[i] = queue[i].with_price(terms, _plan(queue[i], counts, terms, plans))
         return queue[i].admission(counts, policy.min_plates, remembered)
 
     asked = [hat.admission(counts, policy.min_plates) for hat in queue]
     found = charge_once(ledger, in_period.period, policy.budget_nano, counts.plates, asked, on_terms)
-    charged = [hat.decided(one.charged) for hat, one in zip(queue, found, strict=True)]
+    charged = [hat.with_charges(one.charged) for hat, one in zip(queue, found, strict=True)]
     # The plan has its rows in the order of cells, not in that of charging.
     return sorted(charged, key=lambda hat: hat.number)
 

@@ -15,6 +15,7 @@ from udp_stream.forecast.model import DAYS, PER_HAT, Memory, Observed, SlotForec
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
+from udp_stream.planning.slot import SD_PER_MEAN_ABS
 from udp_stream.release.record import Hat, NonNegative, Release, decode, described, kind_of, release_id, slot_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name
@@ -139,11 +140,8 @@ def ends(mean: Floats, variance: Floats, features: Floats) -> tuple[Floats, Floa
 SCHEMA: Final = "udp-stream/smoothed/1"
 
 
-_MEAN_ABS = 0.798
-"""E|x| of a normal variable, in standard deviations."""
-
-_PER_NOISE = 1.2533
-"""A standard deviation in expected absolute errors, of the same."""
+MEAN_ABS_PER_SD = 0.798
+"""The expected size of a normal variable over its standard deviation: sqrt(2 / pi)."""
 
 
 class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -268,7 +266,7 @@ class _Slot(msgspec.Struct, frozen=True):
         constant = self._clip(self.constant)
         return [
             Smoothed(
-                SCHEMA, hat, value, interval, round(_MEAN_ABS * apart, 3),
+                SCHEMA, hat, value, interval, round(MEAN_ABS_PER_SD * apart, 3),
                 Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), release_id, self.software,
                 self.trial,
             )
@@ -288,7 +286,7 @@ def _mean_distance(apart: float, off: float) -> float:
     if not off:
         return apart
     ratio = apart / off
-    return _MEAN_ABS * off * math.exp(-(ratio**2) / 2) + apart * math.erf(ratio / math.sqrt(2))
+    return MEAN_ABS_PER_SD * off * math.exp(-(ratio**2) / 2) + apart * math.erf(ratio / math.sqrt(2))
 
 
 def prior_of_records(records: Sequence[Release]) -> SlotPrior:
@@ -330,7 +328,7 @@ def _value_of(record: Release) -> tuple[float, float]:
         return forecast.measured_kmh, forecast.measured_deviation_kmh**2
     if mean is None:
         raise ValueError("expected a release with a mean")
-    return mean.value_kmh, (_PER_NOISE * mean.expected_abs_error_kmh) ** 2
+    return mean.value_kmh, (SD_PER_MEAN_ABS * mean.expected_abs_error_kmh) ** 2
 
 
 # The forecaster: it learns from what the ledger holds, slot by slot, and plans the next slot around its forecast.

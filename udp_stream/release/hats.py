@@ -71,7 +71,7 @@ class HatOutcome(msgspec.Struct, frozen=True, eq=False):
             return "released"
         return _WITHHELD.get(self.terms.withheld, "withheld_budget")
 
-    def asked(self, terms: Terms, plan: HatPlan | None) -> HatOutcome:
+    def with_price(self, terms: Terms, plan: HatPlan | None) -> HatOutcome:
         """Still new: these terms, and the plan for the rows that they offer, if they offer any."""
         return replace(self, terms=terms, plan=plan)
 
@@ -81,16 +81,16 @@ class HatOutcome(msgspec.Struct, frozen=True, eq=False):
         if self.plan is None:
             return Admission(self.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
         least = max(min_plates, self.terms.admitted_min)
-        offered = self.terms.of_kept(counts.plate[self.rows])
+        offered = self.terms.select_offered(counts.plate[self.rows])
         allowed = np.full(offered.size, self.terms.allowance_nano) if self.terms.allowance_nano else None
         return Admission(self.release_id, offered, self.plan.charges, least, terms, allowed)
 
-    def decided(self, charged: NDArray[np.int64]) -> HatOutcome:
+    def with_charges(self, charged: NDArray[np.int64]) -> HatOutcome:
         """What the ledger charged each offered row."""
-        rows = self.charged if self.plan is None else self.terms.to_rows(charged, self.charged.size)
+        rows = self.charged if self.plan is None else self.terms.restore_rows(charged, self.charged.size)
         return replace(self, state=self._after("charged" if rows.any() else "withheld"), charged=rows)
 
-    def ready(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan) -> HatOutcome:
+    def charged_by_plan(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan) -> HatOutcome:
         """Charged, as the slot's plan says: each row's charge, and the plan for the charged rows."""
         return replace(self, state=self._after("charged"), terms=terms, charged=charged, plan=plan)
 

@@ -412,17 +412,17 @@ class StandingQueries:
         queries: Sequence[StandingQuery],
         zone: tzinfo,
         grace_ms: int,
-        hashed: Callable[[str], bytes],
+        hash_plate: Callable[[str], bytes],
         context: QueryContext,
         ledger: Ledger,
         publish: ResultSink,
         report: Observer,
     ) -> None:
-        """`hashed` turns a plate into its keyed hash. Nothing is read or written before the first ping."""
+        """`hash_plate` turns a plate into its keyed hash. Nothing is read or written before the first ping."""
         self._context, self._ledger, self._publish, self._report = context, ledger, publish, report
         self._queries, age_ms = _by_every(queries), _age_ms(queries)
         self._latest = {
-            every_s: LatestPositions(SlotGrid(every_s, zone), age_ms, grace_ms, hashed) for every_s in self._queries
+            every_s: LatestPositions(SlotGrid(every_s, zone), age_ms, grace_ms, hash_plate) for every_s in self._queries
         }
         self._noted = False
 

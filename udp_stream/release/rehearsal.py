@@ -92,7 +92,7 @@ class Usual:
     beside the days that the prior was trained on, which nothing says of this feed's speeds.
 
     >>> from udp_stream.testing import two_hats
-    >>> Usual.of([two_hats()[0]]).features.shape
+    >>> Usual.from_counts([two_hats()[0]]).features.shape
     (6,)
     """
 
@@ -100,7 +100,7 @@ class Usual:
     features: Floats
 
     @classmethod
-    def of(cls, slots: Sequence[SlotCounts]) -> Usual:
+    def from_counts(cls, slots: Sequence[SlotCounts]) -> Usual:
         """Of all HATs of these slots."""
         priors = [prior_of(counts) for counts in slots]
         pings = np.concatenate([np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots])
@@ -114,7 +114,7 @@ class City:
 
     >>> from udp_stream.testing import two_hats
     >>> counts, _ = two_hats()
-    >>> usual = Usual.of([counts])
+    >>> usual = Usual.from_counts([counts])
     >>> one, again = (City(0, usual).speeds(counts, max_speed=65 * QUANTA_PER_KMH) for _ in range(2))
     >>> bool((one.speed == again.speed).all()), one.starts.tolist()
     (True, [0, 1, 3, 5, 6, 7])
@@ -160,7 +160,7 @@ def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext, new_ledger: C
     Its bits must not be those of a deployment. Raises what a release would: ConfigError for a budget that is too
     small, PrivacyRefused for a HAT that is too large.
     """
-    usual = Usual.of(slots)
+    usual = Usual.from_counts(slots)
     found = [_of_city(City(number, usual), slots, context, new_ledger()) for number in range(cities_of(slots))]
     return Rehearsed(*np.mean(found, axis=0).tolist())
 

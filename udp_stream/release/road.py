@@ -70,7 +70,7 @@ def factors_once(
     start, end = slot
     name, policy = clips_id(start // 1000, (end - start) // 1000), context.policy
     # A key of this slot's own, so that equal lengths have other hashes in another slot.
-    key = context.keyed(name)
+    key = context.derive_key(name)
     hashes = {
         plate: blake2b(plate + check.to_bytes(8, "little", signed=True), key=key, digest_size=HASH_BYTES).digest()
         for plate, hats, check in zip(norms.plates, norms.hats.tolist(), norms.checks.tolist(), strict=True)
@@ -97,7 +97,7 @@ def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: P
         of_hat = counts.plate[hat.rows][hat.admitted].tolist()
         rows.append(np.array([number[counts.plates[plate]] for plate in of_hat]))
         room, rounding = room_and_rounding(around)
-        norm, cell = norms_of(around, clamped.of_admitted(hat.rows, hat.admitted)), int(counts.cells[hat.number])
+        norm, cell = norms_of(around, clamped.samples_of(hat.rows, hat.admitted)), int(counts.cells[hat.number])
         each = zip(room.tolist(), rounding.tolist(), norm.tolist(), strict=True)
         checks = np.array([check_of(cell, *of_plate) for of_plate in each], np.int64)
         parts.append(np.stack([np.zeros_like(norm), room, rounding, norm, checks]))
@@ -219,7 +219,7 @@ def _estimate(
     estimates: dict[int, HatEstimate] = {}
     for run, bits in entropy.streams(ids_of(hats)):
         plans = [hat.plan for hat in hats[run] if hat.plan is not None]
-        samples = [values.of_admitted(hat.rows, hat.admitted) for hat in hats[run]]
+        samples = [values.samples_of(hat.rows, hat.admitted) for hat in hats[run]]
         estimates |= zip(
             (hat.number for hat in hats[run]), estimate_hats(plans, samples, bits, factors[run]), strict=True
         )

@@ -54,7 +54,7 @@ class Embedded:
         settings: Settings,
         ledger: Ledger,
         entropy: Entropy,
-        hashed: Callable[[str], bytes],
+        hash_plate: Callable[[str], bytes],
         software: str,
         publish: ReleaseSink,
         reject: Callable[[bytes, Refusal], None] | None = None,
@@ -72,7 +72,7 @@ class Embedded:
         """
         self._policy = settings.policy
         self._ping_rules = settings.ping_rules
-        self._windows = Windows(settings.window_rules, hashed)
+        self._windows = Windows(settings.window_rules, hash_plate)
         context = ReleaseContext(
             self._policy,
             settings.calendar,
@@ -81,7 +81,7 @@ class Embedded:
             caveats=caveats(ledger.meta()),
             trial=trial,
             before_charge=self._note_policy,
-            keyed=hashed,
+            derive_key=hash_plate,
         )
         is_forecasting = self._policy.forecasts or smooth is not None
         self._context = with_forecaster(context) if is_forecasting else context
@@ -92,7 +92,7 @@ class Embedded:
         self.summary = Summary(policy=self._policy.fingerprint(), others=others or {}, trial=trial)
         self._report = report_to(self.summary.observe, *observers)
         self._publish = publish
-        self._queries = self._standing(settings, ledger, hashed, answer)
+        self._queries = self._standing(settings, ledger, hash_plate, answer)
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
         """Read a log of JSON messages to its end and release every HAT in it."""
@@ -142,7 +142,7 @@ class Embedded:
             self._report(slot_smoothed(counts, estimates))
 
     def _standing(
-        self, settings: Settings, ledger: Ledger, hashed: Callable[[str], bytes], answer: ResultSink | None
+        self, settings: Settings, ledger: Ledger, hash_plate: Callable[[str], bytes], answer: ResultSink | None
     ) -> StandingQueries | None:
         """The queries of the configuration, if it has any and their results are wanted."""
         queries = settings.standing_queries
@@ -152,7 +152,7 @@ class Embedded:
             queries,
             settings.zone,
             settings.window_rules.grace_ms,
-            hashed,
+            hash_plate,
             query_context(settings.position_periods, self._context),
             ledger,
             answer,

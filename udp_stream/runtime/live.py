@@ -74,7 +74,7 @@ class LiveRuntime:
         settings: Settings,
         ledger: Ledger,
         entropy: Entropy,
-        hashed: Callable[[str], bytes],
+        hash_plate: Callable[[str], bytes],
         software: str,
         journal: Journal,
         outputs: Outputs,
@@ -88,7 +88,7 @@ class LiveRuntime:
         self._idle_ms = round(parse_duration(settings.kafka.idle_timeout) * 1000)
         context = ReleaseContext(
             settings.policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()),
-            before_charge=self._note_policy, keyed=hashed,
+            before_charge=self._note_policy, derive_key=hash_plate,
         )  # fmt: skip
         is_forecasting = settings.policy.forecasts or outputs.smoothed is not None
         self._context = with_forecaster(context) if is_forecasting else context
@@ -104,7 +104,7 @@ class LiveRuntime:
             settings.window_rules,
             settings.calendar.slots,
             settings.policy.resolution,
-            hashed,
+            hash_plate,
             None if self._queries is None else self._queries.moments,
         )
         self._reader = SourceReader(rules, checkpoint)

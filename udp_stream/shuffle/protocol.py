@@ -560,7 +560,7 @@ class ShardProtocol:
         shards = sorted(set(shard_of(counts.cells, self._shards).tolist()))
         # Also a share without HATs: the shard holds the slot, and its checkpoint, until a plan says what becomes of it.
         for shard in shards:
-            self._outbox += [(shard, chunk) for chunk in cut_plan(plan.for_hats(of_plan == shard), shard)]
+            self._outbox += [(shard, chunk) for chunk in cut_plan(plan.subset(of_plan == shard), shard)]
         if self._planner is not None:
             hats = plan.hats_in_balls(counts) if plan.is_measured else None
             self._planner.planned(start, counts.end_ms, shards, hats, None if plan.city is None else plan)

@@ -69,7 +69,7 @@ class LatestPositions:
     """The latest positions of one log, at every boundary of a grid.
 
     >>> from datetime import UTC
-    >>> latest = LatestPositions(SlotGrid(900, UTC), age_ms=600_000, grace_ms=0, hashed=lambda plate: plate.encode())
+    >>> latest = LatestPositions(SlotGrid(900, UTC), age_ms=600_000, grace_ms=0, hash_plate=str.encode)
     >>> def ping(plate, minute):
     ...     one, none = np.array([21.0 + minute / 100]), np.zeros(1)
     ...     return Pings((plate,), np.zeros(1, np.uint32), np.array([minute * 60_000]), one, one, none, none, none)
@@ -85,12 +85,12 @@ class LatestPositions:
         grid: SlotGrid,
         age_ms: int,
         grace_ms: int,
-        hashed: Callable[[str], bytes],
+        hash_plate: Callable[[str], bytes],
         closed_ms: int | None = None,
     ) -> None:
-        """`hashed` turns a plate into its keyed hash; nothing behind this knows plates. Moments up to the boundary
+        """`hash_plate` turns a plate into its keyed hash; nothing behind this knows plates. Moments up to the boundary
         `closed_ms` have been told already."""
-        self._grid, self._age_ms, self._grace_ms, self._hashed = grid, age_ms, grace_ms, hashed
+        self._grid, self._age_ms, self._grace_ms, self._hash_plate = grid, age_ms, grace_ms, hash_plate
         self._codes: dict[str, int] = {}
         self._rows: NDArray[np.void] = np.empty(0, _ROW)
         self._fresh: list[NDArray[np.void]] = []
@@ -205,7 +205,7 @@ class LatestPositions:
         self._earliest_ms = self._end_of(self._closed_ms)
 
     def _moment(self, moment_ms: int, found: NDArray[np.void], names: list[str]) -> Moment:
-        hashes = [self._hashed(names[code]) for code in found["plate"].tolist()]
+        hashes = [self._hash_plate(names[code]) for code in found["plate"].tolist()]
         order = sorted(range(len(hashes)), key=hashes.__getitem__)
         lat, lon, seen_ms = (found[name][order] for name in ("lat", "lon", "time"))
         return Moment(moment_ms, tuple(hashes[i] for i in order), lat, lon, seen_ms)

@@ -61,7 +61,7 @@ class SourceMoments:
         self,
         rules: MomentRules,
         windows: WindowRules,
-        hashed: Callable[[str], bytes],
+        hash_plate: Callable[[str], bytes],
         watermark_ms: int | None,
         before_ms: int | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class SourceMoments:
                 grid,
                 rules.age_ms,
                 windows.grace_ms,
-                hashed,
+                hash_plate,
                 None if until_ms is None else int(grid.place(np.array([until_ms]))[0][0]),
             )
             for grid in rules.grids

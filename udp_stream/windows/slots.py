@@ -349,15 +349,15 @@ class _OpenSlot:
             taken += self._reserve(count)
         return taken
 
-    def columns(self, hashed: Callable[[str], bytes]) -> SlotPings:
+    def columns(self, hash_plate: Callable[[str], bytes]) -> SlotPings:
         used = [*self.chunks[:-1], self.chunks[-1][: self.chunks[-1].size - self.room]]
         plate, time, cell, speed = (np.concatenate([chunk[name] for chunk in used]) for name in _ROW.names or ())
-        plates = tuple(hashed(plate) for plate in self.plates)
+        plates = tuple(hash_plate(plate) for plate in self.plates)
         return SlotPings(self.start_ms, self.end_ms, plates, plate, time, cell, speed)
 
 
 class Windows:
-    """The open slots of one log. `hashed` turns a plate into its keyed hash; nothing behind this knows plates.
+    """The open slots of one log. `hash_plate` turns a plate into its keyed hash; nothing behind this knows plates.
 
     Three plates at 1 s in a slot of 10 s, and then at 131 s: with the usual grace of 120 s the first slot closes.
 
@@ -372,10 +372,10 @@ class Windows:
     ['late', 'late', 'late']
     """
 
-    def __init__(self, rules: WindowRules, hashed: Callable[[str], bytes], clock: Clock | None = None) -> None:
+    def __init__(self, rules: WindowRules, hash_plate: Callable[[str], bytes], clock: Clock | None = None) -> None:
         """Windows with no slot open; the clock is that of a file unless another is given."""
         self._rules = rules
-        self._hashed = hashed
+        self._hash_plate = hash_plate
         self._clock = AgreementClock(rules) if clock is None else clock
         self._open: dict[int, _OpenSlot] = {}
 
@@ -436,7 +436,7 @@ class Windows:
 
     def _close(self, starts: list[int]) -> list[SlotPings]:
         closed = [self._open.pop(start) for start in starts]
-        return [slot.columns(self._hashed) for slot in closed if slot.rows]
+        return [slot.columns(self._hash_plate) for slot in closed if slot.rows]
 
 
 def _offset(frame: Frame, row: int) -> int:

@@ -79,7 +79,7 @@ Look = Callable[[Sequence[bytes], ReadResult], None]
 
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
-    """What all readers of a deployment share. `hashed` gives a plate's keyed hash; without `moments` no position is
+    """What all readers of a deployment share. `hash_plate` gives a plate's keyed hash; without `moments` no position is
     kept.
 
     >>> from udp_stream.pings.json import JSON
@@ -94,7 +94,7 @@ class ReadingRules:
     windows: WindowRules
     grid: SlotGrid
     resolution: int
-    hashed: Callable[[str], bytes]
+    hash_plate: Callable[[str], bytes]
     moments: MomentRules | None = None
 
 
@@ -121,11 +121,11 @@ class SourceReader:
         """Resume from a checkpoint."""
         self._rules = rules
         self._clock = AppendClock(rules.windows, start.watermark_ms)
-        self._windows = Windows(rules.windows, rules.hashed, self._clock)
+        self._windows = Windows(rules.windows, rules.hash_plate, self._clock)
         self._moments = (
             None
             if rules.moments is None
-            else SourceMoments(rules.moments, rules.windows, rules.hashed, start.watermark_ms, start.positions_ms)
+            else SourceMoments(rules.moments, rules.windows, rules.hash_plate, start.watermark_ms, start.positions_ms)
         )
         self._rejected_through = start.rejected_through
         self.next_offset = start.offset

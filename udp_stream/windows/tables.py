@@ -281,6 +281,11 @@ class SlotCounts:
         """The rows of every HAT, by number: quicker than to ask for each."""
         return [slice(start, end) for start, end in pairwise(self.hat_rows.tolist())]
 
+    def subset(self, rows: NDArray[np.bool_]) -> SlotCounts:
+        """The counts of some rows; every HAT stays, even without rows."""
+        before = np.append(0, np.cumsum(rows))
+        return replace(self, hat_rows=before[self.hat_rows], plate=self.plate[rows], count=self.count[rows])
+
 
 @dataclass(frozen=True, slots=True)
 class SlotValues:
@@ -289,7 +294,7 @@ class SlotValues:
     Row r's samples are `speed[starts[r]:starts[r + 1]]`.
 
     >>> values = SlotValues(np.array([10, 20, 30, 40]), np.array([0, 1, 3, 4]))
-    >>> values.of_rows(slice(0, 2)), values.of_admitted(slice(0, 2), np.array([False, True]))
+    >>> values.samples_of(slice(0, 2)), values.samples_of(slice(0, 2), np.array([False, True]))
     (array([10, 20, 30]), array([20, 30]))
     >>> values.clamped(25).speed
     array([10, 20, 25, 25])
@@ -302,16 +307,12 @@ class SlotValues:
         """The same speeds, none of them above `largest`."""
         return replace(self, speed=np.minimum(self.speed, largest))
 
-    def of_rows(self, rows: slice) -> NDArray[np.int64]:
-        """The samples of a range of rows."""
-        return self.speed[self.starts[rows.start] : self.starts[rows.stop]]
-
-    def of_admitted(self, rows: slice, admitted: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """The samples of those rows of a range that were admitted."""
-        if admitted.all():
-            return self.of_rows(rows)
-        counts = np.diff(self.starts[rows.start : rows.stop + 1])
-        return self.of_rows(rows)[np.repeat(admitted, counts)]
+    def samples_of(self, rows: slice, admitted: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """The samples of a range of rows, or of those rows of it that were admitted."""
+        samples = self.speed[self.starts[rows.start] : self.starts[rows.stop]]
+        if admitted is None or admitted.all():
+            return samples
+        return samples[np.repeat(admitted, np.diff(self.starts[rows.start : rows.stop + 1]))]
 
 
 def without_repeats(pings: SlotPings) -> SlotPings:

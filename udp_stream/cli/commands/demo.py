@@ -77,7 +77,7 @@ def _embedded(
         ledger, keys = stack.enter_context(ledger_and_keys(place))
         others = begin_run(place, ledger, settings)
         runtime = Embedded(
-            settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, releases.extend, others=others, trial=trial,
+            settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, releases.extend, others=others, trial=trial,
             answer=lambda _: None,  # the summary counts them
         )  # fmt: skip
         return releases, runtime.run(_told(fleet.messages(), runtime, arguments))

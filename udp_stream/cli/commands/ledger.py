@@ -36,7 +36,7 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
     """What a plate was charged and has left, one period a line, oldest first; of a rolling budget a line for each span
     and one for its windows."""
     with _open(arguments, settings) as (ledger, keys):
-        lines = lines_of_plate(ledger, keys.key_of(plate_name(arguments.plate)), settings)
+        lines = lines_of_plate(ledger, keys.hash_plate(plate_name(arguments.plate)), settings)
         others = other_budgets(ledger.meta(), settings.policy)
     if others:  # as where --config was forgotten
         text = f"the ledger was charged under another budget ({named(others)}): what is left follows the configuration"

@@ -184,7 +184,7 @@ def buy(policy: Policy, plates: int, pings_per_plate: int) -> Bought:
         if is_too_little(policy):
             raise _too_little(policy, f"if the budget of {policy.amount} pays for {PRICES_PER_BUDGET} HATs")
         plans = HatPlans(policy.public)
-        bought = plans.of(counts, terms_of_typical(counts, policy, plans))
+        bought = plans.plan_hat(counts, terms_of_typical(counts, policy, plans))
         return _bought(bought, plates, served, policy)
     bought = plan_hat(counts, terms_for(policy), policy)
     if served and None in (policy.mean_nano, policy.cdf_nano):

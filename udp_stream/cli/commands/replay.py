@@ -66,7 +66,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             settings,
             ledger,
             OsEntropy(),
-            keys.key_of,
+            keys.hash_plate,
             SOFTWARE,
             release_sink(out),
             refused,

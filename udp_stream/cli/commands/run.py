@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
         observers = [log.observe, summary.observe]
         runtime = LiveRuntime(
-            settings, ledger, OsEntropy(), keys.key_of, SOFTWARE, journal, writes, observers, look=watch.look
+            settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, journal, writes, observers, look=watch.look
         )
         # These are left in reverse: what is due, and the summary as the last line.
         stack.callback(_summarize, summary)
