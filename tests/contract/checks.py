@@ -1,4 +1,12 @@
-"""What checks are made of: what is asked of a ledger, what came back, and what is expected."""
+"""The promises of `port.py` as runnable checks; memory, SQLite and Redis are held to the same ones.
+
+Each check takes a `LedgerFactory`, which opens the same ledger anew each time; it raises `CheckFailed` with a
+sentence. Checks name their plates, periods and releases after themselves, so all may run on one ledger, in any order,
+each once.
+
+    for check in ALL_LEDGER_CHECKS:
+        check(lambda: open_sqlite_ledger(path))
+"""
 
 from __future__ import annotations
 
@@ -6,15 +14,19 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import Admission, Ledger, LedgerFactory, Verdict
+from udp_stream.ledger.port import Admission, Ledger, Verdict
 from udp_stream.ledger.rolling import budget_balances, span_name, span_of
 from udp_stream.ledger.rules import AMOUNT_LIMIT, misfits
+
+LedgerFactory = Callable[[], AbstractContextManager[Ledger]]
+"""Opens the same ledger anew: to play several writers and restarts."""
 
 
 class CheckFailed(Exception):
@@ -677,15 +689,6 @@ def _race(open_ledger: LedgerFactory, writer: int, plates: list[bytes]) -> dict[
         expect(ledger.recorded(SHARED_IDS), payloads, "what a writer saw is what is recorded")
     return seen
 
-
-# The promises of `port.py` as runnable checks; memory, SQLite and Redis are held to the same ones.
-#
-# Each check takes a `LedgerFactory`, which opens the same ledger anew each time; it raises `CheckFailed` with a
-# sentence. Checks name their plates, periods and releases after themselves, so all may run on one ledger, in any order,
-# each once.
-#
-#     for check in ALL_LEDGER_CHECKS:
-#         check(lambda: open_sqlite_ledger(path))
 
 ALL_LEDGER_CHECKS: tuple[Callable[[LedgerFactory], None], ...] = (
     check_admit_charges_once,

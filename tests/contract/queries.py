@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.contract.checks import LedgerFactory
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import Admission, Entry, Ledger, LedgerFactory
+from udp_stream.ledger.port import Admission, Entry, Ledger
 from udp_stream.planning.periods import OneBudget
 from udp_stream.queries.elimination import ABOVE, IN, Round
 from udp_stream.release.charge import require_one_promise

@@ -13,8 +13,9 @@ from itertools import product
 import pytest
 
 from tests.city_question import MeanSpeed
+from tests.contract.checks import LedgerFactory
 from tests.unit.test_flow import a_context, run, slot
-from udp_stream.ledger.port import Entry, Ledger, LedgerFactory
+from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of

@@ -25,13 +25,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.contract import checks
 from tests.contract import ledger_writer as writer
-from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
+from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.forked import Forked
 from tests.forms import long_rows
 from udp_stream import files as atomic
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger.port import Ledger, LedgerFactory, Verdict
+from udp_stream.ledger.port import Ledger, Verdict
 from udp_stream.ledger.rolling import windows_around
 from udp_stream.ledger.rules import Decision
 from udp_stream.ledgers import sqlite

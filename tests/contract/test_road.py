@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.checks import LedgerFactory
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.contract.road import (
     CHECKS,
@@ -20,7 +21,6 @@ from tests.contract.road import (
     rival_at_every_call_in_rho,
     rival_at_every_call_of_a_city,
 )
-from udp_stream.ledger.port import LedgerFactory
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.release.record import CITY, CLIPS, kind_of
 

@@ -13,9 +13,8 @@ import pytest
 from redis import Redis
 from redis.crc import key_slot
 
-from tests.contract.checks import ALL_LEDGER_CHECKS, ask, check_large_slots
+from tests.contract.checks import ALL_LEDGER_CHECKS, LedgerFactory, ask, check_large_slots
 from udp_stream.errors import DependencyUnavailable, Fenced, PrivacyRefused
-from udp_stream.ledger.port import LedgerFactory
 from udp_stream.ledgers.redis import Fence, RedisLedger, inspect_redis, open_redis_ledger
 from udp_stream.trial.services import (
     CLUSTER_CONFIGURATION,

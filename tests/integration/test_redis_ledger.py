@@ -17,12 +17,11 @@ import pytest
 from redis import Redis
 
 from tests.contract import checks, queries
-from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, ask
+from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.contract.road import CHECKS, MORE_CHECKS, Opening
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused, UsageError
 from udp_stream.ledger.past import caveats
-from udp_stream.ledger.port import LedgerFactory
 from udp_stream.ledger.rules import column
 from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers import redis_connection

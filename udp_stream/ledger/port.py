@@ -1,4 +1,4 @@
-"""Promises: what the core asks of the world. `checks.py` holds every ledger to them.
+"""Promises: what the core asks of the world. `tests/contract/checks.py` holds every ledger to them.
 
 **The ledger** is the only state besides open windows. Its promises:
 
@@ -29,7 +29,6 @@ below 2**53 nano-units. A call that breaks these rules raises ValueError and cha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -263,7 +262,3 @@ class Ledger(Protocol):
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
         """Every period in which some plate was charged, sorted; of names from the first to the last, both included."""
         ...
-
-
-LedgerFactory = Callable[[], AbstractContextManager[Ledger]]
-"""Opens the same ledger anew: what `checks.py` uses to play several writers and restarts."""

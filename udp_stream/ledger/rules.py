@@ -1,6 +1,5 @@
-"""The ledger's rules as pure functions: what a call must satisfy, which plates it charges, and whether balances add up.
-
-Every store uses these, so that stores cannot differ in them.
+"""The ledger's rules as pure functions: what a call must satisfy, which plates it charges, whether balances add up, and
+how an admission lies in bytes. Every store uses these, so that stores cannot differ in them.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ def _require_values(plates: int, admissions: Sequence[Admission]) -> None:
     refuse("distinct members in each admission, got a repeated one", pairs[1:] == pairs[:-1], pairs // max(plates, 1))
 
 
-# How stores keep an admission in bytes: amounts little endian in 8 bytes each, plates one after the other.
+# An admission in bytes: amounts little endian in 8 bytes each, plates one after the other.
 
 
 class Decision(NamedTuple):

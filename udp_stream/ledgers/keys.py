@@ -1,10 +1,19 @@
-"""Keyed hashes of license plates, and the file that holds their key.
+"""What is kept beside a ledger: the key of its plates, its id, and the mark of how far it had come.
 
-Outside the ledger and the raw topics a plate leaves no trace; in the ledger it is a keyed hash, so that a copy of the
-ledger without the key says nothing about who drove. The key matters as much as the ledger: under another key every
-plate looks new and gets its budget again, which is why a ledger is bound to the `fingerprint` of its key.
+**The key.** Outside the ledger and the raw topics a plate leaves no trace; in the ledger it is a keyed hash, so that a
+copy of the ledger without the key says nothing about who drove. The key matters as much as the ledger: under another
+key every plate looks new and gets its budget again, which is why a ledger is bound to the `fingerprint` of its key.
 
 The key file is made complete under another name and linked into place. A second process finds the key of the first.
+
+**The id and the mark.** A ledger that is wiped, removed or on a volume that is not mounted looks like one that was
+never made. Made anew, it would give every plate its budget again and draw every HAT a second time; so where a ledger is
+known, none is made. An older copy of the ledger would do so for what came after it; so its high-water mark (`past.py`)
+is kept here. A ledger that holds charges and has no such file could be an older copy, so it is refused until a person
+accepts it.
+
+The file has one line for the ledger's id and, once something was published, one for the mark. It is replaced as a
+whole, by one process at a time.
 """
 
 from __future__ import annotations
@@ -132,15 +141,7 @@ def _create(path: Path) -> None:
         link_first(draft, path)
 
 
-# Beside the plates' key: which ledger belongs to it, and how far that ledger had come.
-#
-# A ledger that is wiped, removed or on a volume that is not mounted looks like one that was never made. Made anew, it
-# would give every plate its budget again and draw every HAT a second time; so where a ledger is known, none is made. An
-# older copy of the ledger would do so for what came after it; so its high-water mark (`past.py`) is kept here. A ledger
-# that holds charges and has no such file could be an older copy, so it is refused until a person accepts it.
-#
-# The file has one line for the ledger's id and, once something was published, one for the mark. It is replaced as a
-# whole, by one process at a time.
+# The ledger's id and its mark.
 
 Where = str | os.PathLike[str]
 

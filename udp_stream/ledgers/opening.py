@@ -1,4 +1,7 @@
-"""From a configured ledger URL to an open ledger and the hashes of its plates."""
+"""From a configured ledger URL to an open ledger and the hashes of its plates.
+
+Behind that: the settings that a ledger was charged under, how a run names its ledger, and what an operator sees of it.
+"""
 
 from __future__ import annotations
 
@@ -451,7 +454,7 @@ def _list(numbers: Sequence[Any]) -> str:
     return f"[{', '.join(_plain(number) for number in numbers)}]"
 
 
-# Which ledger a run is on, said on stderr before anything is charged; and the ledger of one run only.
+# Which ledger a run is on, said on stderr before anything is charged; and a ledger for one run only.
 #
 # A wrong ledger is a second budget for every plate. So each verb that opens one names it in full, says whether it is
 # new, and what it holds since when.
@@ -499,7 +502,7 @@ def say_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None
 def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:
     """Name the ledger of a run on stderr, and warn where it was charged under other settings than these.
 
-    Returns how ours differ from each of them, by its fingerprint (`policy_keys.other_policies`).
+    Returns how ours differ from each of them, by its fingerprint (`other_policies`).
     """
     say_ledger(asked, ledger, settings)
     others = other_policies(ledger, settings.policy)

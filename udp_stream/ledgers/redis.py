@@ -1,4 +1,60 @@
-"""How the ledger lies in Redis, in bytes: as `packing.py` tells, each admission behind a head."""
+"""The ledger in Redis: the promises of `port.py`, kept by Lua scripts and a synced append-only file.
+
+Theory of operation. Redis runs one script at a time and nothing in between, so a script is a transaction. `admit.lua`
+takes some hundred HATs, in the order given: one that is remembered is answered with that; if the caller's epoch is
+stale, it refuses; else it decides for every plate, or for all HATs at once where each plate can pay for all of them. At
+its end it charges and remembers, all at once. `record.lua` takes some thousand payloads and keeps the first of each id.
+A call is as many scripts as it takes, one after the other. Sending any of them twice is harmless, so a script without
+an answer is sent again (`redis_connection.py`). A worker that dies between two scripts leaves some HATs done and others
+not, as between two calls.
+
+A `record` of several scripts keeps nothing if an id was never admitted: it asks first, and admissions stay for ever.
+
+**One hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so one script must reach all
+of them, and with them the order of admissions, the payloads and the fencing epochs. In a cluster a script reaches one
+hash slot. So all keys of a deployment share one hash tag, `{udp}` unless told otherwise: in a cluster the ledger lives
+on one shard and its replicas, and a second city takes another prefix. One core is far more than one city needs.
+Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s (650,000 plates a
+second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000
+plates (`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). One script has all plates of a HAT: 0.3 s for
+100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
+
+**Durability.** Opening refuses a server that would forget what it has answered: it needs `appendonly yes`, `appendfsync
+always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master. With these a
+killed server comes back with every answer it gave. A *failover* is another matter: replication does not wait, and a
+promoted replica may lack the last charges. So opening refuses a server that has replicas, connected or in the cluster's
+slots, unless it is opened with `replicas=1` or more (`ledger.replicas`): then nothing is answered before that many
+replicas have it (WAIT). What no opening can see is a replica that joins later. Also set `min-replicas-to-write 1`, so
+that a master that is cut off stops by itself, and give replicas the same settings as masters: they are not checked. An
+owner whose epoch the promoted replica never received is stopped.
+
+**A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis and, with `id_file`,
+beside the plate key. Opening refuses a Redis that has no ledger or another one where the file knows one; every script
+refuses if the id is gone, so that a FLUSHALL stops releases at once; and no script charges a period whose balances are
+gone.
+
+**Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); an owner with an earlier one can
+neither admit nor record anything new (`Fenced`), only read what is recorded.
+
+**Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, for ever; nothing expires. What may be moved
+away by hand, while nothing runs and after an export of the entries: of HATs whose slots the input log cannot bring
+again (older than its topic keeps), all of a period at once, `admission:ID`, `release:ID`, their places in `order`, and
+at last `balance:PERIOD` and its place in `periods` or `spans`. Never earlier: without its admission a HAT would be
+drawn anew.
+
+**Keys**, all behind one prefix with a hash tag:
+
+    PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted, epoch:SHARD, notes by name
+    PREFIX:balance:PERIOD    hash    plate -> charged, charges: two little endian integers of 8 bytes
+    PREFIX:periods           set     every period with a balance, but for
+    PREFIX:spans             zset    every span of a rolling budget with a balance, sorted by name
+    PREFIX:admission:ID      string  a remembered admission, a head, then the bytes of `rules.Decision`
+    PREFIX:order             list    the ids admitted, oldest first
+    PREFIX:release:ID        string  the first payload recorded
+    PREFIX:unpublished       zset    ids recorded and not published, by their number
+    PREFIX:recorded          string  how many were recorded: the last one's number
+    PREFIX:beat              string  counts what was sent to be waited for, with `replicas`
+"""
 
 from __future__ import annotations
 
@@ -26,6 +82,8 @@ from udp_stream.ledger.rules import AMOUNT_LIMIT, Decision, amounts, amounts_of,
 from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
 from udp_stream.ledgers.redis_connection import OPENING_PAUSES_S, Command, Connection, connection_to, load_scripts
 from udp_stream.logs import WARNING, say
+
+# An admission and a balance in bytes.
 
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
 _BALANCE = struct.Struct("<qq")  # charged, charges
@@ -109,20 +167,7 @@ def spent_and_charges(value: bytes) -> tuple[int, int]:
     return charged, charges
 
 
-# Session: the commands and scripts of one caller on one ledger: the keys, the fence, and what a refusal means.
-#
-# Keys, all behind one prefix with a hash tag:
-#
-#     PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted, epoch:SHARD, notes by name
-#     PREFIX:balance:PERIOD    hash    plate -> charged, charges: two little endian integers of 8 bytes
-#     PREFIX:periods           set     every period with a balance, but for
-#     PREFIX:spans             zset    every span of a rolling budget with a balance, sorted by name
-#     PREFIX:admission:ID      string  a remembered admission, as `packing.py` tells
-#     PREFIX:order             list    the ids admitted, oldest first
-#     PREFIX:release:ID        string  the first payload recorded
-#     PREFIX:unpublished       zset    ids recorded and not published, by their number
-#     PREFIX:recorded          string  how many were recorded: the last one's number
-#     PREFIX:beat              string  counts what was sent to be waited for, with `replicas`
+# One caller of one ledger: its commands, its fence, and what a refusal means.
 
 SCHEMA_VERSION = "1"
 CHUNK = 5000  # commands in one round trip
@@ -253,47 +298,7 @@ def windows_of(session: Session, period: str) -> NearSpans:
     return NearSpans(*bounds, listed, windows.others, inside)
 
 
-# The whole of a ledger in Redis, read through: its periods, its admissions in order, and what does not add up.
-
 PAGE = 500  # what an iterator reads at a time
-
-
-def periods(session: Session, first: str = "", last: str = LAST_NAME) -> list[str]:
-    """Every period in which some plate was charged, sorted; of names from the first to the last."""
-    ends = (b"[" + encoded(first), b"[" + encoded(last))
-    names, spans = session.exchange(("SMEMBERS", session.key("periods")), ("ZRANGEBYLEX", session.key("spans"), *ends))
-    return between(sorted(decoded(name) for name in {*names, *spans}), first, last)
-
-
-def discrepancies(session: Session) -> list[str]:
-    """A sentence for each, as `RedisLedger.verify` promises."""
-    # Before the periods are listed: entries of a period that begins later lie behind this place.
-    first, balances = _snapshot(session, "")
-    until: dict[str, int] = {}
-    for period in periods(session):
-        until[period], of_period = _snapshot(session, period)
-        balances += of_period
-    gone: list[str] = []
-    sums = list(misfits(_entries_until(session, until, first, gone), balances))
-    missing = [f"{name}: admitted, but its admission is gone" for name in gone]
-    return missing + sums + [f"{name}: released, but never admitted" for name in _unadmitted(session)]
-
-
-def _snapshot(session: Session, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
-    """How many admissions there were, and (period, plate, charged, charges) of the period's plates at that moment."""
-    keys = (session.key("order"), session.key("balance", period))
-    ((_, length, flat),) = session.run(session.script("snapshot", keys, fenced=False))
-    pairs = zip(flat[::2], flat[1::2], strict=True)
-    return length, [(period, plate, *spent_and_charges(value)) for plate, value in pairs]
-
-
-def _entries_until(session: Session, until: dict[str, int], otherwise: int, gone: list[str]) -> Iterator[Entry]:
-    """Entries up to the place at which the balances of their period were read; ids that are lost go to `gone`."""
-    for place, (name, entry) in enumerate(listed(session)):
-        if entry is None:
-            gone.append(name)
-        elif place < until.get(entry.period, otherwise):
-            yield entry
 
 
 def listed(session: Session) -> Iterator[tuple[str, Entry | None]]:
@@ -312,61 +317,7 @@ def listed(session: Session) -> Iterator[tuple[str, Entry | None]]:
         start += len(names)
 
 
-def newest(session: Session) -> Iterator[str]:
-    """The id of every admission, newest first."""
-    end = int(session.exchange(("LLEN", session.key("order")))[0])
-    while end > 0:
-        start = max(0, end - PAGE)
-        names = session.exchange(("LRANGE", session.key("order"), start, end - 1))[0]
-        yield from (decoded(name) for name in reversed(names))
-        end = start
-
-
-def _unadmitted(session: Session) -> Iterator[str]:
-    """Ids that have a payload and no admission."""
-    start = session.key("release", "")
-    pattern = re.sub(rb"([\[\]*?\\])", rb"\\\1", start) + b"*"
-    # Not 0, with which SCAN both begins and ends.
-    cursor: int | None = None
-    while cursor != 0:
-        ((after, keys),) = session.exchange(("SCAN", cursor or 0, "MATCH", pattern, "COUNT", PAGE))
-        names = [decoded(key[len(start) :]) for key in keys]
-        present = session.exchange(*(("EXISTS", session.key("admission", name)) for name in names))
-        yield from (name for name, there in zip(names, present, strict=True) if not there)
-        cursor = int(after)
-
-
-# The ledger in Redis: the promises of `port.py`, kept by Lua scripts and a synced append-only file.
-#
-# Theory of operation. Redis runs one script at a time and nothing in between, so a script is a transaction.
-# `admit.lua` takes some hundred HATs, in the order given: one that is remembered is answered with that; if the
-# caller's epoch is stale, it refuses; else it decides for every plate, or for all HATs at once where each plate can pay
-# for all of them. At its end it charges and remembers, all at once.
-# `record.lua` takes some thousand payloads and keeps the first of each id. A call is as many scripts as it takes,
-# one after the other. Sending any of them twice is harmless, so a script without an answer is sent again
-# (`connection.py`). A worker that dies between two scripts leaves some HATs done and others not, as between two calls.
-#
-# A `record` of several scripts keeps nothing if an id was never admitted: it asks first, and admissions stay for ever.
-#
-# **One hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so one script must reach
-# all of them, and with them the order of admissions, the payloads and the fencing epochs. In a cluster a script reaches
-# one hash slot. So all keys of a deployment share one hash tag, `{udp}` unless told otherwise: in a cluster the ledger
-# lives on one shard and its replicas, and a second city takes another prefix. One core is far more than one city needs.
-# Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s (650,000 plates a
-# second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000
-# plates (`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). One script has all plates of a HAT: 0.3 s for
-# 100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
-#
-# **Durability, and a wiped ledger.** `opening.py` says what is refused, and why.
-#
-# **Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); an owner with an earlier one can
-# neither admit nor record anything new (`Fenced`), only read what is recorded.
-#
-# **Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, for ever; nothing expires. What may be
-# moved away by hand, while nothing runs and after an export of the entries: of HATs whose slots the input log cannot
-# bring again (older than its topic keeps), all of a period at once, `admission:ID`, `release:ID`, their places in
-# `order`, and at last `balance:PERIOD` and its place in `periods` or `spans`. Never earlier: without its admission a
-# HAT would be drawn anew. `session.py` lists the keys.
+# The ledger.
 
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
 BATCH_MEMBERS, BATCH_HATS = 50_000, 1000  # that one script admits: 30 ms, during which Redis does nothing else
@@ -380,7 +331,7 @@ Plates = NDArray[np.void]  # of one length, as `column` makes them
 
 
 class RedisLedger:
-    """A `ports.Ledger` in Redis, for any number of threads; `opening.py` makes it.
+    """A `port.Ledger` in Redis, for any number of threads; made with `open_redis_ledger`.
 
     Any call may raise DependencyUnavailable once it has asked again for some ten seconds (45 where replicas stay away);
     what it asked for may then be remembered or not, and asking again tells. A call that charges or records raises
@@ -460,7 +411,11 @@ class RedisLedger:
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
         """Every period in which some plate was charged, sorted; of names from the first to the last."""
-        return periods(self._session, first, last)
+        ends = (b"[" + encoded(first), b"[" + encoded(last))
+        names, spans = self._session.exchange(
+            ("SMEMBERS", self._session.key("periods")), ("ZRANGEBYLEX", self._session.key("spans"), *ends)
+        )
+        return between(sorted(decoded(name) for name in {*names, *spans}), first, last)
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
@@ -610,7 +565,12 @@ class RedisLedger:
 
     def newest(self) -> Iterator[str]:
         """The id of every admission, newest first."""
-        return newest(self._session)
+        end = int(self._session.exchange(("LLEN", self._session.key("order")))[0])
+        while end > 0:
+            start = max(0, end - PAGE)
+            names = self._session.exchange(("LRANGE", self._session.key("order"), start, end - 1))[0]
+            yield from (decoded(name) for name in reversed(names))
+            end = start
 
     def verify(self) -> list[str]:
         """Recompute every balance from the entries: a sentence for each discrepancy.
@@ -619,7 +579,44 @@ class RedisLedger:
         of what was charged until the moment they were read, and that every payload was admitted. Others may write
         meanwhile.
         """
-        return discrepancies(self._session)
+        # Before the periods are listed: entries of a period that begins later lie behind this place.
+        first, balances = self._snapshot("")
+        until: dict[str, int] = {}
+        for period in self.periods():
+            until[period], of_period = self._snapshot(period)
+            balances += of_period
+        gone: list[str] = []
+        sums = list(misfits(self._entries_until(until, first, gone), balances))
+        missing = [f"{name}: admitted, but its admission is gone" for name in gone]
+        return missing + sums + [f"{name}: released, but never admitted" for name in self._unadmitted()]
+
+    def _snapshot(self, period: str) -> tuple[int, list[tuple[str, bytes, int, int]]]:
+        """How many admissions there were, and the period's (period, plate, charged, charges) at that moment."""
+        keys = (self._session.key("order"), self._session.key("balance", period))
+        ((_, length, flat),) = self._session.run(self._session.script("snapshot", keys, fenced=False))
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return length, [(period, plate, *spent_and_charges(value)) for plate, value in pairs]
+
+    def _entries_until(self, until: dict[str, int], otherwise: int, gone: list[str]) -> Iterator[Entry]:
+        """Entries up to the place at which the balances of their period were read; ids that are lost go to `gone`."""
+        for place, (name, entry) in enumerate(listed(self._session)):
+            if entry is None:
+                gone.append(name)
+            elif place < until.get(entry.period, otherwise):
+                yield entry
+
+    def _unadmitted(self) -> Iterator[str]:
+        """Ids that have a payload and no admission."""
+        start = self._session.key("release", "")
+        pattern = re.sub(rb"([\[\]*?\\])", rb"\\\1", start) + b"*"
+        # Not 0, with which SCAN both begins and ends.
+        cursor: int | None = None
+        while cursor != 0:
+            ((after, keys),) = self._session.exchange(("SCAN", cursor or 0, "MATCH", pattern, "COUNT", PAGE))
+            names = [decoded(key[len(start) :]) for key in keys]
+            present = self._session.exchange(*(("EXISTS", self._session.key("admission", name)) for name in names))
+            yield from (name for name, there in zip(names, present, strict=True) if not there)
+            cursor = int(after)
 
 
 def _never_admitted(name: str) -> PrivacyRefused:
@@ -642,7 +639,7 @@ def _batches(items: Sequence[T], sizes: Sequence[int], number: int, size: int) -
     return [items[start:end] for start, end in pairwise([*starts, len(items)]) if start < end]
 
 
-# Whether a Redis may keep budgets: its settings, its replicas, and which ledger is there.
+# Opening: whether a Redis may keep budgets, by its settings and replicas, and which ledger is there.
 
 OVERRIDE = "--allow-volatile-ledger"
 WHAT_IS_LOST = (
@@ -769,22 +766,6 @@ def find_or_make(connection: Connection, prefix: str, expected: str | None) -> s
     return str(ledger_id)
 
 
-# Open a ledger in Redis: only one that would not forget what it answered, and that has not forgotten.
-#
-# **Durability.** Opening refuses a server that would forget what it has answered: it needs `appendonly yes`,
-# `appendfsync always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master.
-# With these a killed server comes back with every answer it gave. A *failover* is another matter: replication does not
-# wait, and a promoted replica may lack the last charges. So opening refuses a server that has replicas, connected or in
-# the cluster's slots, unless it is opened with `replicas=1` or more (`ledger.replicas`): then nothing is answered
-# before that many replicas have it (WAIT). What no opening can see is a replica that joins later. Also set
-# `min-replicas-to-write 1`, so that a master that is cut off stops by itself, and give replicas the same settings as
-# masters: they are not checked. An owner whose epoch the promoted replica never received is stopped.
-#
-# **A wiped ledger** would give every plate its budget again. Each ledger has an id, kept in Redis and, with `id_file`,
-# beside the plate key. Opening refuses a Redis that has no ledger or another one where the file knows one; every script
-# refuses if the id is gone, so that a FLUSHALL stops releases at once; and no script charges a period whose balances
-# are gone.
-
 DEFAULT_PREFIX = "{udp}"
 
 
@@ -800,7 +781,7 @@ def open_redis_ledger(
     """Open the ledger at `url`, or make it if there is none; use it as a context manager.
 
     `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` says which ledger it was,
-    and its high-water mark, so that one that is wiped or older is noticed (`ledger_id.adopt` makes it). `replicas` is
+    and its high-water mark, so that one that is wiped or older is noticed (`keys.adopt` makes it). `replicas` is
     how many of them must have a write before it is answered. `client` has further options of the client.
 
     Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if Redis cannot be reached,

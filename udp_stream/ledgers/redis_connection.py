@@ -1,4 +1,12 @@
-"""The ledger's Lua scripts, as they lie beside this file."""
+"""The way to the ledger's Redis: which server has it, what is asked again, and what is given up.
+
+Every command of ours can be sent twice (the ledger's promises are per release id), so a command without an answer is
+sent again, all of it, after a short pause, and the last failure leaves as DependencyUnavailable. A dead connection may
+still carry out what it was sent: that too is only a repeat.
+
+In a cluster all keys of a ledger lie in one hash slot. The server that holds the slot is found with CLUSTER SLOTS,
+talked to alone, and looked for anew after any trouble; a client for whole clusters would not pipeline scripts.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +30,8 @@ from redis.retry import Retry
 
 from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.settings.clients import url_faults
+
+# The Lua scripts, in the folder `lua`.
 
 SCRIPTS = ("open", "note", "epoch", "admit", "record", "snapshot", "progress")
 UNGUARDED = ("open",)
@@ -51,7 +61,7 @@ def scripts_of(texts: Mapping[str, str]) -> Mapping[str, Script]:
     }
 
 
-# What a Redis answers with, in words: what is wrong, and which key of the configuration is about it.
+# What is wrong, in words that name the key of the configuration.
 
 RIGHTS = "the rights that a ledger needs are in docs/deployments.md"
 
@@ -131,14 +141,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-# The way to the ledger's Redis: which server has it, what is asked again, and what is given up.
-#
-# Every command of ours can be sent twice (the ledger's promises are per release id), so a command without an answer is
-# sent again, all of it, after a short pause, and the last failure leaves as DependencyUnavailable. A dead connection
-# may still carry out what it was sent: that too is only a repeat.
-#
-# In a cluster all keys of a ledger lie in one hash slot. The server that holds the slot is found with CLUSTER SLOTS,
-# talked to alone, and looked for anew after any trouble; a client for whole clusters would not pipeline scripts.
+# The connection.
 
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, *[0.8] * 12)  # some ten seconds: a server restarts, a replica is promoted
 OPENING_PAUSES_S = PAUSES_S[:4]  # nothing can be lost yet

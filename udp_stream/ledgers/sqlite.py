@@ -1,14 +1,26 @@
-"""The SQLite file of a ledger: made whole or not at all, durable, and refused where it is not the ledger it should be.
+"""The ledger in one SQLite file: the promises of `port.py`, kept by transactions and a synced write-ahead log.
 
-The file is made complete under another name and linked into place, so half a ledger is never seen, and an empty file
-at the ledger's path is one that was truncated: refused, because starting anew would hand out every budget again. For
-the same reason a write-ahead log without its ledger is refused, and so is a ledger that is missing, or another one,
+Three tables carry it. `admissions` has one row per HAT, its plates and what each was charged packed into BLOBs; it is
+only ever added to, and a trigger holds that. `balances` sums it by plate and period, is changed in the transaction that
+adds the admission, and can be rebuilt from it (`verify`). `releases` keeps the first payload of a release id.
+
+Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's single write lock, so
+two writers cannot both charge the same nano-unit of a budget. `synchronous=FULL` syncs the log before a call returns.
+
+One connection serves one thread. Writers in other threads and processes open the same path again.
+
+**The file** is made complete under another name and linked into place, so half a ledger is never seen, and an empty
+file at the ledger's path is one that was truncated: refused, because starting anew would hand out every budget again.
+For the same reason a write-ahead log without its ledger is refused, and so is a ledger that is missing, or another one,
 where one is known.
 
 An open file goes on living without its name. So what is at the names is compared with what was opened before anything
 is published: a ledger that was removed or replaced meanwhile, and with it what was charged since, is lost when we end.
 The same holds for its log and for the log's index: another process would begin new ones, and its charges and locks
 would not be ours.
+
+A ledger that is bound to another plate key is refused too, and, with `id_file`, one that is not where it was: starting
+anew would hand out every budget again.
 """
 
 from __future__ import annotations
@@ -41,6 +53,8 @@ from udp_stream.ledger.rules import (
     require_valid,
 )
 from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
+
+# The file.
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x75647073  # "udps", so that `file` and we know our own
@@ -218,7 +232,7 @@ def usable(path: Path) -> Iterator[None]:
         raise DependencyUnavailable(f"the ledger {path} cannot be used: {error}") from error
 
 
-# What a SQLite ledger asks of its tables.
+# What is asked of the tables.
 
 CHARGE = """
 INSERT INTO balances (period, plate, spent, charges) VALUES (?, ?, ?, ?)
@@ -248,21 +262,7 @@ WHERE admissions.sequence > ? ORDER BY admissions.sequence LIMIT ?
 """
 
 
-# The ledger in one SQLite file: the promises of `port.py`, kept by transactions and a synced write-ahead log.
-#
-# Three tables carry it. `admissions` has one row per HAT, its plates and what each was charged packed into BLOBs; it is
-# only ever added to, and a trigger holds that. `balances` sums it by plate and period, is changed in the transaction
-# that adds the admission, and can be rebuilt from it (`verify`). `releases` keeps the first payload of a release id.
-#
-# Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's single write lock,
-# so two writers cannot both charge the same nano-unit of a budget. `synchronous=FULL` syncs the log before a call
-# returns.
-#
-# `file.py` makes the file and opens it, and refuses one that lost what it knew. A ledger that is bound to another
-# plate key is refused too, and, with `id_file`, one that is not where it was: starting anew would hand out every budget
-# again.
-#
-# One connection serves one thread. Writers in other threads and processes open the same path again.
+# The ledger.
 
 CHUNK = 500  # host parameters in one statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time
@@ -272,7 +272,7 @@ def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLi
     """Open the ledger at `path`, or make it (mode 0600) if nothing is there; use it as a context manager.
 
     `id_file` says which ledger it was, and its high-water mark, so that one that is lost or older is noticed
-    (`ledger_id.adopt` makes it).
+    (`keys.adopt` makes it).
 
     Raises DependencyUnavailable if the directory is missing or a file cannot be used, and PrivacyRefused for a file
     that is no ledger of ours, is empty, lost its main file, was written by a newer version, or is not the ledger known.
@@ -291,7 +291,7 @@ def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLi
 
 
 class SqliteLedger:
-    """A `ports.Ledger` in a file, for one thread; make it with `open_sqlite_ledger`.
+    """A `port.Ledger` in a file, for one thread; make it with `open_sqlite_ledger`.
 
     Any call may raise DependencyUnavailable (disk full, locked for a minute, damaged); what it asked for may then be
     remembered or not, and asking again tells.
