@@ -1,4 +1,16 @@
-"""Between the measures of a promise: zero-concentrated, approximate and pure differential privacy. Never in our favour.
+"""Privacy filters, and conversions between the measures of a promise. Never rounded in our favour.
+
+A filter answers before a mechanism runs, from its charge and those before it, whether the promise still holds with it
+(Rogers, Roth, Ullman and Vadhan, NIPS 2016; for many users: *Adaptive Privacy Budgeting*, Liang and Yi, Section 4.2).
+All filters here depend on the *sum* of the charges alone and admit what keeps it within a limit. So the limit is
+computed once, any ledger can store the sum, and a charge costs as much after a million others as it did at first. A
+refused charge leaves the sum as it was, and a smaller one may still fit (their Remark 2).
+
+* For a promise of epsilon, with charges in epsilon, the limit is epsilon (equation 7).
+* For rho, zero-concentrated, with charges in rho, it is rho (equation 7, Theorem 4.4).
+* For (epsilon, delta), with charges in rho, it is `rho_nano_of(epsilon, delta)`.
+
+By distance (metric privacy) both are per unit of distance, or per unit squared. The limits are the same.
 
 **To (epsilon, delta).** A rho-zCDP mechanism is (epsilon, delta)-DP for every alpha > 1 with
 
@@ -88,7 +100,7 @@ def rho_nano_of(epsilon_nano: int, delta: float | Decimal | str) -> int:
     """
     _check("epsilon_nano", epsilon_nano, 0)
     allowed = _allowed(delta)
-    return last_nano(lambda rho_nano: delta_of(rho_nano, epsilon_nano) <= allowed)
+    return _last_nano(lambda rho_nano: delta_of(rho_nano, epsilon_nano) <= allowed)
 
 
 @lru_cache(maxsize=256)
@@ -100,10 +112,10 @@ def epsilon_nano_of(rho_nano: int, delta: float | Decimal | str) -> int:
     """
     _check("rho_nano", rho_nano, 0)
     allowed = _allowed(delta)
-    # `last_nano` asks for a condition that holds at 0, and here it would not.
+    # `_last_nano` asks for a condition that holds at 0, and here it would not.
     if delta_of(rho_nano, 0) <= allowed:
         return 0
-    return 1 + last_nano(lambda epsilon_nano: delta_of(rho_nano, epsilon_nano) > allowed)
+    return 1 + _last_nano(lambda epsilon_nano: delta_of(rho_nano, epsilon_nano) > allowed)
 
 
 @lru_cache(maxsize=4096)
@@ -161,13 +173,10 @@ def epsilon_of_both(epsilon_nano: int, rho_nano: int, delta: float) -> float:
     return min(beside, epsilon_of(together, delta))
 
 
-def last_nano(holds: Callable[[int], bool]) -> int:
+def _last_nano(holds: Callable[[int], bool]) -> int:
     """The last number for which this holds, which it does for 0 and, if for one, for all below it.
 
     ValueError where that is beyond `NANO_MAX`.
-
-    >>> last_nano(lambda nano: nano * nano <= 1000)
-    31
     """
     low, high = 0, 1
     while holds(high):
@@ -191,20 +200,3 @@ def _allowed(delta: float | Decimal | str) -> Decimal:
 def _check(name: str, nano: int, least: int) -> None:
     if not least <= nano <= NANO_MAX:
         raise ValueError(f"expected {least} <= {name} <= {NANO_MAX}, got {nano}")
-
-
-# Privacy filters: which sums of charges keep a promise, as pure arithmetic.
-#
-# A filter answers before a mechanism runs, from its charge and those before it, whether the promise still holds with it
-# (Rogers, Roth, Ullman and Vadhan, NIPS 2016; for many users and for metrics: *Adaptive Privacy Budgeting*, Liang and
-# Yi, Section 4.2). All that are here depend on the *sum* of the charges alone, and admit what keeps it within a limit.
-# So the limit is computed once, the sum is a number, any ledger can store it, and a charge costs as much after a
-# million others as it did at first. A charge that is refused leaves the sum as it was, and a smaller one may still fit
-# (their Remark 2).
-#
-# * Of a promise of epsilon, charges in epsilon: the limit is epsilon (equation 7).
-# * Of rho, zero-concentrated, charges in rho: it is rho (equation 7, Theorem 4.4).
-# * Of (epsilon, delta), charges in rho: the largest rho that implies it, `rho_nano_of`.
-#
-# By distance (metric privacy) both are per unit of distance, or per unit squared: two inputs at distance d are told
-# apart by at most e^(epsilon d). The sums are the same, and so are the limits.
