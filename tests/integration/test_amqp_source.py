@@ -12,7 +12,7 @@ from benchmarks.feed_forms import FORMS, recorded
 from tests.chaos.proxy import Proxy
 from tests.integration.amqp_brokers import connected
 from tests.runtime.harness import fleet_log
-from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.sources.amqp import QueueOptions, QueueSource
 from udp_stream.sources.live import Handover
 from udp_stream.trial.services import PASSWORD, USER
@@ -168,25 +168,6 @@ def test_a_connection_that_is_cut_loses_nothing_and_hands_nothing_on_twice(queue
     assert not [one for one in ("BUS", "47.25", PASSWORD, queue.name) if one in text], text
 
 
-def test_a_broker_that_is_away_is_waited_for(queue, password):
-    said = []
-    with Proxy() as proxy:
-        link = proxy.link(queue.port)
-        with reading(source(queue, password, said, port=link.port)) as handover:
-            queue.publish(ping(0))
-            assert taken(handover, 1)
-            handover.kept()
-            link.set_down(True)
-            deadline = time.monotonic() + SECONDS_MAX
-            while len(said) < 3:
-                assert handover.take(0.05) == [] and time.monotonic() < deadline
-            link.set_down(False)
-            queue.publish(ping(1))
-            assert plates(taken(handover, 1)) == ["BUS1"]
-            handover.kept()
-    queue.wait_for(0)
-
-
 def test_stopping_acknowledges_what_is_kept_meanwhile_and_gives_the_rest_back(queue, password):
     queue.publish(*(ping(number) for number in range(30)))
     with reading(source(queue, password)) as handover:
@@ -198,22 +179,6 @@ def test_stopping_acknowledges_what_is_kept_meanwhile_and_gives_the_rest_back(qu
             handover.kept()
     assert 10 <= len(found) < 30
     queue.wait_for(30 - len(found))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"username": "stranger"}, "does not accept the username and password"),
-        ({"queue": "no such queue"}, "does not give the queue: there is no such queue"),
-    ],
-)
-def test_what_is_wrong_from_the_beginning_ends_it_with_a_sentence(queue, password, options, words):
-    with (
-        pytest.raises(DependencyUnavailable, match=words) as refused,
-        reading(source(queue, password, **options)) as it,
-    ):
-        taken(it, 1)
-    assert PASSWORD not in str(refused.value) and f"amqp://127.0.0.1:{queue.port}/" in str(refused.value)
 
 
 def test_a_wrong_password_is_said_without_it(queue, tmp_path):
@@ -238,12 +203,6 @@ def test_a_name_that_is_none_is_refused_without_what_may_be_secret(queue, passwo
     with pytest.raises(UsageError, match=words) as refused:
         QueueSource(name, made, print)
     assert "asecret" not in str(refused.value)
-
-
-@pytest.mark.parametrize("key", ["queue", "username", "password_file"])
-def test_a_setting_that_is_missing_is_named(queue, password, key):
-    with pytest.raises(ConfigError, match=rf"live\.{key}: expected one for amqp://, got none"):
-        source(queue, password, **{key: ""})
 
 
 def test_tls_is_checked_against_an_authority_of_ones_own(queue, password, tmp_path):

@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 
 from streams.feed import Feed, Pace
-from streams.topics import admin, create_topics, topics_of
+from streams.topics import create_topics, topics_of
 from tests.forked import run_forked
 from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import fleet_log
@@ -74,15 +74,6 @@ def test_what_is_wrong_is_said_and_the_other_checks_still_run(deployment, flag, 
     assert said.count("\nFAIL") + said.count("\nok ") >= 3
 
 
-def test_a_redis_that_would_forget_is_refused(deployment, redis_server):
-    settings = redis_server.url
-    from udp_stream.trial.services import command
-
-    command(redis_server.port, "CONFIG", "SET", "appendfsync", "everysec")
-    got, said = doctor(deployment, "--ledger", settings)
-    assert got == 5 and "appendfsync everysec where" in said, said
-
-
 def test_a_redis_with_a_replica_that_is_not_waited_for_is_refused_by_every_verb_that_charges(
     deployment, redis_server, tmp_path
 ):
@@ -103,26 +94,3 @@ def test_a_redis_with_a_replica_that_is_not_waited_for_is_refused_by_every_verb_
         assert got == 5 and "FAIL  ledger: " in said and "has 1 replica" in said, said
         got, said = run("replay", deployment, log, *on_it, "--allow-volatile-ledger")
         assert got == 0 and "has 1 replica" in said and "privacy statement does" in said, said
-
-
-def test_a_topic_with_the_producers_times_is_refused(deployment):
-    settings = load(deployment, (), {})
-    with admin(settings.kafka) as client:
-        from kafka.admin import ConfigResource, ConfigResourceType
-
-        name = topics_of(settings.kafka).pings.name
-        client.alter_configs(
-            [ConfigResource(ConfigResourceType.TOPIC, name, configs={"message.timestamp.type": "CreateTime"})]
-        )
-    got, said = doctor(deployment)
-    assert got == 3 and "message.timestamp.type is CreateTime" in said, said
-
-
-def test_recorded_pings_are_judged_without_any_service(deployment):
-    file = deployment.parent / "pings.ndjson"
-    file.write_bytes(b"\n".join(fleet_log(clean=True)))
-    nowhere = ("--set", "kafka.bootstrap=127.0.0.1:1", "--ledger", f"{deployment.parent}/none.ledger")
-    got, said = doctor(deployment, file, *nowhere)
-    assert got == 0 and "pings move about as fast" in said, said
-    got, said = doctor(deployment, file, *nowhere, "--set", "speed.unit=mph")
-    assert got == 3 and "got 'mph'" in said, said

@@ -128,24 +128,6 @@ def test_polls_of_a_faulty_server_are_in_kafka_once_each(city, tmp_path):
     assert "answers 500" in clean(said, "a-token", "secret") and "works again" in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "ended", "words"),
-    [
-        (["http://127.0.0.1:{port}/"], 4, "answers 404"),
-        (["http://127.0.0.1:{port}/v.pb"], 3, "expected speed.unit = 'mps'"),
-        (["amqp://127.0.0.1:1/"], 3, "live.queue:"),
-        (["http://me:secret@host/"], 2, "without a password"),
-    ],
-)
-def test_a_source_that_cannot_work_ends_with_a_sentence_and_a_status(city, arguments, ended, words):
-    here = city([])
-    with serving(status(404)) as there:
-        named = [one.format(port=there.server_port) for one in arguments]
-        with feeding(here, *named) as running:
-            assert running.process.wait(SECONDS_MAX) == ended
-    assert words in clean(running.said.read_text(), "secret")
-
-
 def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_killed(city, amqp_broker, tmp_path):
     """Killed at a moment of its own choosing twice, and ended in order once: nothing is left in the queue, all of it is
     in Kafka, and each ping counts once."""

@@ -13,7 +13,7 @@ from tests.forked import run_forked
 from tests.integration.deployment import SECONDS_MAX, agree, worker
 from tests.integration.test_once import is_stopped, until
 from tests.integration.test_status import until as reported
-from tests.runtime.harness import feed_messages, fleet_log
+from tests.runtime.harness import fleet_log
 from tests.runtime.test_standing import SURAT
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.record import kind_of
@@ -51,11 +51,7 @@ def with_pings_elsewhere(log):
 
 @pytest.mark.parametrize(
     ("partitions", "shards", "workers"),
-    [
-        pytest.param(1, 1, 1, marks=pytest.mark.long),
-        pytest.param(2, 2, 1, marks=pytest.mark.long),
-        (4, 4, 2),
-    ],
+    [pytest.param(1, 1, 1, marks=pytest.mark.long), pytest.param(2, 2, 1, marks=pytest.mark.long), (4, 4, 2)],
 )
 def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, partitions, shards, workers):
     """Also where a plate pings twice at one time: the first in the log counts."""
@@ -126,53 +122,3 @@ def test_a_worker_with_other_queries_is_refused_before_it_joins_and_the_others_g
             assert said.returncode == 3 and b"FAIL  workers" in said.stdout
         here.wait_for(expected, running)
         here.wait_for_answers(running)
-
-
-FEED = "austin-capmetro-2015-06-07.ndjson.gz"
-"""A whole day, from midnight to midnight; no bus is heard of from four to five."""
-
-AUSTIN = """
-[speed]
-max_kmh = 115.0
-[queries]
-rho = 100
-age = "10m"
-center = [-97.74, 30.27]
-[[query]]
-name = "centre"
-kind = "range"
-every = "15m"
-box = [-97.77, 30.25, -97.71, 30.29]
-[[query]]
-name = "density"
-kind = "density"
-every = "1h"
-place = [-97.74, 30.27]
-[[query]]
-name = "stop"
-kind = "nearest"
-every = "30m"
-place = [-97.74, 30.27]
-k = 3
-"""
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_day_of_positions_with_three_queries_beside_the_speeds(city):
-    """Of Austin where its feed is at hand, else of a synthetic fleet: every quarter of an hour with a plate is asked.
-
-    With a day's grace nothing is late for either runtime.
-    """
-    real = feed_messages(FEED)
-    here = city(real or fleet_log(hours=24, buses=60, clean=True), AUSTIN if real else QUERIES, grace="1d", shards=2)
-    if real:
-        text = here.config.read_text().replace("[hat]\n", '[hat]\ntimezone = "America/Chicago"\n', 1)
-        here.config.write_text(text)
-    here.seconds_max = 400  # about 2,500 rounds, each synced to disk, come due at once
-    here.feed(batch=50)
-    with answer_alike(here) as (stack, expected):
-        running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(2)]
-        here.wait_for(expected, *running)
-        here.wait_for_answers(*running)
-    assert len({decode_result(one).query.moment for one in here.told}) == (91 if real else 68)

@@ -14,7 +14,7 @@ from redis import Redis
 from redis.crc import key_slot
 
 from tests.contract.checks import ALL_LEDGER_CHECKS, LedgerFactory, ask, check_large_slots
-from udp_stream.errors import DependencyUnavailable, Fenced, PrivacyRefused
+from udp_stream.errors import Fenced, PrivacyRefused
 from udp_stream.ledgers.redis import Fence, RedisLedger, inspect_redis, open_redis_ledger
 from udp_stream.trial.services import (
     CLUSTER_CONFIGURATION,
@@ -58,19 +58,6 @@ LONG = {check_large_slots}
 )
 def test_store_keeps_promise(check: Callable[[LedgerFactory], None], cluster: RunningCluster) -> None:
     check(partial(open_redis_ledger, cluster.url, prefix=f"{{udp-{uuid4()}}}"))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", range(NODES))
-def test_all_checks_run_on_one_ledger_and_one_node(number: int, cluster: RunningCluster, clients: list[Any]) -> None:
-    """`test_store_keeps_promise` has each check on a ledger of its own."""
-    prefix = prefix_at(number)
-    for check in ALL_LEDGER_CHECKS:
-        check(partial(open_redis_ledger, cluster.url, prefix=prefix))
-    with open_redis_ledger(cluster.url, prefix=prefix) as ledger:
-        assert ledger.verify() == []
-    keys = [len(list(client.scan_iter(f"{prefix}:*", 1000))) for client in clients]
-    assert [number for number, found in enumerate(keys) if found] == [number]
 
 
 def test_fencing_and_binding_hold_in_a_cluster(cluster: RunningCluster) -> None:
@@ -142,16 +129,6 @@ def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_ref
             assert ledger.admit("p", 10, [b"x"], [ask("hat", [3])])[0].admitted.all()
 
 
-def test_a_node_asked_as_a_single_server_tells_what_to_write(cluster: RunningCluster) -> None:
-    with pytest.raises(DependencyUnavailable, match=r"write redis\+cluster://"):
-        open_redis_ledger(cluster.nodes[0].url, prefix=prefix_at(1))
-
-
-def test_a_single_server_asked_as_a_cluster_is_told_apart(redis_url: str) -> None:
-    with pytest.raises(DependencyUnavailable, match="cluster support disabled"):
-        open_redis_ledger(redis_url.replace("redis://", "redis+cluster://"))
-
-
 class Writer:
     """Admits and records HAT after HAT in a thread of its own; `told` is what it was answered."""
 
@@ -215,18 +192,6 @@ def test_what_was_answered_survives_kills_of_its_node(cluster: RunningCluster) -
         expect_told(ledger, writer.told)
 
 
-def test_the_node_named_in_the_url_may_be_away_once_the_others_are_known(cluster: RunningCluster) -> None:
-    with open_redis_ledger(cluster.url, prefix=prefix_at(2)) as ledger:
-        ledger.admit("p", 10, [b"x"], [ask("before", [3])])
-        cluster.nodes[0].kill()
-        try:
-            (verdict,) = ledger.admit("p", 10, [b"x"], [ask("before", [1])])
-            assert verdict.charged.tolist() == [3]
-        finally:
-            cluster.nodes[0].restart()
-    _wait_until_whole(cluster.nodes)
-
-
 def test_the_ledger_follows_its_slot_to_another_node(cluster: RunningCluster, clients: list[Any]) -> None:
     """The slot moves while a writer goes on: it waits, then finds the ledger where it is now."""
     prefix = prefix_at(0)
@@ -259,16 +224,3 @@ def _wait(holds: Callable[[], bool]) -> None:
             return
         waiting.wait(0.02)
     pytest.fail("the cluster did not come so far")
-
-
-def _wait_until_whole(nodes: tuple[RunningRedis, ...]) -> None:
-    """Until all nodes see each other again, so that the next test finds the cluster as it was."""
-    for node in nodes:
-        with Redis.from_url(node.url) as client:
-            waiting = threading.Event()
-            for _ in range(WAIT_SECONDS * 50):
-                if client.execute_command("CLUSTER INFO")["cluster_state"] == "ok":
-                    break
-                waiting.wait(0.02)
-            else:
-                pytest.fail("the cluster did not come back")

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -116,36 +115,6 @@ def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwis
     export = [*command[:3], "ledger", "export", "--ledger", redis_server.url]
     stated = json.loads(subprocess.run(export, cwd=tmp_path, capture_output=True, timeout=60, check=True).stdout)
     assert stated["privacy"]["privacy_loss"]["caveats"] == [caveat]
-
-
-def test_a_redis_ledger_is_named_without_its_password_and_says_what_it_holds(redis_server, tmp_path):
-    """In a run, in another one under other settings, and by `ledger verify`."""
-    from redis import Redis
-
-    log = tmp_path / "pings.ndjson"
-    log.write_bytes(b"\n".join(fleet_log(hours=0.8)))
-    with Redis.from_url(redis_server.url) as client:
-        client.acl_setuser("bus", enabled=True, passwords=["+secret"], commands=["+@all"], keys=["*"], channels=["*"])
-    where = redis_server.url.rpartition("//")[2]
-    ledger = ("--ledger", f"redis://bus:secret@{where}")
-
-    def run(*arguments):
-        command = [sys.executable, "-m", "udp_stream", *arguments, *ledger]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, env=dict(os.environ))
-        assert done.returncode == 0 and b"secret" not in done.stdout + done.stderr, done.stderr
-        return done.stdout, done.stderr.decode()
-
-    flags = [part for flag in CONFIG for part in ("--set", flag)]
-    out, said = run("replay", str(log), *flags)
-    assert said.startswith(f"udp-stream: ledger {where}, new\n") and "warning" not in said
-    slots = [record.hat.slot_start for record in records(out)]
-    held = f"{len(slots)} HATs, the first of the slot {slots[0]}, the latest of {slots[-1]}\n"
-    line = rf"udp-stream: ledger {re.escape(where)}, made \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ: {re.escape(held)}"
-    assert re.match(line, run("ledger", "verify")[1])
-    again, said = run("replay", str(log), *flags, "--set", "speed.unit=mps")
-    assert again == out and re.match(line, said)
-    assert said.count("under other settings (speed.unit kmh -> mps)") == 2
-    assert f"warning: {len(slots)} of {len(slots)} records were made earlier" in said
 
 
 def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(redis_server, tmp_path, monkeypatch):

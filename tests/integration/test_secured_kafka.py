@@ -14,12 +14,12 @@ import pytest
 from streams.feed import Feed, Pace
 from streams.kafka import Producer, read_topic
 from streams.publishing import StrictlyOnce
-from streams.topics import create_topics, read_releases, topics_of, why_not
+from streams.topics import create_topics, read_releases, topics_of
 from tests.forked import run_forked
 from tests.integration.deployment import CONFIG, DEFAULTS, City, agree, log_of, worker
 from tests.runtime.harness import fleet_log
-from tests.secured import PASSWORD, USER, secret_file, secured_kafka
-from udp_stream.errors import ConfigError, DependencyUnavailable
+from tests.secured import PASSWORD, USER, secured_kafka
+from udp_stream.errors import DependencyUnavailable
 from udp_stream.settings.sections import KafkaSection
 
 BOUND_S = 20.0
@@ -154,18 +154,6 @@ def test_every_client_that_is_refused_says_why_in_bounded_time_and_without_a_sec
         assert not [one for one, secret in product(said, (PASSWORD, WRONG)) if secret in one]
 
 
-def test_the_command_line_ends_with_a_status_and_never_with_a_traceback(secured, tmp_path):
-    here = secured_city(secured, tmp_path, "SCRAM-SHA-256")
-    wrong = secured[1].folder / "wrong"
-    for verb in (["worker"], ["doctor"], ["feed", "-"], ["releases"]):
-        began = time.monotonic()
-        command = [*verb, "--config", here.config, "--set", f"kafka.client.sasl_plain_password_file={wrong}"]
-        done = run_forked(command, cwd=tmp_path)
-        said = (done.stdout + done.stderr).decode()
-        assert done.returncode == 4 and "does not accept the user" in said, (verb, said)
-        assert "Traceback" not in said and WRONG not in said and time.monotonic() - began < BOUND_S
-
-
 def _is_connected(address):
     """Whether anyone has a connection to this address of 127.0.0.1."""
     port = f":{int(address.rpartition(':')[2]):04X}"
@@ -191,35 +179,3 @@ def test_what_other_users_can_see_of_a_process_holds_no_secret(secured, tmp_path
         following.terminate()
         _, said = following.communicate(timeout=20)
     assert b"--follow" in seen and PASSWORD.encode() not in seen + said
-
-
-def test_a_broker_that_can_be_reached_is_not_to_blame(secured):
-    """Of several addresses one is enough; each of those that cannot be is named."""
-    assert asyncio.run(why_not(section(secured, "SASLTLS", **SASL))) == ""
-    nowhere = KafkaSection(bootstrap="127.0.0.1:1, nonsense, [::1]:1")
-    said = asyncio.run(why_not(nowhere))
-    assert "127.0.0.1:1 refuses connections" in said and "::1" in said and "nonsense is no HOST:PORT" in said
-
-
-@pytest.mark.parametrize(
-    ("mode", "content", "sentence"),
-    [
-        (0o644, PASSWORD.encode(), "chmod 600"),
-        (0o640, PASSWORD.encode(), "only its owner can read"),
-        (0o600, b"", "one line of printable ASCII"),
-        (0o600, b"hush\nhush", "one line of printable ASCII"),
-        (0o600, "pä".encode(), "one line of printable ASCII"),
-        (None, b"", "No such file or directory"),
-    ],
-)
-def test_a_password_file_is_one_private_line(tmp_path, mode, content, sentence):
-    """Status 3, before anything is asked of the broker."""
-    file = tmp_path / "password"
-    if mode is not None:
-        secret_file(file, content)
-        file.chmod(mode)
-    login = {"sasl_plain_username": "worker", "sasl_plain_password_file": str(file)}
-    kafka = KafkaSection(bootstrap="127.0.0.1:1", client={"security_protocol": "SASL_PLAINTEXT", **login})
-    with pytest.raises(ConfigError, match=r"kafka\.client\.sasl_plain_password_file") as raised:
-        create_topics(kafka)
-    assert sentence in str(raised.value) and "hush" not in str(raised.value) and PASSWORD not in str(raised.value)

@@ -57,9 +57,7 @@ def user(running, *more):
 
 
 @pytest.mark.parametrize(
-    "check",
-    [check for check in ALL_LEDGER_CHECKS if check not in IN_CROWDS],
-    ids=lambda check: check.__name__,
+    "check", [check for check in ALL_LEDGER_CHECKS if check not in IN_CROWDS], ids=lambda check: check.__name__
 )
 def test_the_rights_of_the_page_suffice_for_every_promise(guarded, check):
     running, _ = guarded
@@ -135,12 +133,7 @@ def test_a_ledger_by_tls_with_a_user_and_a_certificate_of_ours(guarded):
     with tls_in_front_of(running.port, made, client=True) as port, user(running) as access:
         keys = {"ssl_ca_certs": "ca.crt", "ssl_certfile": "client.crt", "ssl_keyfile": "client.key"}
         keys |= {"username": access["username"], "password_file": "password"}
-        asked = section(
-            running,
-            made,
-            url=f"rediss://localhost:{port}/0",
-            **keys,
-        )
+        asked = section(running, made, url=f"rediss://localhost:{port}/0", **keys)
         with ledger_and_keys(asked) as (ledger, _):
             assert ledger.admit("tls", 10, [b"x"], [ask("tls/hat", [3])])[0].admitted.all()
             assert PASSWORD not in repr(ledger) + repr(asked)
@@ -225,24 +218,6 @@ def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_p
         kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert PASSWORD.encode() not in b"".join(found) + kept
     assert quote(PASSWORD).encode() not in b"".join(found) + kept
-
-
-def test_two_cities_have_two_ledgers_in_two_databases_of_one_redis(guarded):
-    running, _ = guarded
-    empty(running)
-    second = running.url.removesuffix("/0") + "/1"
-    with user(running) as access, pytest.raises(UdpStreamError, match="'select'"):
-        open_redis_ledger(second, client=access)
-    with (
-        user(running, "+select") as access,
-        open_redis_ledger(running.url, client=access) as surat,
-        open_redis_ledger(second, client=access) as pune,
-    ):
-        assert surat.ledger_id != pune.ledger_id
-        surat.admit("day", 10, [b"x"], [ask("hat", [10])])
-        assert pune.admit("day", 10, [b"x"], [ask("hat", [10])])[0].admitted.all()
-    with Redis.from_url(second, password=ADMIN) as client:
-        client.flushdb()
 
 
 def test_a_password_is_changed_while_workers_go_on(guarded):

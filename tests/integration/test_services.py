@@ -13,12 +13,9 @@ from uuid import uuid4
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from redis import Redis, RedisCluster
-from redis.backoff import NoBackoff
-from redis.exceptions import TimeoutError as RedisTimeout
-from redis.retry import Retry
+from redis import Redis
 
-from udp_stream.trial.services import RunningRedis, services, start_redis_cluster
+from udp_stream.trial.services import services
 
 LOG_APPEND_TIME = 1  # a record's timestamp type
 WAIT_SECONDS = 20
@@ -72,46 +69,6 @@ def client(url: str) -> Iterator[Redis]:
         yield opened
 
 
-def test_redis_says_that_it_is_durable(redis_url: str) -> None:
-    with client(redis_url) as asked:
-        told = asked.config_get("appendonly", "appendfsync", "maxmemory-policy")
-    assert told == {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
-
-
-def test_redis_keeps_what_it_confirmed_through_a_kill(redis_server: RunningRedis) -> None:
-    with client(redis_server.url) as before:
-        for number in range(100):
-            before.set(f"key/{number}", number)
-    redis_server.kill()
-    redis_server.restart()
-    with client(redis_server.url) as after:
-        assert [int(after.get(f"key/{number}")) for number in range(100)] == list(range(100))
-
-
-def test_a_paused_redis_says_nothing_until_resumed(redis_server: RunningRedis) -> None:
-    redis_server.pause()
-    impatient = Redis.from_url(redis_server.url, socket_timeout=0.2, retry=Retry(NoBackoff(), 0))
-    with closing(impatient), pytest.raises(RedisTimeout):
-        impatient.ping()
-    redis_server.resume()
-    with client(redis_server.url) as patient:
-        assert patient.ping()
-
-
-def test_a_redis_cluster_serves_every_slot() -> None:
-    with start_redis_cluster(nodes=3) as cluster:
-        with closing(RedisCluster(host="127.0.0.1", port=cluster.nodes[0].port)) as asked:
-            for number in range(30):
-                asked.set(f"key/{number}", number)
-            assert [int(asked.get(f"key/{number}")) for number in range(30)] == list(range(30))
-        sizes = []
-        for node in cluster.nodes:
-            with client(node.url) as one:
-                sizes.append(one.dbsize())
-    assert sum(sizes) == 30
-    assert all(sizes)
-
-
 @contextmanager
 def command() -> Iterator[tuple[subprocess.Popen[str], dict[str, str], list[int]]]:
     """The verb in a process of its own once it has printed both lines; those lines, and the ids of all its children."""
@@ -154,16 +111,6 @@ def test_the_command_tells_where_both_are_and_leaves_nobody_behind_on_sigterm() 
         assert process.wait(WAIT_SECONDS) == 0
         assert len(begun) == 4  # two services, a guard each
         assert all(ends(child) for child in begun)
-
-
-def test_nobody_outlives_a_command_that_was_killed() -> None:
-    with command() as (process, _, begun):
-        folders = {Path(f"/proc/{child}/cwd").readlink() for child in begun} - {Path("/")}
-        process.kill()
-        assert len(begun) == 4
-        assert all(ends(child) for child in begun)
-    assert len(folders) == 2
-    assert not any(folder.exists() for folder in folders)
 
 
 @pytest.mark.long

@@ -77,27 +77,3 @@ def test_status_follows_workers_through_their_lives(city, redis_server):
     page = verb(here, "status")[1]
     plates = {json.loads(message)["license_plate"] for message in messages}
     assert len(plates) > 30 and not [plate for plate in plates if plate in page]
-
-
-def test_a_worker_says_once_what_is_likely_set_wrongly(city):
-    """Whole seconds for a time, in most messages at first; and a zone of another continent, once ten minutes of pings
-    have come."""
-    good = fleet_log(clean=True)[:6000]
-    at_first = good[:300]
-    wrong = [json.loads(message) | {"observationDateTime": 1_704_688_205} for message in at_first * 2]
-    here = city([*(json.dumps(ping).encode() for ping in wrong), *at_first])
-    here.feed()
-    said = here.folder / "two.err"
-    with other_worker(here, "--set", "hat.timezone=America/Chicago") as two:
-        for warnings in (1, 2):
-            deadline = time.monotonic() + PATIENCE_S
-            while not said.exists() or said.read_text().count('"level": "warning"') < warnings:
-                assert two.poll() is None and time.monotonic() < deadline, said.read_text()
-                time.sleep(0.1)
-            if warnings == 1:
-                here.feed(good[300:])
-    entries = {entry["event"]: entry for entry in map(json.loads, said.read_text().splitlines())}
-    assert "found epoch_s" in entries["refused"]["message"]
-    assert "Asia/Kolkata" in entries["feed"]["message"]
-    assert said.read_text().count('"event": "refused"') == said.read_text().count('"event": "feed"') == 1
-    assert not [message for message in good if json.loads(message)["license_plate"] in said.read_text()]

@@ -2,8 +2,6 @@
 
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -16,11 +14,11 @@ from streams.binding import Binding
 from streams.feed import Feed, Pace
 from streams.kafka import read_topic
 from streams.publishing import ERROR
-from streams.topics import admin, create_topics, differences, group_of, read_releases, topics_of
+from streams.topics import admin, group_of, read_releases, topics_of
 from tests.forked import run_forked
 from tests.integration.deployment import agree, log_of, worker
 from tests.runtime.harness import fleet_log
-from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.port import Admission
 from udp_stream.release import record as release
 from udp_stream.settings import load
@@ -68,8 +66,7 @@ def test_a_worker_that_cannot_work_ends_with_a_sentence_and_a_status(city):
 
 
 @pytest.mark.parametrize(
-    ("bound", "status", "sentence"),
-    [(True, 3, "none that this version"), (False, 5, "does not name its ledger")],
+    ("bound", "status", "sentence"), [(True, 3, "none that this version"), (False, 5, "does not name its ledger")]
 )
 def test_something_else_in_the_middle_ends_the_worker(city, bound, status, sentence):
     """No part in the topic of parts, of a worker of the same ledger or of nobody's: no slot is released past it."""
@@ -173,35 +170,6 @@ def test_killed_again_and_again_nothing_is_lost_and_nothing_is_said_twice(city):
         here.set_idle("1s")
         with worker(here) as last:
             here.wait_for(expected, last)
-
-
-def test_topics_are_made_once_and_told_about(city):
-    here = city([])
-    assert all("exists as wanted" in line for line in create_topics(here.settings.kafka))
-    assert differences(here.settings.kafka) == []
-    more = load(here.config, ("kafka.partitions=5",), {}).kafka
-    assert f"{here.topics.pings.name}: 4 partitions, wanted 5" in differences(more)
-    with pytest.raises(ConfigError, match="1 partition, wanted 2"):
-        differences(load(here.config, ("kafka.shards=2",), {}).kafka)
-    with pytest.raises(ConfigError, match="topics create"):
-        differences(load(here.config, ("kafka.prefix=elsewhere.",), {}).kafka)
-
-
-def test_releases_are_printed_and_followed(city):
-    here = city([])
-    with Feed(here.settings.kafka, here.topics.release.name, 1, Pace()) as sender:
-        sender.send([b"one", b"two", b"three"])
-    command = [sys.executable, "-m", "udp_stream", "releases", "--config", here.config]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
-    assert sorted(done.stdout.split()) == [b"one", b"three", b"two"]
-    with subprocess.Popen([*command, "--follow"], stdout=subprocess.PIPE) as following:
-        assert sorted(following.stdout.readline() for _ in range(3)) == [b"one\n", b"three\n", b"two\n"]
-        here.feed([b"a ping, elsewhere"])
-        with Feed(here.settings.kafka, here.topics.release.name, 1, Pace()) as sender:
-            sender.send([b"four"])
-        assert following.stdout.readline() == b"four\n"
-        following.send_signal(signal.SIGTERM)
-        assert following.wait(20) == 0
 
 
 def test_whoever_only_asks_for_a_topic_does_not_make_it(city):

@@ -47,22 +47,6 @@ def test_an_empty_file_among_others_is_no_fault(tmp_path):
     assert done.returncode == 0 and (tmp_path / "out").stat().st_size > 0, done.stderr
 
 
-def test_an_empty_input_is_no_success_and_a_dry_run_says_the_same(tmp_path):
-    done = replay(tmp_path, "-", stdin=b"")
-    assert done.returncode == 2 and b"no ping was accepted" in done.stderr
-    (tmp_path / "empty.ndjson").write_bytes(b"")
-    words = ("replay", "empty.ndjson", "--dry-run")
-    dry = run_forked(words, cwd=tmp_path)
-    assert dry.returncode == 2 and b"empty.ndjson:" in dry.stderr
-
-
-def test_an_output_that_cannot_be_written_so_is_refused_first(tmp_path):
-    (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)))
-    done = replay(tmp_path, "pings.ndjson", "--out", "a.parquet.gz")
-    assert done.returncode == 2 and b"expected .parquet without .gz" in done.stderr
-    assert left(tmp_path) == ["pings.ndjson"]
-
-
 @pytest.mark.parametrize("content", [b"", b"notes, and no ledger\n"])
 @pytest.mark.parametrize("verb", ["doctor", "replay"])
 def test_no_key_is_made_beside_a_file_that_is_no_ledger(verb, content, tmp_path):

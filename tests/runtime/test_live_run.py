@@ -286,25 +286,3 @@ def test_the_verb_releases_what_is_piped_in_once_and_says_so(tmp_path):
     )
     assert again.returncode == 0 and not again.stderr and len(lines(tmp_path, "out.ndjson")) == len(records)
     assert (tmp_path / "city.ledger.journal").stat().st_mode & 0o077 == 0
-
-
-def test_a_source_that_ends_without_a_ping_is_an_error_on_a_new_ledger(tmp_path):
-    done = udp_stream(tmp_path, "run", "-", "--ledger", "city.ledger", "--out", "out.ndjson", stdin=b"")
-    assert done.returncode == 2
-    assert json.loads(done.stderr.splitlines()[-1])["message"] == "-: the source ended, and no ping has ever come"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "sentence"),
-    [
-        (["-"], 3, "expected the ledger"),
-        (["-", "--ledger", "redis://127.0.0.1:1/0"], 4, "127.0.0.1:1"),
-        (["no-such-file", "--ledger", "l"], 2, "no-such-file"),
-        (["-", "--ledger", "l", "--out", "o.geojson"], 2, "expected .ndjson or .csv"),
-        (["kafka://a", "--ledger", "l"], 2, "begins with kafka://"),
-    ],
-)
-def test_trouble_has_a_sentence_and_a_status(tmp_path, arguments, status, sentence):
-    done = udp_stream(tmp_path, "run", *arguments, stdin=b"")
-    assert done.returncode == status, done.stderr
-    assert sentence in done.stderr.decode() and b"Traceback" not in done.stderr

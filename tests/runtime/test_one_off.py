@@ -1,10 +1,8 @@
 """The door: one private statistic in three lines. It costs what it says, and errs as its noise says."""
 
-import re
 import statistics
 import subprocess
 import sys
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,8 +10,6 @@ import pytest
 import udp_stream
 from udp_stream import private_cdf, private_mean, private_variance
 from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.one_off import Mechanism
-from udp_stream.planning.policy import Mean
 
 RNG = np.random.default_rng(5)
 SPEEDS = {f"bus {i}": RNG.uniform(0, 50, RNG.integers(5, 60)).tolist() for i in range(80)}
@@ -29,18 +25,6 @@ def test_a_mean_is_near_the_truth_and_charges_no_plate_more_than_epsilon(mechani
         assert one.charges.keys() == SPEEDS.keys() and 0 < max(one.charges.values()) <= 4.0
         assert one.interval95_kmh[0] <= one.value_kmh <= one.interval95_kmh[1]
         assert mechanism in ("auto", one.mechanism)
-
-
-def test_every_mechanism_of_the_settings_is_taken_or_refused_by_a_sentence_that_names_those_that_are_taken():
-    assert get_args(Mechanism) == ("auto", *MECHANISMS)
-    assert {*get_args(Mean)} - {*get_args(Mechanism)} == {"forecast-clip"}
-    for name in get_args(Mean):
-        if name in get_args(Mechanism):
-            assert private_mean({"a": [20.0]}, epsilon=1.0, max_kmh=65, mechanism=name).mechanism in MECHANISMS
-            continue
-        sentence = f"mechanism: expected one of {', '.join(get_args(Mechanism))}, got {name}"
-        with pytest.raises(ValueError, match=re.escape(sentence)):
-            private_mean({"a": [20.0]}, epsilon=1.0, max_kmh=65, mechanism=name)
 
 
 def test_less_epsilon_is_more_noise_as_much_as_it_should_be():
@@ -62,13 +46,6 @@ def test_a_variance_and_a_cdf_are_near_the_truth():
     assert max(cdf.charges.values()) <= 20.0
 
 
-@pytest.mark.parametrize("bins", [[0, 0, 30, 65.3], np.array([0, 30, 65.3]), np.int64(4), "auto"])
-def test_a_cdf_takes_a_largest_speed_that_is_no_whole_number_of_quanta_and_numbers_of_numpy(bins):
-    cdf = private_cdf(SPEEDS, epsilon=4.0, max_kmh=65.3, bins=bins)
-    assert cdf.edges_kmh[-1] == pytest.approx(65.3, abs=1 / 4096) and cdf.values[-1] == 1
-    assert cdf.edges_kmh == tuple(bins) if np.ndim(bins) else len(cdf.edges_kmh) > 2
-
-
 def test_the_order_of_the_table_and_speeds_above_the_range_change_no_charge():
     turned = dict(reversed([*SPEEDS.items()]))
     faster = {plate: [speed * 10 for speed in speeds] for plate, speeds in SPEEDS.items()}
@@ -83,11 +60,7 @@ def test_the_order_of_the_table_and_speeds_above_the_range_change_no_charge():
     [
         ({}, {}, "expected at least one plate"),
         ({"a": []}, {}, "speeds of plate 0"),
-        (
-            {"a": [1.0], "b": [float("nan")]},
-            {},
-            "speeds of plate 1",
-        ),
+        ({"a": [1.0], "b": [float("nan")]}, {}, "speeds of plate 1"),
         ({"a": [-3.5]}, {}, "expected finite and >= 0"),
         ({"a": [1.0]}, {"epsilon": 0}, "expected 1e-06 to 1000"),
         ({"a": [1.0]}, {"max_kmh": 0}, "expected 1 to 1000"),

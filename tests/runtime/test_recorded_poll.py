@@ -1,7 +1,5 @@
 """Recorded polls of GTFS-realtime from `init` to releases, without a hand edit."""
 
-import shutil
-
 import pytest
 
 from benchmarks import way_in
@@ -17,12 +15,3 @@ DELHI, MOBILITY = (
 def test_delhi_s_poll_gives_the_hats_of_the_same_pings_in_the_contract_s_form(tmp_path):
     found, plain = way_in.recorded_poll(tmp_path, DELHI)
     assert found.hats == plain and len(plain) > 200
-
-
-@pytest.mark.skipif(not MOBILITY.exists(), reason="the recorded feeds are not at hand")
-def test_a_fixture_of_one_vehicle_without_time_and_speed_has_no_ping(tmp_path):
-    shutil.copy(MOBILITY, tmp_path / "one.pb")
-    with pytest.raises(RuntimeError, match=r"(?s)status 2.*missing_field"):
-        way_in.verb(tmp_path, "init", "one.pb")
-    with pytest.raises(RuntimeError, match=r"(?s)status 2.*missing_field"):
-        way_in.verb(tmp_path, "replay", "one.pb", "--set", "speed.unit=mps", "--trial")

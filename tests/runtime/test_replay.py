@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.forms import long_but
-from tests.runtime.harness import CONFIG, feed_messages, fleet_log, frames_of, ledger_at, runtime_on
+from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runtime_on
 from udp_stream.cli.report import print_summary
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
@@ -21,7 +21,6 @@ from udp_stream.release.forecaster import smoothed_schema
 from udp_stream.release.query_record import result_schema
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.tables import cell_name, cells_of
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "release.schema.json"
 
@@ -65,15 +64,6 @@ def test_settings_are_noted_before_anything_is_charged_under_them(tmp_path, monk
             runtime_on(ledger, keys, io.BytesIO()).run(frames_of(fleet_log()))
     with ledger_at(tmp_path / "ledger") as (ledger, _):
         assert json.loads(ledger.meta()[name])["hat.slot"] == "15m"
-
-
-def test_a_run_counts_the_records_that_it_made_and_no_other(tmp_path):
-    messages = fleet_log()
-    part, first = replay(messages[: len(messages) // 2], tmp_path / "ledger")
-    whole, second = replay(messages, tmp_path / "ledger")
-    assert first.made == part.count(b"\n") > 0
-    assert second.made == whole.count(b"\n") - first.made > 0
-    assert replay(messages, tmp_path / "ledger")[1].made == 0
 
 
 def test_a_record_that_another_run_made_first_is_not_counted(tmp_path, monkeypatch):
@@ -157,15 +147,6 @@ def test_messages_shuffled_within_the_grace_give_the_same_releases(tmp_path):
     assert shuffled == plain
 
 
-def test_the_size_of_the_message_makes_no_difference(tmp_path):
-    """One ping a message, or many in an array: the frames hold the same pings, so the releases are the same."""
-    messages = fleet_log(clean=True, hours=0.6)
-    plain, _ = replay(messages, tmp_path / "plain", entropy=SeededEntropy(5), size=400)
-    arrays = [b"[" + b",".join(messages[i : i + 40]) + b"]" for i in range(0, len(messages), 40)]
-    packed, _ = replay(arrays, tmp_path / "packed", entropy=SeededEntropy(5), size=10)
-    assert packed == plain
-
-
 def test_every_hat_of_the_log_gets_one_record_that_fits_the_published_schema(tmp_path):
     messages = fleet_log()
     refused = []
@@ -237,37 +218,3 @@ def test_mutated_messages_leave_no_traceback(count, reasons, tmp_path):
     _, summary = replay(mutated, tmp_path / "ledger")
     assert summary.pings + sum(summary.refused.values()) >= count
     assert summary.pings > 1_000 and len(summary.refused) >= reasons
-
-
-AUSTIN = ("hat.timezone=America/Chicago", "speed.max_kmh=115")
-RECORDED = {
-    "surat-itms-2022-01-01.ndjson.gz": ((), 16.5),
-    "austin-capmetro-2016-03-22.ndjson.gz": (AUSTIN, 18.0),
-    "austin-capmetro-2017-03-21.ndjson.gz": (AUSTIN, 21.0),
-}
-AT_HAND = [name for name in RECORDED if feed_messages(name) is not None]
-
-
-@pytest.mark.parametrize("name", ["synthetic", *AT_HAND])
-def test_a_feed_gives_one_plausible_record_per_hat(name, tmp_path):
-    """Recorded feeds where they are at hand, a synthetic fleet everywhere."""
-    messages = feed_messages(name) or fleet_log(buses=150)
-    flags, mean = RECORDED.get(name, ((), 16.5))
-    flags = (*flags, "hat.slot=1h", "hat.resolution=7", "release.mean_epsilon=1", "budget.epsilon=1000")
-    out, summary = replay(messages, tmp_path / "ledger", flags, entropy=SeededEntropy(5))
-    settings = load(None, flags, {})
-    pings, _ = PingDecoder(settings.ping_rules, JSON).decode(messages)
-    starts, _ = settings.calendar.slots.place(pings.time_ms)
-    cells = cells_of(pings.lat, pings.lon, 7)
-    hats = set(zip(map(cell_name, cells.tolist()), (starts // 1000).tolist(), strict=True))
-    records = [release.decode(line) for line in out.splitlines()]
-    found = {(r.hat.cell, int(r.release_id.split("-")[1])) for r in records}
-    assert len(found) == len(records) and found <= hats
-    assert found == hats or summary.refused["late"] + summary.refused["time_in_future"]
-    means = [(r.mean.value_kmh, r.counts.samples) for r in records if r.mean is not None]
-    assert len(means) >= 10
-    assert sum(v * n for v, n in means) / sum(n for _, n in means) == pytest.approx(mean, abs=6)
-    if "2016-03-22" in name:
-        assert summary.repeats == 12_244
-    if "2017-03-21" in name:
-        assert summary.refused["speed_above_limit"] == 5 and summary.refused["zero_coordinates"] == 3

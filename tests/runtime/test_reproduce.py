@@ -1,15 +1,12 @@
 """`reproduce` as a user meets it: feeds from files, files written, sentences on trouble."""
 
-import argparse
 import signal
 
 import pytest
 
 from tests.runtime.harness import fleet_log
-from udp_stream.cli import experiment_files as plots
 from udp_stream.cli import main as cli
 from udp_stream.cli.experiment_files import read_feed
-from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.settings import load
@@ -56,24 +53,6 @@ def test_a_feeds_hats_hold_every_accepted_ping_once(log):
     assert feed.constant == pytest.approx(pings.speed.mean(), rel=0.02)
 
 
-def test_two_feeds_of_one_name_are_told_apart(run, log, tmp_path):
-    """The same file with other keys; they shared a figure, and the last one was drawn of both."""
-    feeds = "--data", f"{log},hat.resolution=7", "--data", f"{log},hat.resolution=6"
-    status, _, said = run("reproduce", "variance", *feeds, "--repetitions", "10", "--out", "made")
-    assert status == 0, said
-    assert {"variance-fleet.svg", "variance-fleet-2.svg"} <= {path.name for path in (tmp_path / "made").iterdir()}
-    rows = (tmp_path / "made" / "variance.csv").read_text().splitlines()
-    names = [row.partition(",")[0] for row in rows]
-    assert names.count("fleet") == names.count("fleet-2") > 0
-
-
-@pytest.mark.parametrize("name", ["savings-knn", "multi-query"])
-def test_a_feed_of_few_plates_has_no_moments_to_ask_about(name, run, log, tmp_path):
-    (tmp_path / "few.ndjson").write_bytes(log.read_bytes().partition(b"\n")[0])
-    status, _, said = run("reproduce", name, "--data", "few.ndjson", "--repetitions", "2")
-    assert status == 2 and "least 10 plates pinged" in said
-
-
 @pytest.mark.long
 def test_reproduce_writes_figures_tables_and_verdicts_for_a_feed(run, log, tmp_path):
     feed = f"{log},speed.max_kmh=80"
@@ -98,15 +77,3 @@ def test_reproduce_writes_figures_tables_and_verdicts_for_a_feed(run, log, tmp_p
 def test_trouble_has_its_exit_status_and_a_sentence(arguments, status, sentence, run, log):
     found, out, err = run(*arguments)
     assert (found, out) == (status, "") and sentence in err
-
-
-def test_without_matplotlib_there_is_a_sentence_and_nothing_is_begun(tmp_path, monkeypatch):
-    from udp_stream.cli.commands.reproduce import reproduce
-
-    monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    asked = argparse.Namespace(names=["worst-case"], out=tmp_path / "out")
-    with pytest.raises(DependencyUnavailable, match=r"the extra \[plots\]"):
-        reproduce(asked, load(None, (), {}))
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match="ends in"):
-        plots.require_plots(tmp_path / "e.pdf")

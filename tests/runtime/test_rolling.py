@@ -1,6 +1,5 @@
 """A rolling budget from one end to the other: replay, records, `ledger show`, `verify` and `export`."""
 
-import io
 import json
 import os
 import shutil
@@ -12,7 +11,7 @@ import pytest
 
 from tests.contract.checks import worst_window
 from tests.forked import run_forked
-from tests.runtime.harness import embedded, fleet_log, frames_of
+from tests.runtime.harness import fleet_log
 from udp_stream.ledger.rolling import span_of
 from udp_stream.ledger.rules import amounts, amounts_of
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
@@ -110,20 +109,3 @@ def test_verify_finds_a_window_that_was_overspent_by_hand(charged, tmp_path):
     assert found.returncode == 5
     assert f"puts plate {plate.hex()} over its budget {2 * NANO}".encode() in found.stdout
     assert b"expected" not in found.stdout, "each balance is the sum of its charges"
-
-
-@pytest.mark.parametrize("flags", [(), ("release.mean=baseline",), FIXED])
-def test_forecasts_and_automatic_epsilons_go_on_all_the_time(tmp_path, flags):
-    """In the last hour as in the second: what leaves the window is spent anew."""
-    out = io.BytesIO()
-    with embedded(tmp_path / "l", out, (*FLAGS, "budget.epsilon=10", "hat.resolution=6", *flags)) as runtime:
-        runtime.run(frames_of(fleet_log(hours=3, clean=True)))
-    released = [decode(line) for line in out.getvalue().splitlines()]
-    by_slot = {}
-    for record in released:
-        by_slot.setdefault(record.hat.slot_start, []).append(record.status == "released")
-    share = [float(np.mean(found)) for _, found in sorted(by_slot.items())]
-    assert len(share) >= 10 and np.mean(share[-4:]) > np.mean(share[1:]) / 2 > 0, share
-    with open_sqlite_ledger(tmp_path / "l") as ledger:
-        plates = {plate for entry in ledger.entries() for plate in entry.plates}
-        assert max(worst_of(ledger, plate) for plate in plates) <= 10 * NANO and ledger.verify() == []

@@ -26,13 +26,6 @@ def hats(done):
     return sum(ended["hats"].values())
 
 
-@pytest.mark.parametrize("place", ["/dev/null", "/dev/stdout"])
-def test_a_device_is_written_to(place, log, tmp_path):
-    done = run(tmp_path, place, log)
-    assert done.returncode == 0 and hats(done) > 10, done.stderr
-    assert done.stdout.count(b"\n") == (hats(done) if place == "/dev/stdout" else 0)
-
-
 def test_a_second_run_adds_what_is_new(log, tmp_path):
     done = run(tmp_path, "out.ndjson", log, "l", "--smoothed", "smoothed")
     assert done.returncode == 0 and hats(done) > 10, done.stderr
@@ -46,30 +39,6 @@ def test_a_second_run_adds_what_is_new(log, tmp_path):
 def test_a_form_that_is_no_plain_lines_is_refused_before_a_ledger_is_made(name, log, tmp_path):
     done = run(tmp_path, name, log)
     assert done.returncode == 2 and b"expected a name of plain lines of JSON" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("verb", ["run", "replay"])
-@pytest.mark.parametrize("name", ["no.ndjson.gz", "no.csv", "no.parquet", "no.xlsx"])
-def test_refused_pings_are_plain_lines_and_have_no_name_of_another_form(name, verb, log, tmp_path):
-    words = (verb, "-", "--ledger", "l", "--out", "out", "--rejected", name, *FLAGS)
-    done = run_forked(words, cwd=tmp_path, stdin=log, env={**os.environ, "NO_COLOR": "1"})
-    assert done.returncode == 2 and name.encode() in done.stderr and b"expected" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["d.csv", "d.ndjson.gz", "d.geojson", "d.parquet"])
-def test_a_demo_writes_the_form_that_the_suffix_names_too(name, tmp_path):
-    flags = ("--headless", "--slots", "1", "--buses", "20")
-    done = run_forked(("demo", *flags, "--out", name), cwd=tmp_path, env={**os.environ, "NO_COLOR": "1"})
-    assert done.returncode == 0, done.stderr
-    begins = {"d.csv": b"schema,", "d.ndjson.gz": b"\x1f\x8b", "d.geojson": b'{"type":"Fea', "d.parquet": b"PAR1"}
-    assert (tmp_path / name).read_bytes().startswith(begins[name])
-
-
-def test_a_demo_refuses_a_form_that_is_not_written(tmp_path):
-    done = run_forked(("demo", "--headless", "--out", "d.xlsx"), cwd=tmp_path, env={**os.environ, "NO_COLOR": "1"})
-    assert done.returncode == 2 and b"d.xlsx: expected .ndjson" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

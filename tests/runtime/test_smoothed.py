@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.forms import long_but
-from tests.runtime.harness import embedded, fleet_log, frames_of, smoothed_writer
+from tests.runtime.harness import fleet_log, frames_of, smoothed_writer
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.runtime.embedded import Embedded
 from udp_stream.settings import load
@@ -33,23 +33,6 @@ def run(ledger, messages, flags=FLAGS):
     except Died:
         return out.getvalue(), smoothed.getvalue(), False
     return out.getvalue(), smoothed.getvalue(), True
-
-
-def test_a_summary_has_what_estimates_and_guesses_are_expected_to_err_by_over_all_pings():
-    """Of the HATs with pings in their slot; not of the cells that are only known."""
-    written = []
-    messages = fleet_log(clean=True, buses=20)
-    runtime = Embedded(
-        load(None, QUARTERS, {}), MemoryLedger(), SeededEntropy(3), str.encode, "test", written.extend,
-        smooth=(estimates := []).extend,
-    )  # fmt: skip
-    summary = runtime.run(frames_of(messages, 2000))
-    pings = {one.record.release_id: one.record.samples for one in written}
-    found = [(pings[one.release_id], one) for one in estimates if one.release_id]
-    assert len(found) == len(pings) < len(estimates) and summary.estimated == summary.pings - summary.repeats
-    assert summary.estimate_error == pytest.approx(sum(n * one.expected_abs_error_kmh for n, one in found))
-    assert summary.guess_error == pytest.approx(sum(n * one.guess.expected_abs_error_kmh for n, one in found))
-    assert summary.guess_error >= summary.estimate_error > 0
 
 
 def before(messages, time):
@@ -113,11 +96,3 @@ def test_a_run_over_a_part_of_the_log_knows_what_the_ledger_holds():
     plates = sorted({json.loads(one)["license_plate"] for one in messages})[::2]
     some, estimates, _ = run(ledger, [m for m in messages if json.loads(m)["license_plate"] in plates], QUARTERS)
     assert estimates == whole and len(some.splitlines()) < 0.95 * whole.count(b'-900"')
-
-
-def test_without_forecasts_estimates_follow_from_the_releases_all_the_same(tmp_path):
-    smoothed = io.BytesIO()
-    flags = ("hat.slot=15m", "release.mean=array-averaging", "release.min_plates=4", "release.cdf_epsilon=0")
-    with embedded(tmp_path / "ledger", io.BytesIO(), flags, smooth=smoothed_writer(smoothed)) as runtime:
-        runtime.run(frames_of(fleet_log(clean=True)))
-    assert len(smoothed.getvalue().splitlines()) > 50

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.forms import long_but
-from tests.runtime.harness import CONFIG, embedded, feed_messages, fleet_log, frames_of
+from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.cli.report import worth
 from udp_stream.errors import PrivacyRefused
@@ -251,11 +251,7 @@ def test_a_result_fits_its_schema_and_names_no_plate(tmp_path):
 
 
 def test_counts_that_are_kept_back_are_not_in_results(tmp_path):
-    with asking(tmp_path, "ledger", flags=(*CONFIG, "release.counts=none")) as (
-        runtime,
-        told,
-        *_,
-    ):
+    with asking(tmp_path, "ledger", flags=(*CONFIG, "release.counts=none")) as (runtime, told, *_):
         runtime.run(frames_of(fleet_log(hours=0.4)))
     assert told and all(decode_result(payload).plates is None for payload in told)
 
@@ -318,79 +314,3 @@ def test_another_period_of_positions_is_refused_before_it_is_charged(tmp_path):
         runtime.run(frames_of(log))
     with asking(tmp_path, "ledger") as (_, _, _, ledger):
         assert all("7d" not in period for period in ledger.periods())
-
-
-AUSTIN = """
-[hat]
-timezone = "America/Chicago"
-
-[speed]
-max_kmh = 115.0
-
-[queries]
-rho = {rho}
-age = "15m"
-center = [-97.74, 30.27]
-
-[[query]]
-name = "downtown"
-kind = "range"
-every = "15m"
-box = [-97.755, 30.255, -97.725, 30.29]
-
-[[query]]
-name = "density"
-kind = "density"
-every = "30m"
-place = [-97.7431, 30.2672]
-
-[[query]]
-name = "stop"
-kind = "nearest"
-every = "30m"
-place = [-97.7431, 30.2672]
-k = 5
-"""
-
-REAL = "austin-capmetro-2015-06-07.ndjson.gz"
-"""A whole day, from midnight to midnight; no bus is heard of from four to five."""
-
-
-@pytest.mark.parametrize(
-    ("pings", "rounds", "quarters"), [(4_000, 6, 38), pytest.param(None, 64, 92, marks=pytest.mark.soak)]
-)
-@pytest.mark.skipif(feed_messages(REAL) is None, reason="the feed is not at hand")
-def test_a_real_day_with_three_queries_beside_the_speeds(tmp_path, pings, rounds, quarters, monkeypatch):
-    """The day, or its pings until half past ten: every quarter of an hour with a plate has its answer.
-
-    Speeds as without queries; each plate's two balances are the sums of its charges; and savings are kept.
-    """
-    log, flags = frames_of(feed_messages(REAL)[:pings]), ("hat.slot=1h",)
-    monkeypatch.setitem(query_sections.ROUNDS, "zcdp", rounds)
-    with asking(tmp_path, "alone", rho=2000, text=AUSTIN, flags=flags, answers=False) as (runtime, _, alone, _l):
-        runtime.run(log)
-    (tmp_path / "ledger.key").write_bytes((tmp_path / "alone.key").read_bytes())
-    (tmp_path / "ledger.key").chmod(0o600)
-    with asking(tmp_path, "ledger", rho=2000, text=AUSTIN, flags=flags) as (runtime, told, out, ledger):
-        runtime.run(log)
-        assert out.getvalue() == alone.getvalue()
-        assert ledger.verify() == [] and list(ledger.unpublished()) == []
-        results = [decode_result(payload) for payload in told]
-        assert {result.status for result in results} == {"answered"}
-        asked = {
-            name: [one.query.moment for one in results if one.query.name == name]
-            for name in ("downtown", "density", "stop")
-        }
-        assert [len(set(moments)) for moments in asked.values()] == [quarters, quarters // 2, quarters // 2]
-        until = "2015-06-07T10:30:00-05:00" if pings else "2015-06-08T00:00:00-05:00"
-        assert len(results) == 2 * quarters and max(asked["downtown"]) == until
-        assert all(result.plates.gave_nothing == 0 for result in results)
-        owed = {}
-        for entry in everyone(ledger):
-            for plate, nano in zip(entry.plates, entry.charged.tolist(), strict=True):
-                owed[entry.period, plate] = owed.get((entry.period, plate), 0) + nano
-        for period in {period for period, _ in owed}:
-            plates = [plate for of, plate in owed if of == period]
-            assert ledger.balances(period, plates).charged.tolist() == [owed[period, plate] for plate in plates]
-        shares = [nano / (2000 * 10**9) for nano in owed.values()]
-        assert max(shares) <= 1 and np.median(shares) < 0.5  # most plates are far from what is asked

@@ -38,23 +38,6 @@ def test_the_command_line_asks_says_and_shows(tmp_path):
     assert "positions" not in json.dumps(stated["privacy"]["privacy_loss"])
 
 
-def test_what_a_stranger_does_wrong_at_the_command_line_is_said(tmp_path):
-    log, toml = tmp_path / "log.ndjson", configured(tmp_path, 100)
-    log.write_bytes(b"\n".join(fleet_log(hours=0.1)) + b"\n")
-    answers = str(tmp_path / "answers.ndjson")
-    _, said = run_cli("replay", str(log), "--trial", "--queries", answers, status=2)
-    assert "--queries:" in said
-    _, said = run_cli("replay", str(log), "--trial", "--config", str(toml), "--queries", "answers.csv", status=2)
-    assert "--queries:" in said
-    ours = ("run", str(log), "--ledger", str(tmp_path / "other"), "--out", str(tmp_path / "out"))
-    _, said = run_cli(*ours, "--queries", answers, status=2)
-    assert "--queries:" in said
-    _, said = run_cli(*ours, "--queries", "answers.csv", "--config", str(toml), status=2)
-    assert "--queries:" in said
-    _, said = run_cli(*ours, "--config", str(toml), "--queries", str(tmp_path / "out"), status=2)
-    assert "--queries" in said and "--out" in said
-
-
 def test_run_answers_into_a_file_that_it_adds_to_and_says_so_when_it_does_not_ask(tmp_path):
     log, toml = tmp_path / "log.ndjson", configured(tmp_path, 100)
     log.write_bytes(b"\n".join(fleet_log(hours=0.3, clean=True)) + b"\n")
@@ -69,9 +52,3 @@ def test_run_answers_into_a_file_that_it_adds_to_and_says_so_when_it_does_not_as
     assert "every balance is the sum" in verified
     _, said = run_cli(*ours)
     assert "--queries FILE" in said
-
-
-def test_demo_asks_its_queries_and_counts_the_answers(tmp_path):
-    demo = ("demo", "--headless", "--slots", "1", "--buses", "20", "--set", "hat.slot=15m")
-    _, said = run_cli(*demo, "--config", str(configured(tmp_path, 100)))
-    assert "centre: 1 answered" in said

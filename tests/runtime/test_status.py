@@ -7,8 +7,6 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from tests.forked import forked_to_log, run_forked
 from tests.runtime.harness import fleet_log
 from udp_stream.files import ALIVE, SILENT_S
@@ -59,19 +57,3 @@ def test_a_run_is_alive_then_silent_once_it_is_killed_and_stopped_after_its_end(
     assert code == 4 and found["last_slot"]["slot_start"].startswith("2024-01-08T09:")
     code, page, said = status(tmp_path, *FLAGS)
     assert code == 4 and "no run goes on" in said and "GJ" not in page
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "said"),
-    [
-        (("--journal", "nowhere"), 2, "--journal: expected the folder of a run's journal, got nowhere"),
-        (("--journal", "."), 4, "no run goes on"),
-        (("--bootstrap", "127.0.0.1:1"), 4, "Kafka at 127.0.0.1:1"),
-        (("--ledger", "none.ledger", "--set", "kafka.bootstrap=127.0.0.1:1"), 4, "and no live run has its journal in"),
-        (("--ledger", "-"), 2, "expected a file or URL"),
-    ],
-)
-def test_what_is_not_there_is_said_and_nothing_is_made(flags, code, said, tmp_path):
-    found = status(tmp_path, *flags)
-    assert found[0] == code and said in found[2], found
-    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,5 @@
 """Exit statuses, over all verbs; `--quiet` and `--json`, over those that say much."""
 
-import json
 import os
 import re
 import signal
@@ -13,7 +12,6 @@ from tests.forked import Forked
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import VERBS, run
 from udp_stream.cli import main as cli
-from udp_stream.settings import load
 
 NEEDED = {
     "init": ["pings.ndjson"], "replay": ["pings.ndjson"], "run": ["-"], "ledger show": ["GJ05ZZ0001"],
@@ -40,12 +38,6 @@ def status_of(*words):
         return cli.main(words)
     except SystemExit as ended:
         return ended.code
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_word_that_is_no_option_is_a_fault_of_usage(verb, capsys):
-    assert status_of(*verb.split(), *NEEDED.get(verb, []), "--no-such-option") == 2
-    assert "usage: udp-stream" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in GROUPS])
@@ -125,54 +117,3 @@ def test_quiet_leaves_results_and_says_nothing_else(words, city):
     loud, quiet = run(*words, cwd=city), run("--quiet", *words, cwd=city)
     assert (loud.returncode, quiet.returncode, quiet.stderr) == (0, 0, b"")
     assert loud.stderr and (quiet.stdout == loud.stdout or "--dry-run" in words)
-
-
-def test_quiet_says_errors(city):
-    done = run("--quiet", "replay", "none.ndjson", cwd=city)
-    assert done.returncode == 2 and b"none.ndjson cannot be read" in done.stderr
-
-
-def test_a_quiet_live_run_writes_its_records_and_no_line(city, tmp_path):
-    done = run("--quiet", "run", city / "pings.ndjson", "--ledger", "l", *FLAGS, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, b"") and done.stdout.count(b"\n") > 10
-
-
-def of_json(*words, cwd, status=0):
-    done = run(*words, "--json", cwd=cwd)
-    assert done.returncode == status, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_the_ledgers_verbs_say_the_same_to_programs(city):
-    plate = json.loads(fleet_log(clean=True)[0])["license_plate"]
-    (line,) = run("ledger", "show", plate, "--ledger", "l", cwd=city).stdout.decode().splitlines()
-    (found,) = of_json("ledger", "show", plate, "--ledger", "l", cwd=city)["charges"]
-    assert line == "{period}\tcharged {charged:.9f}\tleft {left:.9f}\tof {budget:g}".format(**found)
-    assert found["charged"] + found["left"] == pytest.approx(found["budget"])
-    assert of_json("ledger", "show", "nobody", "--ledger", "l", cwd=city)["charges"] == []
-    entries = run("ledger", "verify", "--ledger", "l", cwd=city).stdout.split()[0]
-    told = of_json("ledger", "verify", "--ledger", "l", cwd=city)
-    assert told == {"entries": int(entries.replace(b",", b"")), "discrepancies": []}
-
-
-def test_doctor_says_each_check_to_programs_and_which_failed(city):
-    told = of_json("doctor", "pings.ndjson", "--ledger", "l", cwd=city)
-    assert told["ok"] and [one["check"] for one in told["checks"]] == [
-        "configuration",
-        "ledger",
-        "pings of pings.ndjson",
-        "speeds of pings.ndjson",
-    ]
-    told = of_json("doctor", "pings.ndjson", "--ledger", "l", "--set", "speed.unit=mps", cwd=city, status=3)
-    assert not told["ok"] and [one["status"] for one in told["checks"]] == [0, 0, 0, 3]
-
-
-def test_plan_says_its_rows_to_programs(city):
-    told = of_json("plan", "--plates", "40", "--set", "release.variance_epsilon=1", cwd=city)
-    (row,) = told["rows"]
-    printed = run("plan", "--plates", "40", "--set", "release.variance_epsilon=1", cwd=city).stdout.decode()
-    assert f"{row['mean']['expected_error_kmh']:.2f}" in printed and row["served"] and row["variance"]["noise_kmh2"] > 0
-    told = of_json("plan", "pings.ndjson", *FLAGS, cwd=city)
-    assert len(told["rows"]) == 15 and told["plates"] > 10 and told["start"]["why"]
-    assert all(0 <= row["served"] <= 1 and row["expected_error_kmh"] > 0 for row in told["rows"])
-    assert told["budget"] == f"{load(None, (), {}).policy.amount} per plate and 1d"

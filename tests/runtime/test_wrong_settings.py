@@ -8,8 +8,6 @@ import pytest
 from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
 
-FLAGS = ("--set", "hat.slot=15m", "--set", "release.min_plates=2")
-
 
 def udp_stream(folder, *arguments, stdin=None):
     return run_forked(arguments, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
@@ -50,30 +48,3 @@ def test_a_pipe_that_is_not_read_ends_a_run_with_status_2_and_the_mend(tmp_path)
     assert done.returncode == 2 and b"no ping was accepted" in done.stderr.splitlines()[-1]
     plates = {json.loads(line)["license_plate"].encode() for line in epochs(300).splitlines()}
     assert not any(plate in done.stderr for plate in plates)
-
-
-def test_a_pipe_of_which_some_is_read_ends_well(tmp_path):
-    good = b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)[:20]) + b"\n"
-    done = udp_stream(tmp_path, "run", "-", "--ledger", "l", *FLAGS, stdin=epochs(100) + good)
-    assert done.returncode == 0 and MEND in done.stderr.decode().replace(chr(92), "")
-
-
-def test_a_run_whose_pings_are_all_late_has_no_wrong_setting(tmp_path):
-    """The same file twice: the second time everything has been released."""
-    log = b"\n".join(fleet_log(buses=10, hours=0.6, clean=True)) + b"\n"
-    (tmp_path / "pings.ndjson").write_bytes(log)
-    for _ in range(2):
-        done = udp_stream(tmp_path, "run", "pings.ndjson", "--ledger", "l", *FLAGS)
-        assert done.returncode == 0, done.stderr
-    assert b'"refused": {"late"' in done.stderr
-
-
-def test_another_city_s_clock_is_said_once_by_a_live_run(tmp_path):
-    log = b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)) + b"\n"
-    (tmp_path / "pings.ndjson").write_bytes(log)
-    zone = ("--set", "hat.timezone=America/Chicago")
-    for source in ("-", "pings.ndjson"):
-        done = udp_stream(tmp_path, "run", source, "--ledger", f"l{source}", *FLAGS, *zone, stdin=log)
-        said = [json.loads(line) for line in done.stderr.splitlines()]
-        zones = [entry["message"] for entry in said if entry["event"] == "feed"]
-        assert done.returncode == 0 and len(zones) == 1 and "Asia/Kolkata" in zones[0], done.stderr

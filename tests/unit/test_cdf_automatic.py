@@ -30,18 +30,3 @@ def test_the_choice_is_bins_of_exact_zeros_and_of_equal_width():
 def test_the_proxy_is_resolution_plus_the_papers_noise():
     """4 equal bins and zeros: a histogram of 5, whose 4 noisy prefixes have 80/4 each: 4 K (K - 1) / (K - 1)."""
     assert proxy_error(4, 2 * 0.01) == pytest.approx(1 / 8 + 0.01 * math.sqrt(20))
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (0, 1, pure(NANO), 65.0),
-        (1, 0, pure(NANO), 65.0),
-        (1, 1, pure(0), 65.0),
-        (1, 1, pure(NANO), math.nan),
-        (1, 1, pure(NANO), math.inf),
-    ],
-)
-def test_quantities_that_are_not_positive_and_finite_are_refused(arguments):
-    with pytest.raises(ValueError, match="expected"):
-        auto_bins(*arguments)

@@ -76,18 +76,6 @@ def test_prefixes_are_the_sums_over_the_papers_coverings(branching, bins):
     assert (result[..., -1] == total).all()
 
 
-def test_inputs_of_a_wrong_shape_or_kind_are_refused():
-    tree = tree_of((3, 2), 5)
-    with pytest.raises(ValueError, match="5 or 6 leaf counts"):
-        level_counts(tree, np.zeros(4, dtype=np.int64))
-    with pytest.raises(ValueError, match="integer leaf counts"):
-        level_counts(tree, np.zeros(5))
-    with pytest.raises(ValueError, match="9 noisy counts"):
-        prefixes(tree, np.zeros(8, dtype=np.int64), 1)
-    with pytest.raises(ValueError, match="integer noisy counts"):
-        prefixes(tree, np.zeros(9), 1)
-
-
 @pytest.mark.parametrize(("branching", "bins"), PADDED)
 def test_squared_error_is_the_variance_of_the_coverings_nodes(branching, bins):
     tree = tree_of(branching, bins)
@@ -183,21 +171,3 @@ def test_noise_beyond_the_samplers_range_is_refused():
         node_scales(tree, cap=2**25 + 1, cost=pure(2 * NANO))
     with pytest.raises(ValueError, match="cap >= 1"):
         node_scales(tree, cap=0, cost=pure(2 * NANO))
-
-
-@pytest.mark.parametrize(
-    ("branching", "shares", "bins", "rule"),
-    [
-        ((), (), 2, "at least one level"),
-        ((4, 1), (0.5, 0.5), 4, "branching >= 2"),
-        ((2, 2), (1.0,), 4, "share per level"),
-        ((2, 2), (0.5, 0.6), 4, "sum to 1"),
-        ((2, 2), (1.0, 0.0), 4, "positive"),
-        ((2, 2), (0.5, 0.5), 5, "bins"),
-        ((2, 2), (0.5, 0.5), 1, "bins"),
-        ((2, 4096), (0.5, 0.5), 4097, "bins"),
-    ],
-)
-def test_trees_that_break_a_rule_are_refused_with_its_name(branching, shares, bins, rule):
-    with pytest.raises(ValueError, match=rule):
-        Tree(branching, shares, bins)

@@ -2,14 +2,11 @@
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from streams.topics import topics_of
-from tests.integration import conftest
 from udp_stream.cli.parsers import program
 from udp_stream.ledgers.redis import DURABLE
 from udp_stream.settings import known_keys, load
@@ -65,30 +62,3 @@ def test_what_goes_on_is_watched_and_what_is_to_last_has_a_volume():
     named = {volume.partition(":")[0] for each in SERVICES.values() for volume in each["volumes"]}
     assert {"kafka", "ledger", "keys"} <= named
     assert set(yaml.safe_load(as_by_default(TEXT))["volumes"]) == {"kafka", "ledger", "keys"}
-
-
-def test_workers_can_be_scaled_and_topics_are_those_of_the_program():
-    assert not {"container_name", "ports"} & set(SERVICES["worker"])
-    settings = load(ROOT / "deploy" / "trial.toml", (), {})
-    assert settings.kafka.prefix == "" and topics_of(settings.kafka).pings.name == "bus.pings.v1"
-    assert settings.kafka.partitions >= 3
-
-
-def properties(environment):
-    command = ["/bin/bash", ROOT / "deploy" / "images" / "run", "--properties"]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20, check=True).stdout
-    return dict(line.split("=", 1) for line in told.splitlines())
-
-
-def test_the_local_kafka_reads_the_variables_of_the_public_one():
-    odd = {"KAFKA_A_B__C___D": "x=y z", "KAFKA_HEAP_OPTS": "-Xmx1g", "KAFKA_OPTS": "", "PATH": "/usr/bin:/bin"}
-    assert properties(odd) == {"a.b_c-d": "x=y z", "log.dirs": "/var/lib/kafka/data"}
-
-
-@pytest.mark.parametrize("environment", [SERVICES["kafka"]["environment"], conftest.KAFKA_ENVIRONMENT])
-def test_a_broker_of_one_node_replicates_nothing(environment):
-    found = properties({name: str(value) for name, value in environment.items()})
-    assert found["process.roles"] == "broker,controller" and found["log.dirs"] == "/var/lib/kafka/data"
-    assert found["controller.listener.names"] == "CONTROLLER"
-    for name in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
-        assert found[f"{name}.replication.factor"] == "1"

@@ -8,7 +8,7 @@ from streams.topics import client_options, faust_credentials
 from tests.secured import certificates, secret_file
 from udp_stream.cli.main import main
 from udp_stream.cli.parsers import VERBS
-from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.errors import ConfigError
 from udp_stream.files import require_private, secret_of, tls_context
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.settings import LedgerSection, load
@@ -90,15 +90,6 @@ def test_a_password_is_no_key_and_what_was_given_as_one_is_not_repeated(key):
     with pytest.raises(ConfigError) as raised:
         load(None, (), {f"UDP_STREAM_{key.replace('.', '__').upper()}": "hush-hush"})
     assert "hush" not in str(raised.value)
-
-
-def test_a_table_of_a_client_is_read_from_a_file_the_environment_and_flags(tmp_path):
-    (tmp_path / "city.toml").write_text("[kafka.client]\nrequest_timeout_ms = 20000\nretry_backoff_ms = 50\n")
-    variables = {"UDP_STREAM_KAFKA__CLIENT__RETRY_BACKOFF_MS": "60"}
-    found = load(tmp_path / "city.toml", ("kafka.client.metadata_max_age_ms=70",), variables).kafka
-    assert found.client == {"request_timeout_ms": 20_000, "retry_backoff_ms": 60, "metadata_max_age_ms": 70}
-    assert client_options(found).items() >= found.client.items()
-    assert load(tmp_path / "city.toml", ("kafka.client={}",), {}).kafka.client == {}
 
 
 @pytest.mark.parametrize("security", PROTOCOLS)
@@ -233,13 +224,3 @@ def test_a_ledgers_url_is_read_before_its_key_is_asked_for(url, sentence, must_e
     ):
         pass
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("url", ["redis://localhost:1/2", "redis://:hush@localhost:1/0/?db=3", "rediss://localhost:1"])
-def test_a_redis_that_is_away_is_no_ledger_whose_key_is_lost(url, tmp_path):
-    asked = load(None, (f"ledger.url={url}", f"ledger.key_file={tmp_path}/key"), {}).ledger
-    with (
-        pytest.raises(DependencyUnavailable, match="localhost:1 cannot be used"),
-        ledger_and_keys(asked, must_exist=True),
-    ):
-        pass

@@ -78,10 +78,6 @@ def test_a_scale_out_of_range_is_refused_with_the_rule(t, s):
         discrete_gaussian(seeded_bits(0), np.array([t]), s)
 
 
-def test_no_draws_are_none():
-    assert discrete_gaussian(seeded_bits(0), np.array([], dtype=np.int64)).size == 0
-
-
 class Counted:
     """Seeded bits, and how many bytes were taken."""
 

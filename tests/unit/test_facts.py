@@ -98,26 +98,6 @@ def test_a_toy_observer_sees_the_same_facts_on_both_roads():
     assert kinds == [SlotCounted, SlotRecorded, HatRecorded, SlotPublished] * 4
 
 
-def test_the_facts_are_what_the_log_says():
-    facts, messages = [], [message for _, _, message in log()]
-    of_embedded(MemoryLedger(), facts.append)
-    junk, empty = messages.count(b"?"), messages.count(b"{}")
-    read = read_in_all(facts)
-    assert read == BatchRead(len(messages), len(messages) - junk - empty,
-                             {Reason.NOT_JSON: junk, Reason.MISSING_FIELD: empty})  # fmt: skip
-    assert junk and empty
-    assert [fact for fact in facts if isinstance(fact, SlotCounted)] == [
-        SlotCounted(START + hour * HOUR, 1 if hour == 0 else 0) for hour in range(4)
-    ]
-    recorded = [fact for fact in facts if isinstance(fact, SlotRecorded)]
-    assert recorded == [SlotRecorded(START + hour * HOUR, pings, 1) for hour, pings in enumerate([121, 120, 90, 15])]
-    hats = [fact for fact in facts if isinstance(fact, HatRecorded)]
-    assert [hat.samples for hat in hats] == [120, 120, 90, 15]
-    assert {hat.policy for hat in hats} == {SETTINGS.policy.fingerprint()}
-    published = [fact for fact in facts if isinstance(fact, SlotPublished)]
-    assert published == [SlotPublished(START + n * HOUR, {hat.status: 1}) for n, hat in enumerate(hats)]
-
-
 def test_a_slot_that_readers_do_not_get_is_recorded_and_not_published():
     facts = []
 

@@ -172,3 +172,11 @@ def test_arrays_of_a_live_source_do_not_end_where_its_frames_do(cuts):
         send_live(source, feed, load(None, (), {}), lambda: None)
     assert [len(found) for _, found in shape(Producer.sent)] == [3, 3, 1]
     assert source.kept_frames[-1] == len(cuts) + 1
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_records_have_no_key(batch):
+    """Keys show up in tools and logs; anyone with a list of plates can undo an unkeyed hash of one."""
+    records = sent([a_ping("GJ05", second=second) for second in range(7)] + [b"[]", b"", b"?"], batch)
+    assert len(records) == (10 if batch == 1 else 6)
+    assert {key for _, key, _ in records} == {None}

@@ -61,16 +61,6 @@ def test_no_value_of_a_speed_decides_whether_something_is_said(speed):
     assert watched.events == [] and not watched.watch.accepted_nothing
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_another_city_s_clock_is_said_once(at_once):
-    watched = Watched("hat.timezone=America/Chicago")
-    messages = [message(minute=minute % 60) for minute in range(300)]
-    for some in [messages] if at_once else [[one] for one in messages]:
-        watched.read(*some)
-    watched.watch.end()
-    assert watched.events == ["feed"] and "Asia/Kolkata" in watched.said[0][1]
-
-
 def of_ids(pings, minutes=11):
     return [message(plate=f"message-{at}", minute=at * minutes // pings) for at in range(pings)]
 
@@ -89,17 +79,3 @@ def test_a_plate_that_is_another_in_each_ping_is_said_once_while_it_goes_on(size
     assert "message-" not in text
     watched.watch.end()
     assert watched.events == ["feed"]
-
-
-@pytest.mark.parametrize(
-    ("plate", "words"),
-    [(lambda at: f"bus-{at % 90}" if at % 4 else "XXXXX", "missing plate"), (lambda _: "XXXXX", "a route's")],
-)
-def test_a_plate_that_vehicles_share_is_said_and_not_named(plate, words):
-    watched = Watched()
-    watched.now_ms += 600_000
-    for first in range(0, 6000, 300):
-        places = [(72.5 + at % 7 / 10, 21.25) for at in range(first, first + 300)]
-        watched.read(*[message(plate=plate(first + at), minute=first // 540, at=one) for at, one in enumerate(places)])
-    assert watched.events == ["feed"]
-    assert words in watched.said[0][1] and "XXXXX" not in watched.said[0][1]

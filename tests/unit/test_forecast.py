@@ -20,7 +20,6 @@ from udp_stream.forecast.model import (
     SLOPE_MEAN,
     SLOPE_SD,
     ArrowFilter,
-    FilterBank,
     Memory,
     Observed,
     SlotPrior,
@@ -226,17 +225,6 @@ def observed(seed, cells=20, order=None, prior_sd=0.3):
     order = np.arange(cells) if order is None else order
     prior = SlotPrior(prior.by_row, prior.by_hat[order], prior.features[order])
     return Observed(1000 + order.astype(np.uint64), prior, value[order], variance[order], is_clipped[order])
-
-
-def test_the_order_of_cells_in_a_slot_does_not_matter():
-    banks = FilterBank(), FilterBank()
-    for slot in range(5):
-        order = np.random.default_rng(slot).permutation(20)
-        for bank, how in zip(banks, (None, order), strict=True):
-            bank.learn(observed(slot, order=how))
-    asked = observed(9)
-    one, other = (bank.predict(asked.cells, asked.prior) for bank in banks)
-    assert np.allclose(one.mean, other.mean, rtol=1e-9) and np.allclose(one.variance, other.variance, rtol=1e-9)
 
 
 def test_forecasts_of_a_large_city_are_the_same_bits_on_one_core_and_on_several():

@@ -75,32 +75,6 @@ def test_stray_fixes_do_not_widen_the_box_and_two_cities_are_refused(tmp_path):
         found(tmp_path, lon=lambda made, _: made["lon"] if made["speed"] % 2 else made["lon"] - 170)
 
 
-@pytest.mark.parametrize(("zone", "lon", "lat"), [CITIES[0], CITIES[1], ("America/Chicago", -97.74, 30.27)])
-def test_positions_under_each_other_s_name_are_exchanged_back(zone, lon, lat, tmp_path):
-    feed, said = found(tmp_path, lat=lambda made, _: made["lon"] - 72.8 + lon, timestamp=1641011400,
-                       lon=lambda made, _: lat + (made["lat"] - 21.1))  # fmt: skip
-    assert (feed.keys["longitude"], feed.keys["latitude"], feed.zone) == ("lat", "lon", zone)
-    assert any("each other" in one for one in said) and feed.box[0] < lon < feed.box[2]
-
-
-@pytest.mark.parametrize(
-    ("place", "pattern", "days", "is_sure"),
-    [((-97.74, 30.27), "%m/%d/%Y %H:%M:%S", 1, False), ((13.4, 52.5), "%d/%m/%Y %H:%M:%S", 1, False),
-     ((-97.74, 30.27), "%d/%m/%Y %H:%M:%S", 3, True), ((13.4, 52.5), "%m/%d/%Y %H:%M:%S", 3, True),
-     ((-97.74, 30.27), "%H:%M:%S %m/%d/%Y", 1, False)],
-)  # fmt: skip
-def test_day_and_month_go_by_the_place_where_times_do_not_tell(place, pattern, days, is_sure, tmp_path):
-    begin = datetime(2022, 3, 4, 10)
-    pings = [
-        ping(at, lon=place[0] + (at % 77) / 1000, lat=place[1] + (at % 91) / 1000,
-             timestamp=(begin + timedelta(seconds=at, days=at * days // 200)).strftime(pattern))
-        for at in range(200)
-    ]  # fmt: skip
-    feed = find_feed([written(tmp_path, pings)])
-    assert feed.keys["time_format"] == pattern and feed.keys["time_zone"] == feed.zone
-    assert any("day and month" in one for one in checks(feed)) is not is_sure
-
-
 @pytest.mark.parametrize(
     ("pattern", "time_format", "zone"),
     [
@@ -115,30 +89,6 @@ def test_times_of_many_forms_are_read(pattern, time_format, zone, tmp_path):
     feed, _ = found(tmp_path, timestamp=lambda _, time: f"{time:{pattern}}")
     assert feed.keys.get("time_format") == time_format and ("time_zone" in feed.keys) is zone
     assert feed.pings == 600 and feed.refused == 0
-
-
-HEADERS = [
-    ("Kennzeichen", "Zeitstempel", "Laenge", "Breite", "Geschwindigkeit"),
-    ("Fahrzeug", "Zeit", "L\u00e4ngengrad", "Breitengrad", "Tempo"),
-    ("immatriculation", "horodatage", "longitude", "latitude", "vitesse"),
-    ("matr\u00edcula", "fecha", "longitud", "latitud", "velocidad"),
-    ("$.bus", "$.gps[0].time", "$.lon", "$.lat", "$.speed"),
-]
-
-
-@pytest.mark.parametrize("header", HEADERS, ids=lambda header: header[0])
-def test_columns_in_other_languages_and_by_paths(header, tmp_path):
-    rows = [";".join(header)]
-    for at in range(300):
-        one = ping(at)
-        time = datetime.fromisoformat(one["timestamp"]).strftime("%d.%m.%Y %H:%M:%S")
-        places = (str(one[name]).replace(".", ",") for name in ("lon", "lat", "speed"))
-        rows.append(";".join([one["bus"], time, *places]))
-    (tmp_path / "feed.csv").write_text("\n".join(rows), encoding="utf-8")
-    feed = find_feed([str(tmp_path / "feed.csv")])
-    names = [name.removeprefix("$.").replace("[0]", ".0") for name in header]
-    assert [feed.keys[name] for name in ("plate", "time", "longitude", "latitude", "speed")] == names
-    assert (feed.pings, feed.plates, feed.zone, feed.delimiter) == (300, 9, "Asia/Kolkata", ";")
 
 
 def test_a_speed_of_minus_one_is_not_known_and_a_value_below_a_name_is_the_field(tmp_path):

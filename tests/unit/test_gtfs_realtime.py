@@ -1,21 +1,18 @@
 """GTFS-realtime: what a ping is there, what is refused and why, and polls of one feed as one recording."""
 
-import gzip
 import json
 import math
 import random
-from pathlib import Path
 
 import pytest
 
 from tests.gtfs import START_S, snapshot, vehicle
 from udp_stream.cli import main as cli
-from udp_stream.errors import ConfigError
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.gtfs_realtime import GTFS_REALTIME, SINGLE
 from udp_stream.pings.json import JSON, json_messages
 from udp_stream.pings.unrepeated import REMEMBERED, Unrepeated
-from udp_stream.sources.recordings import GtfsFiles, open_source, open_sources, sentences
+from udp_stream.sources.recordings import GtfsFiles, sentences
 
 RULES = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200)
 
@@ -149,16 +146,6 @@ def test_what_goes_on_as_json_is_refused_for_the_same_reason():
     assert [(one.reason, one.path) for one in read[1]] == [(one.reason, one.path) for one in decoded(feed)[1]]
 
 
-def test_what_goes_into_a_journal_or_a_topic_is_refused_for_the_same_reason():
-    """A number that JSON has not is written as one that is too large, on this road, too, and not as null."""
-    faults = [vehicle("A"), vehicle("B", speed=math.inf), vehicle("C", speed=math.nan), vehicle("D", lon=-math.inf)]
-    feed = snapshot(*faults, vehicle("E", lon=math.inf, lat=math.inf), vehicle("F", speed=-1.0))
-    for messages, form in (([feed], GTFS_REALTIME), (Unrepeated(GTFS_REALTIME, 10**6, 99).take(feed), SINGLE)):
-        read = PingDecoder(RULES, JSON).decode(json_messages(messages, form, RULES))
-        assert read[0].plates == ("A",)
-        assert [(one.reason, one.path) for one in read[1]] == [(one.reason, one.path) for one in decoded(feed)[1]]
-
-
 def test_what_several_polls_have_is_handed_on_once_in_its_order():
     once = Unrepeated(GTFS_REALTIME, 10**6, 100)
     plates = lambda messages: [json.loads(one).get("license_plate") for one in messages]  # noqa: E731
@@ -180,25 +167,6 @@ def test_a_snapshot_that_is_older_than_the_last_hands_nothing_on_twice_and_what_
 def write(path, data):
     path.write_bytes(data)
     return str(path)
-
-
-def test_files_are_read_in_the_order_of_their_headers_and_it_is_said(tmp_path):
-    polls = [snapshot(vehicle("A1", time_s=START_S + at), header_s=START_S + at) for at in range(3)]
-    names = [write(tmp_path / f"{name}.pb", poll) for name, poll in zip("cab", polls, strict=True)]
-    Path(names[1]).unlink()
-    names[1] = write(tmp_path / "a.PB.gz", gzip.compress(polls[1]))
-    said = []
-    ((_, source),) = open_sources(sorted(names), "mps", say=said.append)
-    times = [json.loads(one)["observationDateTime"][-3:] for (one,) in source.messages()]
-    assert times == ["00Z", "01Z", "02Z"]
-    assert len(said) == 2 and "3 GTFS-realtime files" in said[0] and "3 plates" in said[1]
-
-
-def test_a_file_of_metres_a_second_is_not_read_as_kilometres_an_hour(tmp_path):
-    name = write(tmp_path / "a.pb", WHOLE)
-    for opened in (lambda: open_source(name, "kmh"), lambda: list(open_sources([name, name], "kmh"))):
-        with pytest.raises(ConfigError, match=r"speed\.unit = 'mps'"):
-            opened()
 
 
 @pytest.mark.parametrize("data", [b"<html>", b"", WHOLE[:-3]])

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from email.utils import formatdate
 from itertools import islice
 
 import pytest
@@ -16,11 +15,9 @@ import trustme
 from tests import http_server as server
 from tests.gtfs import snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
-from udp_stream.errors import ConfigError, DependencyUnavailable
-from udp_stream.settings import load
+from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.sources.http import HttpGet, HttpOptions, PolledSource, PollOptions
-from udp_stream.sources.live import Failed, Handover, Retries
-from udp_stream.sources.opening import live_sources
+from udp_stream.sources.live import Failed, Handover
 
 TOKEN = "eyJ0.Secret-Token"
 
@@ -111,17 +108,6 @@ def test_an_address_that_never_worked_and_cannot_work_ends_the_source_at_once(fi
     clean([str(refused.value)])
 
 
-def test_a_server_that_is_not_there_yet_is_waited_for():
-    with serving(ok(ONE)) as gone:
-        url = gone.url
-    said = []
-    live = source(url, said)
-    with Handover(live) as handover:
-        while not said:
-            assert handover.take(0.05) == []
-        assert "refuses connections" in said[0]
-
-
 def test_repeats_between_polls_are_handed_on_once_and_only_the_contracts_fields_are():
     with serving(ok(ONE), ok(ONE), ok(answer(ping("B2"), ping("A1"), ping("A1", 2)))) as running:
         live = source(running.url)
@@ -156,13 +142,6 @@ def test_gtfs_realtime_is_known_by_its_content_type_its_name_or_its_content():
             (frame,) = polled(running.url + path, 1, said, unit="mps")
         assert frame == ["A1", "B2"] and f"GTFS-realtime by its {why}, polled every 0.03 s" in said[0]
         assert "2 plates" not in said[1] and "1 plate is from vehicle.id" in said[1]
-
-
-def test_once_there_was_a_ping_an_answer_of_another_form_is_a_failure():
-    said = []
-    with serving(ok(ONE), ok(snapshot(vehicle("A1")), GTFS), ok(TWO)) as running:
-        assert polled(running.url, 2, said) == [["A1", "B2"], ["A1"]]
-    assert "what is no JSON of pings" in clean(said)
 
 
 def test_gtfs_realtime_in_metres_a_second_is_not_read_as_kilometres_an_hour():
@@ -293,19 +272,6 @@ def test_a_token_file_that_holds_no_token_is_refused_without_what_it_holds(tmp_p
         source("http://host/", token_file=str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize(
-    ("value", "at_least"), [("7", 7), ("99999999", 3600), ("9" * 400, 3600), ("in 100 s", 90), ("soon", 0)]
-)
-def test_a_server_is_left_alone_as_long_as_it_asks_for_but_not_for_ever(value, at_least):
-    date = formatdate(time.time() + 100, usegmt=True)
-    with serving(status(429, Retry_After=date if value == "in 100 s" else value)) as running:
-        get = HttpGet(running.url, HttpOptions(timeout_s=5, max_bytes=10**6), "test")
-        with pytest.raises(Failed) as failed:
-            get.get({})
-    pause = Retries("x", 1.0, print, lambda: 0.0, lambda: 0.0).failed(failed.value)
-    assert at_least <= pause <= 3600
-
-
 def test_stopping_ends_a_poll_that_stalls_and_a_pause():
     for step, every_s in ((server.stall, 0.03), (ok(ONE), 60.0)):
         with serving(step) as running, Handover(source(running.url, every_s=every_s, timeout_s=20)) as handover:
@@ -318,10 +284,19 @@ def test_stopping_ends_a_poll_that_stalls_and_a_pause():
             assert time.monotonic() - began < 2
 
 
-def test_a_settings_section_makes_the_source(tmp_path):
-    with serving(ok(ONE)) as running:
-        values = {"live.token_file": token_file(tmp_path), "live.every": "2s", "live.token_header": "X-T"}
-        settings = load(None, [f"{key}={value}" for key, value in values.items()], {})
-        live = live_sources(settings, lambda _: None)["http"](running.url, None)
-        assert plates(next(live.messages())) == ["A1", "B2"]
-    assert running.requests[0][2]["X-T"] == TOKEN and running.requests[0][2]["User-Agent"].startswith("udp-stream/")
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("http://", "with a host"),
+        ("http://:80/", "with a host"),
+        ("http://host:port/", "with a host"),
+        ("http://ho\u00dft/", "printable ASCII"),
+        ("http://host/\n", "printable ASCII"),
+        ("http://host/a b", "without spaces"),
+        (f"http://me:{TOKEN}@host/", r"without a password.*live\.token_file"),
+    ],
+)
+def test_an_address_that_cannot_be_asked_is_refused_when_it_is_named(address, words):
+    with pytest.raises(UsageError, match=words) as refused:
+        source(address)
+    assert TOKEN not in str(refused.value)

@@ -63,19 +63,6 @@ def test_values_lie_in_them_and_they_in_what_a_speed_can_be(day, estimated):
     assert estimated.low.min() == 0 and (estimated.low < estimated.high).all()
 
 
-def test_a_guess_by_counts_is_said_to_err_by_what_its_estimate_tells(day, estimated):
-    """Not by what was open before the releases: by its distance from the estimate, and by that one's own error."""
-    apart = np.abs(estimated.guess - estimated.value)
-    assert (estimated.guess_expected >= np.maximum(apart, estimated.expected) - 0.01).all()
-    assert (estimated.guess_expected <= apart + estimated.expected + 0.01).all() and (apart > 5).any()
-    errs = [(estimated.expected, estimated.value), (estimated.guess_expected, estimated.guess)]
-    ratios = [
-        np.average(said, weights=day.pings) / np.average(abs(value - day.truth), weights=day.pings)
-        for said, value in errs
-    ]
-    assert ratios[1] == pytest.approx(ratios[0], abs=0.1), ratios
-
-
 def test_more_plates_and_a_release_of_its_own_make_them_narrower():
     gains = np.linspace(0, 1, 5)
     assert (np.diff(plates_differ(np.arange(1, 50), np.zeros(49))) < 0).all()

@@ -131,3 +131,11 @@ def test_plates_that_are_gone_are_forgotten(monkeypatch):
     positions = latest()
     assert told(fed(positions, rows)) == searched(rows)
     assert len(positions._codes) < 60
+
+
+def test_repeats_are_dropped_while_they_wait_and_nothing_else(monkeypatch):
+    monkeypatch.setattr("udp_stream.windows.latest._ROWS_MIN", 10)
+    rows = a_log(3)
+    positions = latest()
+    assert told(fed(positions, rows, size=5)) == searched(rows)
+    assert positions._rows.size <= 9 * 2

@@ -306,3 +306,10 @@ def _forbidden(path, mode):
 
 def _full(_folder):
     raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("text", ["5eed\n?\n", "5eed\n[1]\n", "5eed\n{}\n"])
+def test_a_mark_that_cannot_be_read_is_refused(file, text):
+    file.write_text(text)
+    with pytest.raises(PrivacyRefused, match="expected the ledger's"):
+        compare(ledger_of(), file, "here")

@@ -104,16 +104,6 @@ def test_what_is_written_into_a_slow_pipe_is_there_within_a_second(pipe):
         assert handover.ended
 
 
-def test_stopping_hands_on_the_lines_that_are_whole_and_no_half_of_one(pipe):
-    with Handover(PipeSource()) as handover:
-        pipe.write(LINES[0] + b"\n" + LINES[1][:9])
-        assert taken(handover, 1) == [LINES[0]]
-        handover.stop()
-        handover.stop()
-        while not handover.ended:
-            assert handover.take() == []
-
-
 class Numbers:
     """A source that counts, fails if it is to, and remembers what was kept."""
 
@@ -158,16 +148,6 @@ def test_what_a_source_raises_is_raised_behind_all_that_it_gave():
         while True:
             found += handover.take()
     assert len(found) == 3 and source.closed
-
-
-def test_a_source_that_failed_while_its_frames_were_kept_has_not_just_ended():
-    with Handover(Numbers(1, error=UsageError("the line went dead"))) as handover:
-        assert handover.take() == [[b"1"]]
-        handover._thread.join()
-        with pytest.raises(UsageError, match="went dead"):
-            while not handover.ended:
-                handover.take()
-        assert handover.ended
 
 
 def test_a_source_waits_while_its_messages_are_not_taken():

@@ -58,22 +58,6 @@ def test_in_rho_a_row_states_its_charge_in_rho_and_what_that_is_as_epsilon_with_
     assert "An epsilon is the largest charge to a plate of the HAT." in text and "rho" not in text
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (
-            ("budget.epsilon=0.01",),
-            "budget.epsilon: an automatic epsilon would be below 0.001 if the budget of epsilon",
-        ),
-        (("budget.epsilon=1e-6", "release.cdf_epsilon=auto", "release.bins=4096"), "epsilon would be below 0.001"),
-        (("budget.accounting=zcdp", "budget.rho=5e-6"), "budget.rho: an automatic rho would be below 5e-07 if the"),
-    ],
-)
-def test_a_budget_of_which_an_automatic_epsilon_says_nothing_is_refused_around_forecasts_too(capsys, flags, words):
-    status, text = said(capsys, *sets(*flags))
-    assert status == 3 and words in text and text.strip().endswith("pays for 12 HATs")
-
-
 def test_means_around_forecasts_are_planned_at_a_share_of_the_budget(capsys):
     status, text = said(capsys)
     assert status == 0 and "one part in 12" in text

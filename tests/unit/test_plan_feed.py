@@ -10,7 +10,7 @@ from udp_stream.cli import main as cli
 from udp_stream.cli import plan_of_feed
 from udp_stream.cli.plan_of_feed import Row, start_of
 from udp_stream.release.rehearsal import Rehearsed
-from udp_stream.trial.fleet import IST, Fleet, Imperfections
+from udp_stream.trial.fleet import IST, Fleet
 
 
 @pytest.fixture(autouse=True)
@@ -86,33 +86,3 @@ def test_the_row_to_start_with_is_the_finest_that_is_clearly_better_than_both_gu
     best, why = start_of([row(8, "1h", 2.95), finest])
     assert best is finest and why.startswith("none errs by at most 80%")
     assert start_of([coarse, row(7, "1h", 2.0, served=0.49)])[0] is coarse
-
-
-@pytest.fixture(scope="module")
-def hour():
-    """Of a fleet by day, without faults."""
-    start = datetime(2024, 1, 8, 9, 0, tzinfo=IST)
-    fleet = Fleet(seed=3, buses=30, start=start, hours=1.0, imperfections=Imperfections.none())
-    return [json.loads(message) for batch in fleet.messages() for message in batch]
-
-
-@pytest.mark.parametrize("many", [1, 40], ids=["one ping", "one depot"])
-def test_a_file_of_one_hat_is_planned_without_a_recommendation(capsys, tmp_path, hour, many):
-    """With one HAT the guess of one number errs nowhere."""
-    here = [{**ping, "location": hour[0]["location"]} for ping in hour[:many]]
-    file = written(tmp_path / "a.ndjson", here)
-    status, out, _ = plan(capsys, file)
-    assert status == 0 and "start here" not in out and "Start here: no row can be judged" in out
-    found = json.loads(plan(capsys, file, "--json")[1])
-    assert set(found["start"]) == {"why"}
-    assert {one["verdict"] for one in found["rows"]} <= {
-        "too few HATs to compare",
-        "the file is shorter than this slot",
-    }
-
-
-def test_a_ping_from_the_future_makes_no_slot_of_its_own_as_in_a_replay(capsys, tmp_path, hour):
-    future = [hour[at] | {"observationDateTime": "2068-01-08T06:00:00+05:30"} for at in (1, 2)]
-    _, clean, _ = plan(capsys, written(tmp_path / "a.ndjson", hour), "--json")
-    _, found, _ = plan(capsys, written(tmp_path / "b.ndjson", [*hour, *future]), "--json")
-    assert json.loads(found) == json.loads(clean) and "2068" not in found

@@ -152,16 +152,6 @@ def test_every_shard_gets_its_part_of_the_plan_and_together_they_are_all_of_it(s
     assert plan.find(5, plan.digests[0]) is None and same(plan.subset(np.array([True] * 3)), plan)
 
 
-def test_what_was_worked_out_is_reused_for_hats_of_which_the_plans_say_the_same():
-    """The slot's own plan, not another's: a digest has no slot in it, but terms and rows decide all that is reused."""
-    made = a_plan()
-    (sent,) = (merge_plan([chunk]) for chunk in cut_plan(made.subset(np.array([True, False, True])), 0))
-    assert sent.priced is None and sent.with_priced(made).priced == (made.priced[0], made.priced[2])
-    assert sent.with_priced(a_plan(2)).priced == (None, None)
-    assert sent.with_priced(a_plan(1, ("release.mean_epsilon=0.6",))).priced == (None, None)
-    assert sent.with_priced(sent) is sent
-
-
 def waiting_shard():
     """A shard that has sent its counts."""
     shard, offset = ShardProtocol(1, shards=2, sources=1, start=ShardCheckpoint.at(0)), count()
@@ -233,12 +223,6 @@ def test_the_planner_waits_for_every_shard_and_for_shards_that_have_nothing():
     assert planner.due() == [] and not planner.holds(0)
 
 
-def test_chunks_of_two_slots_are_not_one():
-    chunks = [next(cut_counts(tabulate(some_slot(1, start))[0], 0)) for start in (0, HOUR)]
-    with pytest.raises(ValueError, match="got 2"):
-        merge_counts(chunks)
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_from_any_frontier_the_same_slots_come_in_the_same_order(seed):
     """What a checkpoint remembers and the log behind it give what was not done yet, and nothing else."""
@@ -267,9 +251,3 @@ def test_from_any_frontier_the_same_slots_come_in_the_same_order(seed):
         checkpoint = read_on[-1][0] if read_on else None
         after = [(slot, content) for _, slot, content in read(checkpoint) if slot is not None]
         assert before + after == whole
-
-
-def test_a_barrier_keeps_to_its_own_messages():
-    barrier = SlotBarrier(PingChunk, PingsEnd, 1)
-    barrier.add(0, CountsEnd(5, 5, HOUR))
-    assert barrier.checkpoint().offset == 1 and barrier.through_ms < 0

@@ -11,7 +11,7 @@ from tests.forms import long_rows
 from tests.unit.test_flow import CELLS, FIXED, START, a_context, run
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance
-from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
+from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.plan import Terms, plan_hat
 from udp_stream.planning.policy import SlotInPeriod
 from udp_stream.planning.slot import SlotPlan, kept_rows, row_digests, terms_from_counts
@@ -21,7 +21,6 @@ from udp_stream.release.hats import hats_of, ids_of
 from udp_stream.release.record import decode
 from udp_stream.release.road import record_slot
 from udp_stream.settings import load
-from udp_stream.testing import Died, RivalledLedger
 from udp_stream.windows.tables import SlotCounts, SlotPings, tabulate
 
 HOUR = 3_600_000
@@ -324,83 +323,11 @@ def epsilons(plan):
     return [terms.mean_nano for terms in plan.terms]
 
 
-def test_a_planner_reads_what_was_released_before():
-    ledger, context = MemoryLedger(), history("release.mean_epsilon=3.0")
-    before = run(ledger, context, city(1))
-    assert all(decode(payload).mean.epsilon == 3.0 for _, payload in before)
-    assert any(tight(decode(payload)) for _, payload in before)
-    after = run(ledger, context, city(2, start=START + HOUR))
-    for (_, old), (_, new) in zip(before, after, strict=True):
-        assert decode(new).mean.epsilon == (1.5 if tight(decode(old)) else 3.0)
-
-
-@pytest.mark.parametrize("dies_at", range(3, 11))
-def test_the_first_plan_is_kept_when_history_has_changed_by_the_retry(dies_at):
-    """The slot before was not released when this one was planned, and is when it is planned again."""
-    ledger, context, contents = MemoryLedger(), history("release.mean_epsilon=3.0"), city(2, start=START + HOUR)
-    with pytest.raises(Died):
-        run(ledger, context, contents, dies_at)
-    charged = {entry.release_id: entry.charged.tolist() for entry in ledger.entries()}
-    run(ledger, context, city(1))
-    for id_, payload in run(ledger, context, contents):
-        planned_before = id_ in charged
-        assert decode(payload).mean.epsilon == (3.0 if planned_before else 1.5)
-        assert not planned_before or max(charged[id_]) == 3 * 10**9
-    assert bool(charged) == (dies_at > 4) and ledger.verify() == []
-
-
-ADMIT = 4
-"""The call of a road whose planner asks for history once: recorded, balances, recorded, periods, admit."""
-
-
-def test_of_two_planners_who_saw_different_pasts_the_first_to_charge_is_followed_by_both():
-    ledger, contents, won = MemoryLedger(), city(2, start=START + HOUR), []
-
-    def late():
-        run(ledger, history("release.mean_epsilon=3.0"), city(1))
-        won.append(plan_slot(contents[0], history("release.mean_epsilon=3.0"), ledger))
-
-    lost = plan_slot(contents[0], history("release.mean_epsilon=3.0"), RivalledLedger(ledger, ADMIT, late))
-    assert epsilons(won[0]) == [1_500_000_000] * 3
-    assert epsilons(lost) == epsilons(won[0]) and lost.charged.tolist() == won[0].charged.tolist()
-    context = history("release.mean_epsilon=3.0")
-    payloads = [published(contents, plan, context, ledger) for plan in (lost, won[0])]
-    assert payloads[0] == payloads[1] and ledger.verify() == []
-
-
-def published(contents, plan, context, ledger):
-    return record_slot(*contents, plan, context, ledger).payloads
-
-
-def test_a_plan_that_read_history_survives_a_restart(tmp_path):
-    contents = city(2, start=START + HOUR)
-    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
-        first = plan_slot(contents[0], history("release.mean_epsilon=3.0"), ledger)
-    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
-        run(ledger, history("release.mean_epsilon=3.0"), city(1))
-    with open_sqlite_ledger(tmp_path / "ledger") as ledger:
-        again = plan_slot(contents[0], history("release.mean_epsilon=3.0"), ledger)
-        assert epsilons(again) == epsilons(first) == [3 * 10**9] * 3
-        assert again.charged.tolist() == first.charged.tolist()
-
-
 def test_a_planner_that_leaves_hats_out_is_refused_before_anything_is_charged():
     ledger, context = MemoryLedger(), dataclasses.replace(a_context(), planner=lambda *_: [Terms()])
     with pytest.raises(PrivacyRefused, match="terms for each of 3 HATs"):
         plan_slot(city()[0], context, ledger)
     assert not list(ledger.entries())
-
-
-def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
-    """Terms may follow from what is public; a planner that could charge or record would be one."""
-    given = []
-
-    def curious(counts, balances, moment, policy, history, plans):
-        given.extend(name for what in (history, balances) for name in dir(what) if not name.startswith("_"))
-        return terms_from_counts(counts, balances(), moment, policy, plans)
-
-    plan_slot(city()[0], dataclasses.replace(a_context(), planner=curious), MemoryLedger())
-    assert given == ["releases", "slots_since"]
 
 
 def test_larger_hats_ask_first_over_the_whole_slot():

@@ -1,7 +1,5 @@
 """Every field of a policy is known by its configuration key, with the value as a user writes it."""
 
-import json
-
 import pytest
 from msgspec.structs import fields, replace
 
@@ -123,23 +121,3 @@ def said(theirs, ours):
     ledger = MemoryLedger()
     note_policy(ledger, theirs)
     return other_policies(ledger, ours)[theirs.fingerprint()]
-
-
-def test_quanta_are_told_in_the_shortest_km_per_hour_that_gives_them():
-    ours = policy()
-    for quanta in range(4096, 40_960, 7):
-        kmh = written(replace(ours, max_speed=quanta))["speed.max_kmh"]
-        assert int(float(kmh) * 4096) == quanta and len(kmh.partition(".")[2]) <= 4
-    for kmh in ("1", "65.3", "115.75"):
-        assert written(policy(f"speed.max_kmh={kmh}"))["speed.max_kmh"] == kmh
-
-
-def test_a_note_stands_under_the_fingerprint_and_may_be_repeated():
-    ledger, ours = MemoryLedger(), policy()
-    assert other_policies(ledger, ours) == {}
-    note_policy(ledger, ours)
-    note_policy(ledger, ours)
-    assert json.loads(ledger.meta()[f"policy:{ours.fingerprint()}"]) == written(ours)
-    assert other_policies(ledger, ours) == {}
-    now = policy("speed.unit=mps", "hat.grace=5m")
-    assert other_policies(ledger, now) == {ours.fingerprint(): "hat.grace 2m -> 5m, speed.unit kmh -> mps"}

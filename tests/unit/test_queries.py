@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
-from math import inf, isclose, nan
+from math import inf, isclose
 
 import numpy as np
 import pytest
@@ -170,20 +170,3 @@ def test_a_plate_is_never_charged_more_than_its_own_budget():
         _, _, state = asked(RangeCount(REGIONS["polygon"]), terms, TOWN)
         assert (state.charged <= budgets).all() and (state.charged == budgets).any()
         assert 0 < terms.saved(state) < 1 and (state.status == BELOW).any()
-
-
-@pytest.mark.parametrize(
-    ("make", "rule"),
-    [
-        (lambda: Density(0, 0, 0), "bandwidth > 0"),
-        (lambda: Density(0, 0, inf), "bandwidth > 0"),
-        (lambda: Density(0, 0, nan), "bandwidth > 0"),
-        (lambda: Threshold(0.0, 10), "0 < share < 1"),
-        (lambda: Threshold(0.5, 0), "people >= 1"),
-        (lambda: Threshold(0.5, 10, beta=0), "0 < beta < 1"),
-        (lambda: Nearest.to_stop(0, 0, 0).elimination(Terms.alike(COSTS["rho"], 3)), "k >= 1"),
-    ],
-)  # fmt: skip
-def test_queries_that_make_no_sense_are_refused_with_the_rule(make, rule):
-    with pytest.raises(ValueError, match=rule):
-        make()

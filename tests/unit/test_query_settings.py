@@ -14,7 +14,6 @@ from udp_stream.queries.plane import QUANTA_PER_METRE
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 
-FINGERPRINTS = ["3192050138d1765f", "1d21d5ad8c954f86", "30a9908af5665f00", "dad4f5db1de03bde"]
 BUDGET = "[queries]\nrho = 100.0\ncenter = [-97.74, 30.27]\n"
 THRESHOLD = """[[query]]
 name = "full"
@@ -57,14 +56,6 @@ def test_a_change_of_anything_that_is_asked_changes_the_fingerprint(tmp_path):
              BUDGET + RANGE.replace("30.31", "30.32")]  # fmt: skip
     found = {loaded(tmp_path, text).standing_queries[0].fingerprint() for text in texts}
     assert len(found) == len(texts)
-
-
-def test_fingerprints_are_those_of_before_for_what_is_not_set(tmp_path):
-    """A moment that an earlier version began is gone on with: values in force are part of what it remembers."""
-    queries = loaded(tmp_path, BUDGET + RANGE + NEAREST.replace("k = 3\n", "") + DENSITY + THRESHOLD).standing_queries
-    assert [(one.k, one.bandwidth_m) for one in queries] == [(1, 500.0)] * 4 and queries[3].edge_m == 500.0
-    found = [one.fingerprint() for one in queries]
-    assert found == FINGERPRINTS
 
 
 def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
@@ -155,13 +146,6 @@ def test_the_noise_that_plan_tells_is_that_of_estimates(tmp_path, amount, how):
     else:
         noise = pie.estimate(state, np.arange(4000)) - asked.query.distance(where)
     assert noise.std() / QUANTA_PER_METRE == pytest.approx(asked.deviation_m, rel=0.08)
-
-
-@pytest.mark.parametrize("how", ["flag", "variable"])
-def test_flags_and_variables_cannot_name_one_of_several_queries(tmp_path, how):
-    flags, variables = (("query.k=3",), {}) if how == "flag" else ((), {"UDP_STREAM_QUERY__K": "3"})
-    with pytest.raises(ConfigError, match=r"query\.k:"):
-        loaded(tmp_path, BUDGET + NEAREST, flags, variables)
 
 
 def test_budgets_of_queries_can_be_set_beside_the_file(tmp_path):

@@ -139,10 +139,6 @@ def test_what_is_out_of_range_is_refused_with_the_rule(t, s, dimensions, rule):
         discrete_radial_laplace(seeded_bits(0), np.array([t]), s, dimensions)
 
 
-def test_no_draws_are_none():
-    assert discrete_radial_laplace(seeded_bits(0), np.array([], np.int64), 1, 2).shape == (0, 2)
-
-
 def test_odds_of_two_positions_are_within_what_their_distance_allows():
     """Exactly, over a grid of outputs: the sum over all outputs is the same for both."""
     for x, other in (((0, 0), (3, 4)), ((0, 0), (1, 0)), ((2, -1), (-5, 9))):

@@ -6,15 +6,11 @@ import io
 import json
 from itertools import pairwise
 
-import jsonschema
 import pyarrow.parquet
 import pytest
 from h3.api.basic_int import cell_to_boundary, latlng_to_cell
 
-from udp_stream.cli import outputs as module
-from udp_stream.cli.outputs import columns, flat, require_form, write_form
-from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.release.forecaster import Smoothed, encode_smoothed, smooth_slot, smoothed_schema
+from udp_stream.cli.outputs import columns, flat, write_form
 from udp_stream.release.record import Release
 from udp_stream.testing import released_slot
 
@@ -91,28 +87,3 @@ def test_a_parquet_file_has_typed_columns_with_lists():
         }
     assert str(table.schema.field("cdf.values").type) == "list<element: double>"
     assert str(table.schema.field("counts.plates").type) == "int64"
-
-
-def test_smoothed_estimates_have_the_same_forms():
-    import datetime as dt
-
-    from udp_stream.forecast.model import Memory
-    from udp_stream.release.record import decode
-
-    records = [decode(payload) for payload in PAYLOADS]
-    estimates = smooth_slot(records, Memory(), dt.date(2022, 1, 1), 65.0, "udp-stream test")
-    payloads = [encode_smoothed(estimate) for estimate in estimates]
-    header, *rows = csv.reader(io.StringIO(written("a.csv", Smoothed, [payloads]).decode()))
-    assert header[:2] == ["schema", "hat.cell"] and "guess.counts_kmh" in header and len(rows) == len(estimates)
-    validator = jsonschema.Draft202012Validator(smoothed_schema())
-    for payload in payloads:
-        validator.validate(json.loads(payload))
-
-
-def test_a_form_that_cannot_be_is_refused_before_a_file_is_opened(monkeypatch):
-    with pytest.raises(UsageError, match=r"a\.parquet\.gz: expected \.parquet without \.gz"):
-        require_form("a.parquet.gz")
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(DependencyUnavailable, match=r"the extra \[parquet\] of udp-stream"):
-        require_form("a.parquet")
-    assert module.require_form("a.geojson") == (".geojson", False)

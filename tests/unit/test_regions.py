@@ -97,25 +97,3 @@ def test_a_set_of_cells_holds_the_positions_that_h3_puts_into_them(resolution):
     clear = np.abs(distance) > 1.0  # metres
     assert 500 < truth.sum() < 3500 and clear.mean() > 0.95
     assert np.array_equal(distance[clear] < 0, truth[clear])
-
-
-@pytest.mark.parametrize(
-    ("make", "rule"),
-    [
-        (lambda: Rectangle(0, 0, 0, 5), "width and height > 0"),
-        (lambda: Rectangle(0, 0, math.nan, 5), "width and height > 0"),
-        (lambda: Rectangle(math.inf, 0, 5, 5), "width and height > 0"),
-        (lambda: Rectangle(2e6, 0, 5, 5), "within 1049 km"),
-        (lambda: Polygon([]), "expected a loop"),
-        (lambda: Polygon([np.array([[0, 0], [1, 1]])]), "at least three corners"),
-        (lambda: Polygon([np.zeros((4, 3))]), "at least three corners"),
-        (lambda: Polygon([np.zeros((3, 2))]), "encloses something"),
-        (lambda: Polygon([np.array([[0, 0], [9e9, 0], [0, 1]])]), "within 1049 km"),
-        (lambda: cell_set([], Plane(0, 0)), "one resolution"),
-        (lambda: cell_set([5], Plane(0, 0)), "expected H3 cells, got 5"),
-        (lambda: cell_set([h3.latlng_to_cell(0, 0, 7), h3.latlng_to_cell(0, 0, 8)], Plane(0, 0)), "one resolution"),
-    ],
-)  # fmt: skip
-def test_what_is_no_region_is_refused_with_the_rule(make, rule):
-    with pytest.raises(ValueError, match=rule):
-        make()

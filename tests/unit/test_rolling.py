@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +10,6 @@ from tests.contract.checks import worst_window
 from udp_stream.ledger.port import Entry
 from udp_stream.ledger.rolling import (
     RollingSums,
-    Span,
     between,
     most_elsewhere,
     names_around,
@@ -23,12 +21,7 @@ from udp_stream.ledger.rules import misfits
 
 BEGIN = datetime(2024, 3, 31, tzinfo=UTC)
 LENGTH_S = 7200
-ZONES = [
-    UTC,
-    timezone(timedelta(hours=5, minutes=30)),
-    timezone(timedelta(hours=-11)),
-    timezone(timedelta(hours=14)),
-]
+ZONES = [UTC, timezone(timedelta(hours=5, minutes=30)), timezone(timedelta(hours=-11)), timezone(timedelta(hours=14))]
 SPANS = st.tuples(st.integers(0, 20), st.integers(1, 5), st.sampled_from(ZONES))
 
 
@@ -124,36 +117,7 @@ def test_in_order_there_is_one_window():
     assert windows_around(hours[24], hours).inside.shape == (25, 48)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        "lifetime",
-        "1d from 2024-01-08T00:00:00+05:30",
-        "rolling 1d",
-        "rolling 1d from 2024-01-08T06:00:00+05:30",
-        "rolling 1d from 2024-01-08T06:00:00 to 2024-01-08T07:00:00",
-        "rolling 1d from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00",
-        "rolling 1d from 2024-01-08T06:00:00 to 2024-01-08T07:00:00+05:30",
-        "rolling 1d from 2024-01-08T06:00:00+05:30 to 2024-01-08T06:00:00+05:30",
-        "rolling 0s from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30",
-        "rolling 1d from 2024-01-08T07:00:00+05:30 to 2024-01-08T06:00:00+05:30",
-        "rolling day from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30",
-        "rolling 1d from yesterday to 2024-01-08T07:00:00+05:30",
-    ],
-)
-def test_any_other_name_is_no_span(other):
-    assert span_of(other) is None and names_around(other) is None and windows_around(other, [other]).others == ()
-
-
 def test_units_and_lengths_are_accounts_of_their_own():
     hours = [name(0, 3600), name(0, 3600) + " in rho", name(0, 3600, length="3h"), name(3600, 7200)]
     assert windows_around(hours[0], hours).others == (hours[3],)
     assert windows_around(hours[1], hours).others == ()
-
-
-def test_spans_at_the_ends_of_time_have_names_around_them():
-    first = span_name("36500d", "0001-01-02T00:00:00+00:00", "0001-01-03T00:00:00+00:00")
-    last = span_name("36500d", "9999-12-30T00:00:00+00:00", "9999-12-31T00:00:00+00:00")
-    for one in (first, last):
-        assert between([one], *names_around(one)) == [one]
-    assert not Span("36500d", "", 0, 3600).shares_window(span_of(last))

@@ -1,6 +1,5 @@
 """The road under a rolling budget: no window over it, whatever is charged late, twice, or by another configuration."""
 
-import re
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -9,7 +8,7 @@ import pytest
 
 from tests.contract.checks import worst_window
 from tests.unit.test_flow import MORNING, START, a_context, run, slot
-from udp_stream.errors import ConfigError, PrivacyRefused
+from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.rolling import budget_balances, span_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.periods import most_in
@@ -205,22 +204,6 @@ def test_spans_are_whole_slots_and_few(window_s, slot_s):
 def test_an_even_part_is_for_the_plates_pace_over_a_window():
     at = PeriodSoFar(np.array([0, 0, 95]), np.array([0, 48, 0]), np.array([1, 1, 1]), 24, 24, rolls=True)
     assert shares_of("spread", 100, at).tolist() == shares_of("uniform", 100, at).tolist() == [4, 2, 4]
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("budget.period=rolling",), "budget.period"),
-        (("budget.period=rolling 1x",), "budget.period:"),
-        (("budget.period=rolling lifetime",), "budget.period:"),
-        (("budget.period=rolling 30m",), "budget.period:"),
-        (("budget.period=rolling 90.5s", "hat.slot=1m"), "budget.period:"),
-        (("budget.period=rolling 40000d",), "budget.period:"),
-    ],
-)
-def test_what_makes_no_window_is_refused_with_the_rule(flags, said):
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        load(None, ("hat.slot=1h", *flags), {})
 
 
 def test_the_planner_is_told_what_was_charged_in_the_window():

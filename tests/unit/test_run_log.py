@@ -5,8 +5,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from udp_stream.logs import end_log
-from udp_stream.pings.decode import Reason
-from udp_stream.release.facts import BatchRead, RunLog, SlotCounted, SlotPublished, SlotRecorded
+from udp_stream.release.facts import RunLog, SlotCounted, SlotPublished, SlotRecorded
 from udp_stream.windows.tables import SlotGrid
 
 MIDNIGHT_S = 1_704_652_200  # 2024-01-08 in Surat
@@ -32,19 +31,6 @@ def slot_out(log, start_s, now_s, parts=1, pings=100):
         log.observe(SlotPublished(start_s * 1000, {"released": 1, "withheld_few_plates": 1}), now_s + part)
 
 
-def day(grid, pings_at, refused_at=lambda now_s: {}, slots=True):
-    """The lines of a day, asked for once a second; `pings_at` says how many came in each second."""
-    log, said = RunLog(grid, 120_000), []
-    for now_s in range(MIDNIGHT_S, MIDNIGHT_S + 24 * HOUR_S):
-        pings, refused = pings_at(now_s), refused_at(now_s)
-        if pings or refused:
-            log.observe(BatchRead(1, pings, refused, now_s * 1000 - 500 if pings else None), now_s)
-        if slots and now_s % HOUR_S == (MIDNIGHT_S + 120) % HOUR_S and now_s > MIDNIGHT_S + HOUR_S:
-            slot_out(log, now_s - 120 - HOUR_S, now_s)
-        said += log.lines(now_s)
-    return said
-
-
 def test_a_slot_of_several_parts_is_one_line_once_all_of_them_are_out(grid):
     log = RunLog(grid, 120_000)
     log.lines(MIDNIGHT_S)
@@ -58,25 +44,3 @@ def test_a_slot_of_several_parts_is_one_line_once_all_of_them_are_out(grid):
     }  # fmt: skip
     (last,) = log.lines(MIDNIGHT_S + 2 * HOUR_S, at_the_end=True)
     assert last.text.endswith("1 of its parts not yet")
-
-
-@pytest.mark.parametrize(
-    ("pings_at", "refused_at", "slots", "least"),
-    [
-        pytest.param(
-            lambda now_s: 40 if 5 <= (now_s - MIDNIGHT_S) / HOUR_S < 23 else 0,
-            lambda now_s: {},
-            True,
-            24,
-            marks=pytest.mark.long,
-        ),
-        (lambda now_s: 0, lambda now_s: {Reason.WRONG_TYPE: 40}, False, 24),
-        (lambda now_s: 40 if (now_s - MIDNIGHT_S) // HOUR_S not in (9, 10) else 0, lambda now_s: {}, True, 24),
-    ],
-    ids=["a day with its night", "all pings refused", "the broker away for two hours"],
-)
-def test_a_day_has_fewer_than_200_lines_and_is_never_silent_for_long(grid, pings_at, refused_at, slots, least):
-    said = day(grid, pings_at, refused_at, slots)
-    assert least <= len(said) < 200
-    if slots:
-        assert sum(line.event == "slot" for line in said) >= 22

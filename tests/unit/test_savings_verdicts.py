@@ -1,14 +1,10 @@
 """Verdicts of the experiments on queries: a difference counts where chance does not make it; noise drawn ahead."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy import stats
 
-from tests.unit.test_experiments_positions import setup_of
-from udp_stream.experiments.catalogue import ON_POSITIONS
-from udp_stream.experiments.many_queries import BM, BUDGETS, HANDED_ON, PM, QUERIES, MultiRow, _a_day, multi_verdicts
+from udp_stream.experiments.many_queries import BM, HANDED_ON, PM, _a_day
 from udp_stream.experiments.savings import BesideRow, Kind, PreparedNoise, beats
 from udp_stream.queries.plane import rho_per_square_metre
 from udp_stream.testing import seeded_bits
@@ -33,41 +29,6 @@ def test_one_way_beats_another_where_they_differ_by_more_than_chance(errors, agr
     found = beats(kind, [*pairs, pair(9.0, 0.1, split="c4")], "town")  # of the baselines alone
     assert found.agrees == agrees and why in ("" if agrees else str(found))
     assert found.statement == "noise on distances errs less"
-
-
-def many_rows(less, spread, alone=lambda m: 0.0):
-    """Rows of which PM errs less than BM by `less(m)`, and than BM handed on by `alone(m)`."""
-    row = MultiRow("town", 0, 0.0, "point", BM, 50, 0.5, 0.4, 0.6, 0.01, 0.0)
-    for m, budget in {*((m, 1e-4) for m in QUERIES), *((max(QUERIES), budget) for budget in BUDGETS)}:
-        at = dataclasses.replace(row, queries=m, budget=budget)
-        gains = less(m), spread, alone(m), spread
-        yield from (at, dataclasses.replace(at, method=HANDED_ON, less_by=less(m) - alone(m), less_spread=spread))
-        yield MultiRow(*dataclasses.astuple(at)[:4], PM, *dataclasses.astuple(at)[5:11], *gains)
-
-
-def agreeing(rows):
-    return [one.agrees for one in multi_verdicts([*rows], "town")]
-
-
-def test_gains_over_many_queries_count_beyond_chance():
-    """By how much PM errs less is taken pair by pair; of budgets it is the share of BM's error that counts."""
-    found = {
-        spread: multi_verdicts([*many_rows(lambda m: 0.1 if m == 7 else 0.3, spread)], "town")
-        for spread in (0.001, 0.2)
-    }
-    assert [one.agrees for one in found[0.001]] == [True, True, False, False, False, False]
-    assert not any(one.agrees for one in found[0.2])
-    assert "0.100 ± 0.003" in found[0.001][0].seen
-    assert agreeing(many_rows(lambda m: 0.3 if m == 7 else 0.1, 0.001)) == [True, *[False] * 5]
-
-
-def test_many_queries_are_compared_on_the_same_moments_and_places():
-    bm, handed_on, pm = ON_POSITIONS["multi-query"].jobs(setup_of(repetitions=3))[0]()
-    assert (bm.method, handed_on.method, pm.method, bm.queries) == (BM, HANDED_ON, PM, min(QUERIES))
-    assert pm.less_by == pytest.approx(bm.error_mean - pm.error_mean) and pm.less_spread > 0
-    assert pm.less_than_handed_on == pytest.approx(handed_on.error_mean - pm.error_mean)
-    assert handed_on.less_by == pytest.approx(bm.error_mean - handed_on.error_mean) and handed_on.less_spread > 0
-    assert (bm.less_by, bm.less_spread, handed_on.less_than_handed_on) == (0, 0, 0)
 
 
 def test_without_elimination_only_plates_that_were_absent_hand_something_on():

@@ -9,7 +9,7 @@ from tests.runtime.harness import CONFIG, fleet_log
 from tests.toys import ToySource, toy
 from udp_stream.cli import main as cli
 from udp_stream.cli.parsers import program
-from udp_stream.errors import ConfigError, UsageError
+from udp_stream.errors import UsageError
 from udp_stream.settings import load
 from udp_stream.sources import recordings as schemes
 from udp_stream.sources.files import FileSource
@@ -65,15 +65,6 @@ def test_an_unknown_scheme_is_refused_with_what_there_is_and_without_what_may_be
     toys |= {"toy": lambda name, _: ToySource([]), "bus": lambda name, _: ToySource([])}
     with pytest.raises(UsageError, match="or - for standard input"):
         open_source(name, "kmh")
-
-
-def test_a_source_of_another_unit_than_the_configured_one_is_refused_and_closed(toys):
-    source = ToySource([], unit="mps")
-    toys["toy"] = lambda name, _: source
-    assert open_source("toy://", "mps") is source and not source.closed
-    with pytest.raises(ConfigError, match=r"speed\.unit = 'mps'"):
-        open_source("toy://", "kmh")
-    assert source.closed
 
 
 def as_toy(messages):

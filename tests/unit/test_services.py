@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.errors import DependencyUnavailable
 from udp_stream.trial import process as processes
-from udp_stream.trial import services as services_redis
 from udp_stream.trial.process import PortTaken, Program, Running, launch, on_kept_ports
 from udp_stream.trial.services import _alone_in
 
@@ -131,19 +130,6 @@ def test_no_child_and_no_folder_outlives_a_killed_parent(tmp_path: Path) -> None
         assert ends(child)
         assert ends(guard)
         assert not folder.exists()
-
-
-def test_redis_is_as_durable_as_the_ledger_demands() -> None:
-    assert {"appendonly yes", "appendfsync always", "maxmemory-policy noeviction"} <= set(
-        services_redis.CONFIGURATION.splitlines()
-    )
-
-
-def test_a_folder_in_use_is_not_used_by_a_second(tmp_path: Path) -> None:
-    with _alone_in(tmp_path), pytest.raises(UsageError, match="in use"), _alone_in(tmp_path):
-        pass
-    with _alone_in(tmp_path):
-        pass
 
 
 def test_ports_are_kept_and_given_again_and_never_exchanged_for_others(tmp_path: Path) -> None:

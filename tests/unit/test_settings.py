@@ -1,19 +1,14 @@
 """Configuration: file, environment, flags; errors that name the key, the value and the rule."""
 
-import datetime as dt
 import re
 import tomllib
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
-import numpy as np
 import pytest
 
 from udp_stream.cli.main import main
 from udp_stream.errors import ConfigError
 from udp_stream.settings import Settings, known_keys, load
-
-ROOT = Path(__file__).parents[2]
 
 CONTRACT = """
 [hat]
@@ -160,29 +155,6 @@ def test_an_unknown_environment_key_or_flag_is_an_error_too():
         load(None, ["epsilon=1"], {})
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("UDP_STREAM_BUDGET_EPSILON", "UDP_STREAM_BUDGET__EPSILON"),
-        ("UDP_STREAM_RELEASE_MEAN_EPSILON", "UDP_STREAM_RELEASE__MEAN_EPSILON"),
-    ],
-)
-def test_a_variable_with_one_underscore_for_two_is_an_error(name, meant):
-    with pytest.raises(ConfigError, match=rf"unknown variable {name}; did you mean {meant}\?"):
-        load(None, (), {name: "5"})
-
-
-def test_other_variables_of_the_project_are_left_alone():
-    """Those of images, trial services and tests, and what Kubernetes sets for a service of that name."""
-    names = set()
-    for path in [*ROOT.glob("*.yaml"), *ROOT.glob("deploy/**/*"), *ROOT.rglob("*.py"), ROOT / "Makefile"]:
-        if path.is_file():
-            names |= set(re.findall(r"UDP_STREAM_[A-Z]+(?:_[A-Z]+)*\b(?!_)", path.read_text("utf-8", "replace")))
-    names -= {"UDP_STREAM_BUDGET_EPSILON", "UDP_STREAM_RELEASE_MEAN_EPSILON"}  # the ones above
-    assert {"UDP_STREAM_KAFKA_PORT", "UDP_STREAM_SERVICES", "UDP_STREAM_CONFIG"} <= names
-    assert load(None, (), dict.fromkeys({*names, "UDP_STREAM_KAFKA_PORT_9092_TCP"}, "x")) == Settings()
-
-
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         load(tmp_path / "none.toml", (), {})
@@ -214,26 +186,6 @@ def test_periods_are_cut_on_the_local_calendar():
     moment = calendar.slot_in_period(noon)
     assert moment.period == "1d from 2016-11-06T00:00:00-05:00"
     assert (moment.slots_gone, moment.slots_left) == (13, 11)
-
-
-@pytest.mark.parametrize("zone", ["America/Chicago", "Europe/Paris", "Africa/Cairo", "Asia/Kolkata"])
-@pytest.mark.parametrize("slot", ["30m", "1h", "6h", "12h", "1d"])
-def test_a_slot_knows_its_place_also_on_days_when_the_clock_changes(zone, slot):
-    """An hour less made of the last slot of such a day one that has -1 to come, and of the others one too few."""
-    calendar = load(None, [f"hat.timezone={zone}", f"hat.slot={slot}"], {}).calendar
-    for month, number in ((3, 10), (3, 31), (4, 26), (10, 27), (10, 31), (11, 3)):
-        day = dt.date(2024, month, number)
-        first, last = (
-            int(dt.datetime.combine(one, dt.time(), ZoneInfo(zone)).timestamp() * 1000)
-            for one in (day, day + dt.timedelta(days=1))
-        )
-        starts = [first]
-        while (end := int(calendar.slots.place(np.array([starts[-1]]))[1][0])) < last:
-            starts.append(end)
-        moments = [calendar.slot_in_period(start) for start in starts]
-        assert [moment.slots_gone for moment in moments] == list(range(len(starts)))
-        assert [moment.slots_left for moment in moments] == list(range(len(starts)))[::-1]
-        assert len({moment.period for moment in moments}) == 1
 
 
 @pytest.mark.parametrize(

@@ -121,24 +121,6 @@ def test_odd_files_are_passed_on_piece_by_piece(tmp_path: Path, content: bytes, 
     assert flat(write(tmp_path / "odd.json", content)) == messages
 
 
-HEADERS = {
-    b"location.coordinates": [b'"[72.5, 21.25]"', b'" [72.5,21.25] "'],
-    b"location.coordinates.0,location.coordinates.1": [b"72.5,21.25", b" 72.5 , 21.25 "],
-    b"location.coordinates[0],location.coordinates[1]": [b"72.5,21.25"],
-}
-
-
-@pytest.mark.parametrize("columns", HEADERS)
-def test_csv_coordinates_come_in_three_spellings(tmp_path: Path, columns: bytes) -> None:
-    rows = [b"A1," + cells + b",2022-01-01T10:10:35Z,5,\n" for cells in HEADERS[columns]]
-    path = write(
-        tmp_path / "f.csv", b"license_plate," + columns + b",observationDateTime,speed,note\n" + b"".join(rows)
-    )
-    expected = ping(1) | {"license_plate": "A1", "observationDateTime": "2022-01-01T10:10:35Z", "speed": 5}
-    expected["location"] = {"coordinates": [72.5, 21.25]}
-    assert [json.loads(message) for message in flat(path)] == [expected] * len(rows)
-
-
 @pytest.mark.parametrize(
     ("row", "reason", "path"),
     [
@@ -169,26 +151,6 @@ def test_a_broken_csv_row_is_refused_alone(tmp_path: Path, row: bytes, reason: s
     pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON).decode(messages)
     assert pings.message.tolist() == [0, 2]
     assert [(found.message, found.reason, found.path) for found in refusals] == [(1, reason, path)]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("nowhere.ndjson", None, "cannot be read"),
-        ("feed.pb", b"\x0a\x0d", "GTFS-realtime"),
-        ("feed.PB.gz", b"\x0a\x0d", "GTFS-realtime"),
-        ("f.csv", b"license_plate;speed\n", "observationDateTime, location.coordinates"),
-        ("f.csv", b"license_plate:speed\n", r"location\.coordinates"),
-        ("f.csv", b"license_plate,observationDateTime,speed,location.coordinates.0\n", "with location.coordinates"),
-    ],
-)
-def test_a_file_that_cannot_serve_is_a_usage_error(
-    tmp_path: Path, name: str, content: bytes | None, words: str
-) -> None:
-    path = str(tmp_path / name) if content is None else write(tmp_path / name, content)
-    with pytest.raises(UsageError, match=words) as raised:
-        next(read_messages(path))
-    assert str(tmp_path / name) in str(raised.value)
 
 
 @pytest.mark.parametrize("cut", [3, 12, 2000, -1])

@@ -19,7 +19,7 @@ from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import Terms, plan_hat
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.estimate import estimate_hats
-from udp_stream.release.record import decode, statistics
+from udp_stream.release.record import decode
 from udp_stream.release.road import record_slot
 from udp_stream.shuffle.wire import cut_plan, merge_plan
 from udp_stream.testing import seeded_bits
@@ -87,28 +87,6 @@ def stopped(monkeypatch):
 
 def with_it(terms, asked):
     return msgspec.structs.replace(terms, statistics=(*terms.statistics, asked))
-
-
-def test_a_statistic_that_is_registered_goes_from_plan_to_value(stopped):
-    """Alone, and between others: what those release does not change, as noise is drawn in the terms' order."""
-    counts, values = city(1)
-    rows = counts.rows(0)
-    by_plate, policy = counts.count[rows], a_context().policy
-    alone = Terms((msgspec.structs.replace(stopped, epsilon_nano=50 * NANO),))
-    plan = plan_hat(by_plate, alone, policy)
-    cap = SamplesPerPlate(by_plate).median
-    assert plan.terms.asked_of("stopped").choice == Choice("stopped", cap)
-    assert plan.charges.max() == 50 * NANO
-    assert plan.charges.tolist() == (-(-50 * NANO * np.minimum(by_plate, cap) // cap)).tolist()
-    admitted = by_plate <= cap
-    final = plan.subset(admitted)
-    assert (final.charges == plan.charges[admitted]).all() and 0 < admitted.sum() < admitted.size
-    samples = np.where(values.samples_of(rows, admitted) % 3 == 0, 0, 1)
-    (estimate,) = estimate_hats([final], [samples], seeded_bits(1))
-    kept = samples[final.statistics["stopped"].counts.place_of_sample < cap]
-    assert estimate.values["stopped"] == pytest.approx((kept == 0).mean(), abs=0.02)
-    assert (estimate.mean, estimate.variance, estimate.cdf) == (None, None, None)
-    assert statistics(final, estimate) == (None, None, None)
 
 
 def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_records_as_they_were(stopped):

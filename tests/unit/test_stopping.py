@@ -48,27 +48,3 @@ def test_the_first_error_stops_the_worker_and_gives_its_status(capsys):
     stop = asyncio.run(serve())
     assert stop.error is first and stop.status == first.exit_status
     assert capsys.readouterr().err == ""
-
-
-def test_what_fails_once_it_was_asked_to_stop_is_a_warning_and_the_rest_is_done(capsys):
-    done = []
-
-    async def serve():
-        stop = Stop()
-
-        async def under_way():
-            stop.ask()
-            raise ValueError("GJ05ZZ0001")
-
-        async def the_next():
-            done.append("the next")
-
-        await stop.guard(under_way)
-        await stop.guard(fails_with(PrivacyRefused("not begun any more")))
-        await stop.last(fails_with(KafkaConnectionError("GJ05ZZ0001")), the_next)
-        return stop
-
-    stop = asyncio.run(serve())
-    assert (stop.error, stop.status, done) == (None, 0, ["the next"])
-    kinds = [line.split(" at ")[0].rpartition(" ")[2] for line in capsys.readouterr().err.splitlines()]
-    assert kinds == ["ValueError", "KafkaConnectionError"]

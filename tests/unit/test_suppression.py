@@ -163,22 +163,6 @@ def test_an_empty_slot_takes_the_same_road():
         assert (outcome.threshold, outcome.worst_error) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("hat_rows", "plate", "count", "message"),
-    [
-        ([0, 1], [0, 1], [1, 1], "expected hat_rows from 0"),
-        ([0, 2], [0, 1], [1], "one plate and count per row"),
-        ([0, 0, 2], [0, 1], [1, 1], "at least one row per HAT"),
-        ([0, 2], [0, 1], [1, 0], "at least one sample per row"),
-        ([0, 2], [0, 2], [1, 1], r"expected plates in 0\.\.1"),
-        ([0, 2], [-1, 1], [1, 1], r"expected plates in 0\.\.1"),
-    ],
-)
-def test_tables_that_do_not_fit_together_are_refused_with_the_rule(hat_rows, plate, count, message):
-    with pytest.raises(ValueError, match=message):
-        Occupancy(np.array(hat_rows), np.array(plate), np.array(count), 2)
-
-
 def test_hat_errors_follow_every_suppression_and_restoration():
     """A random walk, compared with errors from scratch at every step."""
     rng = np.random.default_rng(2)

@@ -9,7 +9,7 @@ import pytest
 from streams import topics as made_of
 from streams.feed import Pace
 from streams.publishing import is_tick, rejected_headers, release_headers
-from streams.topics import create_topics, topics_of
+from streams.topics import topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.release import record as release
@@ -30,29 +30,6 @@ def test_names_and_settings_of_the_topics():
     assert topics.latest.settings == {"cleanup.policy": "compact"}
     for raw in (topics.pings, topics.parts, topics.rejected):
         assert raw.settings["retention.ms"] == str(3 * 86_400_000) and raw.settings["cleanup.policy"] == "delete"
-
-
-class Slow:
-    """A broker that lists what it has made only when it is asked the n-th time."""
-
-    def __init__(self, lists_at):
-        self.made, self.asked, self.lists_at = set(), 0, lists_at
-
-    def create_topics(self, topics):
-        self.made = set(topics)
-
-    def list_topics(self):
-        self.asked += bool(self.made)
-        return self.made if self.asked >= self.lists_at else set()
-
-
-def test_new_topics_are_there_for_whoever_asks_next(monkeypatch):
-    monkeypatch.setattr(made_of, "AGAIN_S", 0)
-    broker = Slow(lists_at=4)
-    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(broker))
-    said = create_topics(KafkaSection(prefix="surat."))
-    assert broker.asked == 4 and len(said) == 8 and said[0].startswith("surat.bus.pings.v1: created, 8")
-    assert said[1].startswith("surat.bus.parts.v1: created, 1")
 
 
 @pytest.mark.parametrize(("number", "is_raised"), [(30, True), (15, False), (None, False)])

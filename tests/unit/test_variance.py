@@ -59,20 +59,6 @@ def test_the_noise_is_as_large_as_the_plan_says():
     assert absolute == pytest.approx(plan.noise_bound, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("cap", "epsilon_nano", "max_speed", "message"),
-    [
-        (0, NANO, U, "expected 1 <= cap <= 3"),
-        (4, NANO, U, "expected 1 <= cap <= 3"),
-        (1, 0, U, "expected cost >= 1 nano"),
-        (1, NANO, 0, "low < high"),
-    ],
-)
-def test_what_cannot_be_planned_is_refused_with_the_rule(cap, epsilon_nano, max_speed, message):
-    with pytest.raises(ValueError, match=message):
-        plan_variance_with_cap(SamplesPerPlate(np.array([3, 1])), pure(epsilon_nano), Range(0, max_speed), cap)
-
-
 def mean_error(hat, epsilon, cap):
     kept = hat.kept(cap)
     return (1 - kept / hat.total) + cap / (epsilon * kept)
