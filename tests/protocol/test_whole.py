@@ -19,11 +19,14 @@ def test_with_faults_anywhere_every_order_ends_the_same(faults, states):
     assert len(found.ends) == 1 and sum(found.states) > states
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("sources", "faults", "states"),
-    [(2, 2, 250_000), (1, 3, 1_700_000), (2, 3, 6_000_000)],
+    [
+        pytest.param(2, 2, 250_000, marks=pytest.mark.long),
+        pytest.param(1, 3, 1_700_000, marks=pytest.mark.soak),
+        pytest.param(2, 3, 6_000_000, marks=pytest.mark.soak),
+    ],
 )
 def test_with_up_to_three_faults_two_slots_that_are_sent_at_once_end_the_same(sources, faults, states):
     """As `make explore FAULTS=3`: 6,174,011 states, 98 CPU s, 0.9 GB. Where one source has all pings, 1,745,849 states
@@ -56,7 +59,7 @@ def test_a_planted_fault_is_found_with_as_many_faults_as_it_needs_and_no_fewer(n
         Whole(**ONE_SLOT, planted=planted).explore(needed)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize("follows", [False, True])
 def test_a_fence_that_begins_anew_after_three_is_found_with_three_faults_and_one_source(follows):
     at = {**ONE_SLOT, "sources": 1, "planted": Planted(fence_wraps=3), "follows": follows}

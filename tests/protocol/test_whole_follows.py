@@ -15,21 +15,32 @@ from tests.protocol.whole import Whole
 from udp_stream.shuffle.protocol import Planner, PlanSlot, ShardProtocol
 
 FEW = (2, 1, 1, 1, 2_000), (2, 2, 1, 1, 4_000)
-MORE = (2, 1, 1, 3, 1_300_000), (2, 2, 1, 2, 240_000), (1, 2, 1, 3, 2_400_000), (2, 2, 2, 1, 640_000)
-"""Sources, slots, reads, faults, states: 22, 10, 50 and 38 CPU s."""
+MORE = (2, 2, 1, 2, 240_000), (2, 2, 2, 1, 640_000)
+THREE_FAULTS = [
+    pytest.param(*one, marks=pytest.mark.soak) for one in [(2, 1, 1, 3, 1_300_000), (1, 2, 1, 3, 2_400_000)]
+]
+"""Sources, slots, reads, faults, states: 10 and 38 CPU s, with three faults 22 and 50."""
 
 FOUND_BY_ONE = [name for name, (_, needed) in PLANTED.items() if needed == 1]
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize(("sources", "slots", "reads", "faults", "states"), long_rows(FEW, [*FEW, *MORE]))
+@pytest.mark.parametrize(
+    ("sources", "slots", "reads", "faults", "states"), [*long_rows(FEW, [*FEW, *MORE]), *THREE_FAULTS]
+)
 def test_with_faults_anywhere_every_order_ends_with_every_slot_learnt(sources, slots, reads, faults, states):
     found = Whole(slots=slots, reads=reads, follows=True, sources=sources).explore(faults)
     assert len(found.ends) == 1 and sum(found.states) > states
     assert sum(name.startswith("learnt ") for (end,) in [found.ends] for name, _ in end) == slots
 
 
-@pytest.mark.parametrize(("slots", "name"), long_rows([(1, name) for name in FOUND_BY_ONE], product([1, 2], PLANTED)))
+@pytest.mark.parametrize(
+    ("slots", "name"),
+    [
+        *long_rows([(1, name) for name in FOUND_BY_ONE], [*product([1], PLANTED), *product([2], FOUND_BY_ONE)]),
+        *(pytest.param(2, name, marks=pytest.mark.soak) for name in PLANTED if name not in FOUND_BY_ONE),
+    ],
+)
 def test_a_planted_fault_is_found_with_as_many_faults_as_it_needs_and_no_fewer(slots, name):
     planted, needed = PLANTED[name]
     Whole(slots=slots, reads=1, follows=True, planted=planted).explore(needed - 1)
