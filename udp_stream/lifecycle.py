@@ -73,15 +73,7 @@ HAT_LIFE: Final[Life[HatState]] = {
 
 
 def advance(life: Life[State], now: State, event: str) -> State:
-    """The state that follows; UdpStreamError if nothing of the kind can happen to what is in this one.
-
-    >>> advance(HAT_LIFE, HatState.CHARGED, "recorded").value
-    'recorded'
-    >>> advance(HAT_LIFE, HatState.RECORDED, "charged")
-    Traceback (most recent call last):
-        ...
-    udp_stream.errors.UdpStreamError: expected one of ['published'] for what is recorded, got 'charged'
-    """
+    """The state that follows; UdpStreamError if nothing of the kind can happen to what is in this one."""
     after = life[now].get(event)
     if after is None:
         raise UdpStreamError(f"expected one of {sorted(life[now])} for what is {now.value}, got {event!r}")

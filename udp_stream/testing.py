@@ -125,11 +125,7 @@ class RivalledLedger:
 
 
 def seven_pings() -> SlotPings:
-    """The pings of a slot: four plates in one cell, and one of them in another, too; 10 to 60 km/h.
-
-    >>> seven_pings().plate.tolist()
-    [0, 1, 1, 2, 2, 3, 3]
-    """
+    """The pings of a slot: four plates in one cell, and one of them in another, too; 10 to 60 km/h."""
     return SlotPings(
         SLOT_START,
         SLOT_END,
@@ -142,21 +138,12 @@ def seven_pings() -> SlotPings:
 
 
 def two_hats() -> tuple[SlotCounts, SlotValues]:
-    """The tables of `seven_pings`: a HAT of four plates, and one of a single plate.
-
-    >>> counts, values = two_hats()
-    >>> counts.hat_rows.tolist(), counts.count.tolist()
-    ([0, 4, 5], [1, 2, 2, 1, 1])
-    """
+    """The tables of `seven_pings`: a HAT of four plates, and one of a single plate."""
     return tabulate(seven_pings())
 
 
 def a_context() -> ReleaseContext:
-    """A small deployment: cells of resolution 7, hours and days of UTC, mean and CDF of HATs of two plates or more.
-
-    >>> a_context().calendar.slot_in_period(SLOT_START).period
-    '1d from 2022-01-01T00:00:00+00:00'
-    """
+    """A small deployment: cells of resolution 7, hours and days of UTC, mean and CDF of HATs of two plates or more."""
     policy = Policy(
         resolution=7, slot_seconds=3600, timezone="UTC", grace_ms=60_000, max_speed=65 * QUANTA_PER_KMH, unit="kmh",
         reject_above_kmh=200, box=None, budget_nano=10 * NANO, period="1d", period_seconds=86_400, mean="baseline",
@@ -168,11 +155,7 @@ def a_context() -> ReleaseContext:
 
 
 def a_plan() -> HatPlan:
-    """A plan for two plates, of one sample and of two: mean, variance and CDF, each at epsilon 1.
-
-    >>> sorted(a_plan().statistics), a_plan().by_plate.tolist()
-    (['cdf', 'mean', 'variance'], [1, 2])
-    """
+    """A plan for two plates, of one sample and of two: mean, variance and CDF, each at epsilon 1."""
     policy = a_context().policy
     return plan_hat(np.array([1, 2]), terms_of(policy, NANO, NANO, NANO), policy)
 
@@ -186,20 +169,12 @@ def a_plan_in_a_ball() -> ForecastClipPlan:
 
 
 def released_slot() -> RecordedSlot:
-    """What the road makes of `two_hats`, on a ledger in memory.
-
-    >>> [(hat.status, hat.state.value) for hat in released_slot().hats]
-    [('released', 'published'), ('withheld_few_plates', 'published')]
-    """
+    """What the road makes of `two_hats`, on a ledger in memory."""
     return release_slot(*two_hats(), a_context(), MemoryLedger(), publish=lambda _: None)
 
 
 def a_query() -> StandingQuery:
-    """How many plates are in a square of two kilometres, at rho 20 per square km in four rounds.
-
-    >>> a_query().kind, a_query().period_budget_nano / NANO
-    ('range', 200.0)
-    """
+    """How many plates are in a square of two kilometres, at rho 20 per square km in four rounds."""
     return StandingQuery(
         name="in-the-middle", kind="range", center=(0.0, 0.0), box=(-0.009, -0.009, 0.009, 0.009), every_s=900,
         age_s=600, rounds=4, measure="zcdp", budget_nano=20 * NANO, period="1d", period_budget_nano=200 * NANO,
@@ -207,41 +182,25 @@ def a_query() -> StandingQuery:
 
 
 def a_threshold() -> StandingQuery:
-    """Whether less than 0.35 of the plates are in the same square, whose edge is 500 m wide.
-
-    >>> a_threshold().kind, a_threshold().share
-    ('threshold', 0.35)
-    """
+    """Whether less than 0.35 of the plates are in the same square, whose edge is 500 m wide."""
     return msgspec.structs.replace(a_query(), kind="threshold", share=0.35, edge_m=500.0)
 
 
 def a_moment() -> Moment:
-    """Eight plates in a row to the east, a kilometre and a half apart, the first three of them in the square's reach.
-
-    >>> a_moment().lon.round(4).tolist()[:3]
-    [0.0, 0.0, 0.0135]
-    """
+    """Eight plates in a row to the east, a kilometre and a half apart, the first three in the square's reach."""
     lon = np.array([0.0, 0.0, 0.0135, 0.027, 0.0405, 0.054, 0.0675, 0.081])
     plates, at_ms = tuple(f"hash {i}".encode() for i in range(8)), 1_641_011_400_000
     return Moment(at_ms, plates, np.zeros(8), lon, np.full(8, at_ms - 60_000))
 
 
 def a_query_context(seed: int | str = 1) -> QueryContext:
-    """Days of UTC, rho 200 per square km.
-
-    >>> a_query_context().periods.name_at(a_moment().time_ms)
-    'positions 1d from 2022-01-01T00:00:00+00:00 in rho'
-    """
+    """Days of UTC, rho 200 per square km."""
     days = SlotGrid(86_400, UTC)
     periods = PositionPeriods("zcdp", 200 * NANO, "1d", days)
     return QueryContext(periods, SeededEntropy(seed), ResultContext("udp-stream example", days.iso))
 
 
 def a_result() -> QueryResult:
-    """What `a_query` answers at `a_moment`, on a ledger in memory.
-
-    >>> a_result().status
-    'answered'
-    """
+    """What `a_query` answers at `a_moment`, on a ledger in memory."""
     (one,) = answer_moment([a_query()], a_moment(), a_query_context(), MemoryLedger(), lambda _: None)
     return decode_result(one.payload)

@@ -33,11 +33,7 @@ def nano_charge(amount: float | Decimal) -> int:
 
 
 def nano_allowance(amount: float | Decimal) -> int:
-    """Nano-units of a budget, rounded down.
-
-    >>> nano_allowance(10.0), nano_allowance(Decimal("0.0000000019"))
-    (10000000000, 1)
-    """
+    """Nano-units of a budget, rounded down."""
     return int((Decimal(str(amount)) * NANO).to_integral_value(ROUND_FLOOR))
 
 
@@ -54,11 +50,7 @@ def parse_duration(text: str) -> float:
 
 
 def duration_name(seconds: int) -> str:
-    """The one spelling of a duration in whole seconds that is used in records and in the ledger.
-
-    >>> duration_name(86_400), duration_name(7 * 86_400), duration_name(5_400)
-    ('1d', '7d', '90m')
-    """
+    """The one spelling of a duration in whole seconds that is used in records and in the ledger."""
     unit, size = next(
         (unit, size) for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)) if seconds % size == 0
     )

@@ -246,11 +246,7 @@ class Experiment:
 
 
 def slug(name: str) -> str:
-    """A name that can be a file's.
-
-    >>> slug("austin-2015.ndjson, samples x10")
-    'austin-2015-ndjson-samples-x10'
-    """
+    """A name that can be a file's."""
     words = "".join(c if c.isalnum() else " " for c in name).split()
     return "-".join(words)
 
@@ -273,12 +269,7 @@ LAMBDA = 10
 
 
 def itms_counts() -> Integers:
-    """Counts with all that is published of the papers' HAT: total, largest, median, and K = 160 at their cap.
-
-    >>> counts = itms_counts()
-    >>> int(counts.sum()), int(counts.max()), SamplesPerPlate(counts).median
-    (17166, 417, 46)
-    """
+    """Counts with all that is published of the papers' HAT: total, largest, median, and K = 160 at their cap."""
     normal = NormalDist()
     spread = np.exp([ITMS_SPREAD * normal.inv_cdf((i + 0.5) / ITMS_USERS) for i in range(ITMS_USERS)])
     counts = np.clip(np.round(ITMS_MEDIAN * spread), 1, ITMS_LARGEST).astype(np.int64)

@@ -101,11 +101,7 @@ class MultiRow:
 
 
 def allowance(left: float, query: int, queries: int, budget: float) -> float:
-    """Algorithm 3's amount for the query of this number, from 1, for a plate with so much left.
-
-    >>> [allowance(left, query, 4, 100.0) for left, query in ((100.0, 1), (100.0, 4), (25.0, 4))]
-    [25.0, 100.0, 25.0]
-    """
+    """Algorithm 3's amount for the query of this number, from 1, for a plate with so much left."""
     ramp = 1.0 if queries == 1 else RAMP_FROM + (1 - RAMP_FROM) * (query - 1) / (queries - 1)
     return ramp * (left - (queries - query + 1) / queries * budget) + budget / queries
 
@@ -211,16 +207,7 @@ def _gain(rows: Sequence[MultiRow], queries: int, budget: float, base: str) -> _
 
 
 def multi_verdicts(rows: Sequence[MultiRow], data: str) -> list[Verdict]:
-    """What Figure 6 says, where differences are beyond three standard errors; then the same of elimination alone.
-
-    >>> from dataclasses import replace
-    >>> row = MultiRow("town", 14, 1e-4, "point", "BM", 50, 0.5, 0.4, 0.6, 0.01, 0.0)
-    >>> asked = [(m, 1e-4) for m in QUERIES] + [(56, 1e-5), (56, 1e-3)]
-    >>> rows = [replace(row, queries=m, budget=B, method=method, less_by=0.01, less_spread=0.01)
-    ...     for m, B in asked for method in (BM, HANDED_ON, PM)]
-    >>> [verdict.agrees for verdict in multi_verdicts(rows, "town")]
-    [False, False, False, False, False, False]
-    """
+    """What Figure 6 says, where differences are beyond three standard errors; then the same of elimination alone."""
     return [*_beside(rows, data, BM, ""), *_beside(rows, data, HANDED_ON, ", by elimination alone")]
 
 

@@ -124,11 +124,7 @@ class SavingsRow:
 def row_of(
     data: str, query: str, parameter: float, rho: float, how: str, split: str, runs: Sequence[Once]
 ) -> SavingsRow:
-    """The row of these runs; a spread is the standard deviation of a mean.
-
-    >>> row_of("town", "savings-knn", 5.0, 1e-4, "point", "c4", [(0.1, 0.5)]).error_spread
-    0.0
-    """
+    """The row of these runs; a spread is the standard deviation of a mean."""
     off, saved = np.array(runs).T
     errors, root = np.abs(off), np.sqrt(off.size)
     of_errors = errors.mean(), *np.quantile(errors, (0.25, 0.75)), errors.std() / root
@@ -179,12 +175,7 @@ Asked = tuple[str, str, float, float, str]
 
 
 def beside(asked: Asked, first: tuple[str, Sequence[Once]], second: tuple[str, Sequence[Once]]) -> BesideRow:
-    """The row of the runs of two ways, by their names.
-
-    >>> asked = "town", "savings-kde", 500.0, 1e-4, "BM"
-    >>> beside(asked, ("point", [(0.1, 0.0)]), ("distance", [(0.3, 0.0)])).spread
-    0.0
-    """
+    """The row of the runs of two ways, by their names."""
     ours, theirs = (np.array([abs(off) for off, _ in runs]) for _, runs in (first, second))
     less = theirs - ours
     spread, errors = float(less.std() / np.sqrt(less.size)), (float(ours.mean()), float(theirs.mean()))
@@ -193,12 +184,7 @@ def beside(asked: Asked, first: tuple[str, Sequence[Once]], second: tuple[str, S
 
 
 def beside_baseline(asked: Asked, how: str, ours: Sequence[Once], theirs: Sequence[Once]) -> BesideRow:
-    """Elimination beside its baseline, with the same noise.
-
-    >>> row = beside_baseline(("town", "savings-kde", 500.0, 1e-4, "c4"), "point", [(0.1, 0.6)], [(0.3, 0.0)])
-    >>> row.first, row.second, row.first_saved
-    ('PM, point', 'BM, point', 0.6)
-    """
+    """Elimination beside its baseline, with the same noise."""
     return beside(asked, (f"PM, {how}", ours), (f"BM, {how}", theirs))
 
 
@@ -315,14 +301,7 @@ def _grows(rows: Sequence[SavingsRow], source: str, data: str) -> Verdict:
 
 
 def no_worse(pairs: Sequence[BesideRow], source: str, data: str) -> Verdict:
-    """Remark 6: elimination beside its baseline, pair by pair, where it lets go of a quarter.
-
-    >>> from udp_stream.experiments.savings import beside_baseline
-    >>> asked, base = ("town", "savings-knn", 5.0, 1e-4, "c4"), [(0.1, 0.0), (0.2, 0.0)]
-    >>> pairs = [beside_baseline(asked, "point", [(0.3, saved), (0.4, saved)], base) for saved in (0.1, 0.5)]
-    >>> no_worse(pairs, "theirs", "town").seen
-    'town: 0 of 1, which are 50% of all 2; worse: c4 point 5 at rho 0.0001'
-    """
+    """Remark 6: elimination beside its baseline, pair by pair, where it lets go of a quarter."""
     found = [row for row in pairs if row.second.startswith("BM, ")]
     some = [row for row in found if row.first_saved >= QUARTER]
     worse = [
@@ -339,14 +318,7 @@ def no_worse(pairs: Sequence[BesideRow], source: str, data: str) -> Verdict:
 
 
 def biases(rows: Sequence[SavingsRow], source: str, data: str) -> Verdict:
-    """Figure 4's reason: the bias of the baseline's densities with noise on positions, and on distances.
-
-    >>> from udp_stream.experiments.savings import row_of
-    >>> runs = {"point": [(-0.1, 0.0), (-0.2, 0.0)], "distance": [(0.3, 0.0), (0.4, 0.0)]}
-    >>> rows = [row_of("town", "savings-kde", 500.0, 1e-4, how, "BM", off) for how, off in runs.items()]
-    >>> biases(rows, "theirs", "town").seen
-    'town, BM: positions -0.15, beyond chance 1 below 0 and 0 above; distances 0.35, 0 below and 1 above; of 1 each'
-    """
+    """Figure 4's reason: the bias of the baseline's densities with noise on positions, and on distances."""
     point, distance = ([r for r in rows if (r.split, r.privatisation) == ("BM", how)] for how in HOWS)
     means = [float(np.mean([row.bias for row in some])) for some in (point, distance)]
     (p_low, p_high), (d_low, d_high) = (
@@ -373,13 +345,6 @@ def _by_parameter(kind: Kind, rows: Sequence[SavingsRow], source: str, data: str
 def beats(kind: Kind, pairs: Sequence[BesideRow], data: str) -> Verdict:
     """Whether the baseline errs less one way than the other where they differ by more than chance; of range counts,
     for the smallest budget.
-
-    >>> from udp_stream.experiments.savings import beside
-    >>> asked, kind = ("town", "savings-knn", 5.0, 1e-4, "BM"), Kind("savings-knn", "k", (5.0,), dict, "Fig. 5", 300)
-    >>> one = beside(asked, ("distance", [(0.1, 0.0), (0.2, 0.0)]), ("point", [(0.1, 0.0), (0.3, 0.0)]))
-    >>> found = beats(kind, [one], "town")
-    >>> found.agrees, found.seen
-    (False, 'town, BM: beyond chance in 0 of 1 rows, the other in 0; means 0.15 against 0.2')
     """
     some = [row for row in pairs if row.split == "BM"]
     if kind.is_shifted:  # theirs is about small budgets
@@ -394,14 +359,7 @@ def beats(kind: Kind, pairs: Sequence[BesideRow], data: str) -> Verdict:
 
 
 def shift_verdicts(pairs: Sequence[BesideRow], data: str) -> list[Verdict]:
-    """Figure 8: by how much the shifted threshold errs less than 0, at the smallest budget; and whether it harms any.
-
-    >>> from udp_stream.experiments.savings import beside
-    >>> asked = "town", "savings-range", 1000.0, 1e-6, "BM"
-    >>> row = beside(asked, ("distance", [(0.1, 0.0), (0.2, 0.0)]), (UNSHIFTED, [(0.3, 0.0), (0.4, 0.0)]))
-    >>> [verdict.agrees for verdict in shift_verdicts([row], "town")]
-    [True, True]
-    """
+    """Figure 8: the gain of the shifted threshold over 0 at the smallest budget, and whether it harms any."""
     source, rhos = "Adaptive Privacy Budgeting, Appendix B, Fig. 8", sorted({row.rho for row in pairs})
     small = [row for row in pairs if row.rho == rhos[0]]
     less = sum(row.is_less for row in small)
@@ -452,14 +410,7 @@ DRAWN_AT_ONCE = 30_000
 def count_once(
     where: Integers, place: tuple[float, float], width: float, terms: Terms, noisy: Noisy
 ) -> dict[str, Once]:
-    """How far a square's count is off, relative to the truth or to 1 if that is 0; of distances by both thresholds.
-
-    >>> where, cost = np.array([[0, 0], [90_000, 0]]), rho_per_square_metre(1e-2)  # sixteenths of a metre
-    >>> from udp_stream.testing import seeded_bits
-    >>> noisy = seeded_bits(1), PreparedNoise(100)
-    >>> [count_once(where, (east, 0.0), 1000.0, terms_for(cost, 2, "point", "BM"), noisy) for east in (0.0, 2500.0)]
-    [{'point': (0.0, 0.0)}, {'point': (0.0, 0.0)}]
-    """
+    """How far a square's count is off, relative to the truth or to 1 if that is 0; of distances by both thresholds."""
     region = Rectangle(*place, width, width)
     query, truth = RangeCount(region), positions_inside(region, where)
     pie = query.elimination(terms)
@@ -499,11 +450,7 @@ KNN = Kind("savings-knn", "k", (1.0, 5.0, 20.0), stop_once, "Fig. 5", 300)
 
 
 def terms_for(cost: Cost, plates: int, how: How, split: str) -> Terms:
-    """The terms of a method: the baseline's, or those of elimination.
-
-    >>> terms_for(concentrated(10**9), 3, "point", "BM").eliminates
-    False
-    """
+    """The terms of a method: the baseline's, or those of elimination."""
     terms = Terms.alike(cost, plates, how, SPLITS[split])
     return terms.baseline() if split == "BM" else terms
 

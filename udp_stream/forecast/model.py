@@ -56,16 +56,7 @@ class SlotFeatures:
 
 
 def features_of(counts: SlotCounts) -> SlotFeatures:
-    """The features of a slot: arrays of (rows, 12) and (HATs, 6).
-
-    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([30, 10]), repeats=0)
-    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([609162003746914303], np.uint64), **rows)
-    >>> features = features_of(counts)
-    >>> np.exp(features.by_row[:, 0]).round(3).tolist(), features.by_row[:, 1].tolist()  # R is 25 here
-    ([1.2, 0.4], [1.0, 1.0])
-    >>> features.by_hat.shape
-    (1, 6)
-    """
+    """The features of a slot: arrays of (rows, 12) and (HATs, 6)."""
     if not counts.plate.size:
         return SlotFeatures(np.zeros((0, PER_ROW)), np.zeros((0, PER_HAT)))
     hats, plates = counts.cells.size, len(counts.plates)
@@ -133,10 +124,6 @@ def _pairs_apart(visited: NDArray[np.bool_]) -> Floats:
 
     They tell how long the plate's way through the HAT is: across all of it between neighbours that face each other, and
     across a corner between those that lie next to each other.
-
-    >>> ahead, beside = [1, 0, 0, 1, 0, 0], [1, 1, 0, 0, 0, 0]
-    >>> _pairs_apart(np.array([ahead, beside], dtype=bool)).tolist()
-    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
     """
     pairs: Floats = _pairs_of_all()[np.packbits(visited, axis=1, bitorder="little")[:, 0]]
     return pairs
@@ -193,11 +180,7 @@ days lie 1.3 km/h apart, and a tenth of `CITY_SD` squared is 1.6 km/h."""
 
 
 def design_of(prior: Floats, features: Floats, is_clipped: NDArray[np.bool_]) -> Floats:
-    """The design of HATs, shape (HATs, 9); `is_clipped` where it is for what a narrow clip observes.
-
-    >>> design_of(np.array([0.5]), np.zeros((1, 6)), np.array([True])).tolist()
-    [[1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]]
-    """
+    """The design of HATs, shape (HATs, 9); `is_clipped` where it is for what a narrow clip observes."""
     return np.column_stack([np.ones(prior.size), prior, features, is_clipped])
 
 
@@ -289,10 +272,6 @@ T = TypeVar("T")
 def on_one_thread(work: Callable[P, T]) -> Callable[P, T]:
     """The same function, for whose time BLAS has one thread in the whole process; unless another thread of the process
     has set its limit before, which is then left alone (threadpoolctl).
-
-    >>> import numpy as np
-    >>> on_one_thread(np.dot)(np.ones(3), np.ones(3)).item()
-    3.0
     """
 
     @wraps(work)
@@ -350,11 +329,7 @@ SHIPPED = {
 
 
 def shipped_for(resolution: int) -> Coefficients:
-    """The shipped coefficients of the trained resolution that is nearest.
-
-    >>> shipped_for(9) is SHIPPED[8], shipped_for(5) is SHIPPED[6]
-    (True, True)
-    """
+    """The shipped coefficients of the trained resolution that is nearest."""
     return SHIPPED[min(SHIPPED, key=lambda trained: abs(trained - resolution))]
 
 
@@ -378,12 +353,6 @@ def prior_of(counts: SlotCounts, trained: Coefficients | None = None) -> SlotPri
     """The prior of a slot: shapes (rows,), (HATs,) and (HATs, 6), rounded as records carry them.
 
     Without coefficients it takes those that are shipped for the resolution of the slot's cells.
-
-    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([30, 10]), repeats=0)
-    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([609162003746914303], np.uint64), **rows)
-    >>> prior = prior_of(counts)
-    >>> prior.by_row.shape, prior.by_hat.shape, prior.features.shape
-    ((2,), (1,), (1, 6))
     """
     rows, hats = counts.plate.size, counts.cells.size
     if not rows:
@@ -398,13 +367,7 @@ def prior_of(counts: SlotCounts, trained: Coefficients | None = None) -> SlotPri
 
 @on_one_thread
 def relative_speeds(features: SlotFeatures, trained: Coefficients) -> Floats:
-    """The ridge's prediction of each row: its mean speed over the city's, less 1.
-
-    >>> usual = Coefficients(np.zeros(16), np.ones(16), np.full(16, 0.1), np.zeros(6), np.ones(6))
-    >>> far_out = SlotFeatures(by_row=np.array([[9.0] + 11 * [0.0]]), by_hat=np.zeros((1, 6)))
-    >>> relative_speeds(far_out, usual).tolist()  # 9 standard deviations count as 4
-    [0.4]
-    """
+    """The ridge's prediction of each row: its mean speed over the city's, less 1."""
     standard = expanded(features.by_row)
     standard -= trained.centre  # in place: a large slot has millions of these
     standard /= trained.scale
@@ -414,11 +377,7 @@ def relative_speeds(features: SlotFeatures, trained: Coefficients) -> Floats:
 
 
 def expanded(by_row: Floats) -> Floats:
-    """The features and their products with the first, column by column.
-
-    >>> expanded(np.array([[2.0, 1.0, 3.0, 0.0, 5.0, 0.0, 0.0, 0.0, 7.0, 0.0, 0.0, 0.0]]))[:, 12:].tolist()
-    [[6.0, 10.0, 0.0, 14.0]]
-    """
+    """The features and their products with the first, column by column."""
     return np.column_stack([by_row, *(by_row[:, 0] * by_row[:, at] for at in PRODUCTS)])
 
 
@@ -624,14 +583,7 @@ class SlotForecast:
 
 
 def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, max_kmh: float) -> SlotForecast:
-    """The forecast of a slot of that local day, from its counts and from what was released before it.
-
-    >>> rows = dict(hat_rows=np.array([0, 2]), plate=np.array([0, 1]), count=np.array([30, 10]), repeats=0)
-    >>> counts = SlotCounts(0, 3_600_000, (b"a", b"b"), np.array([609162003746914303], np.uint64), **rows)
-    >>> forecast = forecast_slot(counts, Memory(), dt.date(2024, 1, 8), max_kmh=65.0)
-    >>> forecast.mean.round(1).tolist(), forecast.plates.round(1).tolist()
-    ([14.4], [14.8, 13.1])
-    """
+    """The forecast of a slot of that local day, from its counts and from what was released before it."""
     prior, hats = prior_of(counts), counts.cells.size
     hat = np.repeat(np.arange(hats), np.diff(counts.hat_rows))
     predicted = memory.predict(day, counts.cells, prior)

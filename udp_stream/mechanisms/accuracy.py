@@ -77,15 +77,6 @@ def accuracy_of(
 
     Everything in quanta. What is released is the noisy mean put into the range. The true mean is that of the plan's
     plates and of those left out, which have these counts.
-
-    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
-    >>> from udp_stream.mechanisms.means import Baseline
-    >>> from udp_stream.mechanisms.noise import Cost
-    >>> from udp_stream.mechanisms.range import Range
-    >>> counts = SamplesPerPlate(np.full(10, 4))
-    >>> plan = Baseline().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
-    >>> [round(figure) for figure in accuracy_of(plan, noisy=500.0, noise=plan.noise_bound)]
-    [90, 250, 750]
     """
     off, filled = _scattered(plan, left_out)
     if projected_to is not None:
@@ -153,15 +144,6 @@ def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
     """Standard deviation of (estimate without noise - sample mean) at the reference speeds, in quanta.
 
     The sample mean is that of the plan's plates and of those left out, which have these counts. Before any projection.
-
-    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
-    >>> from udp_stream.mechanisms.means import Optimal
-    >>> from udp_stream.mechanisms.noise import Cost
-    >>> from udp_stream.mechanisms.range import Range
-    >>> counts = SamplesPerPlate(np.array([40, 4, 4, 4]))
-    >>> plan = Optimal().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
-    >>> plan.used_samples, round(spread(plan))
-    (16, 204)
     """
     return _with_fill(plan, *_scattered(plan, left_out))
 
@@ -208,15 +190,6 @@ def array_variance(plan: MeanPlan) -> float:
     """Of an array's mean at the reference speeds, mean over the plan's arrays, in quanta^2.
 
     Plates with the shares q_l of an array of w samples give it the variance U^2/24 (sum_l q_l^2 + 1/w).
-
-    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
-    >>> from udp_stream.mechanisms.means import ArrayAveraging
-    >>> from udp_stream.mechanisms.noise import Cost
-    >>> from udp_stream.mechanisms.range import Range
-    >>> counts = SamplesPerPlate(np.array([4, 4]))
-    >>> plan = ArrayAveraging().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
-    >>> round(array_variance(plan)) == round(1000**2 / 24 * (1 + 1 / 4))  # one plate of 4 samples in each array
-    True
     """
     if plan.arrays is not None:
         filled = plan.arrays.filled
@@ -270,13 +243,7 @@ EXACT = 1 + 1e-9
 def plan_automatic(
     counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, compare_at: CompareAt
 ) -> MeanPlan:
-    """The candidate of least charge among those of least expected error whose worst case is allowed; deterministic.
-
-    >>> counts = SamplesPerPlate(np.array([40, 4, 4, 4]))
-    >>> asked = Cost("pure", 10**9), Range(0, 1000), "best-fit"
-    >>> [plan_automatic(counts, *asked, compare_at).mechanism for compare_at in ("epsilon", "charge")]
-    ['optimal', 'baseline']
-    """
+    """The candidate of least charge among those of least expected error whose worst case is allowed; deterministic."""
     asked = cost, range, grouping
     baseline = Baseline().plan(counts, *asked)
     if compare_at == "charge":
@@ -311,9 +278,6 @@ def averaging_caps(counts: SamplesPerPlate, cost: Cost, grouping: Grouping, allo
     All but one have a worst case of at most `allowed`, a share of U, and that one hardly more. By formulas for arrays
     that are all equally full: K = floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and the number of
     plates too large to share.
-
-    >>> averaging_caps(SamplesPerPlate(np.array([30, 6, 6, 5, 5, 4])), Cost("pure", 10**9), "best-fit", allowed=1.0)
-    [6, 5, 4, 30]
     """
     caps, total = counts.descending[::-1], counts.total
     kept, squares, products = _sums_at_every_count(caps)

@@ -84,12 +84,7 @@ class PlateNorms:
         return self.hats, self.room, self.rounding, self.norm, self.checks
 
     def factors(self, expected: Mapping[bytes, int]) -> dict[bytes, int]:
-        """Each plate's factor, of `WHOLE`; 0 where it has another number of HATs than `expected`, by any one.
-
-        >>> norms = PlateNorms((b"a", b"b"), *np.array([[1, 2], [400, 400], [0, 0], [81, 400], [0, 0]]))
-        >>> {plate: factor / WHOLE for plate, factor in norms.factors({b"a": 1, b"b": 2, b"c": 1}).items()}
-        {b'a': 1.0, b'b': 0.5, b'c': 0.0}
-        """
+        """Each plate's factor, of `WHOLE`; 0 where it has another number of HATs than `expected`, by any one."""
         columns = self.hats, self.room, self.rounding, self.norm
         found = zip(self.plates, *(column.tolist() for column in columns), strict=True)
         # A norm that lacks a HAT is too small, and its factor too large: such a plate gives only what is public of it.
@@ -98,13 +93,7 @@ class PlateNorms:
 
 
 def merged_norms(parts: Sequence[PlateNorms]) -> PlateNorms:
-    """Of the HATs of all parts, each of which is in one part only.
-
-    >>> one, other = (PlateNorms((plate, b"b"), *np.full((5, 2), 3)) for plate in (b"a", b"c"))
-    >>> merged = merged_norms([one, other])
-    >>> merged.plates, merged.norm.tolist()
-    ((b'a', b'b', b'c'), [3, 6, 3])
-    """
+    """Of the HATs of all parts, each of which is in one part only."""
     if not parts:
         return PlateNorms.nobody()
     plates = tuple(sorted({plate for part in parts for plate in part.plates}))
@@ -115,11 +104,7 @@ def merged_norms(parts: Sequence[PlateNorms]) -> PlateNorms:
 
 
 def summed_norms(plates: tuple[bytes, ...], rows: Integers, columns: Integers) -> PlateNorms:
-    """Of these plates; `columns` are those of `PlateNorms`, with any number of rows for plate `rows[i]`.
-
-    >>> summed_norms((b"a",), np.array([0, 0]), np.array([[1, 1], [4, 5], [0, 0], [2, 2], [2**62, 2**62]])).room
-    array([9])
-    """
+    """Of these plates; `columns` are those of `PlateNorms`, with any number of rows for plate `rows[i]`."""
     hats, room, rounding, norm = (sums(rows, column, len(plates)) for column in columns[:-1])
     checks = np.zeros(len(plates), np.uint64)  # which wraps
     np.add.at(checks, rows, columns[-1].astype(np.uint64))
@@ -127,21 +112,13 @@ def summed_norms(plates: tuple[bytes, ...], rows: Integers, columns: Integers) -
 
 
 def check_of(cell: int, room: int, rounding: int, norm: int) -> int:
-    """What a plate's HAT adds to its checks: a digest of all that its part of the clip follows from.
-
-    >>> check_of(7, room=400, rounding=0, norm=81) == check_of(8, room=400, rounding=0, norm=81)
-    False
-    """
+    """What a plate's HAT adds to its checks: a digest of all that its part of the clip follows from."""
     packed = b"".join(one.to_bytes(8, "little") for one in (cell, room, rounding, norm))
     return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little", signed=True)
 
 
 def factor_of(room: int, rounding: int, norm: int) -> int:
-    """By how much of `WHOLE` a plate's differences are scaled.
-
-    >>> factor_of(room=400, rounding=0, norm=100) == WHOLE, factor_of(400, 0, 101) < WHOLE, factor_of(400, 20, 1)
-    (True, True, 0)
-    """
+    """By how much of `WHOLE` a plate's differences are scaled."""
     # Half of the room: other speeds of the plate may put it at the opposite side of the ball, a diameter away. What the
     # lattice rounds is taken off first, as it moves the release on top of that.
     radius = max(0, isqrt(min(room, SQUARE_MAX)) - rounding) // 2
@@ -153,11 +130,7 @@ def factor_of(room: int, rounding: int, norm: int) -> int:
 
 
 def sums(rows: Integers, values: Integers, size: int) -> Integers:
-    """Of the values of each row's number; at most `SQUARE_MAX` each, which is enough to know.
-
-    >>> sums(np.array([0, 1, 1]), np.array([1, 2**62, 2**62]), 2).tolist() == [1, SQUARE_MAX]
-    True
-    """
+    """Of the values of each row's number; at most `SQUARE_MAX` each, which is enough to know."""
     # Integers of Python: in 64 bits a sum could overflow into a small norm, and that into a large factor.
     totals = np.zeros(size, dtype=object)
     np.add.at(totals, rows, values.astype(object))
@@ -165,14 +138,7 @@ def sums(rows: Integers, values: Integers, size: int) -> Integers:
 
 
 def room_and_rounding(plan: ForecastClipPlan) -> tuple[Integers, Integers]:
-    """Of each plate of a HAT: the square of how far it may move the release, and what the lattice takes of that.
-
-    >>> from udp_stream.testing import a_plan_in_a_ball
-    >>> plan = a_plan_in_a_ball()
-    >>> room, _ = room_and_rounding(plan)
-    >>> [bool(one / WHOLE**2 <= 2 * charge / 1e9) for one, charge in zip(room, plan.charges, strict=True)]
-    [True, True]
-    """
+    """Of each plate of a HAT: the square of how far it may move the release, and what the lattice takes of that."""
     lattice = _lattice(plan)
     # The room is rounded down, and norms are rounded up (`norms_of`): each on the safe side.
     lengths = np.minimum((lattice.steps(plan.moves) << BITS) // lattice.t, REACH << BITS)
@@ -181,13 +147,7 @@ def room_and_rounding(plan: ForecastClipPlan) -> tuple[Integers, Integers]:
 
 
 def norms_of(plan: ForecastClipPlan, samples: Integers) -> Integers:
-    """Of each plate of a HAT: the square of its difference in units of noise, rounded up. Secret.
-
-    >>> from udp_stream.testing import a_plan_in_a_ball
-    >>> plan = a_plan_in_a_ball()
-    >>> (np.sqrt(norms_of(plan, np.array([18, 18, 30]) * 4096)) / WHOLE).round(3).tolist()
-    [0.0, 0.168]
-    """
+    """Of each plate of a HAT: the square of its difference in units of noise, rounded up. Secret."""
     lattice = _lattice(plan)
     steps = (np.abs(_cut(plan, samples, lattice)) + (1 << lattice.shift) - 1) >> lattice.shift
     lengths = -(-(steps << BITS) // lattice.t)
@@ -195,14 +155,7 @@ def norms_of(plan: ForecastClipPlan, samples: Integers) -> Integers:
 
 
 def shrunk_sum(plan: ForecastClipPlan, samples: Integers, factors: Integers) -> int:
-    """The statistic with each plate's difference scaled by its factor, of `WHOLE`.
-
-    >>> from udp_stream.testing import a_plan_in_a_ball
-    >>> plan = a_plan_in_a_ball()
-    >>> samples, nobody = np.array([18, 18, 30]) * 4096, np.zeros(2, np.int64)
-    >>> shrunk_sum(plan, samples, nobody), shrunk_sum(plan, samples, np.full(2, WHOLE)) // int(plan.weights[1]) / 4096
-    (0, 12.0)
-    """
+    """The statistic with each plate's difference scaled by its factor, of `WHOLE`."""
     cut = _cut(plan, samples, _lattice(plan))
     sizes: NDArray[Any] = np.abs(cut)
     # Products of the usual sizes fit into 64 bits. Others take the slow way, never an overflow.
@@ -213,11 +166,7 @@ def shrunk_sum(plan: ForecastClipPlan, samples: Integers, factors: Integers) -> 
 
 
 def factors_for(factors: Mapping[bytes, int], plates: Sequence[bytes]) -> Integers:
-    """The factors of these plates, in their order; 0 for one that has none.
-
-    >>> factors_for({b"a": 7}, [b"b", b"a"]).tolist()
-    [0, 7]
-    """
+    """The factors of these plates, in their order; 0 for one that has none."""
     return np.array([factors.get(plate, 0) for plate in plates], np.int64)
 
 

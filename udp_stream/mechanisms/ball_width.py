@@ -53,11 +53,6 @@ def ball_widths(
 ) -> list[ClipWidth]:
     """The width for each of these HATs, whose plates stand one HAT after the other, as `clip_widths` has them; each
     plate shares its clip among about `hats` HATs.
-
-    >>> from udp_stream.mechanisms.noise import concentrated
-    >>> counts, first, off, hats = np.full(20, 30), np.array([0, 8]), np.array([4.0, 4.0]), np.array([1.0, 5.0])
-    >>> [one.gain for one in ball_widths(counts, first, off, concentrated(64_000_000), hats)]
-    [0.202, 0.218]
     """
     deviation = np.minimum(off_kmh, DEVIATION_MAX)
     scatter, noise = scales_of(pings, first, cost)
@@ -87,11 +82,7 @@ def _passed(hats: int) -> _Passed:
 
 
 def shared_at(half_width: float, off: float, hats: int) -> tuple[float, float]:
-    """Gain and misfit of one width where HATs are off by that many standard deviations of plates.
-
-    >>> [round(shared_at(0.5, 0.0, hats)[0], 3) for hats in (1, 5)]
-    [0.445, 0.49]
-    """
+    """Gain and misfit of one width where HATs are off by that many standard deviations of plates."""
     if hats == 1:
         return passed_at(half_width, off)
     width = half_width / sqrt(1 + off * off)

@@ -57,10 +57,6 @@ def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins
     `counts_total_n`: samples in the HAT (public); `cap`: the most that a plate moves; `cost`: the CDF's; `max_kmh`:
     the largest speed. Deterministic and cheap: a bisection, about a microsecond. Raises ValueError unless all four are
     positive and finite.
-
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> [auto_bins(n, cap=4, cost=pure(10**9), max_kmh=65.0).count - 1 for n in (10, 100, 1000, 10_000)]
-    [2, 6, 26, 65]
     """
     if counts_total_n < 1 or cap < 1:
         raise ValueError(f"expected counts_total_n >= 1 and cap >= 1, got {counts_total_n} and {cap}")
@@ -173,12 +169,6 @@ def plan_cdf(
     """Bins, tree, cap and scales, by a choice that was made before, or else the best one for these counts.
 
     Raises ValueError if the bins are not valid for `max_kmh` or the cost is too small to draw noise for.
-
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
-    >>> plan = plan_cdf(counts, pure(10**9), max_kmh=40.0, bins=4)
-    >>> plan.cap, plan.given.tolist(), round(plan.rms_error, 2)
-    (1, [1, 1, 1], 1.15)
     """
     if choice is None or not (choice.bins or isinstance(bins, tuple)):  # edges that it was for may be gone by now
         choice = _best_choice(counts, cost, max_kmh, bins)
@@ -221,15 +211,7 @@ def _bins_of(choice: Choice, max_kmh: float, bins: BinsAsked) -> Bins:
 
 
 def cdf_for_admitted(plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
-    """The plan for those of its plates (at least one) that were admitted: same bins and cap, each within its charge.
-
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
-    >>> plan = plan_cdf(counts, pure(10**9), max_kmh=40.0, bins=4)
-    >>> final = cdf_for_admitted(plan, np.array([False, True, True]))
-    >>> final.cap, bool((final.charges <= plan.charges[1:]).all())
-    (1, True)
-    """
+    """The plan for those of its plates (at least one) that were admitted: same bins and cap, each within its charge."""
     counts, given = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.given[admitted]
     cap = int(given.max())
     cost = plan.noise.within(given, cap, plan.charges[admitted], plan.cost)
@@ -334,14 +316,7 @@ class TreeCdf:
 
 
 def node_counts(plan: CdfPlan, samples: Integers) -> Integers:
-    """The exact counts of the tree's nodes; one plate moves level i of them by at most 2 cap in l1.
-
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
-    >>> plan = plan_cdf(counts, pure(10**9), max_kmh=40.0, bins=4)
-    >>> node_counts(plan, np.array([5, 5, 5, 15, 35]) * 4096).tolist()
-    [1, 1, 0, 1]
-    """
+    """The exact counts of the tree's nodes; one plate moves level i of them by at most 2 cap in l1."""
     kept = samples[within_cap(plan.counts, plan.cap)]
     leaves = np.bincount(plan.bins.bin_of(kept), minlength=plan.tree.leaves)
     return level_counts(plan.tree, leaves)
@@ -352,13 +327,6 @@ def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[
 
     One per edge, non-decreasing in [0, 1], the last one 1. The value at the first edge is that at exact zero if zeros
     have a bin of their own, else 0. Post-processing.
-
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> counts = SamplesPerPlate(np.array([3, 1, 1]))
-    >>> plan = plan_cdf(counts, pure(10**9), max_kmh=40.0, bins=4)
-    >>> nodes = node_counts(plan, np.array([5, 5, 5, 15, 35]) * 4096)
-    >>> cdf_values_of_many([plan, plan], np.stack([nodes, nodes]))[1]
-    [0.0, 0.3333333333333333, 0.6666666666666666, 0.6666666666666666, 1.0]
     """
     totals = np.array([plan.kept for plan in plans])
     counts = consistent_counts(prefixes(plans[0].tree, noisy_nodes, totals), totals)

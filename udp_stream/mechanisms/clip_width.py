@@ -72,25 +72,13 @@ USUAL: Final = ClipWidth(0.5, 0.45)
 
 
 def clip_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) -> ClipWidth:
-    """The width for a HAT of plates with these counts, at this cost; `deviation_kmh` is that of its forecast.
-
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> cost = pure(833_333_333)
-    >>> clip_width(np.full(8, 30), 4.0, cost)
-    ClipWidth(half_width=0.5, gain=0.371, hidden=1.34, ball=False)
-    >>> clip_width(np.full(80, 30), 8.0, cost)
-    ClipWidth(half_width=3.0, gain=0.941, hidden=0.416, ball=False)
-    """
+    """The width for a HAT of plates with these counts, at this cost; `deviation_kmh` is that of its forecast."""
     return clip_widths(by_plate, np.zeros(1, dtype=np.int64), np.array([deviation_kmh]), cost)[0]
 
 
 def clip_widths(pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, cost: Cost) -> list[ClipWidth]:
     """The widths of HATs whose plates stand one HAT after the other; `first` is each HAT's first, `off_kmh` the
     deviation of its forecast.
-
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> [one.half_width for one in clip_widths(np.full(88, 30), np.array([0, 8]), np.array([4.0, 8.0]), pure(10**9))]
-    [0.5, 3.0]
     """
     deviation = np.minimum(off_kmh, DEVIATION_MAX)
     scatter, noise = scales_of(pings, first, cost)
@@ -103,11 +91,7 @@ def clip_widths(pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Flo
 def least_wrong(
     half_widths: Sequence[float], gains: Floats, noise: Floats, hidden: Floats, ball: bool
 ) -> list[ClipWidth]:
-    """HAT by HAT (lines) the width (columns) where noise and what is hidden, squares both, have the least sum.
-
-    >>> least_wrong((0.5, 1.0), *np.array([[[0.4, 0.7]], [[4.0, 2.0]], [[1.0, 2.0]]]), ball=False)
-    [ClipWidth(half_width=1.0, gain=0.7, hidden=1.414, ball=False)]
-    """
+    """HAT by HAT (lines) the width (columns) where noise and what is hidden, squares both, have the least sum."""
     best = (noise + hidden).argmin(axis=1)
     chosen = np.arange(best.size), best
     found = zip(best.tolist(), gains[chosen].tolist(), np.sqrt(hidden[chosen]).tolist(), strict=True)
@@ -117,10 +101,6 @@ def least_wrong(
 def scales_of(pings: NDArray[np.int64], first: NDArray[np.int64], cost: Cost) -> tuple[Floats, Floats]:
     """In km/h, HAT by HAT: the deviation of plates around the HAT, and that of noise where the half width is one such
     deviation.
-
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> [each.round(3).tolist() for each in scales_of(np.full(8, 36), np.array([0]), pure(10**9))]
-    [[5.0], [1.768]]
     """
     sharp = 1 / np.sqrt(plate_variance(pings))
     weight = np.add.reduceat(sharp * sharp, first)  # plates weigh by how precisely their samples tell the HAT's mean
@@ -153,11 +133,7 @@ def _passed() -> _Passed:
 
 
 def passed_at(half_width: float, off: float) -> tuple[float, float]:
-    """Gain and misfit of one width where HATs are off by that many standard deviations of plates.
-
-    >>> passed_at(0.5, 0.0)  # doctest: +ELLIPSIS
-    (0.444..., 0.0)
-    """
+    """Gain and misfit of one width where HATs are off by that many standard deviations of plates."""
     width = half_width / sqrt(1 + off * off)  # in deviations of d + z
     normal, peaked = 2 * normal_below(width) - 1, 1 - exp(-sqrt(2) * width)
     gain = (1 - PEAKED) * normal + PEAKED * peaked

@@ -161,14 +161,6 @@ def plan_around(counts: SamplesPerPlate, around: Around, cost: Cost, range: Rang
     """Widths and weights for these plates; ValueError if there is not a forecast for each of them.
 
     A forecast beyond the range, of a time when it was another, counts as the range's end.
-
-    >>> counts, cost, speeds = SamplesPerPlate(np.array([36, 4])), Cost("pure", 10**9), Range(0, 65 * 4096)
-    >>> plan = plan_around(counts, Around(18 * 4096, np.array([17 * 4096, 2 * 4096])), cost, speeds)
-    >>> [(plan.low / 4096).round(2).tolist(), (plan.high / 4096).round(2).tolist()]  # no speed is below 0
-    [[-2.5, -2.0], [2.5, 4.92]]
-    >>> plan_around(counts, Around(18 * 4096, np.array([17 * 4096])), cost, speeds)
-    Traceback (most recent call last):
-    ValueError: expected a forecast for each of 2 plates, got 1
     """
     return plans_around([counts], [around], cost, range)[0]
 
@@ -176,14 +168,7 @@ def plan_around(counts: SamplesPerPlate, around: Around, cost: Cost, range: Rang
 def plans_around(
     counts: Sequence[SamplesPerPlate], arounds: Sequence[Around], cost: Cost, range: Range
 ) -> list[ForecastClipPlan]:
-    """As `plan_around`, of many HATs at once: a column at a time, over the plates of all of them.
-
-    >>> counts, cost, speeds = SamplesPerPlate(np.array([36, 4])), Cost("pure", 10**9), Range(0, 65 * 4096)
-    >>> arounds = Around(0, np.array([9, 9])), Around(0, np.array([9, 0]))
-    >>> one, other = plans_around([counts] * 2, arounds, cost, speeds)
-    >>> one.low.tolist(), other.low.tolist()
-    ([-9, -9], [-9, 0])
-    """
+    """As `plan_around`, of many HATs at once: a column at a time, over the plates of all of them."""
     if not counts:
         return []
     for one, around in zip(counts, arounds, strict=True):
@@ -216,14 +201,7 @@ def plans_around(
 
 
 def around_for_admitted(plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
-    """The same without the plates that were halted; the others move what they moved and lose at most their charges.
-
-    >>> counts, around = SamplesPerPlate(np.array([36, 4])), Around(18 * 4096, np.array([17 * 4096, 22 * 4096]))
-    >>> plan = plan_around(counts, around, Cost("pure", 10**9), Range(0, 65 * 4096))
-    >>> alone = around_for_admitted(plan, np.array([False, True]))
-    >>> plan.charges.tolist(), alone.charges.tolist(), alone.expected_error > plan.expected_error
-    ([1000000000, 507776536], [507776536], True)
-    """
+    """The same without the plates that were halted; the others move what they moved and lose at most their charges."""
     moves = plan.moves[admitted]
     sensitivity = max(1, int(moves.max()))
     return replace(
@@ -240,13 +218,7 @@ def around_for_admitted(plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> 
 
 
 def clipped_sum(plan: ForecastClipPlan, samples: Integers) -> int:
-    """The statistic: samples in quanta, plate by plate in the order of the counts.
-
-    >>> counts, around = SamplesPerPlate(np.array([2, 1])), Around(100, np.array([90, 110]))
-    >>> plan = plan_around(counts, around, Cost("pure", 10**9), Range(0, 200))
-    >>> (plan.weights.tolist(), plan.low.tolist(), plan.high.tolist(), clipped_sum(plan, np.array([100, 120, 5])))
-    ([3911, 4095], [-90, -110], [110, 90], -273535)
-    """
+    """The statistic: samples in quanta, plate by plate in the order of the counts."""
     if plan.around.width.ball:
         raise ValueError("expected a plan that clips HAT by HAT; this one needs each plate's factor")
     off, pings = differences(plan, samples), plan.counts.by_plate
@@ -254,13 +226,7 @@ def clipped_sum(plan: ForecastClipPlan, samples: Integers) -> int:
 
 
 def differences(plan: ForecastClipPlan, samples: Integers) -> Integers:
-    """What each plate's samples differ from its forecast by, summed, before any clip. Secret.
-
-    >>> counts, around = SamplesPerPlate(np.array([2, 1])), Around(100, np.array([90, 110]))
-    >>> plan = plan_around(counts, around, Cost("pure", 10**9), Range(0, 200))
-    >>> differences(plan, np.array([100, 120, 5])).tolist()
-    [40, -105]
-    """
+    """What each plate's samples differ from its forecast by, summed, before any clip. Secret."""
     starts = np.cumsum(plan.counts.by_plate) - plan.counts.by_plate
     clamped = np.minimum(np.maximum(samples, plan.range.low), plan.range.high)
     off: Integers = np.add.reduceat(clamped, starts) - plan.counts.by_plate * plan.around.plates

@@ -69,9 +69,6 @@ class SamplesPerPlate:
         """E(m) = 1 - G/M + m noise / G for m each entry of `descending`, where caps leave G of the M samples.
 
         The worst case of what is dropped, plus noise whose expected size is m `noise` (arXiv 2405.06261).
-
-        >>> SamplesPerPlate(np.array([4, 2, 2])).errors_at_every_count(1.0).tolist()
-        [0.5, 0.5833333333333333, 0.5833333333333333]
         """
         kept = self.kept_at_every_count
         errors: NDArray[np.float64] = 1 - kept / self.total + self.descending * noise / kept
@@ -105,9 +102,6 @@ class Arrays:
 
 def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
     """Every plate whole into the fullest array with room for it, lowest index on ties; O(L log L).
-
-    >>> best_fit(SamplesPerPlate(np.array([5, 2, 1, 4, 2])), cap=4).of_plate
-    array([0, 2, 3, 1, 2])
 
     Source: arXiv 2401.15906, Section III-A 2. Arrays wait in heaps by their free room (at most `cap` of them), so
     the fullest array that fits is the first heap at or above the plate's size.
@@ -145,11 +139,7 @@ def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
 
 
 def wrap_around_count(counts: SamplesPerPlate, cap: int) -> int:
-    """K, the number of full arrays under WrapAround: floor(sum min(m_l, cap) / cap).
-
-    >>> wrap_around_count(SamplesPerPlate(np.array([5, 2, 2])), cap=3)  # 3 + 2 + 2 samples
-    2
-    """
+    """K, the number of full arrays under WrapAround: floor(sum min(m_l, cap) / cap)."""
     return counts.kept(cap) // cap
 
 
@@ -157,9 +147,6 @@ def wrap_around_positions(counts: SamplesPerPlate, cap: int) -> Integers:
     """Which samples fill the K arrays, in order: indices into the HAT's samples (plate by plate), K * cap of them.
 
     Array i holds the positions i * cap to (i + 1) * cap of the result. Source: arXiv 2401.15906, Section III-A 1.
-
-    >>> wrap_around_positions(SamplesPerPlate(np.array([1, 5, 2])), cap=2).tolist()  # the largest plate is poured first
-    [1, 2, 6, 7]
     """
     starts = np.cumsum(counts.by_plate) - counts.by_plate
     sizes = np.minimum(counts.descending, cap)
@@ -169,13 +156,7 @@ def wrap_around_positions(counts: SamplesPerPlate, cap: int) -> Integers:
 
 
 def wrap_around_given(counts: SamplesPerPlate, cap: int) -> Integers:
-    """How many of each plate's samples are among those K * cap: always its first ones, as pouring stops once.
-
-    >>> wrap_around_given(SamplesPerPlate(np.array([2, 5, 1])), cap=3).tolist()
-    [2, 3, 1]
-    >>> wrap_around_given(SamplesPerPlate(np.array([2, 5, 2])), cap=3).tolist()
-    [2, 3, 1]
-    """
+    """How many of each plate's samples are among those K * cap: always its first ones, as pouring stops once."""
     sizes = np.minimum(counts.descending, cap)
     poured_before = np.cumsum(sizes) - sizes
     given = np.empty(counts.plates, dtype=np.int64)
@@ -184,20 +165,12 @@ def wrap_around_given(counts: SamplesPerPlate, cap: int) -> Integers:
 
 
 def first_samples(counts: SamplesPerPlate, given: Integers) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`.
-
-    >>> first_samples(SamplesPerPlate(np.array([3, 2])), given=np.array([1, 2])).tolist()
-    [True, False, False, True, True]
-    """
+    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`."""
     kept: NDArray[np.bool_] = counts.place_of_sample < np.repeat(given, counts.by_plate)
     return kept
 
 
 def within_cap(counts: SamplesPerPlate, cap: int) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (plate by plate) are among their plate's first `cap`.
-
-    >>> within_cap(SamplesPerPlate(np.array([3, 1])), cap=2).tolist()
-    [True, True, False, True]
-    """
+    """Which of the HAT's samples (plate by plate) are among their plate's first `cap`."""
     kept: NDArray[np.bool_] = counts.place_of_sample < cap
     return kept

@@ -175,13 +175,6 @@ def narrowed(plan: MeanPlan, admitted: NDArray[np.bool_], **changes: Any) -> Mea
     """The same statistic without the plates that were halted: the others give what they gave and move what they moved.
 
     So each one's loss stays within its charge as long as the noise does; the cost becomes the largest loss left.
-
-    >>> from udp_stream.mechanisms.means import Baseline
-    >>> counts = SamplesPerPlate(np.array([4, 1, 1]))
-    >>> plan = Baseline().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
-    >>> left = narrowed(plan, np.array([False, True, True]), divisor=2)
-    >>> left.sensitivity, left.cost.nano, left.charges.tolist()  # the same noise, as small plates paid for no less
-    (1000, 250000000, [250000000, 250000000])
     """
     if plan.moves is None:
         raise ValueError("expected a plan whose plates are charged by what they move")
@@ -204,12 +197,6 @@ def array_means(plan: MeanPlan, samples: Integers) -> Integers:
     """Means of the BestFit arrays over their filled positions, floored to whole quanta, above the low end: in 0..U.
 
     Positions of plates that were halted count as filled and hold zeros.
-
-    >>> from udp_stream.mechanisms.means import ArrayAveraging
-    >>> counts = SamplesPerPlate(np.array([2, 1, 1]))
-    >>> plan = ArrayAveraging().plan_with_cap(counts, Cost("pure", 10**9), Range(0, 100), "best-fit", cap=2)
-    >>> array_means(plan, np.array([10, 21, 40, 60])).tolist()
-    [15, 50]
     """
     if plan.arrays is None:
         raise ValueError("expected a plan with arrays")
@@ -235,13 +222,7 @@ def array_means(plan: MeanPlan, samples: Integers) -> Integers:
 def plan_projected(
     name: str, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
 ) -> MeanPlan:
-    """A plan with this cap, else the one that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1).
-
-    >>> counts = SamplesPerPlate(np.array([4, 4, 2]))
-    >>> plan = plan_projected("levy", counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
-    >>> plan.cap, plan.divisor, plan.sensitivity, plan.noise_cost.nano, plan.moves is None
-    (4, 3, 100, 500000000, True)
-    """
+    """A plan with this cap, else the one that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
     cap = levy_cap(counts) if cap is None else cap
     arrays = best_fit(counts, cap) if grouping == "best-fit" else None
     count = wrap_around_count(counts, cap) if arrays is None else arrays.count
@@ -272,11 +253,7 @@ def interval_cost(cost: Cost) -> Cost:
 
 
 def noise_cost(cost: Cost) -> Cost:
-    """The rest of it, which the final noise may cost.
-
-    >>> noise_cost(Cost("pure", 5))
-    Cost(measure='pure', nano=3)
-    """
+    """The rest of it, which the final noise may cost."""
     return cost.with_nano(cost.nano - interval_cost(cost).nano)
 
 
@@ -332,31 +309,18 @@ def levy_cap(counts: SamplesPerPlate) -> int:
     """argmax over the counts of sum_l min(m_l, m) / sqrt(m); between counts the sum is linear, so no other m is better.
 
     Between two neighbouring counts the objective is (A + B m) / sqrt(m), whose only stationary point is a minimum.
-
-    >>> levy_cap(SamplesPerPlate(np.array([9, 4, 4, 4, 1])))  # 17 / 2 is more than 22 / 3
-    4
     """
     score = counts.kept_at_every_count / np.sqrt(counts.descending)
     return int(counts.descending[int(np.argmax(score))])
 
 
 def touched(grouping: Grouping | None) -> int:
-    """How many arrays a plate can touch.
-
-    >>> touched("best-fit"), touched("wrap-around")
-    (1, 2)
-    """
+    """How many arrays a plate can touch."""
     return 2 if grouping == "wrap-around" else 1
 
 
 def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
-    """The array means under either grouping, in whole quanta above the low end, 0..U.
-
-    >>> counts = SamplesPerPlate(np.array([2, 2]))
-    >>> plan = plan_projected("levy", counts, Cost("pure", 10**9), Range(10, 100), "best-fit")
-    >>> means_of_arrays(plan, np.array([10, 20, 50, 200])).tolist()  # above 10; 200 is clipped to 100
-    [5, 65]
-    """
+    """The array means under either grouping, in whole quanta above the low end, 0..U."""
     if plan.arrays is not None:
         return array_means(plan, samples)
     poured = plan.range.above_low(samples[wrap_around_positions(plan.counts, plan.cap)])
@@ -365,14 +329,7 @@ def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
 
 
 def projected_queries(plan: MeanPlan, means: Integers, low: Integers, high: Integers) -> tuple[Integers, Integers]:
-    """The sum of the means projected to each [low, high], and its sensitivity: at least one quantum, to draw noise.
-
-    >>> counts = SamplesPerPlate(np.array([1, 1, 1]))
-    >>> plan = plan_projected("levy", counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
-    >>> sums, sensitivities = projected_queries(plan, np.array([0, 50, 90]), np.array([40]), np.array([60]))
-    >>> sums.tolist(), sensitivities.tolist()  # 40 + 50 + 60
-    ([150], [20])
-    """
+    """The sum of the means projected to each [low, high], and its sensitivity: at least one quantum, to draw noise."""
     ascending = np.sort(means)
     upto = np.append(0, np.cumsum(ascending))
     below, through = np.searchsorted(ascending, low), np.searchsorted(ascending, high, side="right")
@@ -546,15 +503,7 @@ GAMMA = 0.2
 
 
 def concentration_radius(plan: MeanPlan) -> int:
-    """tau = U sqrt(log(2K/gamma) / (2 m)) in quanta, rounded up, K as under WrapAround; public.
-
-    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
-    >>> from udp_stream.mechanisms.noise import Cost
-    >>> from udp_stream.mechanisms.range import Range
-    >>> plan = Levy().plan(SamplesPerPlate(np.full(20, 50)), Cost("pure", 10**9), Range(0, 1000), "best-fit")
-    >>> concentration_radius(plan)
-    231
-    """
+    """tau = U sqrt(log(2K/gamma) / (2 m)) in quanta, rounded up, K as under WrapAround; public."""
     count = wrap_around_count(plan.counts, plan.cap)
     return math.ceil(plan.range.width * math.sqrt(math.log(2 * count / GAMMA) / (2 * plan.cap)))
 
@@ -623,17 +572,7 @@ def private_quantiles(
 def quantile_intervals(
     plan: MeanPlan, means: Integers, bits: Bits, draws: int, ranks: tuple[int, int]
 ) -> tuple[Integers, Integers]:
-    """Half of the interval's cost for each end; crossed ends are ordered.
-
-    >>> import os
-    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
-    >>> from udp_stream.mechanisms.range import Range
-    >>> counts = SamplesPerPlate(np.full(8, 2))
-    >>> plan = FixedQuantile().plan(counts, Cost("pure", 10**9), Range(0, 60), "best-fit")
-    >>> low, high = quantile_intervals(plan, np.full(8, 30), os.urandom, draws=3, ranks=(1, 7))
-    >>> bool((0 <= low).all() and (low <= high).all() and (high <= 60).all())
-    True
-    """
+    """Half of the interval's cost for each end; crossed ends are ordered."""
     moved, whole = touched(plan.grouping), interval_cost(plan.cost)
     # Rounded down: both ends together cost no more than the interval may.
     cost = whole.with_nano(whole.nano // 2)

@@ -37,19 +37,11 @@ class Range:
         return self.high - self.low
 
     def clip(self, value: float) -> float:
-        """A released value put into the range.
-
-        >>> Range(10, 20).clip(-3.5), Range(10, 20).clip(12.5)
-        (10.0, 12.5)
-        """
+        """A released value put into the range."""
         return min(max(value, float(self.low)), float(self.high))
 
     def above_low(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Samples put into the range and counted from its low end: integers in 0..width.
-
-        >>> Range(10, 20).above_low(np.array([3, 12, 99])).tolist()
-        [0, 2, 10]
-        """
+        """Samples put into the range and counted from its low end: integers in 0..width."""
         counted = samples - self.low if self.low else samples
         above: NDArray[Any] = np.minimum(np.maximum(counted, 0), self.width)  # half of what np.clip takes
         return above

@@ -29,31 +29,19 @@ clip does not see how far the fast ones are off. Below `SLOWEST` nothing is gain
 
 
 def at_speed(kmh: Floats) -> Floats:
-    """What a deviation of the above is to be multiplied with in HATs of such a speed.
-
-    >>> at_speed(np.array([3.0, 17.0, 34.0])).round(2).tolist()
-    [0.71, 1.0, 2.0]
-    """
+    """What a deviation of the above is to be multiplied with in HATs of such a speed."""
     factor: Floats = np.maximum(kmh, SLOWEST) / MEASURED_AT
     return factor
 
 
 def plate_variance(pings: NDArray[np.int64]) -> Floats:
-    """Variance of the mean of that many pings of one plate in a HAT around its forecast, in km2/h2.
-
-    >>> plate_variance(np.array([1, 36])).tolist()
-    [340.0, 25.0]
-    """
+    """Variance of the mean of that many pings of one plate in a HAT around its forecast, in km2/h2."""
     variance: Floats = BETWEEN_PLATES**2 + PER_PING**2 / pings
     return variance
 
 
 def mean_variance(pings: NDArray[np.int64], hat: NDArray[np.int64], hats: int) -> Floats:
-    """Variance of each HAT's mean of pings around its cell's forecast; `hat` is each row's HAT.
-
-    >>> mean_variance(np.array([36, 36]), np.array([0, 0]), 1).tolist()
-    [9.75]
-    """
+    """Variance of each HAT's mean of pings around its cell's forecast; `hat` is each row's HAT."""
     total = np.bincount(hat, weights=pings, minlength=hats)
     squares = np.bincount(hat, weights=pings**2 * plate_variance(pings), minlength=hats)
     variance: Floats = HAT_VARIANCE + SAMPLED * squares / np.maximum(total, 1) ** 2

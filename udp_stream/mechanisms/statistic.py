@@ -48,10 +48,6 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
         It was chosen for them. Counts are read again, though, and the largest may be smaller by now; then each plate
         gives all that it has.
-
-        >>> import numpy as np
-        >>> Choice("optimal", cap=9).cap_among(SamplesPerPlate(np.array([4, 2])))
-        4
         """
         return max(1, min(self.cap, counts.largest))
 
@@ -127,11 +123,7 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
 
     @property
     def cost(self) -> Cost:
-        """The most that a plate may lose to it.
-
-        >>> StatisticTerms("mean", 10**9).cost
-        Cost(measure='pure', nano=1000000000)
-        """
+        """The most that a plate may lose to it."""
         return Cost(self.measure, self.epsilon_nano)
 
     def at(self, epsilon_nano: int) -> StatisticTerms:
@@ -222,12 +214,7 @@ class Query(msgspec.Struct, frozen=True, eq=False):
 
     @staticmethod
     def of_one(statistic: int, lattice: Lattice, projected_to: tuple[int, int] | None = None) -> Query:
-        """A single integer, rounded to the lattice of its noise.
-
-        >>> query = Query.of_one(13, Lattice(t=8, shift=2))
-        >>> query.integers.tolist(), query.t.tolist(), query.noisy_value(np.array([5]))
-        ([3], [8], 20)
-        """
+        """A single integer, rounded to the lattice of its noise."""
         return Query(np.array([lattice.project(statistic)]), np.array([lattice.t]), _ONE, lattice, projected_to)
 
     @property

@@ -79,10 +79,6 @@ class Bins:
 
         A speed above the last edge, which no accepted ping has, is counted in the last bin. Raises ValueError for an
         array that is not of integers: it would be in km/h.
-
-        >>> bins = zero_and_equal_bins(2, 10.0)
-        >>> bins.bin_of(np.array([0, 1, 5 * 4096, 5 * 4096 + 1, 10 * 4096]))
-        array([0, 1, 1, 2, 2])
         """
         speeds = np.asarray(speeds_quanta)
         if speeds.dtype.kind not in "iu":
@@ -91,31 +87,17 @@ class Bins:
 
 
 def equal_bins(count: int, max_kmh: float) -> Bins:
-    """`count` bins of equal width on [0, max_kmh]; ValueError with the rule if there are no such bins.
-
-    >>> equal_bins(2, 65.0).edges_kmh
-    (0.0, 32.5, 65.0)
-    """
+    """`count` bins of equal width on [0, max_kmh]; ValueError with the rule if there are no such bins."""
     return Bins(_equal_edges(count, max_kmh))
 
 
 def zero_and_equal_bins(count: int, max_kmh: float) -> Bins:
-    """A bin of exact zeros, then `count` bins of equal width on (0, max_kmh]: `count + 1` bins; ValueError as above.
-
-    >>> zero_and_equal_bins(2, 65.0).edges_kmh
-    (0.0, 0.0, 32.5, 65.0)
-    """
+    """A bin of exact zeros, then `count` bins of equal width on (0, max_kmh]: `count + 1` bins; ValueError as above."""
     return Bins((0.0, *_equal_edges(count, max_kmh)))
 
 
 def bins_from_edges(edges_kmh: Iterable[float], max_kmh: float) -> Bins:
-    """Bins with the given edges, from 0 to max_kmh, in whole quanta; raises ValueError naming the rule that they break.
-
-    >>> bins_from_edges([0, 0, 10, 20.5, 65], max_kmh=65).count
-    4
-    >>> bins_from_edges([0, 10, 65.3], max_kmh=65.2998046875).max_kmh  # 267,468 quanta both
-    65.3
-    """
+    """Bins with the given edges, from 0 to max_kmh, in whole quanta; ValueError names the rule that they break."""
     bins = Bins(tuple(float(edge) for edge in edges_kmh))
     # In quanta, as U is by the time that plans are made: 65.3 km/h is not a whole number of them.
     if _floor_quanta(bins.max_kmh) != _floor_quanta(max_kmh):
@@ -205,9 +187,6 @@ def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
 
     `leaf_counts`: integers, (..., leaves), or (..., bins), which is padded with the empty leaves. Raises ValueError for
     another shape or for counts that are not integers. Not private: noise goes on every node.
-
-    >>> level_counts(Tree((2, 2), (0.5, 0.5), 3), np.array([5, 1, 2]))
-    array([6, 2, 5, 1, 2, 0])
     """
     counts = integers_of(leaf_counts, "leaf counts")
     if counts.ndim == 0 or counts.shape[-1] not in (tree.bins, tree.leaves):
@@ -223,9 +202,6 @@ def level_budgets(tree: Tree, epsilon_nano: int) -> tuple[int, ...]:
     """Each level's part of the budget in nano-epsilon: integers >= 1 that sum to exactly `epsilon_nano`.
 
     Shares are rounded down, the last level takes the remainder. Raises ValueError if a level would get nothing.
-
-    >>> level_budgets(Tree((9, 2), (2 / 3, 1 / 3), 18), 100)
-    (66, 34)
     """
     budgets = [math.floor(share * epsilon_nano) for share in tree.shares[:-1]]
     budgets.append(epsilon_nano - sum(budgets))
@@ -241,9 +217,6 @@ def node_scales(tree: Tree, cap: int, cost: Cost) -> list[tuple[int, int]]:
 
     A plate moves at most `cap` samples in each level (`noise.counts_scale`). Raises ValueError if cap < 1, a level has
     no budget, or a scale exceeds 2**26.
-
-    >>> node_scales(Tree((2, 2), (0.5, 0.5), 4), cap=3, cost=Cost("pure", 1_000_000_000))
-    [(786432, 65536), (786432, 65536)]
     """
     if cap < 1:
         raise ValueError(f"expected cap >= 1, got {cap}")
@@ -251,24 +224,13 @@ def node_scales(tree: Tree, cap: int, cost: Cost) -> list[tuple[int, int]]:
 
 
 def check_branching(branching: tuple[int, ...]) -> None:
-    """ValueError unless there is a level, and each has two children or more a node.
-
-    >>> check_branching((2, 3))
-    >>> check_branching((2, 1))
-    Traceback (most recent call last):
-        ...
-    ValueError: expected at least one level, each with branching >= 2, got (2, 1)
-    """
+    """ValueError unless there is a level, and each has two children or more a node."""
     if not branching or min(branching) < 2:
         raise ValueError(f"expected at least one level, each with branching >= 2, got {branching}")
 
 
 def integers_of(values: NDArray[Any], what: str) -> Integers:
-    """As 64-bit integers; ValueError for anything else.
-
-    >>> integers_of(np.array([1, 2], np.uint8), "counts").dtype
-    dtype('int64')
-    """
+    """As 64-bit integers; ValueError for anything else."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
         raise ValueError(f"expected integer {what}, got dtype {array.dtype}")
@@ -292,9 +254,6 @@ def covering_uses(branching: tuple[int, ...], bins: int) -> tuple[int, ...]:
     """Per level: how many nodes of it the coverings of the first `bins` - 1 prefixes use in all (the last is public).
 
     With bins = leaves this is K (b_i - 1) / 2, the count in the proof of Theorem IV.1.
-
-    >>> covering_uses((4, 4), 16), covering_uses((4, 4), 13)
-    ((24, 24), (15, 18))
     """
     check_branching(branching)
     leaves = math.prod(branching)
@@ -324,11 +283,6 @@ def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: i
     For `bins` = leaves, the default, that is (b_i - 1)^(1/3): Theorem IV.2. Where the noise's family has the power 2, a
     level's variance is inverse to its share, and sum_i u_i / e_i is least for square roots. Raises ValueError if a
     level is never used, or for another power.
-
-    >>> optimal_shares((9, 2))
-    (0.6666666666666666, 0.3333333333333333)
-    >>> optimal_shares((10, 2), power=2)
-    (0.75, 0.25)
     """
     if power not in (1, 2):
         raise ValueError(f"expected noise of power 1 or 2, got {power}")
@@ -349,10 +303,6 @@ def prefix_noise(tree: Tree, measure: Measure) -> float:
 
     That size is `expected_noise_of_counts` of the whole cost: the family says what a level's share of it buys. It is
     the same at every cost, as a family's scale goes by a power of the cost.
-
-    >>> tree = Tree((16, 16), (0.5, 0.5), 256)
-    >>> round(prefix_noise(tree, "pure"), 6) == round(math.sqrt(122880 / 256) / 2, 6)
-    True
     """
     whole = Cost(measure, _FINE_NANO)
     noise, squares = noise_of(whole), []
@@ -368,11 +318,6 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
     `noisy_nodes`: integers, (..., nodes), in the order of `level_counts`; `total`: the public number of samples, one
     for all or of shape (...). Unbiased; neither monotone nor in [0, total] (see `consistency`). Raises ValueError for a
     wrong shape or for counts that are not integers. Post-processing.
-
-    >>> from udp_stream.mechanisms.trees import level_counts
-    >>> tree = Tree((2, 2), (0.5, 0.5), 3)
-    >>> prefixes(tree, level_counts(tree, np.array([5, 1, 2])), total=8)
-    array([5, 6, 8])
     """
     nodes = integers_of(noisy_nodes, "noisy counts")
     if nodes.ndim == 0 or nodes.shape[-1] != tree.nodes:
@@ -419,11 +364,6 @@ def best_tree(bins: int, power: int = 1) -> Tree:
 
     Ties go to the smaller height, then to the lexicographically first branching. Raises ValueError unless
     2 <= bins <= 4096. Public: depends on nothing but these two.
-
-    >>> best_tree(64).branching, best_tree(1024).branching  # padded: they beat (8, 8) and (32, 32)
-    ((7, 10), (9, 12, 10))
-    >>> best_tree(64, power=2).branching
-    (3, 5, 5)
     """
     if not 2 <= bins <= BINS_MAX:
         raise ValueError(f"expected 2 <= bins <= {BINS_MAX}, got {bins}")
@@ -494,10 +434,6 @@ def consistent_counts(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integer
     `noisy`: integer cumulative counts, (..., bins); `total`: integers >= 0, one for all or of shape (...). Where two
     sequences are equally near, halves round up. O(bins) per row, all rows in step. Raises ValueError for values that
     are not integers, for no bins, or for a negative total.
-
-    >>> consistent_counts(np.array([[3, 1, 2, 9], [-5, 4, 12, 9]]), total=9)
-    array([[2, 2, 2, 9],
-           [0, 4, 9, 9]])
     """
     rows, totals = rows_and_totals(noisy, total)
     pooled = _pooled_means(rows[:, :-1]) if rows.shape[1] > 1 else rows[:, :-1]
@@ -505,11 +441,7 @@ def consistent_counts(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integer
 
 
 def rows_and_totals(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Integers, Integers]:
-    """All rows as one (rows, bins) array, and the total of each; ValueError as `consistent_counts` says.
-
-    >>> [part.tolist() for part in rows_and_totals(np.array([3, 1, 9]), 9)]
-    [[[3, 1, 9]], [9]]
-    """
+    """All rows as one (rows, bins) array, and the total of each; ValueError as `consistent_counts` says."""
     array, totals = np.asarray(noisy), np.asarray(total)
     if array.dtype.kind not in "iu" or totals.dtype.kind not in "iu":
         raise ValueError(f"expected integer counts and totals, got dtypes {array.dtype} and {totals.dtype}")
@@ -527,9 +459,6 @@ def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> NDArray[np.float6
     """Consistent counts as a CDF: counts / total, (..., bins), non-decreasing in [0, 1], the last exactly 1.0.
 
     Raises ValueError for a total of 0, which has no CDF, and for counts that are not consistent with their total.
-
-    >>> shares(np.array([2, 2, 5, 8]), total=8)
-    array([0.25 , 0.25 , 0.625, 1.   ])
     """
     rows, totals = rows_and_totals(counts, total)
     if (totals == 0).any():

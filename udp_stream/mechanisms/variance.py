@@ -99,11 +99,6 @@ def plan_variance(counts: SamplesPerPlate, cost: Cost, range: Range) -> Variance
     Not only the counts themselves: where one plate holds half of the samples, the noise depends on whether their number
     is odd, and the best cap may lie between two counts.
 
-    >>> counts = SamplesPerPlate(np.array([9, 3, 2, 2, 2, 2]))
-    >>> plan = plan_variance(counts, Cost("pure", 250_000_000), Range(0, 65 * 4096))
-    >>> plan.cap, plan.kept, plan.sensitivity == 2 * 10 * (65 * 4096) ** 2
-    (2, 12, True)
-
     Raises ValueError as `plan_variance_with_cap` does. Time O(plates + largest count).
     """
     errors = _error_at_every_cap(counts, cost)
@@ -115,10 +110,6 @@ def plan_variance_with_cap(counts: SamplesPerPlate, cost: Cost, range: Range, ca
     """The plan for a given cap, 1 <= cap <= the largest count.
 
     Raises ValueError for other caps, and for a cost below one nano-unit.
-
-    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([3, 1, 1])), Cost("pure", 10**9), Range(0, 10), cap=1)
-    >>> plan.kept, plan.sensitivity, plan.bias_bound
-    (3, 200, 24.0)
     """
     if not 1 <= cap <= counts.largest:
         raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
@@ -138,11 +129,7 @@ def plan_variance_with_cap(counts: SamplesPerPlate, cost: Cost, range: Range, ca
 
 
 def bias_among(total: int, kept: int, range: Range) -> float:
-    """The worst over all speeds of |variance of `kept` samples - variance of all `total` that they are among|.
-
-    >>> bias_among(total=5, kept=5, range=Range(0, 10)), bias_among(total=5, kept=4, range=Range(0, 10))
-    (0.0, 16.0)
-    """
+    """The worst over all speeds of |variance of `kept` samples - variance of all `total` that they are among|."""
     return range.width**2 * _most_pairs(total - kept, total) / total**2
 
 
@@ -171,13 +158,7 @@ _SQUARES = 2**18
 
 
 def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
-    """T of the kept samples, and how far one plate can move it; `samples` plate by plate, in the order of the counts.
-
-    >>> counts = SamplesPerPlate(np.array([2, 1]))
-    >>> plan = plan_variance_with_cap(counts, Cost("pure", 10**9), Range(0, 5), cap=2)
-    >>> variance_query(plan, np.array([0, 5, 1]))
-    MeanQuery(statistic=42, sensitivity=50, projected_to=None)
-    """
+    """T of the kept samples, and how far one plate can move it; `samples` plate by plate, in the counts' order."""
     kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)]).astype(np.int64)
     # sums are exact in 63 bits, squares 2**18 at a time; what comes of them need not be, so Python's integers
     parts = [kept[i : i + _SQUARES] for i in range(0, kept.size, _SQUARES)]
@@ -186,12 +167,7 @@ def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
 
 
 def variance_value(plan: VariancePlan, noisy: int) -> float:
-    """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies.
-
-    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 1])), Cost("pure", 10**9), Range(0, 10), cap=2)
-    >>> variance_value(plan, 90), variance_value(plan, -5), variance_value(plan, 10**6)
-    (10.0, 0.0, 25.0)
-    """
+    """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies."""
     return min(max(noisy / plan.divisor, 0.0), plan.range.width**2 / 4)
 
 
@@ -200,10 +176,6 @@ def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
 
     U^2 g (G - g) for a plate with g < G/2 of the G samples, else U^2 floor(G^2/4): its share of the noise's
     sensitivity is what it loses. (Objects, because U^2 G^2/4 outgrows 63 bits at some 20,000 samples.)
-
-    >>> counts = SamplesPerPlate(np.array([3, 1, 1, 2]))
-    >>> plate_sensitivity(plan_variance_with_cap(counts, Cost("pure", 10**9), Range(0, 10), cap=2))
-    array([800, 500, 500, 800], dtype=object)
     """
     given = np.minimum(plan.counts.by_plate, plan.cap)
     k = np.minimum(given, plan.kept // 2)
@@ -215,10 +187,6 @@ def plate_charges(plan: VariancePlan) -> Integers:
     """What each plate loses, in nano-units rounded up, at most `cost`: individual accounting.
 
     A plate that moves T by U^2 k (G - k) pays by its steps on the noise's lattice, of those of the largest mover.
-
-    >>> counts = SamplesPerPlate(np.array([3, 1, 1, 2]))
-    >>> plate_charges(plan_variance_with_cap(counts, Cost("pure", 10**9), Range(0, 10), cap=2)).tolist()
-    [1000000000, 625000000, 625000000, 1000000000]
     """
     return charges_of(plate_sensitivity(plan), plan.sensitivity, plan.cost)
 
@@ -228,11 +196,6 @@ def variance_for_admitted(plan: VariancePlan, admitted: NDArray[np.bool_]) -> Va
 
     With fewer samples G a plate's share g (G - g) of the largest mover's is not what it was, so the noise may have to
     grow: the cost is lowered until no plate's share of it exceeds its charge.
-
-    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 2, 1])), Cost("pure", 10**9), Range(0, 10), cap=2)
-    >>> left = variance_for_admitted(plan, np.array([True, False, True]))
-    >>> left.kept, bool((left.charges <= plan.charges[[0, 2]]).all())
-    (3, True)
     """
     counts = SamplesPerPlate(plan.counts.by_plate[admitted])
     cap = min(plan.cap, counts.largest)

@@ -39,13 +39,7 @@ class Refused:
 
 
 def advise(refused: Sequence[Refused], form: FeedForm) -> list[str]:
-    """A sentence for each of the commonest kinds of refusals of a sample.
-
-    >>> from udp_stream.pings.json import PLAIN
-    >>> text = b'{"license_plate": "A1", "observationDateTime": 1706159153}'
-    >>> advise([Refused(Refusal(0, -1, Reason.WRONG_TYPE, "$.observationDateTime"), text)], PLAIN)
-    ['wrong_type at $.observationDateTime: found epoch_s, wanted source.time_format = "iso"']
-    """
+    """A sentence for each of the commonest kinds of refusals of a sample."""
     kinds = Counter((one.refusal.reason, one.refusal.path) for one in refused)
     sentences = []
     for (reason, path), _ in kinds.most_common(SENTENCES_MAX):

@@ -479,9 +479,6 @@ def plate_name(text: str) -> str:
     """The plate that is meant: white space around it is dropped, and what is written alike is one plate.
 
     Unicode has several ways to write one letter, and characters that nobody sees: NFKC, without format characters.
-
-    >>> plate_name(" GJ05ZZ0001 "), plate_name("S\\u00c1NTA1") == plate_name("SA\\u0301NTA1\\u200b")
-    ('GJ05ZZ0001', True)
     """
     if text.isascii():
         return text.strip()
@@ -505,11 +502,6 @@ def originals(messages: Sequence[bytes], refusals: Sequence[Refusal], ping_forma
     """The bytes of each refusal, cut out of the array if it was in one; the whole message if it came in a string.
 
     A message is cut up once for all of its refusals that follow each other.
-
-    >>> from udp_stream.pings.json import JSON
-    >>> both = [Refusal(0, 0, Reason.MISSING_FIELD, "$.speed"), Refusal(0, 2, Reason.WRONG_TYPE, "$")]
-    >>> list(originals([b"[{}, 1, 2]"], both, JSON))
-    [b'{}', b'2']
     """
     cut_up, pieces = -1, None
     for refusal in refusals:

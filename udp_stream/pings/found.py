@@ -35,11 +35,7 @@ _WORD = re.compile(r"[^\W\d][\w ./()°%-]{0,39}")
 
 
 def flat(value: object) -> Record | None:
-    """An object or array of JSON as a flat record; None for anything else.
-
-    >>> flat({"vehicle": {"id": "A1"}, "at": [72.8, 21.1], "stops": [{"id": 1}]})
-    {('vehicle', 'id'): 'A1', ('at', 0): 72.8, ('at', 1): 21.1, ('stops', 0, 'id'): 1}
-    """
+    """An object or array of JSON as a flat record; None for anything else."""
     found: dict[Path, Value] = {}
     if isinstance(value, dict | list):
         _flatten(value, (), found)
@@ -60,11 +56,7 @@ def _flatten(value: object, path: Path, found: dict[Path, Value]) -> None:
 
 
 def values_by_path(records: Sequence[Record]) -> dict[Path, list[Value]]:
-    """The values of every path that at least half of the records have; without nulls, and what no path can name.
-
-    >>> values_by_path([{("id",): 1, ("x",): None}, {("id",): 2, ("a.b",): 3}, {("id",): 3}])
-    {('id',): [1, 2, 3]}
-    """
+    """The values of every path that at least half of the records have; without nulls, and what no path can name."""
     found: defaultdict[Path, list[Value]] = defaultdict(list)
     for record in records:
         for path, value in record.items():
@@ -82,20 +74,12 @@ def _has_name(path: Path) -> bool:
 
 
 def dotted(path: Path) -> str:
-    """A path as `[source]` has it.
-
-    >>> dotted(("location", "coordinates", 0))
-    'location.coordinates.0'
-    """
+    """A path as `[source]` has it."""
     return ".".join(map(str, path))
 
 
 def is_shown(path: Path) -> bool:
-    """Whether a path may be shown: no key of it may be a plate.
-
-    >>> is_shown(("vehicle", "id")), is_shown(("GJ05BX1916", "speed")), is_shown(("at", 0))
-    (True, False, True)
-    """
+    """Whether a path may be shown: no key of it may be a plate."""
     return all(isinstance(step, int) or _is_word(step) for step in path)
 
 
@@ -105,11 +89,7 @@ def _is_word(name: str) -> bool:
 
 
 def shown_names(paths: Iterable[Path]) -> str:
-    """The paths that may be shown, in one clause; of the elements of an array, the first.
-
-    >>> shown_names([("vehicle", "id"), ("A1", "B2C3D4"), ("at", 0, "x"), ("at", 1, "x"), ("speed",)])
-    'vehicle.id, at.0.x, speed'
-    """
+    """The paths that may be shown, in one clause; of the elements of an array, the first."""
     names = [dotted(path) for path in paths if is_shown(path) and not first_element(path)]
     more = len(names) - NAMES_MAX
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
@@ -154,9 +134,6 @@ class TimeForm:
 def found_time_form(values: Sequence[Value]) -> TimeForm | None:
     """The format of these times; None if they are none. Of several formats, the one that gives the shortest span: a
     recording is of few days. If that does not tell, the day is first.
-
-    >>> found_time_form(["soon"]) is None, found_time_form([1706159153000]).time_format
-    (True, 'epoch_ms')
     """
     values = values[:: -(-len(values) // _TIMES_MAX) or 1]  # from all over the sample
     times: list[TimeValue] = [value for value in values if isinstance(value, str | int | float) and value is not True]
@@ -208,11 +185,7 @@ def _look(text: str) -> str:
 
 
 def offset_minutes(text: Value) -> int | None:
-    """Minutes ahead of UTC that a text of a time says; 0 for Z, None if it says nothing.
-
-    >>> offset_minutes("2024-01-25T10:35:00+05:30"), offset_minutes("2024-01-25T10:35:00Z"), offset_minutes("10:35")
-    (330, 0, None)
-    """
+    """Minutes ahead of UTC that a text of a time says; 0 for Z, None if it says nothing."""
     if not isinstance(text, str):
         return None
     if re.search("[0-9][Zz]$", text):
@@ -308,11 +281,7 @@ _UNITS = (
 
 
 def unit_of_name(name: str) -> str | None:
-    """The unit that the name of a field of speeds says, by the last step of its path; None if it says none.
-
-    >>> unit_of_name("position.speed_kmh"), unit_of_name("speed"), unit_of_name("speed_kn")
-    ('kmh', None, 'knots')
-    """
+    """The unit that the name of a field of speeds says, by the last step of its path; None if it says none."""
     last = name.rpartition(".")[2].lower()
     return next((unit for unit, words in _UNITS if re.search(words, last)), None)
 
@@ -335,9 +304,6 @@ class FoundMapping:
 def found_mapping(records: Sequence[Record]) -> FoundMapping | list[str]:
     """The mapping of these records; or, of each field for which no path was found, a clause: what was found, what is
     wanted.
-
-    >>> found_mapping([{("bus",): 1, ("time",): "10:35"}])[:2]
-    ['time: found text at time, wanted a date and time of day', 'longitude: found no such name, wanted degrees']
     """
     values = values_by_path(records)
     paths: dict[str, Path] = {}
@@ -374,11 +340,7 @@ def _instead(field: str, values: Mapping[Path, list[Value]]) -> str:
 
 
 def kind_of(values: Sequence[Value]) -> str:
-    """What kind most of the values are; never a value.
-
-    >>> kind_of(["A1", "A2", 7]), kind_of([None]), kind_of([])
-    ('text', 'nothing (null)', 'an object or an array')
-    """
+    """What kind most of the values are; never a value."""
     names: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
     kinds = Counter(names.get(type(value), "nothing (null)") for value in values)
     return kinds.most_common(1)[0][0] if kinds else "an object or an array"

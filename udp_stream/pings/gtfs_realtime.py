@@ -59,13 +59,7 @@ class _Fault(Exception):
 
 
 def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int) -> WireBatch:
-    """The pings of a batch of messages; nothing is raised, whatever the bytes.
-
-    >>> message = bytes.fromhex("0a050a03322e3012190a01312214120a0d0000aa411500009142280142040a024131")
-    >>> batch = read_batch([message, b"<html>"], 1000, 10)
-    >>> [(refusal.message, refusal.position, refusal.reason.value, refusal.path) for refusal in batch.refusals]
-    [(0, 0, 'missing_field', '$.speed'), (1, -1, 'not_gtfs_realtime', '$')]
-    """
+    """The pings of a batch of messages; nothing is raised, whatever the bytes."""
     batch = _Batch()
     for index, message in enumerate(messages):
         try:
@@ -82,12 +76,7 @@ def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_
 
 
 def split_message(message: bytes) -> list[bytes]:
-    """Every entity of a message that could be opened as the JSON ping that it is, without the fields that it lacks.
-
-    >>> message = bytes.fromhex("0a050a03322e3012190a01312214120a0d0000aa411500009142280142040a024131")
-    >>> split_message(message)  # doctest: +ELLIPSIS
-    [b'{"license_plate":"A1","observationDateTime":"1970-01-01T00:00:01Z","location":{"coordinates":[72.5,21.25],...}}']
-    """
+    """Every entity of a message that could be opened as the JSON ping that it is, without the fields that it lacks."""
     feed = _parse(message)
     return [_encode(_fields(entity.vehicle, feed.header)) for entity in feed.entity]
 
@@ -109,11 +98,7 @@ SINGLE = PingFormat(_read_single, JSON.split)
 
 
 def header_time(start: bytes) -> int | None:
-    """The POSIX seconds of a message's header, from its first bytes; None if they do not hold it.
-
-    >>> header_time(b'\\n\\x07\\n\\x032.0\\x18\\x07\\x12...'), header_time(b"{}")
-    (7, None)
-    """
+    """The POSIX seconds of a message's header, from its first bytes; None if they do not hold it."""
     length, shift, place = 0, 0, 1
     if not start or start[0] != _HEADER_TAG:
         return None

@@ -158,11 +158,7 @@ class FeedMapping:
 
     @property
     def one_element(self) -> dict[str, tuple[str, int]]:
-        """Fields whose path leads through one element of an array, with the path and that element's index.
-
-        >>> FeedMapping(plate="vehicles.0.id").one_element
-        {'plate': ('vehicles.0.id', 0)}
-        """
+        """Fields whose path leads through one element of an array, with the path and that element's index."""
         through = {name: first_element(steps) for name, steps in self.steps.items()}
         return {name: (getattr(self, name), at) for name, at in through.items() if at is not None}
 
@@ -173,11 +169,7 @@ class FeedMapping:
 
 
 def mapping_of(keys: Mapping[str, str], zone: tzinfo | None = None, delimiter: str = "") -> FeedMapping:
-    """The mapping of these keys of `[source]`; others have the values of the contract's form.
-
-    >>> mapping_of({"plate": "bus"}).plate, mapping_of({}).speed
-    ('bus', 'speed')
-    """
+    """The mapping of these keys of `[source]`; others have the values of the contract's form."""
     plain = FeedMapping()
     return FeedMapping(
         plate=keys.get("plate", plain.plate),
@@ -193,11 +185,7 @@ def mapping_of(keys: Mapping[str, str], zone: tzinfo | None = None, delimiter: s
 
 
 def steps_of(path: str, name: str = "path") -> Path:
-    """A path taken apart. ValueError, with the name of what has it, if it is none.
-
-    >>> steps_of("$.data[0].vehicle id")
-    ('data', 0, 'vehicle id')
-    """
+    """A path taken apart. ValueError, with the name of what has it, if it is none."""
     text = re.sub(r"\[([0-9]+)\]", r".\1", path.removeprefix("$")).removeprefix(".")
     steps = text.split(".")
     if len(path) > _PATH_CHARS_MAX or len(steps) > _STEPS_MAX or not all(step.strip() for step in steps):
@@ -230,31 +218,17 @@ def _check_together(steps: dict[str, Path]) -> None:
 
 
 def first_element(path: Path) -> int | None:
-    """The first index on the way of a path; None if there is none but a last one, as of coordinates.
-
-    >>> first_element(("vehicles", 0, "id")), first_element(("coordinates", 1))
-    (0, None)
-    """
+    """The first index on the way of a path; None if there is none but a last one, as of coordinates."""
     return next((step for step in path[:-1] if isinstance(step, int)), None)
 
 
 def json_path(steps: Path) -> str:
-    """As refusals write it.
-
-    >>> json_path(("data", 0, "id")), json_path(())
-    ('$.data[0].id', '$')
-    """
+    """As refusals write it."""
     return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
 
 
 def check_time_format(time_format: str) -> None:
-    """ValueError if it is no format of times: a pattern must have the date and the time of day.
-
-    >>> check_time_format("%d.%m.%Y %H:%M:%S")
-    >>> check_time_format("%H:%M")
-    Traceback (most recent call last):
-    ValueError: time_format: expected a pattern with the date, hour and minute, got '%H:%M'
-    """
+    """ValueError if it is no format of times: a pattern must have the date and the time of day."""
     if time_format == ISO or time_format in EPOCHS:
         return
     if "%" not in time_format:
@@ -288,25 +262,12 @@ class FeedForm:
 
 
 def mapped_form(mapping: FeedMapping) -> FeedForm:
-    """Read by this mapping, and leniently, whatever it says.
-
-    >>> mapped_form(FeedMapping()).is_plain
-    False
-    """
+    """Read by this mapping, and leniently, whatever it says."""
     return FeedForm(mapping, mapped_format(mapping))
 
 
 def mapped_format(mapping: FeedMapping) -> PingFormat:
-    """The format of a feed.
-
-    >>> feed = mapped_format(FeedMapping(plate="id", longitude="x", latitude="y", speed="v", time_format="epoch_s",
-    ...                                  time="t", records="buses"))
-    >>> batch = feed.read([b'{"buses": [{"id": 7, "t": 1706159153, "x": "72,8", "y": 21.1, "v": "12.5"}, {}]}'], 999, 9)
-    >>> batch.columns.plates, batch.columns.lon, batch.columns.speed
-    (['7'], array([72.8]), array([12.5]))
-    >>> [(refusal.position, refusal.reason.value, refusal.path) for refusal in batch.refusals]
-    [(1, 'missing_field', '$.id')]
-    """
+    """The format of a feed."""
     reader = _Reader(mapping)
     return PingFormat(reader.read, reader.split, mapping.paths, is_json=True)
 
@@ -583,12 +544,7 @@ class Single(NamedTuple):
 
 
 def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
-    """The message as one ping of a plate; None for anything else, whatever it is.
-
-    >>> single_ping(b'{"bus": 7, "t": "now", "speed": 12.5}', FeedMapping(plate="bus", time="t"))
-    Single(plate='7', time='now', speed_bytes=4)
-    >>> single_ping(b"[]", FeedMapping())
-    """
+    """The message as one ping of a plate; None for anything else, whatever it is."""
     pieces, steps = _Pieces(Raw(trim(message))), mapping.steps
     try:
         plate = _plate(pieces, steps["plate"])
@@ -615,12 +571,7 @@ class Node:
 
 
 def node_of(paths: Sequence[tuple[Path, int]], types: Sequence[object], depth: int = 0) -> Node:
-    """The tree of these paths, of which each ends in a leaf with its number; `types` are those of the leaves.
-
-    >>> tree = node_of([(("id",), 0), (("at", 1), 1)], (str, float))
-    >>> getters_of(tree), msgspec.json.decode(b'{"id": "A1", "at": [72.8, 21.1]}', type=tree.struct).f1.f1
-    ({0: 'f0', 1: 'f1.f1'}, 21.1)
-    """
+    """The tree of these paths, of which each ends in a leaf with its number; `types` are those of the leaves."""
     groups: dict[str | int, list[tuple[Path, int]]] = {}
     for path, leaf in paths:
         groups.setdefault(path[depth], []).append((path, leaf))
@@ -647,11 +598,7 @@ def node_of(paths: Sequence[tuple[Path, int]], types: Sequence[object], depth: i
 
 
 def getters_of(node: Node, prefix: str = "") -> dict[int, str]:
-    """The dotted attribute of each leaf.
-
-    >>> getters_of(node_of([(("id",), 0)], (str,)))
-    {0: 'f0'}
-    """
+    """The dotted attribute of each leaf."""
     found: dict[int, str] = {}
     for at, child in enumerate(node.children):
         if isinstance(child, Node):
@@ -662,11 +609,7 @@ def getters_of(node: Node, prefix: str = "") -> dict[int, str]:
 
 
 def built(node: Node, values: Sequence[object]) -> Row:
-    """A row of these values, as a decoder would have made it.
-
-    >>> built(node_of([(("id",), 0)], (str,)), ["A1"]).f0
-    'A1'
-    """
+    """A row of these values, as a decoder would have made it."""
     made = [
         built(child, values) if isinstance(child, Node) else Raw(b"null") if child is None else values[child]
         for child in node.children
@@ -689,20 +632,12 @@ class Fault(Exception):
 
 
 def trim(text: bytes) -> bytes:
-    """The text without a byte order mark and white space before it.
-
-    >>> trim(BYTE_ORDER_MARK + b" {}")
-    b'{}'
-    """
+    """The text without a byte order mark and white space before it."""
     return text.removeprefix(BYTE_ORDER_MARK).lstrip(_WHITE_SPACE)
 
 
 def unwrap(text: bytes) -> bytes:
-    """What a JSON string holds, as bytes.
-
-    >>> unwrap(b'"[1]"')
-    b'[1]'
-    """
+    """What a JSON string holds, as bytes."""
     try:
         return _decode_string(text).encode()
     except UNREADABLE:
@@ -712,11 +647,6 @@ def unwrap(text: bytes) -> bytes:
 def whole_part(text: bytes) -> bytes | None:
     """JSON that ends too early, cut behind the last whole element of the outermost array that is open there and has
     one, and closed; if no array is open, behind the last whole object or array. None if that gives no JSON.
-
-    >>> whole_part(b'{"results": [{"stops": [{}]}, {"stops": [{}, {"na')
-    b'{"results": [{"stops": [{}]}]}'
-    >>> whole_part(b'{"results": [{}], "count": 1')
-    b'{"results": [{}]}'
     """
     opened: list[tuple[bytes, list[int]]] = []  # how each bracket is closed, and where elements in it ended
     for mark in _MARKS.finditer(text):
@@ -749,10 +679,7 @@ def _is_json(text: bytes) -> bool:
 
 
 def require_json(text: bytes | Raw) -> None:
-    """A Fault unless the text is JSON, whatever it says.
-
-    >>> require_json(b"[7]")
-    """
+    """A Fault unless the text is JSON, whatever it says."""
     try:
         _decode_anything(text)
     except UNREADABLE:
@@ -760,11 +687,7 @@ def require_json(text: bytes | Raw) -> None:
 
 
 def string(text: bytes, path: str) -> str:
-    """The string that the text of a field is.
-
-    >>> string(b'"A1"', "$.plate")
-    'A1'
-    """
+    """The string that the text of a field is."""
     if not text.startswith(b'"'):
         raise Fault(Reason.WRONG_TYPE, path)
     try:
@@ -774,11 +697,7 @@ def string(text: bytes, path: str) -> str:
 
 
 def number(text: bytes, path: str) -> float:
-    """Infinite if it is beyond floating point, which msgspec will not say; the range checks refuse it by its name.
-
-    >>> number(b"12.5", "$.speed"), number(b"1e999", "$.speed")
-    (12.5, inf)
-    """
+    """Infinite if it is beyond floating point, which msgspec will not say; the range checks refuse it by its name."""
     if text[:1] not in b"-0123456789":
         raise Fault(Reason.WRONG_TYPE, path)
     return float(text)
@@ -787,9 +706,6 @@ def number(text: bytes, path: str) -> float:
 def with_infinite(encoded: bytes) -> bytes:
     """Encoded pings of the contract's form with the numbers that are too large for JSON, which the encoder writes as
     null: they are refused for their values. In texts a quote has a backslash before it, so no text is changed.
-
-    >>> with_infinite(b'{"location":{"coordinates":[null,null]},"speed":null}')
-    b'{"location":{"coordinates":[1e999,1e999]},"speed":1e999}'
     """
     if b"null" not in encoded:
         return encoded
@@ -800,9 +716,6 @@ def json_messages(messages: list[bytes], ping_format: PingFormat, rules: PingRul
     """Messages of a format as messages of JSON, which is what topics hold: a message for each ping, in order.
 
     What the format refuses stays as it is, for the reader of the topic to refuse. Messages of JSON stay as they are.
-
-    >>> json_messages([b'[{"speed": 1}, {}]'], JSON, PingRules(max_kmh=65, reject_above_kmh=200))
-    [b'[{"speed": 1}, {}]']
     """
     if ping_format.is_json:
         return messages

@@ -27,11 +27,7 @@ KIND_BYTES = 4
 
 
 def other_kind(start: bytes) -> str | None:
-    """The kind that begins so, and what would help; None for what may be text in UTF-8.
-
-    >>> other_kind(b"PAR1.."), other_kind(b"\\xff\\xfeb\\0"), other_kind(b'{"license_plate": ')
-    ('Parquet: write it as CSV', 'text in UTF-16: save it as UTF-8', None)
-    """
+    """The kind that begins so, and what would help; None for what may be text in UTF-8."""
     for magic, kind in _MAGIC:
         if start.startswith(magic):
             return kind
@@ -39,11 +35,7 @@ def other_kind(start: bytes) -> str | None:
 
 
 def odd_text(first: bytes) -> str | None:
-    """Of a first line that is not UTF-8, or that has more lines in it, which end as old programs end them.
-
-    >>> odd_text(b"bus;v\\r1;2\\r"), odd_text("Zürich".encode("latin-1")), odd_text(b"bus;v\\r")
-    ('text whose lines end in a carriage return alone', 'text that is not UTF-8', None)
-    """
+    """Of a first line that is not UTF-8, or that has more lines in it, which end as old programs end them."""
     try:
         first.decode()
     except UnicodeDecodeError:
@@ -52,11 +44,7 @@ def odd_text(first: bytes) -> str | None:
 
 
 def no_pings(text: bytes) -> str | None:
-    """The kind of a file, a line or a message in which no ping was found; None where it is one of the right kind.
-
-    >>> no_pings(b"null"), no_pings(b"<html>"), no_pings(b'{"a": 1}')
-    ('JSON that is no object', 'XML or HTML', None)
-    """
+    """The kind of a file, a line or a message in which no ping was found; None where it is one of the right kind."""
     if (kind := other_kind(text)) is not None:
         return kind
     text = text.lstrip()

@@ -55,11 +55,7 @@ class UnitEvidence:
 
     @property
     def fits_none(self) -> bool:
-        """Whether there are pairs enough, and they fit no unit that is known here.
-
-        >>> UnitEvidence(500, 1.852, None).fits_none, UnitEvidence(7, float("nan"), None).fits_none
-        (True, False)
-        """
+        """Whether there are pairs enough, and they fit no unit that is known here."""
         return self.unit is None and not isnan(self.ratio)
 
 
@@ -70,11 +66,6 @@ def unit_evidence(pings: Pings, configured: str) -> UnitEvidence:
     test in the data exchange's own quality reports: for Surat's feed, read as km/h, the ratio is 1.03.
 
     A bus that goes 100 m north every 10 s, and reports 10, reports metres a second:
-
-    >>> n, none = 200, np.zeros(200)
-    >>> time_ms, lat, quanta = np.arange(n) * 10_000, np.arange(n) * 100 / 111_195, np.full(n, 10 * QUANTA_PER_KMH)
-    >>> unit_evidence(Pings(("A1",), none, time_ms, lat, none, quanta, none, none), configured="kmh").unit
-    'mps'
     """
     order = np.lexsort((pings.time_ms, pings.plate))
     plate, speed = pings.plate[order], pings.speed[order] / QUANTA_PER_KMH

@@ -76,11 +76,7 @@ class Split:
         return [end - start for start, end in pairwise(ends)]
 
     def parts_of_each(self, budgets_nano: Integers) -> Integers:
-        """The same for each of some budgets, below 2**53: (budgets, rounds).
-
-        >>> Split.even(4).parts_of_each(np.array([10, 8])).tolist()
-        [[2, 3, 2, 3], [2, 2, 2, 2]]
-        """
+        """The same for each of some budgets, below 2**53: (budgets, rounds)."""
         ends = np.array(self._ends, np.int64 if self._whole < _PRODUCTS_FIT else object)
         times, rest = np.divmod(budgets_nano, self._whole)
         shares = times[:, None] * ends + rest[:, None] * ends // self._whole  # no product is beyond 64 bits
@@ -502,16 +498,7 @@ class Undecided:
 
 
 def undecided(pie: Elimination, state: State, beta1: float) -> Undecided:
-    """Those left, each with an even part of beta1.
-
-    >>> from udp_stream.queries.privatised import CountNoise
-    >>> from udp_stream.queries.elimination import Everyone, Round
-    >>> from udp_stream.queries.elimination import Split
-    >>> pie = Elimination(CountNoise("zcdp"), np.array([10**9]), Split.even(1), Everyone(), 0.01)
-    >>> left = undecided(pie, pie.advance(pie.begin(), Round(np.array([0]), np.array([[40]]))), 0.05)
-    >>> left.estimate.tolist(), left.radius.round(2).tolist()
-    ([40.0], [1.92])
-    """
+    """Those left, each with an even part of beta1."""
     plates = state.undecided
     among = plates.size if pie.shared == "survivors" else pie.plates
     # before its first round a plate may be anywhere
@@ -603,10 +590,5 @@ class Terms:
         return Elimination(kind, self.budgets_nano, self.split, decides, self.beta0, self.shared)
 
     def saved(self, state: State) -> float:
-        """The share of all budgets that is left: the paper's PrivSav.
-
-        >>> terms = Terms("zcdp", np.array([100, 300]) * 10**9)
-        >>> terms.saved(terms.elimination(abs, Everyone()).begin())
-        1.0
-        """
+        """The share of all budgets that is left: the paper's PrivSav."""
         return float(np.mean(1 - state.charged / self.budgets_nano)) if state.charged.size else 1.0

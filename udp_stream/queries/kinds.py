@@ -430,9 +430,5 @@ class Threshold:
 
 
 def holder(count: int) -> Integers:
-    """A count as the one position of `Elimination.run` and `draw`.
-
-    >>> holder(1200).tolist()
-    [[1200]]
-    """
+    """A count as the one position of `Elimination.run` and `draw`."""
     return np.array([[count]], np.int64)

@@ -71,11 +71,6 @@ class Average(NamedTuple):
 def scale_of(moves: int, cost: Cost, dimensions: int) -> tuple[int, int]:
     """The scale t/s, in steps, for a value that a unit of distance moves by `moves` steps; rounded up.
 
-    >>> from udp_stream.mechanisms.noise.base import concentrated, pure
-    >>> t, s = scale_of(16_000, pure(10 * 10**9), dimensions=2)  # 10 per km: 100 m are 1600 sixteenths of a metre
-    >>> t / s, scale_of(16_000, concentrated(10**9), 2)
-    (1600.0, (46340951, 4096))
-
     Raises ValueError for a cost that is too small for its noise to be drawn.
     """
     over, under = noise_of(cost).unit_scale(cost)
@@ -91,11 +86,7 @@ def scale_of(moves: int, cost: Cost, dimensions: int) -> tuple[int, int]:
 
 
 def least_nano(moves: int, measure: Measure, dimensions: int) -> int:
-    """The least charge for which noise can be drawn, in nano-units.
-
-    >>> least_nano(16_000, "zcdp", 1), least_nano(16_000, "pure", 2)
-    (29, 476838)
-    """
+    """The least charge for which noise can be drawn, in nano-units."""
     most = _scale_max(measure, dimensions)
 
     def drawable(nano: int) -> bool:
@@ -121,12 +112,7 @@ Draw = Callable[[Measure, Bits, Integers, Integers, int], Integers]
 
 
 def draw_radial(measure: Measure, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
-    """Noise of scales t/s, one row each: radial Laplace, or Gaussian in every coordinate.
-
-    >>> import os
-    >>> draw_radial("zcdp", os.urandom, np.full(5, 100), np.full(5, 1), dimensions=2).shape
-    (5, 2)
-    """
+    """Noise of scales t/s, one row each: radial Laplace, or Gaussian in every coordinate."""
     if measure == "pure":
         return discrete_radial_laplace(bits, t, s, dimensions)
     return discrete_gaussian(bits, np.repeat(t, dimensions), np.repeat(s, dimensions)).reshape(-1, dimensions)
@@ -203,12 +189,7 @@ def _root(falling: Callable[[Floats], Floats], away: Floats) -> Floats:
 
 
 def radius_of(measure: Measure, of: Average, dimensions: int, beta: float) -> Floats:
-    """How far averages are off at most, in steps, with probability 1 - beta each.
-
-    >>> average = Average(np.array([1e-4]), np.array([0.01]), 1)
-    >>> [radius_of(measure, average, 2, 0.05).round(1).tolist() for measure in ("pure", "zcdp")]
-    [[476.8], [245.5]]
-    """
+    """How far averages are off at most, in steps, with probability 1 - beta each."""
     return laplace_radius(of, dimensions, beta) if measure == "pure" else gaussian_radius(of, dimensions, beta)
 
 
@@ -332,10 +313,6 @@ class DistanceNoise:
     @classmethod
     def finest(cls, phi: Phi, steps_per_unit: int, least: Cost) -> DistanceNoise:
         """On the finest lattice that the noise of a round with the least charge can be drawn on.
-
-        >>> from udp_stream.mechanisms.noise.base import concentrated
-        >>> [DistanceNoise.finest(abs, 16_000, concentrated(nano)).fine_bits for nano in (10**9, 10**6, 10**5)]
-        [10, 7, 5]
 
         Raises ValueError if there is none.
         """

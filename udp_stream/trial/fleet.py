@@ -97,11 +97,7 @@ class City:
 
 
 def piecewise(x: Floats, knots: tuple[tuple[float, float], ...]) -> Floats:
-    """Linear between `knots`, flat beyond; `np.interp` may fuse its multiply-add on some platforms, this may not.
-
-    >>> piecewise(np.array([-1.0, 0.5, 9.0]), ((0.0, 10.0), (1.0, 20.0))).tolist()
-    [10.0, 15.0, 20.0]
-    """
+    """Linear between `knots`, flat beyond; `np.interp` may fuse its multiply-add on some platforms, this may not."""
     at, value = np.array(knots).T.copy()
     x = np.clip(x, at[0], at[-1])
     left = np.clip(np.searchsorted(at, x, side="right") - 1, 0, len(at) - 2)
@@ -558,11 +554,7 @@ STOP_BITS = 20
 
 
 def plate(bus: int) -> str:
-    """The made-up plate of bus 0, 1, ...: series ZZ first, then ZY down to ZA.
-
-    >>> plate(0), plate(9998), plate(9999)
-    ('GJ05ZZ0001', 'GJ05ZZ9999', 'GJ05ZY0001')
-    """
+    """The made-up plate of bus 0, 1, ...: series ZZ first, then ZY down to ZA."""
     series, number = divmod(bus, PLATES_PER_SERIES)
     return f"GJ05Z{chr(ord('Z') - series)}{number + 1:04d}"
 
@@ -951,13 +943,7 @@ def write_ndjson(fleet: Fleet, file: BinaryIO) -> int:
 
 
 def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
-    """Of a fleet that pings about every second, the pings that it would send after each `metres` driven.
-
-    >>> column = np.array([0.0, 0.0, 0.0, 0.0])
-    >>> dense = FleetColumns(np.zeros(4, int), np.arange(4) * 1000, column, column, np.array([36.0, 0.0, 36.0, 36.0]))
-    >>> by_distance(dense, metres=10).time_ms.tolist()
-    [0, 2000, 3000]
-    """
+    """Of a fleet that pings about every second, the pings that it would send after each `metres` driven."""
     order = np.lexsort((dense.time_ms, dense.plate))
     plate, seconds = dense.plate[order], dense.time_ms[order] / 1000
     is_first = np.diff(plate, prepend=-1) != 0

@@ -173,11 +173,7 @@ def _installed_javas() -> Iterator[str]:
 
 
 def java_version(command: str) -> int | None:
-    """The major version of a Java runtime, None if it is none.
-
-    >>> java_version("/bin/true") is None
-    True
-    """
+    """The major version of a Java runtime, None if it is none."""
     try:
         told = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -264,11 +260,7 @@ class Listener:
     properties: Mapping[str, str]
 
     def lines(self) -> str:
-        """Its properties, as the broker reads them.
-
-        >>> Listener("TLS", "SSL", {"ssl.client.auth": "required"}).lines()
-        'listener.name.tls.ssl.client.auth=required\\n'
-        """
+        """Its properties, as the broker reads them."""
         return "".join(f"listener.name.{self.name.lower()}.{key}={value}\n" for key, value in self.properties.items())
 
 
@@ -351,11 +343,7 @@ def _formatted(base: tuple[str, ...], folder: Path) -> str:
 
 
 def random_cluster_id() -> str:
-    """16 random bytes as Kafka writes them; never with a leading dash, which reads like an option.
-
-    >>> len(random_cluster_id())
-    22
-    """
+    """16 random bytes as Kafka writes them; never with a leading dash, which reads like an option."""
     while (cluster := urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()).startswith("-"):
         pass
     return cluster
@@ -674,11 +662,7 @@ def start_amqp(folder: Path, disposable: bool = False) -> RunningAmqp:
 
 
 def configuration(name: str, port: int) -> dict[str, object]:
-    """One user, one port, one virtual host, all in memory.
-
-    >>> configuration("broker", 5672)["name"]
-    'broker'
-    """
+    """One user, one port, one virtual host, all in memory."""
     aliases = [{"name": kind, "type": kind} for kind in ("nameAlias", "defaultAlias", "hostnameAlias")]
     users = [{"name": USER, "type": "managed", "password": PASSWORD}]
     return {

@@ -459,12 +459,6 @@ def slots_of(
     """Pings as columns of one length, in any order, as the tables of their slots, in the order of the slots.
 
     `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta.
-
-    >>> from zoneinfo import ZoneInfo
-    >>> time_ms, cell = np.array([3_600_000, 5, 9]), np.full(3, 7, np.uint64)
-    >>> slots = slots_of([b"A1"], np.zeros(3, int), time_ms, cell, np.array([1, 2, 3]), SlotGrid(3600, ZoneInfo("UTC")))
-    >>> [(counts.start_ms, values.speed.tolist()) for counts, values in slots]
-    [(0, [2, 3]), (3600000, [1])]
     """
     starts, ends = grid.place(time_ms)
     order = np.argsort(starts, kind="stable")

@@ -210,27 +210,13 @@ class SourceReader:
 
 
 def newest_ms_of(pings: Pings, unplaced: Sequence[LateOrFull]) -> int | None:
-    """The latest time of the pings that windows took, Unix ms. One that they refused may be decades ahead.
-
-    >>> of = (np.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2, np.int32), np.zeros(2, np.int32))
-    >>> two = Pings(("A",), np.zeros(2, np.uint32), np.array([7, 9]), *of)
-    >>> from udp_stream.pings.decode import Reason
-    >>> newest_ms_of(two, []), newest_ms_of(two, [LateOrFull(1, Reason.TIME_IN_FUTURE)])
-    (9, 7)
-    """
+    """The latest time of the pings that windows took, Unix ms. One that they refused may be decades ahead."""
     taken = np.ones(len(pings), dtype=bool)
     taken[[refused.row for refused in unplaced]] = False
     return int(pings.time_ms[taken].max()) if taken.any() else None
 
 
 def refusal_of(pings: Pings, refused: LateOrFull, paths: FieldPaths = PLAIN_PATHS) -> Refusal:
-    """What a window refused, as a refusal of its message.
-
-    >>> from udp_stream.pings.decode import Reason
-    >>> none, message, position = np.zeros(2), np.array([0, 7], np.int32), np.array([-1, 3], np.int32)
-    >>> two = Pings(("A",), none.astype(np.uint32), none.astype(np.int64), none, none, none, message, position)
-    >>> refusal_of(two, LateOrFull(1, Reason.LATE, 500))
-    Refusal(message=7, position=3, reason=<Reason.LATE: 'late'>, path='$.observationDateTime', lag_ms=500)
-    """
+    """What a window refused, as a refusal of its message."""
     message, position = int(pings.message[refused.row]), int(pings.position[refused.row])
     return Refusal(message, position, refused.reason, paths.time, refused.lag_ms)

@@ -28,41 +28,25 @@ _CACHED_DAYS = 64  # 1 KB each with slots of an hour; a log moves on day by day,
 
 
 def cells_of(lat: NDArray[np.float64], lon: NDArray[np.float64], resolution: int) -> NDArray[np.uint64]:
-    """The H3 cell of each position (degrees, WGS 84), as H3's 64-bit integer.
-
-    >>> cells_of(np.array([21.17]), np.array([72.83]), 7)
-    array([609162003746914303], dtype=uint64)
-    """
+    """The H3 cell of each position (degrees, WGS 84), as H3's 64-bit integer."""
     found = map(h3.latlng_to_cell, lat.tolist(), lon.tolist(), repeat(resolution))
     return np.fromiter(found, dtype=np.uint64, count=lat.size)
 
 
 def resolution_of(cell: int) -> int:
-    """The H3 resolution of a cell.
-
-    >>> resolution_of(609162003746914303)
-    7
-    """
+    """The H3 resolution of a cell."""
     return int(h3.get_resolution(cell))
 
 
 @lru_cache(maxsize=2**16)
 def cell_name(cell: int) -> str:
-    """H3's usual text form of a cell, 15 hexadecimal digits.
-
-    >>> cell_name(609162003746914303)
-    '8742d9d6bffffff'
-    """
+    """H3's usual text form of a cell, 15 hexadecimal digits."""
     return str(h3.int_to_str(cell))
 
 
 @lru_cache(maxsize=2**16)
 def cell_center(cell: int) -> tuple[float, float]:
-    """(lon, lat) of a cell's centre, in GeoJSON's order, to 6 decimals (0.1 m).
-
-    >>> cell_center(609162003746914303)
-    (72.826137, 21.169377)
-    """
+    """(lon, lat) of a cell's centre, in GeoJSON's order, to 6 decimals (0.1 m)."""
     lat, lon = h3.cell_to_latlng(cell)
     return round(lon, 6), round(lat, 6)
 
@@ -72,13 +56,6 @@ def cell_boundary(cell: int) -> list[list[tuple[float, float]]]:
 
     One ring, or two where the cell lies on both sides of the 180th meridian, which no ring may cross (RFC 7946, section
     3.1.9). A cell on a pole is not cut.
-
-    >>> (ring,) = cell_boundary(609162003746914303)
-    >>> len(ring), ring[0] == ring[-1]
-    (7, True)
-    >>> west, east = cell_boundary(h3.latlng_to_cell(-16.8, 180.0, 7))
-    >>> max(west), min(east)
-    ((180.0, -16.779698), (-180.0, -16.80112))
     """
     parts = _parts([(lon, lat) for lat, lon in h3.cell_to_boundary(cell)])
     rounded = [[(round(lon, 6), round(lat, 6)) for lon, lat in part] for part in parts]
@@ -118,10 +95,6 @@ def _beside(cell: int) -> tuple[int, ...]:
 def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Which of these cells (ascending) lie next to each of them: positions in six columns, in the order around the cell
     but near H3's pentagons; -1 where there is none.
-
-    >>> disk = np.sort(np.array(h3.grid_disk(h3.latlng_to_cell(21.17, 72.83, 7), 1), np.uint64))
-    >>> sorted((neighbours_among(disk) >= 0).sum(axis=1).tolist())  # six on the rim, and the middle
-    [3, 3, 3, 3, 3, 3, 6]
     """
     # A pentagon has five: the cell itself fills up, and is left out below.
     around = [(*_beside(cell), *[cell] * 6)[:6] for cell in cells.tolist()]
@@ -133,9 +106,6 @@ def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 def outlines_of(cells: Sequence[int]) -> list[NDArray[np.float64]]:
     """The closed loops around cells of one resolution, holes among them: rows of (latitude, longitude) in degrees.
-
-    >>> [loop.shape for loop in outlines_of([609162003746914303])]
-    [(6, 2)]
 
     Raises ValueError for no cells, for what is no cell, and for cells of several resolutions.
     """
@@ -316,12 +286,7 @@ class SlotValues:
 
 
 def without_repeats(pings: SlotPings) -> SlotPings:
-    """The same pings, each (plate, time) once: those that `tabulate` would keep, before cells are dealt out.
-
-    >>> columns = [np.array(column, np.uint64) for column in ([0, 0], [5, 5], [8, 7], [1, 2])]
-    >>> without_repeats(SlotPings(0, 3_600_000, (b"a",), *columns)).cell
-    array([7], dtype=uint64)
-    """
+    """The same pings, each (plate, time) once: those that `tabulate` would keep, before cells are dealt out."""
     plate_time = pings.plate.astype(np.uint64) << np.uint64(32) | pings.time
     chosen = _first_per_plate_time(plate_time, pings.cell, pings.speed)
     if chosen.size == pings.plate.size:
@@ -336,14 +301,7 @@ def without_repeats(pings: SlotPings) -> SlotPings:
 
 
 def tabulate(pings: SlotPings, samples_max: int = PINGS_MAX) -> tuple[SlotCounts, SlotValues]:
-    """Sort, drop repeats of (plate, time), and count. PrivacyRefused if a HAT has more than `samples_max` samples.
-
-    >>> pings = SlotPings(0, 3_600_000, (b"b", b"a"), np.array([0, 1, 0, 0], np.uint32),
-    ...     np.array([5, 5, 9, 9], np.uint32), np.array([7, 7, 7, 7], np.uint64), np.array([40, 50, 60, 61], np.int32))
-    >>> counts, values = tabulate(pings)
-    >>> counts.plates, counts.count.tolist(), values.speed.tolist(), counts.repeats
-    ((b'a', b'b'), [1, 2], [50, 40, 60], 1)
-    """
+    """Sort, drop repeats of (plate, time), and count. PrivacyRefused if a HAT has more than `samples_max` samples."""
     by_hash = sorted(range(len(pings.plates)), key=pings.plates.__getitem__)
     rank = np.empty(len(by_hash), dtype=np.uint64)
     rank[by_hash] = np.arange(len(by_hash), dtype=np.uint64)
@@ -376,11 +334,6 @@ def require_countable(counts: SlotCounts, samples_max: int = PINGS_MAX) -> None:
     """PrivacyRefused if a HAT has more samples than sensitivities and noise are computed for without overflow.
 
     No HAT may be without rows.
-
-    >>> table = [np.array(column) for column in ([0x8760], [0, 2], [0, 1], [2, 3])]
-    >>> require_countable(SlotCounts(0, 3_600_000, (b"a", b"b"), *table, repeats=0), 4)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    udp_stream.errors.PrivacyRefused: HAT 8760 of the slot from 1970-01-01T00:00:00+00:00: expected at most 4 ...
     """
     samples = np.add.reduceat(counts.count, counts.hat_rows[:-1]) if counts.cells.size else counts.count
     for hat in np.flatnonzero(samples > samples_max)[:1].tolist():
@@ -394,9 +347,6 @@ def require_countable(counts: SlotCounts, samples_max: int = PINGS_MAX) -> None:
 def numbered(cell: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger[Any]]]:
     """The distinct cells, ascending, and each row's number among them. A plate stays in a cell for many pings, so runs
     of one cell are sorted, not pings.
-
-    >>> [column.tolist() for column in numbered(np.array([9, 9, 7, 9], np.uint64))]
-    [[7, 9], [1, 1, 0, 1]]
     """
     starts = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
     cells, of_run = np.unique(cell[starts], return_inverse=True)

@@ -84,22 +84,14 @@ class DiscreteGaussian:
         return isqrt(cost.nano // _LEVEL_NANO_MIN)
 
     def charges(self, moves: NDArray[Any], most: int, cost: Cost) -> Integers:
-        """rho (move / most)^2.
-
-        >>> DiscreteGaussian().charges(np.array([0, 1, 2, 3]), most=3, cost=Cost("zcdp", 10**9)).tolist()
-        [0, 111111112, 444444445, 1000000000]
-        """
+        """rho (move / most)^2."""
         # Python's integers where 64 bits could not hold the product
         exact = moves if cost.nano * most * most < 2**62 else moves.astype(object)
         charges: Integers = (-(-cost.nano * exact * exact // (most * most))).astype(np.int64, copy=False)
         return charges
 
     def within(self, moves: NDArray[Any], most: int, charges: Integers, cost: Cost) -> Cost:
-        """The least charge (most / move)^2 of all plates that move anything.
-
-        >>> DiscreteGaussian().within(np.array([1, 3]), 3, np.array([100, 1000]), Cost("zcdp", 1000)).nano
-        900
-        """
+        """The least charge (most / move)^2 of all plates that move anything."""
         pairs = zip(moves.tolist(), charges.tolist(), strict=True)
         # Rounded down: the noise must cost no plate more than it was charged.
         affordable: list[int] = [charge * most**2 // move**2 for move, charge in pairs if move]
@@ -110,9 +102,6 @@ class DiscreteGaussian:
 
         Sources: Durfee and Rogers, arXiv 1905.04273; Cesar and Rogers, arXiv 2004.07223. The end of this file has the
         bounded range of its weights, docs/mechanisms/gaussian.md the proof of the rest.
-
-        >>> DiscreteGaussian().choice_epsilon_nano(Cost("zcdp", 125_000_000))
-        1000000000
         """
         return isqrt(8 * cost.nano * NANO)
 
@@ -183,34 +172,19 @@ FAMILIES: dict[Measure, Noise] = {"pure": DiscreteLaplace(), "zcdp": DiscreteGau
 
 
 def noise_of(cost: Cost) -> Noise:
-    """The family that a cost is paid to.
-
-    >>> from udp_stream.mechanisms.noise.base import concentrated, pure
-    >>> noise_of(pure(10**9)).name, noise_of(concentrated(10**9)).name
-    ('discrete-laplace', 'discrete-gaussian')
-    """
+    """The family that a cost is paid to."""
     return FAMILIES[cost.measure]
 
 
 def expected_noise(sensitivity: int, cost: Cost) -> float:
-    """The expected size of the noise that a statistic of this sensitivity gets, before its scale is rounded up.
-
-    >>> from udp_stream.mechanisms.noise.base import pure
-    >>> expected_noise(3, pure(500_000_000))
-    6.0
-    """
+    """The expected size of the noise that a statistic of this sensitivity gets, before its scale is rounded up."""
     noise = noise_of(cost)
     over, under = noise.unit_scale(cost)
     return noise.expected_abs(sensitivity * over / under)
 
 
 def expected_noise_of_counts(cost: Cost) -> float:
-    """The same for counts in which a plate moves one sample; for m samples, m times as much.
-
-    >>> from udp_stream.mechanisms.noise.base import pure
-    >>> expected_noise_of_counts(pure(500_000_000))  # a sample leaves one count and enters another
-    4.0
-    """
+    """The same for counts in which a plate moves one sample; for m samples, m times as much."""
     noise = noise_of(cost)
     over, under = noise.counts_unit_scale(cost)
     return noise.expected_abs(over / under)
@@ -254,20 +228,13 @@ class Lattice:
         return float(self.t << self.shift)
 
     def project(self, statistic: int) -> int:
-        """The statistic rounded to the lattice (half up), in lattice steps; the sensitivity has room for this.
-
-        >>> Lattice(t=8, shift=2).project(6), Lattice(t=8, shift=0).project(6)
-        (2, 6)
-        """
+        """The statistic rounded to the lattice (half up), in lattice steps; the sensitivity has room for this."""
         return statistic if self.shift == 0 else (statistic + (1 << self.shift - 1)) >> self.shift
 
     def steps(self, move: Moves) -> Moves:
         """By how many lattice steps a statistic that moves by at most `move` moves once rounded: what cost goes by.
 
         One move, or an array of them.
-
-        >>> Lattice(t=8, shift=0).steps(5), Lattice(t=8, shift=2).steps(5), Lattice(t=8, shift=2).steps(0)
-        (5, 2, 0)
         """
         # Even a small move can carry a statistic over the middle between two lattice points.
         return (move >> self.shift) + (move > 0) if self.shift else move
@@ -275,10 +242,6 @@ class Lattice:
 
 def lattice_of(sensitivity: int, cost: Cost) -> Lattice:
     """The finest lattice on which noise for this integer sensitivity can be drawn, with its scale, rounded up.
-
-    >>> from udp_stream.mechanisms.noise.base import pure
-    >>> lattice_of(266240, pure(500_000_000))
-    Lattice(t=532480, shift=0)
 
     Raises ValueError for a sensitivity below one unit, and for a cost that is too small for its sensitivity, which none
     from the family's `least_nano` on is. Two statistics that differ by at most `sensitivity` differ, once rounded to
@@ -306,10 +269,6 @@ def counts_scale(moved: int, cost: Cost) -> tuple[int, int]:
     """The scale t/s of noise for counts in which a plate moves at most `moved` samples, rounded *up*.
 
     s is the largest of 1, 2, 4, ... 2**16 at which t fits. Raises ValueError if none does.
-
-    >>> from udp_stream.mechanisms.noise.base import pure
-    >>> counts_scale(3, pure(10**9)), counts_scale(2**24, pure(10**9))
-    ((393216, 65536), (67108864, 2))
     """
     over, under = noise_of(cost).counts_unit_scale(cost)
     # The largest divisor first: with it, rounding t up adds least noise.
@@ -327,10 +286,6 @@ def charges_of(moves: NDArray[Any], sensitivity: int, cost: Cost) -> Integers:
     """What each plate loses to a statistic with noise on `lattice_of(sensitivity, cost)`, rounding included.
 
     A plate that moves it at all is charged at least what noise can be drawn for: it may be the largest that is left.
-
-    >>> from udp_stream.mechanisms.noise.base import pure
-    >>> charges_of(np.array([0, 1, 10**8]), sensitivity=10**8, cost=pure(10**9)).tolist()
-    [0, 32, 1000000000]
     """
     noise, lattice = noise_of(cost), lattice_of(sensitivity, cost)
     charges = noise.charges(lattice.steps(moves), lattice.steps(sensitivity), cost)
@@ -343,10 +298,6 @@ def cost_within(moves: NDArray[Any], sensitivity: int, charges: Integers, cost: 
     """The largest cost, up to `cost`, at which noise for `sensitivity` keeps every plate's loss within its charge.
 
     With `charges_of` it never falls below what noise can be drawn for; ValueError if other charges make it.
-
-    >>> from udp_stream.mechanisms.noise.base import pure
-    >>> cost_within(np.array([1, 3]), sensitivity=3, charges=np.array([300_000, 10**6]), cost=pure(10**6)).nano
-    900000
     """
     noise = noise_of(cost)
     while True:  # ends, because a lower cost only ever makes the lattice coarser
@@ -376,10 +327,6 @@ def exponential_weights(epsilon_nano: int, largest: int) -> tuple[int, ...]:
     All weights change within one such interval and have their sum in common, so the log-probabilities of all candidates
     change within an interval of length eps: the choice is also eps-*bounded range* (Durfee and Rogers, arXiv
     1905.04273), which in rho costs eps^2/8 (`DiscreteGaussian.choice_epsilon_nano`).
-
-    >>> table = exponential_weights(2 * 10**9, largest=3)
-    >>> [round(weight / table[-1], 3) for weight in table]  # 1, e, e^2, e^3 backwards
-    [20.086, 7.389, 2.718, 1.0]
     """
     if epsilon_nano < 1:
         raise ValueError(f"expected epsilon_nano >= 1, got {epsilon_nano}")
@@ -404,11 +351,7 @@ def _exp_lower(p: int, q: int) -> int:
 
 
 def choice_weights(penalties: Sequence[int], sizes: Sequence[int], table: Sequence[int]) -> list[int]:
-    """The weight of each group: its size times the table's entry for how far its penalty is above the least one.
-
-    >>> choice_weights([7, 6, 0], [1, 2, 0], table=[100, 10, 1])
-    [10, 200, 0]
-    """
+    """The weight of each group: its size times the table's entry for how far its penalty is above the least one."""
     pairs, last = list(zip(penalties, sizes, strict=True)), len(table) - 1
     # Groups without a candidate have no say: their penalty is nobody's.
     least = min((penalty for penalty, size in pairs if size), default=0)
@@ -431,10 +374,6 @@ def exponential_choices(
     Group i holds `sizes[i]` candidates (a length, in lattice points; may be 0) of penalty `penalties[i] >= 0`. One
     plate moves each penalty by at most `sensitivity`, and none that values could have is above `largest`, which is
     public. All groups empty raises ValueError. Experiments make many choices at once; a release makes one.
-
-    >>> import os
-    >>> exponential_choices(os.urandom, [500, 0], [1, 1], 500, sensitivity=1, cost=Cost("pure", 10**11), draws=3)
-    [1, 1, 1]
     """
     # Rounded down: `sensitivity` steps together cost no more than the whole.
     table = exponential_weights(noise_of(cost).choice_epsilon_nano(cost) // sensitivity, largest)

@@ -21,22 +21,12 @@ Integers = NDArray[np.int64]
 
 
 def words(bits: Bits, n: int, width: int) -> Integers:
-    """Uniform integers in 0..2**width-1, width 8, 16 or 32.
-
-    >>> words(lambda n: bytes(range(n)), 2, width=16).tolist()
-    [256, 770]
-    """
+    """Uniform integers in 0..2**width-1, width 8, 16 or 32."""
     return np.frombuffer(bits(width // 8 * n), dtype=f"<u{width // 8}").astype(np.int64)
 
 
 def uniform_below(bits: Bits, bound: Integers) -> Integers:
-    """One uniform integer in 0..bound-1 each, bound <= 2**31 (Lemire's multiplication, with its exact rejection).
-
-    >>> import os
-    >>> dice = uniform_below(os.urandom, np.full(1000, 6))
-    >>> sorted(set(dice.tolist()))
-    [0, 1, 2, 3, 4, 5]
-    """
+    """One uniform integer in 0..bound-1 each, bound <= 2**31 (Lemire's multiplication, with its exact rejection)."""
     # 32 bits times at most 2**31: no product outgrows 63 bits.
     product = words(bits, bound.size, 32) * bound
     low = product & 0xFFFFFFFF
@@ -51,12 +41,7 @@ def uniform_below(bits: Bits, bound: Integers) -> Integers:
 
 
 def bernoulli(bits: Bits, p: Integers, q: Integers) -> NDArray[np.bool_]:
-    """True with probability p/q exactly, for 0 <= p <= q < 2**47: is a uniform number, of 16 bits so far, below p/q?
-
-    >>> import os
-    >>> bernoulli(os.urandom, np.array([0, 3]), np.array([3, 3])).tolist()
-    [False, True]
-    """
+    """True with probability p/q exactly, for 0 <= p <= q < 2**47: is a uniform number, of 16 bits so far, below p/q?"""
     # Both terms are below 2**63, as q is below 2**47.
     room = (p << 16) - words(bits, p.size, 16) * q
     result: NDArray[np.bool_] = room >= q  # below p/q whatever bits follow; at or above it if room <= 0
@@ -66,22 +51,12 @@ def bernoulli(bits: Bits, p: Integers, q: Integers) -> NDArray[np.bool_]:
 
 
 def resolve_bernoulli(bits: Bits, p: int, q: int) -> bool:
-    """True with probability p/q, in integers of any size: what 16 bits left open.
-
-    >>> import os
-    >>> resolve_bernoulli(os.urandom, 0, 3), resolve_bernoulli(os.urandom, 3, 3)
-    (False, True)
-    """
+    """True with probability p/q, in integers of any size: what 16 bits left open."""
     return randbelow(bits, q) < p
 
 
 def randbelow(bits: Bits, bound: int) -> int:
-    """A uniform integer in 0..bound-1, of any size.
-
-    >>> import os
-    >>> 0 <= randbelow(os.urandom, 10**30) < 10**30
-    True
-    """
+    """A uniform integer in 0..bound-1, of any size."""
     if bound < 1:
         raise ValueError(f"expected bound >= 1, got {bound}")
     width = (bound - 1).bit_length()
@@ -139,22 +114,14 @@ class DiscreteLaplace:
         return cost.nano // DRAWABLE_NANO_MIN
 
     def charges(self, moves: NDArray[Any], most: int, cost: Cost) -> Integers:
-        """epsilon * move / most.
-
-        >>> DiscreteLaplace().charges(np.array([0, 1, 2, 3]), most=3, cost=Cost("pure", 10**9)).tolist()
-        [0, 333333334, 666666667, 1000000000]
-        """
+        """epsilon * move / most."""
         # Python's integers where 64 bits could not hold the product
         exact = moves if cost.nano * most < 2**62 else moves.astype(object)
         charges: Integers = (-(-cost.nano * exact // most)).astype(np.int64, copy=False)
         return charges
 
     def within(self, moves: NDArray[Any], most: int, charges: Integers, cost: Cost) -> Cost:
-        """The least charge * most / move of all plates that move anything.
-
-        >>> DiscreteLaplace().within(np.array([1, 3]), 3, np.array([300, 1000]), Cost("pure", 1000)).nano
-        900
-        """
+        """The least charge * most / move of all plates that move anything."""
         pairs = zip(moves.tolist(), charges.tolist(), strict=True)
         # Rounded down: the noise must cost no plate more than it was charged.
         affordable: list[int] = [charge * most // move for move, charge in pairs if move]
@@ -177,12 +144,7 @@ class DiscreteLaplace:
         return hypot(size, spread)
 
     def clamped_error(self, size: float, spread: float, width: int) -> float:
-        """x (1 - x/U (1 - exp(-U/x))) for x = hypot(b, s).
-
-        >>> laplace = DiscreteLaplace()
-        >>> round(laplace.clamped_error(3.0, 4.0, 1000), 2), round(laplace.clamped_error(1e9, 0.0, 1000))
-        (4.97, 500)
-        """
+        """x (1 - x/U (1 - exp(-U/x))) for x = hypot(b, s)."""
         both = hypot(size, spread)
         return both * (1 + both / width * expm1(-width / both))
 
@@ -212,11 +174,6 @@ def discrete_laplace(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) -> 
 
     `t` holds integers in 1..2**26, `s` positive integers (one for all, or one each). A mechanism that adds this to an
     integer statistic that one plate changes by at most `d` is eps-DP for that plate if t/s >= d/eps.
-
-    >>> import os
-    >>> noise = discrete_laplace(os.urandom, np.full(1000, 8))
-    >>> noise.shape, noise.dtype, bool(abs(noise.mean()) < 5)
-    ((1000,), dtype('int64'), True)
 
     Raises ValueError if a scale is out of range. Source: arXiv 2004.00010, Algorithm 2.
     """
@@ -381,11 +338,6 @@ def discrete_gaussian(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) ->
     that one plate changes by at most `d` in l2 is (d s/t)^2 / 2 - zCDP for that plate (arXiv 2004.00010, Theorems 4
     and 14).
 
-    >>> import os
-    >>> noise = discrete_gaussian(os.urandom, np.full(1000, 8))
-    >>> noise.shape, noise.dtype, bool(abs(noise.mean()) < 3)
-    ((1000,), dtype('int64'), True)
-
     Raises ValueError if a scale is out of range. Source: arXiv 2004.00010, Algorithm 3.
     """
     t = np.ascontiguousarray(t, dtype=np.int64).ravel()
@@ -462,12 +414,7 @@ def _table() -> Floats:
 
 
 def below_exp_minus(bits: Bits, word: int, p: int, q: int) -> bool:
-    """Whether a uniform number whose first 16 bits are `word` is below exp(-p/q): exactly, with more bits if it must.
-
-    >>> import os
-    >>> below_exp_minus(os.urandom, 65535, 0, 1), below_exp_minus(os.urandom, 1, 20, 1)
-    (True, False)
-    """
+    """Is a uniform number whose first 16 bits are `word` below exp(-p/q): exactly, with more bits if need be."""
     width = _FIRST
     # exp(-p/q) is irrational unless p = 0, so it lies on no end of an interval of words
     while p and word == (likely := exp_minus_floor(p, q, width)):
@@ -477,11 +424,7 @@ def below_exp_minus(bits: Bits, word: int, p: int, q: int) -> bool:
 
 
 def exp_minus_floor(p: int, q: int, width: int) -> int:
-    """floor(2**width exp(-p/q)) by integers, for p >= 0 and q >= 1.
-
-    >>> exp_minus_floor(1, 1, 16), exp_minus_floor(0, 1, 16), exp_minus_floor(100, 1, 16)
-    (24109, 65536, 0)
-    """
+    """floor(2**width exp(-p/q)) by integers, for p >= 0 and q >= 1."""
     if p == 0:
         return 1 << width
     if p > q * width:  # exp(-width) < 2^-width
@@ -544,11 +487,7 @@ _LONG = 64.0
 
 
 def radial_scale_max(dimensions: int) -> int:
-    """The largest numerator t of a scale: proposals have up to ceil(sqrt(d)) times as much.
-
-    >>> radial_scale_max(1), radial_scale_max(2), radial_scale_max(3)
-    (67108864, 33554432, 33554432)
-    """
+    """The largest numerator t of a scale: proposals have up to ceil(sqrt(d)) times as much."""
     return SCALE_MAX // (isqrt(dimensions - 1) + 1)
 
 
@@ -556,11 +495,6 @@ def discrete_radial_laplace(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int, 
     """Independent lattice vectors, the i-th with P(z) proportional to exp(-|z| s[i]/t[i]): one row each.
 
     `t` holds integers in 1..`radial_scale_max(dimensions)`, `s` in 1..2**16 (one for all, or one each).
-
-    >>> import os
-    >>> noise = discrete_radial_laplace(os.urandom, np.full(1000, 80), 1, dimensions=2)
-    >>> noise.shape, 120 < float(np.hypot(*noise.T).mean()) < 200  # two scales on average
-    ((1000, 2), True)
 
     Raises ValueError if a scale or the number of dimensions is out of range.
     """
