@@ -1,1 +1,1 @@
-"""The ledger: its promises, its rules, and the checks that every store is held to."""
+"""The ledger, pure: its promises, its rules, filters, rolling windows, and the marks of its past."""

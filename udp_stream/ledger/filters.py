@@ -56,11 +56,7 @@ NANO_MAX = 10**15
 
 
 def delta_of(rho_nano: int, epsilon_nano: int) -> Decimal:
-    """A delta, rounded up, such that rho-zCDP implies (epsilon, delta)-DP; at most 1.
-
-    >>> float(delta_of(1_000_000_000, 5_000_000_000))
-    0.002612034506620487
-    """
+    """A delta, rounded up, such that rho-zCDP implies (epsilon, delta)-DP; at most 1."""
     _check("rho_nano", rho_nano, 0)
     _check("epsilon_nano", epsilon_nano, 0)
     if rho_nano == 0:
@@ -105,11 +101,7 @@ def rho_nano_of(epsilon_nano: int, delta: float | Decimal | str) -> int:
 
 @lru_cache(maxsize=256)
 def epsilon_nano_of(rho_nano: int, delta: float | Decimal | str) -> int:
-    """The least epsilon, in nano-units, that rho-zCDP implies together with this delta, rounded up.
-
-    >>> epsilon_nano_of(1_539_278_763, 1e-6)
-    9999999997
-    """
+    """The least epsilon, in nano-units, that rho-zCDP implies together with this delta, rounded up."""
     _check("rho_nano", rho_nano, 0)
     allowed = _allowed(delta)
     # `_last_nano` asks for a condition that holds at 0, and here it would not.
@@ -123,9 +115,6 @@ def epsilon_of(rho_nano: int, delta: float) -> float:
     """About the same, for records: an epsilon that holds, rounded up to six decimals; quick.
 
     Any alpha gives an epsilon that holds, and one in double precision is off by far less than what is added.
-
-    >>> epsilon_of(1_539_278_763, 1e-6), epsilon_of(0, 1e-6)
-    (10.0, 0.0)
     """
     _check("rho_nano", rho_nano, 0)
     if rho_nano == 0:
@@ -145,11 +134,7 @@ def epsilon_of(rho_nano: int, delta: float) -> float:
 
 
 def rho_nano_of_pure(epsilon_nano: int) -> int:
-    """The rho, in nano-units, that an epsilon of pure differential privacy costs: half of its square, rounded up.
-
-    >>> rho_nano_of_pure(1_000_000_000), rho_nano_of_pure(1)
-    (500000000, 1)
-    """
+    """The rho, in nano-units, that an epsilon of pure differential privacy costs: half of its square, rounded up."""
     _check("epsilon_nano", epsilon_nano, 0)
     # Rounded up in integers alone: a float would lose the last digits of a large square.
     return -(-epsilon_nano * epsilon_nano // (2 * NANO))

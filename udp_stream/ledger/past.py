@@ -47,11 +47,7 @@ class Forgotten(msgspec.Struct, frozen=True):
 
 
 def digest_of(payload: bytes) -> bytes:
-    """16 bytes that tell a record from any other draw of its HAT.
-
-    >>> len(digest_of(b"a draw")), digest_of(b"a draw") == digest_of(b"another draw")
-    (16, False)
-    """
+    """16 bytes that tell a record from any other draw of its HAT."""
     return blake2b(payload, digest_size=16).digest()
 
 
@@ -69,13 +65,7 @@ def forgotten(meta: Mapping[str, str]) -> list[Forgotten]:
 
 
 def forget(ledger: Ledger, what: Forgotten) -> bool:
-    """Note for ever what was accepted: an era ends. False if another acceptance came first.
-
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> ledger, what = MemoryLedger(), Forgotten("two HATs are forgotten", "2026-11-22", Mark("5eed", 0, 8, 6))
-    >>> forget(ledger, what), forgotten(ledger.meta()) == [what]
-    (True, True)
-    """
+    """Note for ever what was accepted: an era ends. False if another acceptance came first."""
     name, text = f"{_FORGOTTEN}{len(forgotten(ledger.meta()))}", msgspec.json.encode(what).decode()
     return ledger.note(name, text) == text
 
@@ -113,12 +103,7 @@ class Seen(NamedTuple):
 
 
 def see(ledger: Ledger, *release_ids: str) -> Seen:
-    """Look at the ledger, and at these records; an empty id names none.
-
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> see(MemoryLedger(), "never drawn").digests
-    {}
-    """
+    """Look at the ledger, and at these records; an empty id names none."""
     named = [one for one in dict.fromkeys(release_ids) if one]
     payloads = zip(named, ledger.recorded(named), strict=True)
     digests = {name: digest_of(payload) for name, payload in payloads if payload is not None}
@@ -129,12 +114,6 @@ def behind(seen: Seen, mark: Mark) -> str | None:
     """In which way the ledger is behind the mark: a part of a sentence, or None if it is not.
 
     The mark's record was looked at.
-
-    >>> seen = Seen({"ledger_id": "5eed"}, Progress(8, 6, "first", "last"), {})
-    >>> behind(seen, Mark("5eed", 0, 8, 7))
-    'it holds 8 charged and 6 recorded HATs, and has held 8 charged and 7 recorded HATs'
-    >>> behind(seen, Mark("5eed", 0, 8, 6)) is None
-    True
     """
     now = seen.mark(mark.release_id)
     if now.era < mark.era:
@@ -169,9 +148,5 @@ def require_not_behind(seen: Seen, mark: Mark, place: object) -> None:
 
 
 def _told(mark: Mark) -> str:
-    """What the mark counts.
-
-    >>> _told(Mark("5eed", 0, 118, 91))
-    '118 charged and 91 recorded HATs'
-    """
+    """What the mark counts."""
     return f"{mark.admitted:,} charged and {mark.recorded:,} recorded HATs"

@@ -65,12 +65,7 @@ class Span:
         return parse_duration(self.length)
 
     def shares_window(self, other: Span) -> bool:
-        """Whether some window touches both, of one account.
-
-        >>> early, late = Span("1d", "", 0, 3600), Span("1d", "", 86_400, 90_000)
-        >>> early.shares_window(late), early.shares_window(Span("1d", "", 90_000, 93_600))
-        (True, False)
-        """
+        """Whether some window touches both, of one account."""
         is_one_account = (self.length, self.unit) == (other.length, other.unit)
         return is_one_account and max(self.start, other.start) - min(self.end, other.end) < self.seconds
 
@@ -107,9 +102,6 @@ def names_around(name: str) -> tuple[str, str] | None:
     """Two names between which, by their text, all are that share a window with this span; None if it is no span.
 
     A span is at most as long as its window, and a day more where clocks are changed.
-
-    >>> names_around("rolling 1h from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30")
-    ('rolling 1h from 2024-01-05T22:30:00', 'rolling 1h from 2024-01-09T02:30:00')
     """
     if (span := span_of(name)) is None:
         return None
@@ -120,11 +112,7 @@ def names_around(name: str) -> tuple[str, str] | None:
 
 
 def account_prefix(span: Span) -> str:
-    """What the names of spans with windows of this length begin with.
-
-    >>> account_prefix(Span("1d", "", 0, 3600))
-    'rolling 1d from '
-    """
+    """What the names of spans with windows of this length begin with."""
     return f"{ROLLING}{span.length} from "
 
 
@@ -193,11 +181,7 @@ def _largest(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def most_elsewhere(windows: Windows, charged: Callable[[str], NDArray[np.int64]], plates: int) -> NDArray[np.int64]:
-    """The most of each plate in the other spans of any one window; `charged` tells a span's balances of the plates.
-
-    >>> windows_around("May", ["May", "June"]).others, most_elsewhere(windows_around("May", []), np.array, 2)
-    ((), array([0, 0]))
-    """
+    """The most of each plate in the other spans of any one window; `charged` tells a span's balances of the plates."""
     amounts = [charged(other) for other in windows.others]
     return windows.most(np.array(amounts, np.int64).reshape(len(amounts), plates))
 
@@ -246,11 +230,7 @@ class RollingSums:
 
 
 def between(names: Sequence[str], first: str, last: str) -> list[str]:
-    """Those of sorted names that are neither before the first nor behind the last.
-
-    >>> between(["a", "b", "c"], "aa", "c")
-    ['b', 'c']
-    """
+    """Those of sorted names that are neither before the first nor behind the last."""
     return list(names[bisect_left(names, first) : bisect_right(names, last)])
 
 
@@ -258,19 +238,7 @@ def between(names: Sequence[str], first: str, last: str) -> list[str]:
 
 
 def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
-    """The largest budget that anything was admitted under in each of these periods; reads every entry.
-
-    >>> import numpy as np
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> from udp_stream.ledger.port import Admission
-    >>> from udp_stream.ledger.port import Admission
-    >>> ledger = MemoryLedger()
-    >>> hats = [Admission(name, np.array([0]), np.array([4]), 0, b"") for name in ("first", "second")]
-    >>> for hat, budget in zip(hats, (10, 12)):
-    ...     _ = ledger.admit("May", budget, [b"plate"], [hat])
-    >>> largest_budgets(ledger, ["May", "June"])
-    {'May': 12}
-    """
+    """The largest budget that anything was admitted under in each of these periods; reads every entry."""
     found: dict[str, int] = {}
     wanted = set(periods)
     for entry in ledger.entries():

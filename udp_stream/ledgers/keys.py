@@ -113,10 +113,6 @@ def load_key(path: str | os.PathLike[str]) -> bytes:
     """The 32-byte key in the file at `path`; none is made.
 
     OSError if it cannot be read, PrivacyRefused if group or others can read it, or if it holds no key.
-
-    >>> load_key("/no/such/file")
-    Traceback (most recent call last):
-    FileNotFoundError: [Errno 2] No such file or directory: '/no/such/file'
     """
     with Path(path).open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -196,12 +192,6 @@ def remember_ledger(id_file: Where, ledger_id: str) -> None:
     """Keep the id outside of the ledger, on disk when this returns; DependencyUnavailable if that cannot be done.
 
     Of processes that begin together the first one does it. It may have kept a mark by now, which stays.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     remember_ledger(f"{folder}/id", "5eed")
-    ...     known_ledger(f"{folder}/id")
-    '5eed'
     """
     path = Path(id_file)
     with _draft(path, ledger_id, None) as draft:

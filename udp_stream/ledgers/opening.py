@@ -600,11 +600,6 @@ def look_at(asked: LedgerSection) -> LedgerView:
     """What can be said of a ledger from this machine; nothing is made. ConfigError for what is no ledger's URL.
 
     Its entries are counted where this machine has used it before, or has its file, and so has its key.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     look_at(LedgerSection(url=f"{folder}/city.ledger")).said
-    'is not made yet'
     """
     kind, place = "sqlite" if is_file(asked.place) else "redis", ledger_place(asked.place)
     try:

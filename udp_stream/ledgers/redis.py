@@ -114,13 +114,7 @@ def head_of(period: str, budget: int, one: Admission) -> bytes:
 
 
 def remembered(blob: bytes) -> Remembered:
-    """Read an admission.
-
-    >>> from udp_stream.ledger.rules import amounts_of
-    >>> hat = Admission("hat", np.array([0]), np.array([7]), min_admitted=0, terms=b"terms")
-    >>> remembered(head_of("May", 10, hat) + amounts_of(hat.charges) + b"plate")
-    Remembered(period='May', budget=10, decision=Decision(plates=b'plate', charged=array([7]), terms=b'terms'))
-    """
+    """Read an admission."""
     budget, period_size, terms_size, members = _HEAD.unpack_from(blob)
     terms_start = _HEAD.size + period_size
     charged_start = terms_start + terms_size
@@ -134,11 +128,6 @@ def together(batch: Sequence[Admission], place: NDArray[np.int64], plates: int) 
     """Of HATs together: what they ask of each plate, and how many they are; and their least allowance, or nothing.
 
     `place` says of each member, HAT by HAT, which of the plates it is.
-
-    >>> hats = [Admission(id_, np.array([0, 1]), np.array([3, 4]), 0, b"") for id_ in ("first", "second")]
-    >>> asked, often, least = together(hats, np.array([0, 1, 1, 2]), 3)
-    >>> np.frombuffer(asked, "<i8").tolist(), np.frombuffer(often, "<u4").tolist(), least
-    ([3, 7, 4], [1, 2, 1], b'')
     """
     # Doubles add exactly below 2**53, where all budgets lie, and from there on stay above.
     asked = np.minimum(np.bincount(place, np.concatenate([one.charges for one in batch]), plates), AMOUNT_LIMIT)

@@ -109,14 +109,7 @@ class FilesInUse(NamedTuple):
 
     @classmethod
     def at(cls, path: Path) -> FilesInUse:
-        """As they are now; None for a file that is not there.
-
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     files = FilesInUse.at(Path(folder, "ledger"))
-        >>> files.opened
-        (None, None, None)
-        """
+        """As they are now; None for a file that is not there."""
         return cls(path, tuple(_identity(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm")))
 
     def require_in_place(self) -> None:
