@@ -11,8 +11,6 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_sentence
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.ball import WHOLE, PlateNorms, merged_norms
-from udp_stream.mechanisms.ball_width import BALL_WIDTHS, HATS, ball_widths, shared_at
-from udp_stream.mechanisms.noise import concentrated
 from udp_stream.release.charge import ReleaseContext, key_without_secret, plan_slot, with_forecaster
 from udp_stream.release.hats import NO_ROWS
 from udp_stream.release.record import CLIPS, kind_of
@@ -21,7 +19,6 @@ from udp_stream.runtime.embedded import Embedded
 from udp_stream.settings import load
 from udp_stream.shuffle.wire import (
     Arriving,
-    NormChunk,
     cut_factors,
     cut_norms,
     decode_message,
@@ -157,44 +154,9 @@ def test_messages_carry_norms_and_factors_whole_in_any_order_and_sets_do_not_mix
     assert merge_factors(answer).of(others) == factors | {plates[9]: 0, b"not answered": 0}
 
 
-def test_the_largest_chunk_is_below_a_megabyte():
-    plates = tuple(number.to_bytes(16) for number in range(NormChunk.ROWS_MAX + 1))
-    norms = PlateNorms(plates, *np.full((5, NormChunk.ROWS_MAX + 1), 2**62))
-    first, second = cut_norms(norms, 0, 9, 1)
-    assert 700_000 < len(encode_message(first)) < 1_000_000 and second.number == 1
-    assert len(encode_message(next(cut_factors(dict.fromkeys(plates, WHOLE), norms, first)))) < 1_000_000
-
-
 def test_clips_are_shared_in_rho_around_forecasts():
     flags = IN_RHO, (), (*IN_RHO, "release.mean=optimal", "release.mean_epsilon=0.1")
     assert [load(None, one, {}).policy.in_balls for one in flags] == [True, False, False]
-
-
-@pytest.mark.parametrize("hats", HATS)
-@pytest.mark.parametrize("off", [0.0, 1.0, 2.0])
-def test_gains_and_misfits_are_those_of_simulated_plates(hats, off):
-    """Half of them peaked: within what the shortcut for these is off by."""
-    rng, many = np.random.default_rng(4), 10_000
-    for half_width in BALL_WIDTHS[::2]:
-        slopes = []
-        for draw in (rng.standard_normal, lambda size: rng.laplace(size=size) / np.sqrt(2)):
-            differs = draw((many, hats)) * np.sqrt(1 + off * off)
-            length = np.sqrt((differs**2).sum(axis=1))
-            scale = np.minimum(1, half_width * np.sqrt(hats) / length)
-            inside = 1 - np.where(scale < 1, (differs[:, 0] / length) ** 2, 0)
-            slopes.append(float((scale * inside).mean()))
-        gain, misfit = shared_at(half_width, off, hats)
-        assert gain == pytest.approx(np.mean(slopes), abs=0.04)
-        assert misfit == pytest.approx(0, abs=1e-6) if off == 0 else misfit >= 0
-
-
-def test_a_plate_that_shares_its_clip_among_more_hats_lets_more_pass_and_hides_less():
-    for half_width in BALL_WIDTHS[:-2]:
-        gains, misfits = zip(*(shared_at(half_width, 2.0, hats) for hats in HATS), strict=True)
-        assert list(gains) == sorted(gains) and list(misfits) == sorted(misfits, reverse=True)
-    first, hats = np.array([0, 12, 24]), np.array([1.0, 3.0, 9.0])
-    found = ball_widths(np.full(36, 30), first, np.full(3, 4.0), concentrated(64_000_000), hats)
-    assert all(one.ball for one in found) and found[0].hidden > found[1].hidden > found[2].hidden
 
 
 def test_a_ledger_holds_no_hash_of_norms_that_can_be_computed_without_the_key():

@@ -43,19 +43,6 @@ def test_a_feed_that_is_set_rightly_has_no_warning_and_nothing_is_left_behind(ca
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["speed.unit=mps", "speed.reject_above_kmh=900"], "speed.unit is 'mps', and pings move about as fast as they"),
-        (["speed.max_kmh=20"], "% of the pings are above speed.max_kmh = 20 and would be clamped to it."),
-        (["hat.timezone=Europe/Berlin"], "and the pings lie in 'Asia/Kolkata'"),
-    ],
-)
-def test_a_wrong_setting_is_told_with_its_mend(capsys, log, flags, said):
-    status, out, _ = dry(capsys, log, *flags)
-    assert status == 0 and out.count("warning: ") >= 1 and said in out
-
-
 @pytest.mark.parametrize("verb", [["replay", "--dry-run"], ["replay", "--trial", "--out", "out"], ["plan"]])
 def test_a_plate_that_all_nameless_buses_share_is_warned_of_and_not_named(capsys, log, tmp_path, monkeypatch, verb):
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,7 @@ from itertools import islice
 
 import numpy as np
 
-from udp_stream.trial.fleet import FIRST_MORNING, Fleet, live_messages
+from udp_stream.trial.fleet import live_messages
 
 MIDNIGHT = datetime.fromisoformat("2030-05-01T00:30:00+05:30").timestamp()
 
@@ -50,14 +50,3 @@ def test_the_past_comes_at_once_and_then_the_present_at_its_pace():
     assert MIDNIGHT - 601 < min(times(past)) < MIDNIGHT - 580 and len(past) > 600
     later = [message for messages in islice(source, 40) for message in messages]
     assert 0 < len(later) < len(past) / 10 and clock.time > MIDNIGHT + 5
-
-
-def test_a_fleet_that_is_moved_says_the_same_but_for_its_times():
-    fleet = Fleet(buses=20, start=FIRST_MORNING, hours=0.2)
-    moved = [one for _, messages in fleet.deliveries(shift_s=86_400 * 365) for one in messages]
-    plain = [one for messages in fleet.messages() for one in messages]
-    assert len(moved) == len(plain)
-    for before, after in zip(plain, moved, strict=True):
-        assert before.replace(b"2024-01-08", b"2025-01-07") == after
-    arrives = np.concatenate([some for some, _ in fleet.deliveries(batch=50)])
-    assert (np.diff(arrives) >= 0).all() and arrives[0] >= FIRST_MORNING.timestamp()

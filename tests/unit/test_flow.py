@@ -374,62 +374,6 @@ def test_speeds_above_a_lowered_maximum_are_clamped_before_they_count(mean):
     assert run(MemoryLedger(), context, (counts, values)) == run(MemoryLedger(), context, (counts, clamped))
 
 
-@pytest.mark.parametrize("mean", ["baseline", "array-averaging", "optimal", "levy"])
-def test_what_a_mean_and_a_variance_are_off_by_counts_the_plates_that_were_left_out(mean):
-    """As if nobody had been left out, and the share of U that those who were could make of it."""
-    context, ledger, contents = (
-        a_context(f"release.mean={mean}", "release.variance_epsilon=0.5"),
-        MemoryLedger(),
-        slot(),
-    )
-    spoiled(ledger, context, contents[0].plates, share=0)
-    (record, *_) = (decode(payload) for _, payload in run(ledger, context, contents))
-    rows = contents[0].rows(0)
-    away = contents[0].plate[rows] % 2 == 0
-    assert record.counts.admitted_plates == (~away).sum()
-    share = contents[0].count[rows][away].sum() / record.counts.samples
-    # Speeds against it: those who are left out at one end, all others at the other.
-    assert record.mean.bias_bound_kmh >= 65 * share - 1e-3
-    assert record.variance.bias_bound_kmh2 >= 65**2 * min(share, 0.5) * (1 - min(share, 0.5)) - 1
-    full = decode(run(MemoryLedger(), context, contents)[0][1])
-    assert full.mean.bias_bound_kmh < record.mean.bias_bound_kmh or mean == "levy"  # all of U already
-    assert full.mean.expected_abs_error_kmh < record.mean.expected_abs_error_kmh
-
-
-def busy_and_others(pings, others, start=START):
-    """One HAT: a plate with so many pings, and `others` plates with one each."""
-    plate = np.append(np.zeros(pings), np.arange(1, others + 1)).astype(np.uint32)
-    names = tuple(f"hash{i:04}".encode() for i in range(others + 1))
-    cell = np.full(plate.size, CELLS[0], dtype=np.uint64)
-    time, speed = np.arange(plate.size, dtype=np.uint32), np.full(plate.size, 4096, np.int32)
-    return tabulate(SlotPings(start, start + 3_600_000, names, plate, time, cell, speed))
-
-
-@pytest.mark.parametrize("budget", [10, 5000, 1_000_000])
-@pytest.mark.parametrize("pings", [2000, 1_000_000])
-def test_one_plate_with_nearly_all_pings_stops_no_slot(budget, pings):
-    """An automatic epsilon that goes by the others' parts is far more than it can pay, unless it can pay the most."""
-    context = a_context(
-        "release.mean_epsilon=auto", "release.cdf_epsilon=0", "release.mean=auto", f"budget.epsilon={budget}"
-    )
-    ledger, contents = MemoryLedger(), busy_and_others(pings, 20)
-    (record,) = (decode(payload) for _, payload in run(ledger, context, contents))
-    assert record.status == "released" and record.counts.admitted_plates == (20 if budget == 10 else 21)
-    assert (record.mean.bias_bound_kmh > 64) == (budget == 10)
-    assert ledger.verify() == []
-
-
-def test_those_who_are_left_when_the_busy_plate_cannot_pay_still_have_noise():
-    """They pay a hundred-thousandth of epsilon, and at least as much as noise can be drawn for."""
-    context = a_context("release.mean=baseline", "release.mean_epsilon=0.001", "release.cdf_epsilon=0")
-    ledger, contents = MemoryLedger(), busy_and_others(100_000, 20)
-    period, budget = context.calendar.slot_in_period(START).period, context.policy.budget_nano
-    ledger.admit(period, budget, contents[0].plates, [Admission("x", np.array([0]), np.array([budget]), 1, b"{}")])
-    (record,) = (decode(payload) for _, payload in run(ledger, context, contents))
-    assert record.status == "released" and record.counts.admitted_plates == 20
-    assert record.mean.expected_abs_error_kmh > 15 and ledger.verify() == []
-
-
 def test_plates_that_were_charged_less_than_their_part_costs_stay_out():
     """A ledger that lies, or a log that grew between a charge and its retry: nobody is drawn for who has not paid."""
 

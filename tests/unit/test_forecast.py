@@ -25,7 +25,6 @@ from udp_stream.forecast.model import (
     SlotPrior,
     design_of,
     features_of,
-    forecast_slot,
     prior_of,
 )
 from udp_stream.windows.tables import SlotCounts
@@ -144,16 +143,6 @@ def test_a_feed_that_pings_twelve_times_as_often_has_the_same_features(seed):
     assert np.allclose(before.by_row, after.by_row, atol=1e-9)
     assert np.allclose(before.by_hat, after.by_hat, atol=1e-9)
     assert not np.allclose(before.by_row, features_of(replace(counts, count=counts.count + 12)).by_row, atol=1e-3)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_plates_forecasts_weigh_to_their_hats(seed):
-    counts, _, _ = counts_of(visits_of(seed))
-    one = forecast_slot(counts, Memory(), MONDAY, max_kmh=1000.0)
-    hat = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
-    inside = np.bincount(hat, weights=one.plates == 1.0, minlength=counts.cells.size) == 0  # none cut at the edge
-    means = np.bincount(hat, weights=counts.count * one.plates) / np.bincount(hat, weights=counts.count)
-    assert inside.any() and np.allclose(means[inside], one.mean[inside], atol=1e-2)
 
 
 class Dense:

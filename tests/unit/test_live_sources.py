@@ -8,10 +8,7 @@ import time
 
 import pytest
 
-from udp_stream.cli.commands.feed import feed as feed_verb
-from udp_stream.cli.parsers import program
 from udp_stream.errors import UsageError
-from udp_stream.settings import load
 from udp_stream.sources.files import prompt_messages, read_messages
 from udp_stream.sources.live import Handover
 from udp_stream.sources.opening import PipeSource
@@ -160,20 +157,3 @@ def test_a_source_waits_while_its_messages_are_not_taken():
         while source.given < 20:
             time.sleep(0.001)
     assert source.closed
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["http://host/", "b.ndjson"], "expected it alone"),
-        (["amqp://host/", "--rate", "5"], "without --rate or --speedup"),
-        (["http://host/", "--speedup", "5"], "without --rate or --speedup"),
-        (["http://host/", "--fleet", "5"], "expected it alone"),
-    ],
-)
-def test_a_live_source_is_fed_alone_and_at_its_own_pace(tmp_path, words, said):
-    (tmp_path / "password").touch(mode=0o600)
-    (tmp_path / "password").write_text("x")
-    arguments = program().parse_args(["feed", *words])
-    with pytest.raises(UsageError, match=said):
-        feed_verb(arguments, load(None, (), {}))

@@ -9,17 +9,14 @@ import pytest
 
 from tests.protocol.explore import fields_of
 from tests.unit.test_flow import START, a_context, run
-from tests.unit.test_planner import city, opened, planned, uneven_city
+from tests.unit.test_planner import city, opened, planned
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms import accuracy as automatic_mean
 from udp_stream.mechanisms import cdf as cdfs
 from udp_stream.mechanisms import statistics
-from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.mechanisms.noise import FAMILIES, Cost, pure
+from udp_stream.mechanisms.noise import FAMILIES, Cost
 from udp_stream.mechanisms.statistic import Choice, StatisticTerms
 from udp_stream.planning import plan as hat_plan
-from udp_stream.planning import slot as slot_terms
 from udp_stream.planning.plan import Terms, plan_hat, terms_of
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.road import record_slot
@@ -154,15 +151,6 @@ def test_terms_are_remembered_as_they_are_and_small():
         assert msgspec.json.decode(remembered, type=Terms) == terms and len(remembered) < 600
         assert [one.choice.mechanism for one in terms.statistics][1:] == ["clipped-variance", "tree"]
     assert plan.start_ms == START and all(a < b for a, b in pairwise(plan.cells.tolist()))
-
-
-def test_the_worst_case_of_a_hat_is_the_error_bound_of_its_mean():
-    counts = uneven_city(3)
-    terms, policy = planned(counts, "release.mean=auto", "release.mean_epsilon=1", "release.cdf_epsilon=0")
-    first = slot_terms.worst_cases(counts, terms, policy, hat_plan.HatPlans(policy.public))
-    by_plate = counts.count[counts.rows(0)]
-    alone = automatic_mean.plan_automatic(SamplesPerPlate(by_plate), pure(NANO), policy.range, "best-fit", "epsilon")
-    assert first[0] == alone.error_bound
 
 
 def test_terms_say_in_which_measure_they_are_and_a_plan_costs_that(monkeypatch):

@@ -1,12 +1,10 @@
 """What `plan` says of a configuration: what is bought, for how long it lasts, and only what was measured."""
 
-import json
 import re
 
 import pytest
 
 from udp_stream.cli import main as cli
-from udp_stream.ledger.filters import epsilon_of
 
 
 def said(capsys, *arguments):
@@ -38,24 +36,6 @@ def test_a_fixed_epsilon_of_more_than_an_even_share_is_planned_where_plates_pay_
     status, text = said(capsys, "--plates", "40", *sets(*PAPERS, "release.cdf_epsilon=5"))
     assert status == 3
     assert "automatic epsilon would be below 0.001 if the budget of epsilon 10 is spread over 12 HATs" in text
-
-
-@pytest.mark.parametrize("accounting", [("zcdp", "budget.rho=1.5"), ("approximate",)])
-def test_in_rho_a_row_states_its_charge_in_rho_and_what_that_is_as_epsilon_with_delta(capsys, accounting):
-    """Of a fixed epsilon of 0.5 the charge is rho 0.125: no plate is charged an epsilon of 0.5."""
-    flags = sets(*PAPERS, "release.mean_epsilon=0.5", f"budget.accounting={accounting[0]}", *accounting[1:])
-    _, text = said(capsys, "--plates", "60", *flags)
-    assert "A rho is the largest charge to a plate of the HAT, and charges in rho add up" in text
-    assert "An epsilon is the largest charge" not in text
-    assert (
-        "plates rho epsilon, delta 1e-06 mechanism" in text
-        and f"60 0.125 {epsilon_of(125_000_000, 1e-6)} baseline" in text
-    )
-    _, text = said(capsys, "--plates", "60", "--json", *flags)
-    (row,) = json.loads(text)["rows"]
-    assert (row["rho"], row["epsilon"], row["delta"]) == (0.125, epsilon_of(125_000_000, 1e-6), 1e-6)
-    _, text = said(capsys, "--plates", "60", *sets(*PAPERS, "release.mean_epsilon=0.5"))
-    assert "An epsilon is the largest charge to a plate of the HAT." in text and "rho" not in text
 
 
 def test_means_around_forecasts_are_planned_at_a_share_of_the_budget(capsys):

@@ -7,11 +7,10 @@ from benchmarks.forecast_days import day_of_fleet, run
 from benchmarks.guesses import constant_and_counts
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.rehearsal import City, Usual, rehearse
+from udp_stream.release.rehearsal import rehearse
 from udp_stream.settings import load
-from udp_stream.testing import SeededEntropy, a_context
+from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import Fleet
-from udp_stream.units import QUANTA_PER_KMH
 
 
 def expected_of(day, *flags):
@@ -43,18 +42,3 @@ def test_the_expected_error_is_near_the_measured_one_and_so_is_what_the_better_g
 def test_a_rehearsal_without_forecasts_counts_withheld_hats_with_the_constant(day):
     nothing = expected_of(day, "release.mean=array-averaging", "release.mean_epsilon=1", "release.min_plates=100000")
     assert nothing.served == 0 and nothing.error == nothing.constant
-
-
-def test_the_same_counts_give_the_same_figures_whatever_the_budget_day_is_called(day):
-    slots = [counts for counts, _ in day.slots][:3]
-    context = a_context()
-    assert rehearse(slots, context, MemoryLedger) == rehearse(slots, context, MemoryLedger)
-
-
-def test_invented_speeds_lie_in_the_range_and_are_of_two_cities(day):
-    counts = day.slots[2][0]
-    slow, fast = (City(number, Usual.from_counts([counts])).speeds(counts, 65 * QUANTA_PER_KMH) for number in (0, 1))
-    for values in (slow, fast):
-        assert values.speed.min() >= 0 and values.speed.max() <= 65 * QUANTA_PER_KMH
-        assert np.diff(values.starts).tolist() == counts.count.tolist()
-    assert 10 < slow.speed.mean() / QUANTA_PER_KMH < fast.speed.mean() / QUANTA_PER_KMH < 30

@@ -101,16 +101,3 @@ def test_a_toy_source_of_a_toy_format_goes_through_replay_to_releases(toys, tmp_
 
     assert public(tmp_path / "toy.out") == public(tmp_path / "file.ndjson.out") != []
     assert [json.loads(line)["message"] for line in (tmp_path / "toy.no").read_bytes().splitlines()] == ["junk"]
-
-
-def test_replay_closes_a_source_that_fails_and_one_that_it_never_reached(toys, tmp_path):
-    class Broken(ToySource):
-        def messages(self):
-            yield from super().messages()
-            raise UsageError("the line went dead")
-
-    sources = {"one": Broken([[b"junk"]]), "two": ToySource([])}
-    toys |= {scheme: lambda name, _: sources[name[:3]] for scheme in sources}
-    with pytest.raises(UsageError, match="went dead"):
-        replay(tmp_path, "one://", "two://")
-    assert sources["one"].closed and sources["two"].closed and sources["two"].given == 0

@@ -13,16 +13,13 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import Cost, charges_of, cost_within, lattice_of, noise_of
-from udp_stream.mechanisms.noise.samplers import DiscreteLaplace
 from udp_stream.mechanisms.statistic import Choice, Query, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import Terms, plan_hat
 from udp_stream.release.charge import plan_slot
-from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.record import decode
 from udp_stream.release.road import record_slot
 from udp_stream.shuffle.wire import cut_plan, merge_plan
-from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
 
@@ -115,19 +112,3 @@ def test_a_statistic_that_would_cost_a_plate_more_than_it_paid_is_refused(stoppe
                                                                                p.cost, p.cap))  # fmt: skip
     with pytest.raises(PrivacyRefused, match="lose more to a statistic"):
         plan.subset(np.array([True, False, False]))
-
-
-def test_the_noise_of_all_statistics_of_all_hats_is_drawn_in_one_call(stopped, monkeypatch):
-    calls, real = [], DiscreteLaplace.draw
-    monkeypatch.setattr(
-        DiscreteLaplace, "draw", lambda self, bits, t, s: calls.append(t.size) or real(self, bits, t, s)
-    )
-    (counts, values), policy = city(3), a_context("release.variance_epsilon=0.5").policy
-    plans = [
-        plan_hat(counts.count[counts.rows(hat)], with_it(terms, stopped), policy)
-        for hat, terms in enumerate(planned(counts, "release.variance_epsilon=0.5")[0])
-    ]
-    estimates = estimate_hats(plans, [values.samples_of(counts.rows(hat)) for hat in range(3)], seeded_bits(1))
-    assert calls == [sum(3 + plan.cdf.tree.nodes for plan in plans)]
-    assert all(list(one.values) == ["mean", "variance", "cdf", "stopped"] for one in estimates)
-    assert estimate_hats([], [], seeded_bits(1)) == []

@@ -11,7 +11,7 @@ import pytest
 
 from tests.forms import long_but
 from udp_stream.planning import suppression
-from udp_stream.planning.suppression import HatErrors, Occupancy, chop_user, suppress_to
+from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.units import NANO
 
 EPSILONS = (50_000_000, 300_000_000, NANO, 2_500_000_000, 10 * NANO)
@@ -161,32 +161,6 @@ def test_an_empty_slot_takes_the_same_road():
     ):
         assert (outcome.keep.size, outcome.hats_before, outcome.hats_after) == (0, 0, 0)
         assert (outcome.threshold, outcome.worst_error) == (0.0, 0.0)
-
-
-def test_hat_errors_follow_every_suppression_and_restoration():
-    """A random walk, compared with errors from scratch at every step."""
-    rng = np.random.default_rng(2)
-    for _ in range(60):
-        occupancy = random_city(rng)
-        errors = HatErrors(occupancy, NANO)
-        keep = np.ones(occupancy.plate.size, dtype=bool)
-
-        def fresh(keep, occupancy=occupancy):
-            slices = hat_slices(occupancy)
-            return [error_of(occupancy.count[s].sum(), occupancy.count[s][keep[s]].tolist(), 1.0) for s in slices]
-
-        for row in rng.integers(0, keep.size, 40).tolist():
-            hat = errors.rows.hat[row]
-            foreseen = errors.error_without(row) if keep[row] else None
-            at_once = errors.errors_without(np.flatnonzero(keep))
-            assert at_once.tolist() == [errors.error_without(other) for other in np.flatnonzero(keep).tolist()]
-            if keep[row]:
-                errors.suppress(row)
-            else:
-                errors.restore(row)
-            keep[row] = ~keep[row]
-            assert [errors.error(h) for h in range(occupancy.hats)] == fresh(keep)
-            assert foreseen is None or foreseen == fresh(keep)[hat]
 
 
 def test_suppress_to_keeps_the_limit_and_is_no_worse_than_chop_user_where_both_apply():
