@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.feeds import Feed, feed_of, slots_of_city
 from udp_stream.forecast.model import Coefficients, prior_of
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.charge import ReleaseContext, around_forecasts
+from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Smoothed
 from udp_stream.release.record import decode
 from udp_stream.release.road import RecordedSlot, release_slot
@@ -117,7 +117,7 @@ def run(days: Sequence[Day], seed: int, prior: Coefficients | None = None, flags
     with changed(prior_of, __defaults__=("plates", prior)):
         for day in days:
             settings = load(None, (*day.feed.flags, *flags), {})
-            entropy, around = SeededEntropy(seed), around_forecasts(planner)
+            entropy, around = SeededEntropy(seed), ForecastPlanner(planner)
             context = ReleaseContext(
                 settings.policy, settings.calendar, entropy, "benchmark", planner=around, forecaster=planner
             )

@@ -38,10 +38,10 @@ from udp_stream.errors import ConfigError, Fenced
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.mechanisms.ball import PlateNorms
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release.charge import ReleaseContext, plan_slot, record_city, slot_sums, with_forecaster
+from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.facts import Observer, PublishedRelease, SlotCounted, report_recorded, report_to, slot_published
 from udp_stream.release.query_road import QuerySet, report_answers, report_published
-from udp_stream.release.road import factors_once, record_slot, slot_norms
+from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.shuffle import protocol as steps
 from udp_stream.shuffle.barrier import BarrierCheckpoint
 from udp_stream.shuffle.protocol import AskCity, Measure, Remember, ShardCheckpoint, ShardProtocol

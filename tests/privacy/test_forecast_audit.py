@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -256,5 +256,6 @@ def test_nobody_who_plans_or_forecasts_can_be_handed_a_speed():
         imported = {name.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
                     for name in node.names}  # fmt: skip
         assert not {SlotValues.__name__, SlotPings.__name__} & (named | imported), path
-    asked, _ = get_args(context.Planner)
-    assert not {SlotValues, SlotPings} & set(asked) and len(asked) == 6
+    hints = get_type_hints(context.Planner.plan)
+    handed = {*get_type_hints(hints["slot"]).values(), *get_args(hints["balances"])}
+    assert not {SlotValues, SlotPings} & handed and len(handed) == 7

@@ -33,9 +33,9 @@ import numpy as np
 from tests.contract.dictionary_ledger import DictionaryLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.release.charge import ReleaseContext, plan_slot, record_city, slot_sums
+from udp_stream.release.charge import ReleaseContext, plan_slot
 from udp_stream.release.record import decode, kind_of, slot_of
-from udp_stream.release.road import factors_once, record_slot, slot_norms
+from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.settings import Settings, load
 from udp_stream.shuffle.protocol import (
     AskCity,

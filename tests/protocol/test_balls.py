@@ -36,12 +36,17 @@ class Balls(Following):
     def context(self, settings, seed):
         policy = load(None, (*self.flags, f"release.mean_epsilon={0.3 + seed / 10}"), {}).policy
 
-        def planner(counts, balances, in_period, policy, history, plans):
-            del balances
-            forecaster = Forecaster(settings.calendar.slots, policy.max_speed, "explored")  # no memory but the ledger
-            return terms_around(counts, forecaster.forecast(counts, history), in_period, policy, plans)
+        class Planner:
+            needs_balances = False
 
-        return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored", planner=planner)
+            def plan(self, slot, balances):
+                del balances
+                # No memory but the ledger.
+                forecaster = Forecaster(settings.calendar.slots, policy.max_speed, "explored")
+                forecast = forecaster.forecast(slot.counts, slot.history)
+                return terms_around(slot.counts, forecast, slot.in_period, policy, slot.plans)
+
+        return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored", planner=Planner())
 
     def record(self, actor, state, fault):
         step = self.locals.fresh(actor.local).next()

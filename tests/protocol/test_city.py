@@ -10,7 +10,7 @@ from tests.forms import long_rows
 from tests.protocol.explore import FLAGS, Violation, explore, walk
 from tests.protocol.test_follows import Following
 from udp_stream.mechanisms.ball import PlateNorms
-from udp_stream.release.charge import ReleaseContext, around_forecasts
+from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.settings import load
@@ -55,7 +55,7 @@ class Cities(Following):
         policy = load(None, (*self.flags, f"release.mean_epsilon={0.3 + seed / 10}"), {}).policy
         anew = Anew(settings, policy)
         return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored",
-                              planner=around_forecasts(anew), forecaster=anew, city=city)  # fmt: skip
+                              planner=ForecastPlanner(anew), forecaster=anew, city=city)  # fmt: skip
 
     def ask_city(self, actor, state, fault):
         step = self.locals.fresh(actor.local).next()

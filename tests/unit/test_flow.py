@@ -21,7 +21,7 @@ from udp_stream.mechanisms.variance import variance_query
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release import road
 from udp_stream.release import road as draw
-from udp_stream.release.charge import ReleaseContext, from_counts, plan_slot
+from udp_stream.release.charge import CountsPlanner, ForecastPlanner, ReleaseContext, SlotToPlan, plan_slot
 from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.testing import Died, DyingLedger, RivalledLedger, SeededEntropy
@@ -341,7 +341,7 @@ def test_the_planner_is_given_no_speed():
     of_statistics = [method for one in STATISTICS.values() for method in (one.plan, one.at, one.subset)]
     of_slots = (plan.slot_terms, plan.HatPlans.plan_hat, plan.HatPlans.plan_statistic, planner.terms_from_counts)
     functions = (*of_slots, plan.plan_hat, plan.HatPlan.subset, *of_statistics)
-    for function in (*functions, from_counts, plan_slot):
+    for function in (*functions, CountsPlanner.plan, ForecastPlanner.plan, SlotToPlan, plan_slot):
         assert "SlotValues" not in str(inspect.signature(function))
     assert {field.name for field in dataclasses.fields(slot()[0])}.isdisjoint({"speed", "values", "samples"})
 

@@ -13,7 +13,7 @@ from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.planning.plan import HatPlans
 from udp_stream.planning.policy import EPSILON_NANO_MAX
 from udp_stream.planning.slot import terms_around
-from udp_stream.release.charge import ReleaseContext, around_forecasts
+from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, encode_smoothed
 from udp_stream.release.road import release_slot
 from udp_stream.settings import load
@@ -52,7 +52,7 @@ def released(ledger, number, forecaster, published=None, policy=SETTINGS.policy)
     bits = SeededEntropy(3)
     given = ReleaseContext(
         policy, SETTINGS.calendar, bits, "udp-stream test",
-        planner=around_forecasts(forecaster), forecaster=forecaster,
+        planner=ForecastPlanner(forecaster), forecaster=forecaster,
     )  # fmt: skip
     slot = release_slot(*contents(number), given, ledger, publish=lambda _: None)
     if published is not None:

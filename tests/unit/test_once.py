@@ -13,8 +13,9 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import statement
 from udp_stream.planning.plan import Terms
-from udp_stream.release.charge import charge_once, draw_once, terms_from
+from udp_stream.release.charge import charge_once, terms_from
 from udp_stream.release.record import decode, kind_of
+from udp_stream.release.road import draw_once
 from udp_stream.settings import load
 
 PLATES = [b"hash0000", b"hash0001", b"hash0002"]
@@ -36,7 +37,7 @@ def answered(ledger, nano, drawn, allowances=None):
 
 
 def told(seed):
-    return lambda found: f"{seed}:{found.admission.terms.decode()}:{found.charged.tolist()}".encode()
+    return lambda found: f"{seed}:{found.terms.decode()}:{found.charged.tolist()}".encode()
 
 
 def test_a_query_is_charged_once_and_drawn_once_on_the_terms_that_came_first(tmp_path):

@@ -12,11 +12,11 @@ from tests.unit.test_flow import CELLS, FIXED, START, a_context, run
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.planning.plan import Terms, plan_hat
-from udp_stream.planning.policy import SlotInPeriod
+from udp_stream.planning.plan import HatPlans, Terms, plan_hat
+from udp_stream.planning.policy import Policy, SlotInPeriod
 from udp_stream.planning.slot import SlotPlan, kept_rows, row_digests, terms_from_counts
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
-from udp_stream.release.charge import plan_slot
+from udp_stream.release.charge import CountsPlanner, plan_slot
 from udp_stream.release.hats import hats_of, ids_of
 from udp_stream.release.record import decode
 from udp_stream.release.road import record_slot
@@ -27,6 +27,15 @@ HOUR = 3_600_000
 CHOP = ("release.suppression=chop-user", "release.min_plates=3")
 BASELINE = "release.mean=baseline"
 AUTO = ("release.mean_epsilon=auto", "release.cdf_epsilon=0")
+
+
+class PlannedBy:
+    """A planner of one function."""
+
+    needs_balances = True
+
+    def __init__(self, plan):
+        self.plan = plan
 
 
 def city(seed=0, plates=30, start=START, pings=1500):
@@ -217,7 +226,7 @@ def test_who_is_suppressed_pays_nothing_and_gives_nothing(flags):
     of_others = np.repeat(~gone, counts.count)
     kept_counts, starts = counts.subset(~gone), np.append(0, np.cumsum(counts.count[~gone]))
     other = MemoryLedger()
-    alone = dataclasses.replace(context, planner=lambda *_: [replace(t, kept=b"") for t in plan.terms])
+    alone = dataclasses.replace(context, planner=PlannedBy(lambda *_: [replace(t, kept=b"") for t in plan.terms]))
     kept_values = dataclasses.replace(values, speed=values.speed[of_others], starts=starts)
     again = [decode(p) for _, p in run(other, alone, (kept_counts, kept_values))]
     assert [(drawn(r.mean), r.cdf, r.privacy) for r in again] == [(drawn(r.mean), r.cdf, r.privacy) for r in records]
@@ -254,7 +263,9 @@ def test_remembered_bits_that_do_not_fit_admit_nobody_who_did_not_pay(kept):
     """Another number of rows than remembered: nobody, or those alone whose charge covers what they lose now."""
     context, (counts, values) = a_context(), city(5)
     ledger = MemoryLedger()
-    odd = dataclasses.replace(context, planner=lambda *_: [replace(t, kept=kept) for t in planned(counts)[0]])
+    odd = dataclasses.replace(
+        context, planner=PlannedBy(lambda *_: [replace(t, kept=kept) for t in planned(counts)[0]])
+    )
     plan = plan_slot(counts, odd, ledger)
     records = [decode(payload) for _, payload in run(ledger, context, (counts, values))]
     for hat, record in enumerate(records):
@@ -296,11 +307,11 @@ def test_a_plan_for_other_rows_admits_nobody_to_that_hat():
 # --- planners that read history ---
 
 
-def thrifty(counts, balances, moment, policy, history, plans):
+def thrifty(slot, balances):
     """Spends half on cells whose last interval was tight: a fresh answer is needed less there."""
-    terms = terms_from_counts(counts, balances(), moment, policy, plans)
+    terms, counts = CountsPlanner().plan(slot, balances), slot.counts
     length = counts.end_ms - counts.start_ms
-    before = history.releases(counts.start_ms - length, counts.start_ms, counts.cells.tolist())
+    before = slot.history.releases(counts.start_ms - length, counts.start_ms, counts.cells.tolist())
 
     def halved(of_hat):
         asked = (one.at(one.epsilon_nano // 2) if one.statistic == "mean" else one for one in of_hat.statistics)
@@ -316,7 +327,7 @@ def tight(record):
 
 def history(*flags, seed=1):
     context = a_context("budget.epsilon=100", "release.cdf_epsilon=0", *flags, seed=seed)
-    return dataclasses.replace(context, planner=thrifty)
+    return dataclasses.replace(context, planner=PlannedBy(thrifty))
 
 
 def epsilons(plan):
@@ -324,10 +335,23 @@ def epsilons(plan):
 
 
 def test_a_planner_that_leaves_hats_out_is_refused_before_anything_is_charged():
-    ledger, context = MemoryLedger(), dataclasses.replace(a_context(), planner=lambda *_: [Terms()])
+    ledger, context = MemoryLedger(), dataclasses.replace(a_context(), planner=PlannedBy(lambda *_: [Terms()]))
     with pytest.raises(PrivacyRefused, match="terms for each of 3 HATs"):
         plan_slot(city()[0], context, ledger)
     assert not list(ledger.entries())
+
+
+def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
+    """Terms may follow from what is public; a planner that could charge or record would be one."""
+    given = []
+
+    def curious(slot, balances):
+        given.extend(name for name in dir(slot.history) if not name.startswith("_"))
+        given.extend(type(what) for what in (slot.counts, slot.in_period, slot.policy, slot.plans, balances))
+        return CountsPlanner().plan(slot, balances)
+
+    plan_slot(city()[0], dataclasses.replace(a_context(), planner=PlannedBy(curious)), MemoryLedger())
+    assert given == ["releases", "slots_since", SlotCounts, SlotInPeriod, Policy, HatPlans, Balance]
 
 
 def test_larger_hats_ask_first_over_the_whole_slot():

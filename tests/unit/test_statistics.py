@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.test_flow import a_context
-from tests.unit.test_planner import city, planned
+from tests.unit.test_planner import PlannedBy, city, planned
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.grouping import SamplesPerPlate
@@ -90,7 +90,7 @@ def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_rec
     contents, ledger, without = city(2), MemoryLedger(), MemoryLedger()
     counts = contents[0]
     terms = planned(counts)[0]
-    context = dataclasses.replace(a_context(), planner=lambda *_: [with_it(one, stopped) for one in terms])
+    context = dataclasses.replace(a_context(), planner=PlannedBy(lambda *_: [with_it(one, stopped) for one in terms]))
     plan, plain = plan_slot(counts, context, ledger), plan_slot(counts, a_context(), without)
     for hat, priced in enumerate(plan.priced):
         own = priced.statistics["stopped"].charges

@@ -362,13 +362,7 @@ def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPl
     return HatPlans(policy.public).plan_hat(by_plate, terms)
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """What is known of plates with these counts: the plan of each statistic around each forecast, and what it was last
-    asked on."""
-
-    counts: SamplesPerPlate
-    plans: dict[tuple[str, AroundForecast | None], tuple[StatisticTerms, StatisticPlan]]
+_Key = tuple[bytes, str, AroundForecast | None]
 
 
 class HatPlans:
@@ -388,8 +382,10 @@ class HatPlans:
 
     def __init__(self, public: PublicSettings) -> None:
         """Nothing is planned yet."""
-        self._public = public
-        self._made: dict[bytes, _Made] = {}
+        self.public = public
+        self._counts: dict[bytes, SamplesPerPlate] = {}
+        # By counts, statistic and forecast: what was last asked, and its plan.
+        self._made: dict[_Key, tuple[StatisticTerms, StatisticPlan]] = {}
 
     def plan_hat(self, by_plate: NDArray[np.int64], terms: Terms) -> HatPlan:
         """As the function `plan_hat`."""
@@ -400,37 +396,40 @@ class HatPlans:
 
     def plan_statistic(self, by_plate: NDArray[np.int64], asked: StatisticTerms) -> StatisticPlan:
         """The plan of one statistic of plates with these counts (at least one plate, each with a sample)."""
-        made = self._made_of(by_plate)
-        plan = self._plan(made, asked)
-        made.plans[asked.statistic, asked.around] = asked, plan
+        written = by_plate.tobytes()
+        key = written, asked.statistic, asked.around
+        plan = self._plan(self._samples(written, by_plate), self._made.get(key), asked)
+        self._made[key] = asked, plan
         return plan
 
     def plan_around(
         self, by_plate: Sequence[NDArray[np.int64]], asked: Sequence[StatisticTerms]
     ) -> list[ForecastClipPlan]:
         """The plans of means around forecasts, of many HATs at once, at one cost."""
-        made = [self._made_of(one) for one in by_plate]
-        plans = AROUND.plan_each([one.counts for one in made], asked, self._public)
-        for one, terms, plan in zip(made, asked, plans, strict=True):
-            one.plans[terms.statistic, terms.around] = terms, plan
+        written = [one.tobytes() for one in by_plate]
+        samples = [self._samples(*one) for one in zip(written, by_plate, strict=True)]
+        plans = AROUND.plan_each(samples, asked, self.public)
+        for counts, terms, plan in zip(written, asked, plans, strict=True):
+            self._made[counts, terms.statistic, terms.around] = terms, plan
         return plans
 
-    def _made_of(self, by_plate: NDArray[np.int64]) -> _Made:
-        key = by_plate.tobytes()
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = _Made(SamplesPerPlate(by_plate), {})
-        return made
+    def _samples(self, written: bytes, by_plate: NDArray[np.int64]) -> SamplesPerPlate:
+        found = self._counts.get(written)
+        if found is None:
+            found = self._counts[written] = SamplesPerPlate(by_plate)
+        return found
 
-    def _plan(self, made: _Made, asked: StatisticTerms) -> StatisticPlan:
+    def _plan(
+        self, counts: SamplesPerPlate, known: tuple[StatisticTerms, StatisticPlan] | None, asked: StatisticTerms
+    ) -> StatisticPlan:
         statistic = STATISTICS[asked.statistic]
-        if (known := made.plans.get((asked.statistic, asked.around))) is not None:
+        if known is not None:
             before, plan = known
             if asked in (before, before.chosen(plan.choice)):
                 return plan
             # `at` is for terms that leave the choice open, before and now.
             if before.choice is None and asked == before.at(asked.epsilon_nano):
-                moved: StatisticPlan = statistic.at(plan, asked, self._public)
+                moved: StatisticPlan = statistic.at(plan, asked, self.public)
                 return moved
-        fresh: StatisticPlan = statistic.plan(made.counts, asked, self._public)
+        fresh: StatisticPlan = statistic.plan(counts, asked, self.public)
         return fresh

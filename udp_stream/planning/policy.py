@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from hashlib import blake2b
 from math import ceil, isfinite
 from typing import Literal, NamedTuple
@@ -129,7 +129,7 @@ Suppression = Literal["off", "chop-user"]
 CountsReleased = Literal["all", "none"]
 
 
-class Policy(msgspec.Struct, frozen=True):
+class Policy(msgspec.Struct, frozen=True, dict=True):
     """What a deployment promises and how it computes. Epsilons are nano-units; None means "auto"; speeds in quanta.
 
     Under "zcdp" and "approximate" accounting budget and epsilons are nano-rho: what they are in rho. `delta` is what a
@@ -137,7 +137,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
     lifetime); of a rolling period, such as "rolling 1d", they are those of its windows, on any clock. `bins` is "auto",
-    a number of equal bins, or edges in km/h.
+    a number of equal bins, or edges in km/h. What follows from the settings is resolved once.
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves).
     `counts_released`: whether records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
@@ -176,46 +176,46 @@ class Policy(msgspec.Struct, frozen=True):
     schedule: Schedule = "spread"
     source: tuple[tuple[str, str], ...] = ()
 
-    @property
+    @cached_property
     def measure(self) -> Measure:
         """In what losses are counted."""
         return "pure" if self.accounting == "pure" else "zcdp"
 
-    @property
+    @cached_property
     def rolls(self) -> bool:
         """Whether the budget holds for every stretch of the period's length, wherever it begins."""
         return self.period.startswith(ROLLING)
 
-    @property
+    @cached_property
     def amount(self) -> str:
         """The budget of a plate and period, in words."""
         return amount_in_words(self.measure, self.budget_nano, self.delta, self.accounting)
 
-    @property
+    @cached_property
     def promise(self) -> str:
         """What a plate is promised, in words."""
         return f"{self.amount} per {self.period}"
 
-    @property
+    @cached_property
     def forecasts(self) -> bool:
         """Whether means are taken around forecasts, where that errs less."""
         asked = self.mean == "forecast-clip" or (self.mean == "auto" and self.suppression == "off")
         return asked and self.mean_nano != 0
 
-    @property
+    @cached_property
     def in_balls(self) -> bool:
         """Whether a plate's HATs of a slot share one clip around their forecasts."""
         return self.forecasts and self.measure == "zcdp"
 
-    @property
+    @cached_property
     def public(self) -> PublicSettings:
         """What statistics go by beside counts and terms."""
         return PublicSettings(self.range, self.bins)
 
-    @property
+    @cached_property
     def range(self) -> Range:
         """The public range of a speed, in quanta."""
-        return _from_zero(self.max_speed)
+        return Range(0, self.max_speed)
 
     def fingerprint(self) -> str:
         """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`.
@@ -245,12 +245,6 @@ def amount_in_words(measure: Measure, nano: int, delta: float, accounting: Accou
         return f"epsilon {amount_text(nano)}"
     rho, epsilon = amount_text(nano), f"{epsilon_text(epsilon_of(nano, delta))} with delta {delta:g}"
     return f"rho {rho} (epsilon {epsilon})" if accounting == "zcdp" else f"epsilon {epsilon} (rho {rho})"
-
-
-@cache
-def _from_zero(high: int) -> Range:
-    """The range up to U, made once: it is asked for with every HAT."""
-    return Range(0, high)
 
 
 # The calendar of a deployment: its slots, its budget periods, and which periods of a ledger overlap them.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from itertools import pairwise
 from math import ceil, hypot, sqrt
@@ -59,31 +60,36 @@ class CityPlan:
         return replace(self, weights=self.weights[rows])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SlotPlan:
     """HAT h is `cells[h]` (ascending); `charged` has its rows at `hat_rows[h]` to `hat_rows[h + 1]`, in nano-epsilon.
 
-    0 was charged to rows that were suppressed or could not pay. `priced`, where it is at hand, are the plans for the
+    0 was charged to rows that were suppressed or could not pay. `rows` are the counts that it was made of; on a shard a
+    digest for each HAT stands for them. `priced`, where it is at hand, are the plans for the
     rows that were offered, which charges came from; they follow from counts and terms, and do not travel. `city` is
     what is asked of the whole city, if anything.
 
     >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a",), np.array([7], np.uint64), **rows)
-    >>> columns = counts.cells, counts.hat_rows, tuple(row_digests(counts)), (Terms(),), np.array([5])
-    >>> plan = SlotPlan(0, 3_600_000, *columns)
-    >>> plan.find(7, plan.digests[0]), plan.find(7, b"other row"), plan.charged_rows(0).tolist()
-    (0, None, [5])
+    >>> plan = SlotPlan(0, 3_600_000, counts.cells, counts.hat_rows, counts, (Terms(),), np.array([5]))
+    >>> plan.find_hats(counts), plan.find(7, plan.digests[0]), plan.find(7, b"other row"), plan.charged_rows(0).tolist()
+    ([0], 0, None, [5])
     """
 
     start_ms: int
     end_ms: int
     cells: NDArray[np.uint64]
     hat_rows: NDArray[np.int64]
-    digests: tuple[bytes, ...]
+    rows: SlotCounts | tuple[bytes, ...]
     terms: tuple[Terms, ...]
     charged: NDArray[np.int64]
     priced: tuple[HatPlan | None, ...] | None = None
     city: CityPlan | None = None
+
+    @cached_property
+    def digests(self) -> tuple[bytes, ...]:
+        """Of each HAT's rows, made where a plan leaves the process or meets rows that are not its own."""
+        return tuple(row_digests(self.rows)) if isinstance(self.rows, SlotCounts) else self.rows
 
     @property
     def is_measured(self) -> bool:
@@ -116,6 +122,12 @@ class SlotPlan:
             for at, is_there, digest in zip(places.tolist(), there.tolist(), digests, strict=True)
         ]
 
+    def find_hats(self, counts: SlotCounts) -> list[int | None]:
+        """For each HAT of these counts its number in the plan; None if the plan lacks it, or has it with other rows."""
+        if counts is self.rows:
+            return list(range(self.cells.size))
+        return self.find_all(counts.cells, row_digests(counts))
+
     def charged_rows(self, hat: int) -> NDArray[np.int64]:
         """What each row of a HAT was charged."""
         return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
@@ -126,7 +138,7 @@ class SlotPlan:
         HATs that it does not know with these rows do not count.
         """
         hats: dict[bytes, int] = {}
-        for hat, at in enumerate(self.find_all(counts.cells, row_digests(counts))):
+        for hat, at in enumerate(self.find_hats(counts)):
             if at is not None and self.terms[at].in_ball:
                 for plate in counts.plate[counts.rows(hat)][self.charged_rows(at) > 0].tolist():
                     hats[counts.plates[plate]] = hats.get(counts.plates[plate], 0) + 1
@@ -150,7 +162,7 @@ class SlotPlan:
             self,
             cells=self.cells[hats],
             hat_rows=np.append(0, np.cumsum(sizes[hats])),
-            digests=tuple(self.digests[hat] for hat in chosen),
+            rows=tuple(self.digests[hat] for hat in chosen),
             terms=tuple(self.terms[hat] for hat in chosen),
             charged=self.charged[np.repeat(hats, sizes)],
             priced=None if self.priced is None else tuple(self.priced[hat] for hat in chosen),

@@ -1,12 +1,10 @@
-"""The road below every release, whatever it is of: charge, then draw, then record, each of them once per id.
+"""Charge: the half of the road that sees the counts of a whole slot, and no speed (`road.py` is the other half).
 
-It knows ids, plates, charges, terms and payloads as bytes. What is released, and how noise for it is drawn, is its
-caller's: HATs (`charge.py`, `road.py`), and whatever else gets an id of a kind of its own (`record.kind_of`).
+`plan_slot` prices each HAT, *then* charges its plates, and returns what the ledger decided. Nothing is drawn here. A
+slot of which every HAT is recorded charges nothing. A crash at any point loses nothing and repeats nothing: the ledger
+remembers terms and verdict of a HAT, so planning the slot again gives the first plan.
 
-1. `charge_once`. The ledger keeps the first verdict and the first terms of an id. Where it remembers other terms (a
-   retry, a race), the caller asks again on those, so that what is drawn is what was charged.
-2. `draw_once`. The ledger keeps the first payload of an id. What is recorded is looked up, the rest is drawn, and a
-   second draw is dropped unseen.
+`charge_once` is below every release, whatever it is of: it knows ids, plates, charges, and terms as bytes.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import ceil
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import Admission, Balance, Bits, Entropy, Ledger
+from udp_stream.ledger.port import Admission, Balance, Bits, Entropy, Ledger, Verdict
 from udp_stream.ledger.rolling import budget_balances, largest_budgets, periods_to_compare
 from udp_stream.planning.periods import (
     NOTE,
@@ -35,39 +33,247 @@ from udp_stream.planning.periods import (
     period_of,
     time_of,
 )
-from udp_stream.planning.plan import HatPlan, HatPlans, Terms, plan_hat
+from udp_stream.planning.plan import HatPlan, HatPlans, Terms
 from udp_stream.planning.policy import BudgetCalendar, Policy, SlotInPeriod
-from udp_stream.planning.slot import CityPlan, SlotPlan, row_digests, terms_around, terms_from_counts
-from udp_stream.release.forecaster import Forecaster, History, LedgerHistory, Slot, Smoothed
+from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
+from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, Smoothed
 from udp_stream.release.hats import HatOutcome, hats_of, ids_of
 from udp_stream.release.record import city_id
 from udp_stream.units import duration_name
-from udp_stream.windows.tables import SlotCounts, SlotValues
+from udp_stream.windows.tables import SlotCounts
+
+if TYPE_CHECKING:
+    from udp_stream.windows.tables import SlotValues
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
-    """What an id was charged: nano-epsilon of each member of its admission, 0 for those without enough budget.
+class SlotToPlan:
+    """A slot as a planner sees it: counts, its place in the budget period, settings, and what was released before.
 
-    >>> asked = Admission("hat", np.array([0, 1]), np.array([4, 4]), 0, b"")
-    >>> Charged(asked, np.array([4, 0])).charged > 0  # who takes part
-    array([ True, False])
+    A plan that is made in `plans` is not made again.
+
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context = two_hats(), a_context()
+    >>> slot = SlotToPlan.of_counts(counts, context, MemoryLedger())
+    >>> slot.in_period.period, slot.plans.public == context.policy.public
+    ('1d from 2022-01-01T00:00:00+00:00', True)
     """
 
-    admission: Admission
-    charged: NDArray[np.int64]
+    counts: SlotCounts
+    in_period: SlotInPeriod
+    policy: Policy
+    history: LedgerHistory
+    plans: HatPlans
+
+    @classmethod
+    def of_counts(cls, counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotToPlan:
+        """Of a deployment; nothing is read of the ledger yet."""
+        in_period = context.calendar.slot_in_period(counts.start_ms)
+        return cls(counts, in_period, context.policy, LedgerHistory(ledger), HatPlans(context.policy.public))
+
+
+class Planner(Protocol):
+    """Decides the terms of every HAT of a slot, from counts, balances and earlier releases.
+
+    Two planners, or one that is asked twice, may answer differently; the ledger keeps the terms that came first.
+
+    >>> planner: Planner = CountsPlanner()
+    """
+
+    @property
+    def needs_balances(self) -> bool:
+        """Whether the ledger is to be read for them: every plate, in a rolling budget in each of its windows."""
+        ...
+
+    def plan(self, slot: SlotToPlan, balances: Balance | None) -> Sequence[Terms]:
+        """The terms of each HAT; `balances` are what `slot.counts.plates` were charged in the budget period so far."""
+        ...
+
+
+class CountsPlanner:
+    """The planner that reads no history.
+
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
+    >>> slot = SlotToPlan.of_counts(counts, context, ledger)
+    >>> terms = CountsPlanner().plan(slot, ledger.balances(slot.in_period.period, counts.plates))
+    >>> [(one.withheld, one.mean_nano) for one in terms]
+    [('', 500000000), ('few_plates', 0)]
+    """
+
+    needs_balances = True
+
+    def plan(self, slot: SlotToPlan, balances: Balance | None) -> Sequence[Terms]:
+        """Spread what each plate has left over the HATs that it is likely still to visit."""
+        if balances is None:
+            raise ValueError("expected the balances of the slot's plates")
+        return terms_from_counts(slot.counts, balances, slot.in_period, slot.policy, slot.plans)
+
+
+_FROM_COUNTS = CountsPlanner()
+
+
+class ForecastPlanner:
+    """The planner that takes means around what its forecaster says.
+
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
+    >>> from udp_stream.testing import a_context, two_hats
+    >>> (counts, _), context = two_hats(), a_context()
+    >>> planner = ForecastPlanner(Forecaster(context.calendar.slots, context.policy.max_speed, "udp-stream 1.0"))
+    >>> slot = SlotToPlan.of_counts(counts, context, MemoryLedger())
+    >>> [one.forecast.value for one in planner.plan(slot, balances=None)]
+    [13.291, 17.352]
+    """
+
+    needs_balances = False
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        """Nothing is learnt here: the forecaster sees the slots itself."""
+        self._forecaster = forecaster
+
+    def plan(self, slot: SlotToPlan, balances: Balance | None) -> Sequence[Terms]:  # noqa: ARG002
+        """A price for each mean, at the pace of the period; no balance is needed for that."""
+        forecast = self._forecaster.forecast(slot.counts, slot.history)
+        return terms_around(slot.counts, forecast, slot.in_period, slot.policy, slot.plans)
+
+
+def _nothing() -> None:
+    """What is to be done before the first charge, if nothing is."""
+
+
+def key_without_secret(text: str) -> bytes:
+    """A key that anyone can derive: for ledgers that end with the process."""
+    return blake2b(text.encode(), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """The payload of each id as the ledger holds it, and the ids that this call has recorded.
+class ReleaseContext:
+    """What every slot of a deployment needs: settings, calendar, bits, the software's name for records, a planner.
 
-    >>> Drawn(payloads=(b"17", b"before"), made=frozenset({"query:stop:7"})).payloads[0]
-    b'17'
+    `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
+    each time before plates are charged. `forecaster` is shown every slot, if there is one. `derive_key` turns an id
+    into a key of its own, by the plates' key: what a ledger has to recognise is hashed with it, so that no reader can
+    guess it. `city` is what slots are asked as a whole, if anything.
+
+    >>> from udp_stream.testing import SeededEntropy, a_context
+    >>> given = a_context()
+    >>> context = ReleaseContext(given.policy, given.calendar, SeededEntropy(7), "udp-stream 1.0", trial=True)
+    >>> context.planner.needs_balances, context.caveats
+    (True, ())
     """
 
-    payloads: tuple[bytes, ...]
-    made: frozenset[str]
+    policy: Policy
+    calendar: BudgetCalendar
+    entropy: Entropy
+    software: str
+    planner: Planner = _FROM_COUNTS
+    caveats: tuple[str, ...] = ()
+    trial: bool = False
+    before_charge: Callable[[], None] = _nothing
+    forecaster: Forecaster | None = None
+    derive_key: Callable[[str], bytes] = key_without_secret
+    city: CityQuestion | None = None
+
+    def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
+        """The smoothed estimates of a slot, all of which is recorded; once for each slot. None without a forecaster."""
+        return [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
+
+
+def with_forecaster(context: ReleaseContext) -> ReleaseContext:
+    """The same with a forecaster that has learnt nothing yet, and with plans around its forecasts where the policy asks
+    for them.
+
+    A forecaster must see every slot in its order: a worker that takes over the planning needs one of its own.
+    """
+    policy = context.policy
+    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software)
+    planner = ForecastPlanner(forecaster) if policy.forecasts else context.planner
+    return replace(context, forecaster=forecaster, planner=planner)
+
+
+# Plan and charge a slot.
+
+
+def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
+    """Plan and charge the whole slot. If all of it is recorded already, the plan has no HAT and costs nothing.
+
+    PrivacyRefused if its budget period overlaps others, or has one budget with positions that could come to more:
+    before anything is charged, and again before anything is drawn.
+    """
+    hats = hats_of(counts)
+    # Also if all of it is recorded already: what it released is still to be learnt.
+    if context.forecaster is not None:
+        context.forecaster.saw(counts)
+    if None not in ledger.recorded(ids_of(hats)):
+        return SlotPlan.empty(counts)
+    policy, slot = context.policy, SlotToPlan.of_counts(counts, context, ledger)
+    # PRICE. Each HAT has terms, and a plan for the rows that they offer: what each row would be charged.
+    priced = _price(hats, slot, context.planner, ledger)
+    asked = context.city.ask(counts, policy) if context.city is not None and policy.forecasts else None
+    is_charging = asked is not None or any(hat.plan is not None for hat in priced)
+    period = slot.in_period.period
+    if is_charging:
+        require_one_promise(period, policy.budget_nano, context.calendar, ledger, counts.plates)
+    context.before_charge()
+    # CHARGE. The ledger has terms and verdict of each HAT: each has what each of its rows was charged, 0 if it was not.
+    city = charge_city(asked, counts, period, policy, ledger)
+    charged = _charge(priced, slot, ledger)
+    if is_charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
+        require_one_promise(period, policy.budget_nano, context.calendar, ledger, counts.plates)
+    # PLAN. The same as columns, by cell: it names no plate, and travels to shards.
+    return SlotPlan(
+        counts.start_ms,
+        counts.end_ms,
+        counts.cells,
+        counts.hat_rows,
+        counts,
+        tuple(hat.terms for hat in charged),
+        np.concatenate([hat.charged for hat in charged]),
+        tuple(hat.plan for hat in charged),
+        city,
+    )
+
+
+def _price(hats: Sequence[HatOutcome], slot: SlotToPlan, planner: Planner, ledger: Ledger) -> list[HatOutcome]:
+    """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
+    needed = budget_balances(ledger, slot.in_period.period, slot.counts.plates) if planner.needs_balances else None
+    planned = planner.plan(slot, needed)
+    if len(planned) != len(hats):
+        raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")
+    return [_priced(hat, slot, terms.within(slot.policy)) for hat, terms in zip(hats, planned, strict=True)]
+
+
+def _priced(hat: HatOutcome, slot: SlotToPlan, terms: Terms) -> HatOutcome:
+    """The HAT with its plan, on terms that say what the plan chose."""
+    plan = _plan(hat, slot, terms)
+    return hat.with_price(terms if plan is None else plan.terms, plan)
+
+
+def _plan(hat: HatOutcome, slot: SlotToPlan, terms: Terms) -> HatPlan | None:
+    """The plan for the rows that the terms offer; none where nothing is offered."""
+    offered = terms.select_offered(slot.counts.count[hat.rows])
+    return slot.plans.plan_hat(offered, terms) if offered.size and not terms.withheld else None
+
+
+def _charge(hats: Sequence[HatOutcome], slot: SlotToPlan, ledger: Ledger) -> list[HatOutcome]:
+    """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race), charge on those."""
+    counts, policy = slot.counts, slot.policy
+    # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
+    queue = sorted(hats, key=lambda hat: (hat.terms.turn, hat.rows.start - hat.rows.stop))
+
+    def on_terms(i: int, remembered: bytes) -> Admission:
+        terms = terms_from(remembered, queue[i].release_id)
+        # On these very terms, whatever they leave to be chosen: others would never be those remembered.
+        queue[i] = queue[i].with_price(terms, _plan(queue[i], slot, terms))
+        return queue[i].admission(counts, policy.min_plates, remembered)
+
+    asked = [hat.admission(counts, policy.min_plates) for hat in queue]
+    found = charge_once(ledger, slot.in_period.period, policy.budget_nano, counts.plates, asked, on_terms)
+    charged = [hat.with_charges(verdict.charged) for hat, verdict in zip(queue, found, strict=True)]
+    # The plan has its rows in the order of cells, not in that of charging.
+    return sorted(charged, key=lambda hat: hat.number)
 
 
 def charge_once(
@@ -77,43 +283,21 @@ def charge_once(
     plates: Sequence[bytes],
     admissions: Sequence[Admission],
     on_terms: Callable[[int, bytes], Admission],
-) -> list[Charged]:
-    """Charge each admission, in this order, or learn what it was charged before.
+) -> list[Verdict]:
+    """Charge each admission, in this order, or learn what it was charged before: an id keeps its first verdict.
 
-    `on_terms(i, terms)` gives admission i as it is on the terms that the ledger remembers; they must be its terms then.
+    Where the ledger remembers other terms (a retry, a race), admission i is asked again as `on_terms(i, terms)` has it,
+    on those very terms: what is drawn is what was charged.
     """
     verdicts = ledger.admit(period, budget_nano, plates, admissions) if admissions else []
-    found = [Charged(one, verdict.charged) for one, verdict in zip(admissions, verdicts, strict=True)]
     others = [i for i, verdict in enumerate(verdicts) if verdict.terms != admissions[i].terms]
     again = [on_terms(i, verdicts[i].terms) for i in others]
     # A ledger keeps the first terms for ever, so asking once more is enough.
-    verdicts = ledger.admit(period, budget_nano, plates, again) if again else []
-    for i, one, verdict in zip(others, again, verdicts, strict=True):
-        if verdict.terms != one.terms:
+    found = dict(zip(others, ledger.admit(period, budget_nano, plates, again) if again else [], strict=True))
+    for i, one in zip(others, again, strict=True):
+        if found[i].terms != one.terms:
             raise PrivacyRefused(f"the ledger remembers other terms of {one.release_id} each time it is asked")
-        found[i] = Charged(one, verdict.charged)
-    return found
-
-
-def draw_once(ledger: Ledger, release_ids: Sequence[str], draw: Callable[[Sequence[int]], Sequence[bytes]]) -> Drawn:
-    """The payload of each id: what is recorded, else what `draw` makes of it now.
-
-    `draw` is given the positions of the ids that are not recorded, and returns their payloads; not called for none. The
-    ledger raises PrivacyRefused for an id that was never charged.
-    """
-    known = ledger.recorded(release_ids)
-    payloads = {i: payload for i, payload in enumerate(known) if payload is not None}
-    todo = [i for i in range(len(release_ids)) if i not in payloads]
-    if not todo:
-        return Drawn(tuple(payloads[i] for i in range(len(release_ids))), frozenset())
-    drawn = draw(todo)
-    kept = ledger.record([(release_ids[i], payload) for i, payload in zip(todo, drawn, strict=True)])
-    payloads |= zip(todo, kept, strict=True)
-    made = (release_ids[i] for i, ours, first in zip(todo, drawn, kept, strict=True) if ours == first)
-    return Drawn(tuple(payloads[i] for i in range(len(release_ids))), frozenset(made))
-
-
-# What a HAT's plan and charges come to: charged, with the plan for the plates that paid; or withheld.
+    return [found.get(i, verdict) for i, verdict in enumerate(verdicts)]
 
 
 def terms_from(remembered: bytes, id_: str) -> Terms:
@@ -127,38 +311,15 @@ def terms_from(remembered: bytes, id_: str) -> Terms:
         ) from error
 
 
-def unplanned(policy: Policy) -> Terms:
-    """The terms of a HAT that no plan knows."""
-    return Terms(withheld="unplanned").within(policy)
-
-
-def decide(hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatOutcome]:
-    """Each HAT as the plan has it: charged, with the plan for its plates that were charged; or withheld."""
-    found = plan.find_all(counts.cells, row_digests(counts))
-    return [_decided(hat, counts, found[hat.number], plan, policy) for hat in hats]
-
-
-def _decided(hat: HatOutcome, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy) -> HatOutcome:
-    """`at` is the HAT's number in the slot's plan."""
-    if at is None:
-        return hat.withheld(unplanned(policy))
-    terms, charged = plan.terms[at], plan.charged_rows(at)
-    offered = terms.select_offered(charged)
-    if terms.withheld or not offered.size:
-        return hat.withheld(terms)
-    priced = (plan.priced[at] if plan.priced is not None else None) or _offered_plan(hat, counts, terms, policy)
-    # Charges are remembered, counts are read again: a plate whose charge is below its part by now stays out.
-    paid = (offered > 0) & (offered >= priced.charges)
-    paying = int(np.count_nonzero(paid))
-    paid_rows = terms.restore_rows(offered if paying == paid.size else offered * paid, charged.size)
-    # The ledger charged enough plates, or none; of those that it charged, some may stay out by now.
-    if paying < max(1, policy.min_plates):
-        return hat.withheld(terms, paid_rows)
-    return hat.charged_by_plan(terms, paid_rows, priced.subset(paid))
-
-
-def _offered_plan(hat: HatOutcome, counts: SlotCounts, terms: Terms, policy: Policy) -> HatPlan:
-    return plan_hat(terms.select_offered(counts.count[hat.rows]), terms, policy)
+def require_one_promise(
+    period: str, budget_nano: int, calendar: BudgetCalendar, ledger: Ledger, plates: Sequence[bytes]
+) -> None:
+    """PrivacyRefused if plates were charged in periods that overlap this one, or if these plates have one budget for
+    speeds and positions, and could lose more than that."""
+    known = periods_to_compare(ledger, period)
+    require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
+    others = calendar.overlapping(period, known)
+    require_no_overlap(period, others, "hat.timezone, budget.period and budget.accounting")
 
 
 # Budgets on a ledger that would add up: refused before anything is charged (status 5).
@@ -333,40 +494,6 @@ def charge_city(
     return replace(asked.plan, weights=weights, plates=admitted.size)
 
 
-def slot_sums(question: CityQuestion | None, counts: SlotCounts, values: SlotValues, plan: SlotPlan) -> tuple[int, ...]:
-    """The sums over the HATs of a slot, or of a shard's part of it, that the plan knows with these rows. Secret.
-
-    Empty where the plan asks nothing, or where the settings have no question by now.
-    """
-    if plan.city is None or question is None:
-        return ()
-    weights = np.zeros(counts.count.size, dtype=np.int64)
-    for hat, at in enumerate(plan.find_all(counts.cells, row_digests(counts))):
-        if at is not None:
-            weights[counts.rows(hat)] = plan.city.weights[plan.hat_rows[at] : plan.hat_rows[at + 1]]
-    return question.sums(counts, values, replace(plan.city, weights=weights))
-
-
-def record_city(
-    question: CityQuestion | None, sums: tuple[int, ...], plan: SlotPlan, entropy: Entropy, ledger: Ledger
-) -> None:
-    """Draw the answer to what the plan asks of the city, and record it, if none is recorded yet.
-
-    `sums` are those of the whole slot; empty if a part of it was measured by somebody who does not ask. Nothing happens
-    then, nor where the plan asks nothing.
-    """
-    if (city := plan.city) is None or question is None or not sums:
-        return
-    name = city_id(plan.start_ms, plan.end_ms)
-
-    def draw(_: object) -> list[bytes]:
-        ((_, bits),) = entropy.streams([name])
-        return [question.answer(sums, city, bits)]
-
-    draw_once(ledger, [name], draw)
-    ledger.published([name])  # no reader waits for it
-
-
 def _terms(asked: CityAsked, counts: SlotCounts) -> bytes:
     """A digest of all that the sums and their noise follow from, beside speeds."""
     hashed = blake2b(asked.plan.about, digest_size=16)
@@ -375,217 +502,3 @@ def _terms(asked: CityAsked, counts: SlotCounts) -> bytes:
         hashed.update(np.ascontiguousarray(column, "<i8").tobytes())
     hashed.update(counts.cells.astype("<u8").tobytes() + b"".join(counts.plates))
     return hashed.hexdigest().encode()
-
-
-# What every slot of a deployment is released with: settings, calendar, bits, a planner; and the planner's history.
-
-Balances = Callable[[], Balance]
-"""What the slot's plates were charged in the budget period so far. The ledger is read when it is called: a planner that
-does not need it spares the ledger a read of every plate, in a rolling budget one for each of its windows."""
-
-Planner = Callable[[SlotCounts, Balances, SlotInPeriod, Policy, History, HatPlans], Sequence[Terms]]
-"""Decides the terms of every HAT of a slot, from counts, balances and earlier releases. Two planners, or one that is
-asked twice, may answer differently; the ledger keeps the terms that came first. What it plans on the way is not planned
-again."""
-
-
-def from_counts(
-    counts: SlotCounts,
-    balances: Balances,
-    in_period: SlotInPeriod,
-    policy: Policy,
-    history: History,
-    plans: HatPlans,
-) -> Sequence[Terms]:
-    """The planner that reads no history."""
-    del history
-    return terms_from_counts(counts, balances(), in_period, policy, plans)
-
-
-def around_forecasts(forecaster: Forecaster) -> Planner:
-    """The planner that takes means around what this forecaster says."""
-
-    def planner(
-        counts: SlotCounts,
-        balances: Balances,
-        in_period: SlotInPeriod,
-        policy: Policy,
-        history: History,
-        plans: HatPlans,
-    ) -> Sequence[Terms]:
-        del balances
-        return terms_around(counts, forecaster.forecast(counts, history), in_period, policy, plans)
-
-    return planner
-
-
-def _nothing() -> None:
-    """What is to be done before the first charge, if nothing is."""
-
-
-def key_without_secret(text: str) -> bytes:
-    """A key that anyone can derive: for ledgers that end with the process."""
-    return blake2b(text.encode(), digest_size=16).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseContext:
-    """What every slot of a deployment needs: settings, calendar, bits, the software's name for records, a planner.
-
-    `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
-    each time before plates are charged. `forecaster` is shown every slot, if there is one. `derive_key` turns an id
-    into a key of its own, by the plates' key: what a ledger has to recognise is hashed with it, so that no reader can
-    guess it. `city` is what slots are asked as a whole, if anything.
-
-    >>> from udp_stream.testing import SeededEntropy, a_context
-    >>> given = a_context()
-    >>> context = ReleaseContext(given.policy, given.calendar, SeededEntropy(7), "udp-stream 1.0", trial=True)
-    >>> context.planner is from_counts, context.caveats
-    (True, ())
-    """
-
-    policy: Policy
-    calendar: BudgetCalendar
-    entropy: Entropy
-    software: str
-    planner: Planner = from_counts
-    caveats: tuple[str, ...] = ()
-    trial: bool = False
-    before_charge: Callable[[], None] = _nothing
-    forecaster: Forecaster | None = None
-    derive_key: Callable[[str], bytes] = key_without_secret
-    city: CityQuestion | None = None
-
-    def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
-        """The smoothed estimates of a slot, all of which is recorded; once for each slot. None without a forecaster."""
-        return [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
-
-
-def with_forecaster(context: ReleaseContext) -> ReleaseContext:
-    """The same with a forecaster that has learnt nothing yet, and with plans around its forecasts where the policy asks
-    for them.
-
-    A forecaster must see every slot in its order: a worker that takes over the planning needs one of its own.
-    """
-    policy = context.policy
-    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software)
-    planner = around_forecasts(forecaster) if policy.forecasts else context.planner
-    return replace(context, forecaster=forecaster, planner=planner)
-
-
-# Charge a slot: the half of the road that sees the counts of the whole slot, and no speed.
-#
-# It plans and prices each HAT, *then* charges its plates, and returns what the ledger decided. Nothing is drawn here.
-#
-# What is recorded is looked up first: a slot of which every HAT is recorded charges nothing. A crash at any point loses
-# nothing and repeats nothing. The ledger remembers terms and verdict of a HAT, so planning the slot again gives the
-# first plan.
-
-
-def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
-    """Plan and charge the whole slot. If all of it is recorded already, the plan has no HAT and costs nothing.
-
-    PrivacyRefused if its budget period overlaps others, or has one budget with positions that could come to more:
-    before anything is charged, and again before anything is drawn.
-    """
-    hats = hats_of(counts)
-    # Also if all of it is recorded already: what it released is still to be learnt.
-    if context.forecaster is not None:
-        context.forecaster.saw(counts)
-    if None not in ledger.recorded(ids_of(hats)):
-        return SlotPlan.empty(counts)
-    policy, in_period = context.policy, context.calendar.slot_in_period(counts.start_ms)
-    plans = HatPlans(policy.public)
-    priced = _price(hats, counts, in_period, context, ledger, plans)
-    asked = context.city.ask(counts, policy) if context.city is not None and policy.forecasts else None
-    is_charging = asked is not None or any(hat.plan is not None for hat in priced)
-    if is_charging:
-        require_one_promise(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
-    context.before_charge()
-    city = charge_city(asked, counts, in_period.period, policy, ledger)
-    charged = _charge(priced, counts, in_period, policy, ledger, plans)
-    if is_charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
-        require_one_promise(in_period.period, policy.budget_nano, context.calendar, ledger, counts.plates)
-    return _slot_plan(charged, counts, city)
-
-
-def require_one_promise(
-    period: str, budget_nano: int, calendar: BudgetCalendar, ledger: Ledger, plates: Sequence[bytes]
-) -> None:
-    """PrivacyRefused if plates were charged in periods that overlap this one, or if these plates have one budget for
-    speeds and positions, and could lose more than that."""
-    known = periods_to_compare(ledger, period)
-    require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
-    others = calendar.overlapping(period, known)
-    require_no_overlap(period, others, "hat.timezone, budget.period and budget.accounting")
-
-
-def _price(
-    hats: Sequence[HatOutcome],
-    counts: SlotCounts,
-    in_period: SlotInPeriod,
-    context: ReleaseContext,
-    ledger: Ledger,
-    plans: HatPlans,
-) -> list[HatOutcome]:
-    """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
-    policy = context.policy
-
-    def balances() -> Balance:  # a closure, so that a planner has no ledger in its hands
-        return budget_balances(ledger, in_period.period, counts.plates)
-
-    planned = context.planner(counts, balances, in_period, policy, LedgerHistory(ledger), plans)
-    if len(planned) != len(hats):
-        raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")
-    return [_priced(hat, counts, terms.within(policy), plans) for hat, terms in zip(hats, planned, strict=True)]
-
-
-def _priced(hat: HatOutcome, counts: SlotCounts, terms: Terms, plans: HatPlans) -> HatOutcome:
-    """The HAT with its plan, on terms that say what the plan chose."""
-    plan = _plan(hat, counts, terms, plans)
-    return hat.with_price(terms if plan is None else plan.terms, plan)
-
-
-def _plan(hat: HatOutcome, counts: SlotCounts, terms: Terms, plans: HatPlans) -> HatPlan | None:
-    """The plan for the rows that the terms offer; none where nothing is offered."""
-    offered = terms.select_offered(counts.count[hat.rows])
-    return plans.plan_hat(offered, terms) if offered.size and not terms.withheld else None
-
-
-def _charge(
-    hats: Sequence[HatOutcome],
-    counts: SlotCounts,
-    in_period: SlotInPeriod,
-    policy: Policy,
-    ledger: Ledger,
-    plans: HatPlans,
-) -> list[HatOutcome]:
-    """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race), charge on those."""
-    # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.
-    queue = sorted(hats, key=lambda hat: (hat.terms.turn, hat.rows.start - hat.rows.stop))
-
-    def on_terms(i: int, remembered: bytes) -> Admission:
-        terms = terms_from(remembered, queue[i].release_id)
-        # On these very terms, whatever they leave to be chosen: others would never be those remembered.
-        queue[i] = queue[i].with_price(terms, _plan(queue[i], counts, terms, plans))
-        return queue[i].admission(counts, policy.min_plates, remembered)
-
-    asked = [hat.admission(counts, policy.min_plates) for hat in queue]
-    found = charge_once(ledger, in_period.period, policy.budget_nano, counts.plates, asked, on_terms)
-    charged = [hat.with_charges(one.charged) for hat, one in zip(queue, found, strict=True)]
-    # The plan has its rows in the order of cells, not in that of charging.
-    return sorted(charged, key=lambda hat: hat.number)
-
-
-def _slot_plan(hats: Sequence[HatOutcome], counts: SlotCounts, city: CityPlan | None) -> SlotPlan:
-    return SlotPlan(
-        counts.start_ms,
-        counts.end_ms,
-        counts.cells,
-        counts.hat_rows,
-        tuple(row_digests(counts)),
-        tuple(hat.terms for hat in hats),
-        np.concatenate([hat.charged for hat in hats]),
-        tuple(hat.plan for hat in hats),
-        city,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -20,36 +20,12 @@ from udp_stream.release.record import Hat, NonNegative, Release, decode, describ
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name
 
-
-class History(Protocol):
-    """What was released before: public, so a plan may follow from it.
-
-    >>> class Nothing:
-    ...     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
-    ...         return [None] * len(cells)
-    ...
-    ...     def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
-    ...         return {}
-    >>> history: History = Nothing()
-    >>> history.releases(0, 3_600_000, [0x87608C4D2FFFFFF])
-    [None]
-    """
-
-    def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
-        """The records of these cells in the slot of these ends; None where there is none."""
-        ...
-
-    def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
-        """The cells that were charged for in each slot that starts at this time or later, by the slot's ends."""
-        ...
-
-
 SLACK_MS = 86_400_000
 """How much later than a slot an earlier one may have been charged for: a day."""
 
 
 class LedgerHistory:
-    """The releases that a ledger holds.
+    """The releases that a ledger holds: public, so plans and forecasts may follow from them.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> LedgerHistory(MemoryLedger()).releases(0, 3_600_000, [0x87608C4D2FFFFFF])
@@ -370,16 +346,16 @@ class Forecaster:
         if self._learnt_ms is None or counts.start_ms > self._learnt_ms:
             self._due.setdefault((counts.start_ms, counts.end_ms), set()).update(counts.cells.tolist())
 
-    def forecast(self, counts: SlotCounts, history: History) -> SlotForecast:
+    def forecast(self, counts: SlotCounts, history: LedgerHistory) -> SlotForecast:
         """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not is never learnt."""
         self._learn(history, counts.start_ms)
         return forecast_slot(counts, self._memory, self._day(counts.start_ms), self._max_kmh)
 
-    def smoothed(self, slot: Slot, history: History) -> list[Smoothed]:
+    def smoothed(self, slot: Slot, history: LedgerHistory) -> list[Smoothed]:
         """The smoothed estimates of a slot, all of which is recorded, after all earlier ones; once for each slot."""
         return self._learn(history, slot[1]).get(slot, [])
 
-    def _learn(self, history: History, before_ms: int) -> dict[Slot, list[Smoothed]]:
+    def _learn(self, history: LedgerHistory, before_ms: int) -> dict[Slot, list[Smoothed]]:
         """Learn every slot that starts before this time and was not learnt yet; gives their smoothed estimates."""
         if self._learnt_ms is None:
             self._remember(history, before_ms)
@@ -393,7 +369,7 @@ class Forecaster:
                 learnt[slot] = smooth_slot(records, self._memory, day, *known)
         return learnt
 
-    def _remember(self, history: History, before_ms: int) -> None:
+    def _remember(self, history: LedgerHistory, before_ms: int) -> None:
         """What the ledger holds of the days that are remembered, beside what was seen.
 
         Also of later slots: a worker that reads a log again may know less of them than the one that released them.

@@ -35,7 +35,7 @@ from udp_stream.pings.decode import Pings
 from udp_stream.planning.periods import PositionPeriods
 from udp_stream.queries.elimination import Due, State
 from udp_stream.queries.standing import Asked, AskedTogether, StandingQuery
-from udp_stream.release.charge import ReleaseContext, charge_once, draw_once, require_no_overlap, require_one_budget
+from udp_stream.release.charge import ReleaseContext, charge_once, require_no_overlap, require_one_budget
 from udp_stream.release.facts import Observer, QueriesPublished, QueryRecorded
 from udp_stream.release.query_record import (
     QueryResult,
@@ -50,6 +50,7 @@ from udp_stream.release.query_record import (
     round_id,
     withheld,
 )
+from udp_stream.release.road import draw_once
 from udp_stream.windows.latest import LatestPositions, Moment
 from udp_stream.windows.moments import MomentRules
 from udp_stream.windows.tables import SlotGrid

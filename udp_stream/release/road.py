@@ -1,16 +1,10 @@
-"""The clips that plates share among their HATs of a slot: each plate's norm, and the factor that it is scaled by.
+"""The road from a closed slot to published releases: charge, draw, record, mark, publish, inform.
 
-Where all of a slot is in one place, `slot_factors` has the factors. On Kafka a plate's HATs lie on several shards: each
-sends `slot_norms` of its own, and the planner has the factors of their sums. Both come to the same integers, as sums
-of integers have no order. Norms follow from speeds, plan and counts alone, so a worker that computes them again finds
-the same. `mechanisms/ball.py` has the guarantee.
+Its order is the guarantee. A crash between any two steps loses nothing and repeats nothing: the ledger keeps the first
+terms, the first verdict and the first record of an id, so the next run comes to the same bytes.
 
-HATs of a slot may be drawn by several runs, the first of which died. A shared clip holds for HATs of the same lengths,
-so before any factor is used the ledger remembers all plates' lengths (`factors_once`): as the terms of an admission
-that charges nobody, eight bytes a plate. They are a set of hashes with the plates' key, each of a plate and its lengths
-HAT by HAT: neither which plate a hash belongs to nor what it is a hash of can be told without the key. A plate whose
-hash is not in the set (other speeds, another U, other HATs) gets the factor 0, and moves nothing; other plates keep
-theirs. The hash of other lengths is in the set by chance at most n times in 2**64, of n plates.
+The embedded runtime takes the whole road at once (`release_slot`). On Kafka one planner charges for many shards
+(`charge.plan_slot`), and each shard draws and publishes its own cells (`record_slot`).
 """
 
 from __future__ import annotations
@@ -27,9 +21,10 @@ from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
 from udp_stream.ledger.rules import cut
 from udp_stream.mechanisms.accuracy import NOBODY
 from udp_stream.mechanisms.ball import PlateNorms, check_of, factors_for, norms_of, room_and_rounding, summed_norms
+from udp_stream.planning.plan import Terms, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release.charge import ReleaseContext, decide, draw_once, plan_slot, record_city, slot_sums, unplanned
+from udp_stream.release.charge import CityQuestion, ReleaseContext, plan_slot
 from udp_stream.release.estimate import HatEstimate, estimate_hats
 from udp_stream.release.hats import NO_ROWS, HatOutcome, hats_of, ids_of
 from udp_stream.release.record import (
@@ -37,6 +32,7 @@ from udp_stream.release.record import (
     Counts,
     Hat,
     Release,
+    city_id,
     clips_id,
     encode,
     forecast_record,
@@ -44,6 +40,270 @@ from udp_stream.release.record import (
     statistics,
 )
 from udp_stream.windows.tables import SlotCounts, SlotValues, cell_center
+
+
+def release_slot(
+    counts: SlotCounts,
+    values: SlotValues,
+    context: ReleaseContext,
+    ledger: Ledger,
+    publish: Callable[[RecordedSlot], None],
+) -> RecordedSlot:
+    """Release every HAT of a closed slot: `publish` has handed them to their readers when it returns."""
+    # counts: plates, cells, samples per plate and cell; public. values: their speeds; secret.
+    #
+    # CHARGE. Terms of each HAT, and what the ledger charged each of its rows. No speed was looked at.
+    plan = plan_slot(counts, context, ledger)
+    # What is measured over the whole slot before a HAT is drawn, where anything is: a noisy answer for the city, which
+    # is recorded; and how far each plate's speeds are scaled into the clip that its HATs share.
+    record_city(context.city, slot_sums(context.city, counts, values, plan), plan, context.entropy, ledger)
+    factors = slot_factors(counts, values, plan, context, ledger)
+    # DRAW, RECORD, MARK. The bytes of each HAT's only release, as the ledger holds them.
+    recorded = record_slot(counts, values, plan, context, ledger, factors)
+    # PUBLISH. Readers have these bytes.
+    publish(recorded)
+    # INFORM. The ledger knows that they have them: no restart publishes them again.
+    return recorded.published(ledger)
+
+
+def record_slot(
+    counts: SlotCounts,
+    values: SlotValues,
+    plan: SlotPlan,
+    context: ReleaseContext,
+    ledger: Ledger,
+    factors: Mapping[bytes, int] | None = None,
+) -> RecordedSlot:
+    """Draw and record some or all HATs of a slot on its plan. A HAT that the plan lacks, or has with other rows, is
+    withheld.
+
+    `factors` are those of the clips that plates share among their HATs, once the ledger remembers what they follow
+    from; ValueError if the plan has such HATs and there are none.
+    """
+    # hats: new; each has its id, its cell and its rows.
+    hats = hats_of(counts)
+
+    def draw(todo: Sequence[int]) -> list[bytes]:
+        # Charged, with the plan for the plates that paid; or withheld.
+        decided = decide([hats[i] for i in todo], counts, plan, context.policy)
+        for i, hat in zip(todo, decided, strict=True):
+            hats[i] = hat
+        _admit_unplanned(decided, counts, context, ledger)
+        # DRAW. Noisy values of each HAT that has a plan, by its number. From here on all is public.
+        estimates = _estimate(decided, counts, values, context, factors)
+        # Records: one JSON line for each HAT, withheld ones too.
+        common = _common(counts, context)
+        return [encode(_record(hat, counts, estimates.get(hat.number), common)) for hat in decided]
+
+    # RECORD. HATs that are recorded are looked up and draw nothing. Of two draws the ledger keeps the first.
+    drawn = draw_once(ledger, ids_of(hats), draw)
+    done = tuple(hat.recorded(payload) for hat, payload in zip(hats, drawn.payloads, strict=True))
+    if not done:
+        return RecordedSlot(done, drawn.made, None)
+    # MARK. Raised last, so that whatever is published, some mark knows.
+    return RecordedSlot(done, drawn.made, ledger.mark(_witness(done)))
+
+
+def _witness(hats: Sequence[HatOutcome]) -> str:
+    """The record that tells this ledger from any other: the longest one has noise in it, if any of them has."""
+    return max(hats, key=lambda hat: len(hat.payload or b"")).release_id
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSlot:
+    """HATs that are recorded, by cell, and the ledger's mark, which knows them; None where there are no HATs.
+
+    `made` are the ids of those that this call recorded; the others were there before.
+
+    >>> from udp_stream.testing import released_slot
+    >>> slot = released_slot()
+    >>> list(slot.payloads), len(slot.made), slot.mark.recorded
+    (['8742d98b6ffffff-1641009600-3600', '8742d9d4cffffff-1641009600-3600'], 2, 2)
+    """
+
+    hats: tuple[HatOutcome, ...]
+    made: frozenset[str]
+    mark: Mark | None
+
+    @property
+    def payloads(self) -> dict[str, bytes]:
+        """What readers are to have, by release id."""
+        return {hat.release_id: hat.payload for hat in self.hats if hat.payload is not None}
+
+    def published(self, ledger: Ledger) -> RecordedSlot:
+        """Readers have them: inform the ledger."""
+        ledger.published(ids_of(self.hats))
+        return replace(self, hats=tuple(hat.published() for hat in self.hats))
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The payload of each id as the ledger holds it, and the ids that this call has recorded.
+
+    >>> Drawn(payloads=(b"17", b"before"), made=frozenset({"query:stop:7"})).payloads[0]
+    b'17'
+    """
+
+    payloads: tuple[bytes, ...]
+    made: frozenset[str]
+
+
+def draw_once(ledger: Ledger, release_ids: Sequence[str], draw: Callable[[Sequence[int]], Sequence[bytes]]) -> Drawn:
+    """The payload of each id: what is recorded, else what `draw` makes of it now.
+
+    `draw` is given the positions of the ids that are not recorded, and returns their payloads; not called for none. The
+    ledger raises PrivacyRefused for an id that was never charged.
+    """
+    known = ledger.recorded(release_ids)
+    payloads = {i: payload for i, payload in enumerate(known) if payload is not None}
+    todo = [i for i in range(len(release_ids)) if i not in payloads]
+    if not todo:
+        return Drawn(tuple(payloads[i] for i in range(len(release_ids))), frozenset())
+    drawn = draw(todo)
+    kept = ledger.record([(release_ids[i], payload) for i, payload in zip(todo, drawn, strict=True)])
+    payloads |= zip(todo, kept, strict=True)
+    made = (release_ids[i] for i, ours, first in zip(todo, drawn, kept, strict=True) if ours == first)
+    return Drawn(tuple(payloads[i] for i in range(len(release_ids))), frozenset(made))
+
+
+# Draw: from what was charged to noisy values, and to records.
+
+
+def unplanned(policy: Policy) -> Terms:
+    """The terms of a HAT that no plan knows."""
+    return Terms(withheld="unplanned").within(policy)
+
+
+def decide(hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatOutcome]:
+    """Each HAT as the plan has it: charged, with the plan for its plates that were charged; or withheld."""
+    found = plan.find_hats(counts)
+    return [_decided(hat, counts, found[hat.number], plan, policy) for hat in hats]
+
+
+def _decided(hat: HatOutcome, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy) -> HatOutcome:
+    """`at` is the HAT's number in the slot's plan."""
+    if at is None:
+        return hat.withheld(unplanned(policy))
+    terms, charged = plan.terms[at], plan.charged_rows(at)
+    offered = terms.select_offered(charged)
+    if terms.withheld or not offered.size:
+        return hat.withheld(terms)
+    priced = (plan.priced[at] if plan.priced is not None else None) or plan_hat(
+        terms.select_offered(counts.count[hat.rows]), terms, policy
+    )
+    # Charges are remembered, counts are read again: a plate whose charge is below its part by now stays out.
+    paid = (offered > 0) & (offered >= priced.charges)
+    paying = int(np.count_nonzero(paid))
+    paid_rows = terms.restore_rows(offered if paying == paid.size else offered * paid, charged.size)
+    # The ledger charged enough plates, or none; of those that it charged, some may stay out by now.
+    if paying < max(1, policy.min_plates):
+        return hat.withheld(terms, paid_rows)
+    return hat.charged_by_plan(terms, paid_rows, priced.subset(paid))
+
+
+def _admit_unplanned(hats: Sequence[HatOutcome], counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> None:
+    """What is recorded must have been admitted, also where no plate is."""
+    terms, min_plates = msgspec.json.encode(unplanned(context.policy)), context.policy.min_plates
+    admissions = [
+        Admission(hat.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
+        for hat in hats
+        if hat.terms.withheld == "unplanned"
+    ]
+    if admissions:
+        context.before_charge()
+        period = context.calendar.slot_in_period(counts.start_ms).period
+        ledger.admit(period, context.policy.budget_nano, counts.plates, admissions)
+
+
+def _estimate(
+    hats: Sequence[HatOutcome],
+    counts: SlotCounts,
+    values: SlotValues,
+    context: ReleaseContext,
+    factors: Mapping[bytes, int] | None,
+) -> Mapping[int, HatEstimate]:
+    """Estimates with fresh noise, by the numbers of the HATs; none of a HAT that is withheld."""
+    # Speeds were clamped when they were read; if U has been lowered since, sensitivities hold for the lower one only.
+    clamped = values.clamped(context.policy.max_speed)
+    drawn = [(hat, hat.plan) for hat in hats if hat.plan is not None]
+    estimates: dict[int, HatEstimate] = {}
+    for run, bits in context.entropy.streams([hat.release_id for hat, _ in drawn]):
+        found = estimate_hats(
+            [plan for _, plan in drawn[run]],
+            [clamped.samples_of(hat.rows, hat.admitted) for hat, _ in drawn[run]],
+            bits,
+            [_factors(hat, counts, factors) for hat, _ in drawn[run]],
+        )
+        estimates |= zip((hat.number for hat, _ in drawn[run]), found, strict=True)
+    return estimates
+
+
+def _factors(hat: HatOutcome, counts: SlotCounts, factors: Mapping[bytes, int] | None) -> NDArray[np.int64] | None:
+    """Those of the plates that contribute to the HAT."""
+    if factors is None or not hat.terms.in_ball:
+        return None
+    return factors_for(factors, [counts.plates[i] for i in counts.plate[hat.rows][hat.admitted].tolist()])
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What all records of a slot say alike."""
+
+    context: ReleaseContext
+    fingerprint: str
+    slot_start: str
+    slot_end: str
+
+
+def _common(counts: SlotCounts, context: ReleaseContext) -> _Common:
+    iso = context.calendar.slots.iso
+    return _Common(context, context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms))
+
+
+def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, common: _Common) -> Release:
+    context, by_plate, admitted = common.context, counts.count[hat.rows], hat.admitted
+    contributed = int(np.count_nonzero(admitted))
+    left_out = NOBODY if contributed == admitted.size else by_plate[~admitted]
+    mean, variance, cdf = statistics(hat.plan, estimate, left_out)
+    used, forecast = 0 if hat.plan is None else hat.plan.used_samples, forecast_record(hat.terms, hat.plan, estimate)
+    plates, pings = int(by_plate.size), int(by_plate.sum())
+    shown = context.policy.counts_released == "all"
+    return Release(
+        schema=SCHEMA,
+        release_id=hat.release_id,
+        status=hat.status,
+        hat=Hat(
+            cell=hat.cell,
+            resolution=context.policy.resolution,
+            center=cell_center(int(counts.cells[hat.number])),
+            slot_start=common.slot_start,
+            slot_end=common.slot_end,
+        ),
+        mean=mean,
+        variance=variance,
+        cdf=cdf,
+        counts=Counts(plates, pings, contributed, used) if shown else None,
+        privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
+        policy=common.fingerprint,
+        software=context.software,
+        trial=context.trial,
+        forecast=forecast,
+    )
+
+
+# The clips that plates share among their HATs of a slot: each plate's norm, and the factor that it is scaled by.
+#
+# Where all of a slot is in one place, `slot_factors` has the factors. On Kafka a plate's HATs lie on several shards:
+# each sends `slot_norms` of its own, and the planner has the factors of their sums. Both come to the same integers, as
+# sums of integers have no order. Norms follow from speeds, plan and counts alone, so a worker that computes them again
+# finds the same. `mechanisms/ball.py` has the guarantee.
+#
+# HATs of a slot may be drawn by several runs, the first of which died. A shared clip holds for HATs of the same
+# lengths, so before any factor is used the ledger remembers all plates' lengths (`factors_once`): as the terms of an
+# admission that charges nobody, eight bytes a plate. They are a set of hashes with the plates' key, each of a plate and
+# its lengths HAT by HAT: neither which plate a hash belongs to nor what it is a hash of can be told without the key. A
+# plate whose hash is not in the set (other speeds, another U, other HATs) gets the factor 0, and moves nothing; other
+# plates keep theirs. The hash of other lengths is in the set by chance at most n times in 2**64, of n plates.
 
 HASH_BYTES = 8
 """Of a plate and its lengths, in what the ledger remembers of a slot."""
@@ -106,200 +366,38 @@ def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: P
     return replace(norms, hats=np.array([hats_in[plate] for plate in plates], np.int64))
 
 
-# Draw a slot: the half of the road that sees speeds. It takes some or all HATs of a slot, and the slot's plan.
-#
-# For each HAT it plans for the plates that were charged, *then* draws noise, *then* records. The ledger keeps the first
-# record of a HAT: a second draw is dropped unseen. Recorded HATs are looked up first; they draw nothing.
+# What the whole city is asked (`charge.py` has its road): measured over all rows, drawn once, recorded before any HAT.
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedSlot:
-    """HATs that are recorded, by cell, and the ledger's mark, which knows them; None where there are no HATs.
+def slot_sums(question: CityQuestion | None, counts: SlotCounts, values: SlotValues, plan: SlotPlan) -> tuple[int, ...]:
+    """The sums over the HATs of a slot, or of a shard's part of it, that the plan knows with these rows. Secret.
 
-    `made` are the ids of those that this call recorded; the others were there before.
-
-    >>> from udp_stream.testing import released_slot
-    >>> slot = released_slot()
-    >>> list(slot.payloads), len(slot.made), slot.mark.recorded
-    (['8742d98b6ffffff-1641009600-3600', '8742d9d4cffffff-1641009600-3600'], 2, 2)
+    Empty where the plan asks nothing, or where the settings have no question by now.
     """
-
-    hats: tuple[HatOutcome, ...]
-    made: frozenset[str]
-    mark: Mark | None
-
-    @property
-    def payloads(self) -> dict[str, bytes]:
-        """What readers are to have, by release id."""
-        return {hat.release_id: hat.payload for hat in self.hats if hat.payload is not None}
-
-    def published(self, ledger: Ledger) -> RecordedSlot:
-        """Readers have them: inform the ledger."""
-        ledger.published(ids_of(self.hats))
-        return replace(self, hats=tuple(hat.published() for hat in self.hats))
+    if plan.city is None or question is None:
+        return ()
+    weights = np.zeros(counts.count.size, dtype=np.int64)
+    for hat, at in enumerate(plan.find_hats(counts)):
+        if at is not None:
+            weights[counts.rows(hat)] = plan.city.weights[plan.hat_rows[at] : plan.hat_rows[at + 1]]
+    return question.sums(counts, values, replace(plan.city, weights=weights))
 
 
-def record_slot(
-    counts: SlotCounts,
-    values: SlotValues,
-    plan: SlotPlan,
-    context: ReleaseContext,
-    ledger: Ledger,
-    factors: Mapping[bytes, int] | None = None,
-) -> RecordedSlot:
-    """Draw and record these HATs on their plan. A HAT that the plan lacks, or has with other rows, is withheld.
+def record_city(
+    question: CityQuestion | None, sums: tuple[int, ...], plan: SlotPlan, entropy: Entropy, ledger: Ledger
+) -> None:
+    """Draw the answer to what the plan asks of the city, and record it, if none is recorded yet.
 
-    `factors` are those of the clips that plates share among their HATs (`road.py`), once the ledger remembers what
-    they follow from; ValueError if the plan has such HATs and there are none. The ledger's mark is raised last, so that
-    whatever is published, some mark knows.
+    `sums` are those of the whole slot; empty if a part of it was measured by somebody who does not ask. Nothing happens
+    then, nor where the plan asks nothing.
     """
-    hats = hats_of(counts)
+    if (city := plan.city) is None or question is None or not sums:
+        return
+    name = city_id(plan.start_ms, plan.end_ms)
 
-    def draw(todo: Sequence[int]) -> list[bytes]:
-        new = decide([hats[i] for i in todo], counts, plan, context.policy)
-        for i, decided in zip(todo, new, strict=True):
-            hats[i] = decided
-        _admit_unplanned(new, counts, context, ledger)
-        return _draw(new, counts, values, context, factors)
+    def draw(_: object) -> list[bytes]:
+        ((_, bits),) = entropy.streams([name])
+        return [question.answer(sums, city, bits)]
 
-    drawn = draw_once(ledger, ids_of(hats), draw)
-    done = tuple(hat.recorded(payload) for hat, payload in zip(hats, drawn.payloads, strict=True))
-    return RecordedSlot(done, drawn.made, ledger.mark(_witness(done)) if done else None)
-
-
-def _witness(hats: Sequence[HatOutcome]) -> str:
-    """The record that tells this ledger from any other: the longest one has noise in it, if any of them has."""
-    return max(hats, key=lambda hat: len(hat.payload or b"")).release_id
-
-
-def _admit_unplanned(hats: Sequence[HatOutcome], counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> None:
-    """What is recorded must have been admitted, also where no plate is."""
-    terms, min_plates = msgspec.json.encode(unplanned(context.policy)), context.policy.min_plates
-    admissions = [
-        Admission(hat.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
-        for hat in hats
-        if hat.terms.withheld == "unplanned"
-    ]
-    if admissions:
-        context.before_charge()
-        period = context.calendar.slot_in_period(counts.start_ms).period
-        ledger.admit(period, context.policy.budget_nano, counts.plates, admissions)
-
-
-def _draw(
-    hats: Sequence[HatOutcome],
-    counts: SlotCounts,
-    values: SlotValues,
-    context: ReleaseContext,
-    factors: Mapping[bytes, int] | None,
-) -> list[bytes]:
-    """The records of these HATs, with fresh noise."""
-    # Speeds were clamped when they were read; if U has been lowered since, sensitivities hold for the lower one only.
-    clamped = values.clamped(context.policy.max_speed)
-    drawn = [hat for hat in hats if hat.plan is not None]
-    estimates = _estimate(drawn, clamped, context.entropy, [_factors(hat, counts, factors) for hat in drawn])
-    common = _common(counts, context)
-    return [encode(_record(hat, counts, estimates.get(hat.number), common)) for hat in hats]
-
-
-def _factors(hat: HatOutcome, counts: SlotCounts, factors: Mapping[bytes, int] | None) -> NDArray[np.int64] | None:
-    """Those of the plates that contribute to the HAT."""
-    if factors is None or not hat.terms.in_ball:
-        return None
-    return factors_for(factors, [counts.plates[i] for i in counts.plate[hat.rows][hat.admitted].tolist()])
-
-
-def _estimate(
-    hats: Sequence[HatOutcome],
-    values: SlotValues,
-    entropy: Entropy,
-    factors: Sequence[NDArray[np.int64] | None],
-) -> Mapping[int, HatEstimate]:
-    """Estimates by the numbers of the HATs, all of which have plans."""
-    estimates: dict[int, HatEstimate] = {}
-    for run, bits in entropy.streams(ids_of(hats)):
-        plans = [hat.plan for hat in hats[run] if hat.plan is not None]
-        samples = [values.samples_of(hat.rows, hat.admitted) for hat in hats[run]]
-        estimates |= zip(
-            (hat.number for hat in hats[run]), estimate_hats(plans, samples, bits, factors[run]), strict=True
-        )
-    return estimates
-
-
-@dataclass(frozen=True, slots=True)
-class _Common:
-    """What all records of a slot say alike."""
-
-    context: ReleaseContext
-    fingerprint: str
-    slot_start: str
-    slot_end: str
-
-
-def _common(counts: SlotCounts, context: ReleaseContext) -> _Common:
-    iso = context.calendar.slots.iso
-    return _Common(context, context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms))
-
-
-def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, common: _Common) -> Release:
-    context, by_plate, admitted = common.context, counts.count[hat.rows], hat.admitted
-    contributed = int(np.count_nonzero(admitted))
-    left_out = NOBODY if contributed == admitted.size else by_plate[~admitted]
-    mean, variance, cdf = statistics(hat.plan, estimate, left_out)
-    used, forecast = 0 if hat.plan is None else hat.plan.used_samples, forecast_record(hat.terms, hat.plan, estimate)
-    plates, pings = int(by_plate.size), int(by_plate.sum())
-    shown = context.policy.counts_released == "all"
-    return Release(
-        schema=SCHEMA,
-        release_id=hat.release_id,
-        status=hat.status,
-        hat=Hat(
-            cell=hat.cell,
-            resolution=context.policy.resolution,
-            center=cell_center(int(counts.cells[hat.number])),
-            slot_start=common.slot_start,
-            slot_end=common.slot_end,
-        ),
-        mean=mean,
-        variance=variance,
-        cdf=cdf,
-        counts=Counts(plates, pings, contributed, used) if shown else None,
-        privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
-        policy=common.fingerprint,
-        software=context.software,
-        trial=context.trial,
-        forecast=forecast,
-    )
-
-
-# The road from a closed slot to published releases. Its order is the guarantee.
-#
-# 1. *Charge* (`charge.py`). It sees the counts of the whole slot, and no speed: price every HAT, then charge its
-#    plates.
-# 2. *Draw* (`road.py`). What the whole city is asked is drawn and recorded first (`charge.py`). Where plates share
-#    a clip among their HATs, the ledger remembers their lengths, and they are scaled into it (`road.py`). Draw noise
-#    for the plates that were charged, then record. The ledger keeps the first record of a HAT; a second draw is dropped
-#    unseen.
-# 3. *Publish* what the ledger holds, once its high-water mark is raised; then inform the ledger.
-#
-# A crash between any two steps loses nothing and repeats nothing: the ledger remembers terms, verdicts and records, so
-# that the next run comes to the same bytes.
-#
-# The embedded runtime takes the whole road at once, here. On Kafka one planner charges for many shards, and each shard
-# draws and publishes its own cells (`streams/shards.py`).
-
-
-def release_slot(
-    counts: SlotCounts,
-    values: SlotValues,
-    context: ReleaseContext,
-    ledger: Ledger,
-    publish: Callable[[RecordedSlot], None],
-) -> RecordedSlot:
-    """Release every HAT of a closed slot: `publish` has handed them to their readers when it returns."""
-    plan = plan_slot(counts, context, ledger)
-    record_city(context.city, slot_sums(context.city, counts, values, plan), plan, context.entropy, ledger)
-    factors = slot_factors(counts, values, plan, context, ledger)
-    recorded = record_slot(counts, values, plan, context, ledger, factors)
-    publish(recorded)
-    return recorded.published(ledger)
+    draw_once(ledger, [name], draw)
+    ledger.published([name])  # no reader waits for it
