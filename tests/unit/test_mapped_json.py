@@ -288,3 +288,13 @@ def test_mutated_messages_give_what_a_plain_reading_gives_and_nothing_is_lost(co
         assert {place[0] for place in refused | found.keys()} == set(range(1000)) - {
             at for at in cut if messages[at] == b"[]"}  # fmt: skip
         assert len(list(originals(messages, refusals, decoder.format))) == len(refusals)
+
+
+def test_records_may_be_arrays_themselves():
+    mapping = FeedMapping(plate="0", time="3", longitude="5", latitude="6", speed="9", records="states",
+                          time_format="epoch_s")  # fmt: skip
+    state = ["A1", "x", None, SECONDS, {}, 72.5, 21.25, 0, False, 12.5, [1]]
+    for message in ({"states": [state, state]}, [state, state]):
+        assert [row[:5] for row in rows(decode(mapping, message)[0])] == [ONE, ONE]
+    assert rows(decode(mapping, state)[0]) == [(*ONE, 0, -1)]
+    assert [one.path for one in decode(mapping, ["A1"])[1]] == ["$[3]"]

@@ -12,7 +12,7 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.rolling import budget_balances, span_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.periods import most_in
-from udp_stream.planning.policy import PeriodSoFar, shares_of
+from udp_stream.planning.policy import SPANS_PER_WINDOW, PeriodSoFar, shares_of, span_seconds
 from udp_stream.release.charge import plan_slot, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.settings import load
@@ -213,3 +213,13 @@ def test_a_rolling_budget_counts_once_for_each_window_in_a_longer_period():
     budgets = dict.fromkeys(spans, 2 * NANO) | {"lifetime": 10 * NANO, days: 5 * NANO}
     assert str(most_in(budgets, "lifetime", spans)) == "epsilon 16"
     assert str(most_in(budgets, days, spans)) == "epsilon 9" and str(most_in(budgets, spans[0], [days])) == "epsilon 7"
+
+
+@pytest.mark.parametrize("slot_s", [60, 900, 2400, 3600, 14_400, 86_400, 3 * 86_400])
+@pytest.mark.parametrize("window_s", [3600, 5 * 3600, 86_400, 7 * 86_400, 67 * 86_400, 36_500 * 86_400])
+def test_spans_are_whole_slots_and_few(window_s, slot_s):
+    if window_s < slot_s:
+        return
+    span = span_seconds(window_s, slot_s)
+    assert span % slot_s == 0 and (86_400 % span == 0 or span % 86_400 == 0)
+    assert window_s / span <= SPANS_PER_WINDOW and (span == slot_s or span <= max(window_s / 8, 2 * slot_s))
