@@ -18,7 +18,7 @@ test: $(STAMP)  ## every check; Kafka and Redis as containers where there are im
 test-long: $(STAMP)  ## what `make test` has a short form of, in full; the tutorial; the examples, which need Node.js
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m long
 
-test-soak: $(STAMP)  ## what takes many minutes: lemmas and adversaries at full size, 100,000 mutated messages, 200 kills
+test-soak: $(STAMP)  ## what takes many minutes: explorations at three faults, lemmas and adversaries at full size, 100,000 mutated messages
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadscope -m soak
 
 explore: $(STAMP)  ## every order of the shuffle's protocols: make explore FAULTS=3 SLOTS=2 READS=1 SOURCES=1 FOLLOWS=1
