@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import msgspec
-from aiokafka.errors import KafkaError
 
-from streams.kafka import SECONDS_MAX, OutgoingRecord, Producer, read_topic, records_of
+from streams.kafka import SECONDS_MAX, KafkaError, OutgoingRecord, Producer, read_topic, records_of
 from streams.topics import Topic
-from udp_stream.errors import DependencyUnavailable, PrivacyRefused
+from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Mark
 from udp_stream.settings.sections import KafkaSection
 
@@ -34,7 +35,8 @@ HEADER = "udp-stream-ledger"
 MARK = "udp-stream-mark"
 
 
-class Binding(NamedTuple):
+@dataclass(frozen=True)
+class Binding:
     """The id of the ledger, and the fingerprint of the plates' key: 32 hexadecimal digits each."""
 
     ledger_id: str
@@ -53,7 +55,7 @@ class Binding(NamedTuple):
             raise ValueError(f"expected LEDGER.KEY, got {text!r}")
         return cls(ledger_id, key)
 
-    @property
+    @cached_property
     def text(self) -> str:
         """As it travels.
 
@@ -62,7 +64,7 @@ class Binding(NamedTuple):
         """
         return f"{self.ledger_id}.{self.key}"
 
-    @property
+    @cached_property
     def header(self) -> tuple[str, bytes]:
         """Of a message."""
         return HEADER, self.text.encode()
@@ -72,6 +74,15 @@ class Binding(NamedTuple):
         if theirs == self.text:
             return
         raise PrivacyRefused(f"{where} {self._difference(theirs)}. {ADVICE}")
+
+    def require_in(self, headers: Sequence[tuple[str, bytes]], where: str) -> None:
+        """The same, of the headers of a message.
+
+        >>> Binding("5eed", "cafe").require_in([Binding("5eed", "cafe").header], "a message")
+        """
+        theirs = next((value for name, value in headers if name == HEADER), None)
+        if theirs != self.header[1]:
+            self.require(None if theirs is None else theirs.decode(errors="replace"), where)
 
     def _difference(self, theirs: str | None) -> str:
         try:
@@ -87,16 +98,6 @@ ADVICE = (
     "All workers of a deployment need one ledger and one key file: two ledgers are two budgets for every plate. Give "
     "this worker the others' ledger.url and a copy of their key file"
 )
-
-
-def require_same(ours: Binding, headers: Sequence[tuple[str, bytes]], where: str) -> None:
-    """Raise PrivacyRefused unless a message's writer works on the same.
-
-    >>> require_same(Binding("5eed", "cafe"), [Binding("5eed", "cafe").header], "a message")
-    """
-    theirs = next((value for name, value in headers if name == HEADER), None)
-    if theirs != ours.header[1]:
-        ours.require(None if theirs is None else theirs.decode(errors="replace"), where)
 
 
 def mark_header(mark: Mark | None) -> list[tuple[str, bytes]]:
@@ -123,16 +124,16 @@ class _Claim(msgspec.Struct, frozen=True):
     ledger: str
 
 
-async def claim(kafka: KafkaSection, topic: Topic, ours: Binding, producer: Producer) -> None:
+async def claim(kafka: KafkaSection, topic: Topic, binding: Binding, producer: Producer) -> None:
     """Work on this ledger from now on, or raise PrivacyRefused if the deployment works on another one.
 
     DependencyUnavailable if the broker does not tell.
     """
     first = await _first(kafka, topic)
     if first is None:
-        await producer.write([OutgoingRecord(topic.name, msgspec.json.encode(_Claim(ours.text)), partition=0)])
+        await producer.write([OutgoingRecord(topic.name, msgspec.json.encode(_Claim(binding.text)), partition=0)])
         first = await _first(kafka, topic)
-    ours.require(first, f"the deployment ({topic.name} at {kafka.bootstrap})")
+    binding.require(first, f"the deployment ({topic.name} at {kafka.bootstrap})")
 
 
 def claimed(kafka: KafkaSection, topic: Topic) -> Binding | None:
@@ -162,3 +163,16 @@ def _said(records: Sequence[Any]) -> str | None:
     except msgspec.DecodeError:
         # Not None: there is a claim, and `require` refuses one that names no ledger.
         return ""
+
+
+def other_version(what: str) -> ConfigError:
+    """What to raise for a message or commit that this version cannot read; nothing of it is quoted.
+
+    >>> str(other_version("the message at bus.parts.v1[0], offset 7,"))[:82]
+    'the message at bus.parts.v1[0], offset 7, is none that this version of udp-stream '
+    """
+    return ConfigError(
+        f"{what} is none that this version of udp-stream reads: another version, or another program, has written it. "
+        "All workers of a deployment need one version. After an upgrade: let the old version release every slot first, "
+        "as docs/operations.md says (Upgrading)"
+    )

@@ -18,18 +18,26 @@ to empty (it blocks rebalances), tables, leaders and topic declarations. Offsets
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, cast
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import faust
-from aiokafka import TopicPartition
-from aiokafka.errors import IllegalStateError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
-from streams.topics import Topic, faust_credentials, faust_options
+from streams.binding import Binding
+from streams.kafka import Committed, Headers, NotAssigned, Offsets, OutgoingRecord, Producer, shortened
+from streams.topics import Topic, Topics, faust_credentials, faust_options
+from udp_stream.errors import DependencyUnavailable, Fenced
+from udp_stream.release.facts import Observer, report_to
+from udp_stream.release.query_road import QuerySet
 from udp_stream.settings import Settings
+from udp_stream.shuffle.wire import encode_message
 
 BATCHES_MAX = 16
 """Fetched batches that wait in memory before Faust stops fetching."""
@@ -90,10 +98,10 @@ class BatchConsumer(driver.Consumer):
         """
         try:
             await super().perform_seek()
-            fresh = [TopicPartition(*tp) for tp in self.assignment() if not self._read_offset.get(tp)]
+            fresh = [self._new_topicpartition(*tp) for tp in self.assignment() if not self._read_offset.get(tp)]
             if fresh:
                 await self._thread.seek_to_beginning(*fresh)
-        except (AssertionError, IllegalStateError):
+        except (AssertionError, NotAssigned):
             return  # another rebalance has taken them: it seeks when it ends
 
     async def _drain_once(self) -> None:
@@ -191,3 +199,215 @@ def build_app(settings: Settings, instance: str | None, client: str, folder: str
 def batches(app: faust.App, topic: Topic) -> faust.TopicT:
     """The topic as a source of batches that Faust neither acks nor commits."""
     return app.topic(topic.name, schema=BatchSchema(), acks=False)
+
+
+class Common(NamedTuple):
+    """What both processors of a worker work with. `queries` are those that are asked, if any are."""
+
+    topics: Topics
+    offsets: Offsets
+    producer: Producer
+    binding: Binding
+    accept_loss: bool = False
+    observers: Sequence[Observer] = ()
+    queries: QuerySet | None = None
+
+
+@dataclass(slots=True)
+class Assignment:
+    """A partition in the hands of this worker: its protocol, the last checkpoint that was committed, and what has to be
+    acknowledged before the next one is."""
+
+    partition: int
+    protocol: Any
+    committed: Any = field(default=None, init=False)
+    unacknowledged: deque[asyncio.Future[None]] = field(default_factory=deque, init=False)
+
+    @property
+    def next_offset(self) -> int:
+        """The next offset to read."""
+        raise NotImplementedError
+
+    def checkpoint_if_moved(self) -> Any:
+        """The checkpoint to commit, if there is a new one and it is safe."""
+        if not self.protocol.may_commit or (to := self.protocol.checkpoint()) == self.committed:
+            return None
+        return to
+
+
+A = TypeVar("A", bound=Assignment)
+
+
+class Place(NamedTuple):
+    """A partition that becomes ours: its last commit, the first offset that is left, and that of its next record."""
+
+    tp: TP
+    committed: Committed
+    first: int
+    end: int
+
+
+class Partitions(ABC, Generic[A]):
+    """The partitions of one topic that are assigned to this worker, each with a protocol that says what is due.
+
+    | what happens | what is done |
+    | --- | --- |
+    | `assign` | fence off former owners, read checkpoints, resume; dropped if a rebalance comes meanwhile |
+    | `process` | read a batch, carry out what is due, commit |
+    | `commit` | commit the checkpoints that have moved, one commit after the other |
+    | `revoke` | drop all state at once |
+
+    Records may be gone from a log. A consumer whose next record is gone goes on with the first one that is left, and
+    says nothing: so a partition is looked at when it becomes ours, and whenever what comes next is not the record that
+    was to come. And a log may end before what was read of it: its broker has lost the end of it, or it was made anew
+    and the group's commits were kept. New records then have offsets that a reader would take for read: so a
+    partition's end is looked at when it becomes ours. Where the log has grown further meanwhile, nobody can tell. With
+    `accept_loss` reading goes on from the first record that is left.
+    """
+
+    lost: str
+    """What it means that records of this topic are gone, in words."""
+
+    def __init__(self, topic: str, common: Common) -> None:
+        """No partitions yet."""
+        self._topic, self._topics, self._offsets, self._producer, self._binding = topic, *common[:4]
+        self._accept_loss, self._queries = common.accept_loss, common.queries
+        self._asked = "" if self._queries is None else self._queries.digest
+        self._periods = None if self._queries is None else self._queries.periods
+        self._report = report_to(*common.observers)
+        self._assignments: dict[int, A] = {}
+        self._revocations, self._committing, self._goes_back = 0, asyncio.Lock(), False
+        self._headers: Headers = [self._binding.header]  # of messages between workers
+        self.done = 0  # steps, for the watchdog: one batch may hold many slots, and nothing is read meanwhile
+
+    def next_offsets(self) -> dict[TP, int]:
+        """The next offset to read, for each of our partitions."""
+        return {TP(self._topic, of): assigned.next_offset for of, assigned in self._assignments.items()}
+
+    def revoke(self) -> None:
+        """The partitions are no longer ours: drop their state at once."""
+        self._revocations += 1
+        for assigned in self._assignments.values():
+            self._drop(assigned)
+        self._assignments = {}
+
+    async def assign(self, tps: set[TP]) -> None:
+        """These partitions are ours, unless they are revoked meanwhile: fence off their former owners, and only then
+        read the checkpoints."""
+        self.revoke()
+        revocations, self._goes_back = self._revocations, False
+        assignments: dict[int, A] = {}
+        async with self._fenced(tps) as resume:
+            committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
+            ends = await self._offsets.ends(tps)
+            for tp in tps:
+                assignments[tp.partition] = await resume(Place(tp, committed[tp], first[tp], ends[tp]))
+            if revocations == self._revocations:
+                self._assignments = assignments
+        if self._goes_back and revocations == self._revocations:
+            await self.commit()  # the consumer goes by commits
+            await self._offsets.seek()
+
+    async def process(self, records: Sequence[Any]) -> None:
+        """Process a batch of one partition: read it, carry out what is due, commit."""
+        of = records[0].partition
+        if (assigned := self._assignments.get(of)) is None:
+            return
+        await self._require_before(records, assigned.next_offset)
+        self._read(assigned, records)
+        commit_is_due = False
+        try:
+            while self._assignments.get(of) is assigned and (step := assigned.protocol.next()) is not None:
+                commit_is_due = await self._carry_out(assigned, step) or commit_is_due
+                self.done += 1
+        except Fenced:  # its owner does the same, though the group has not said so yet
+            if self._is_ours(assigned):
+                self._drop(self._assignments.pop(assigned.partition))
+                await self._offsets.rejoin()
+            return
+        if commit_is_due:
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Commit the checkpoints that have moved, if everything before them is on the broker.
+
+        It runs to its end even if its caller is cancelled: until it has arrived, nothing else may move a checkpoint.
+        """
+        await asyncio.shield(self._commit())
+
+    async def _commit(self) -> None:
+        async with self._committing:
+            found = [(assigned, assigned.checkpoint_if_moved()) for assigned in self._assignments.values()]
+            moved = [(assigned, to) for assigned, to in found if to is not None]
+            # A list of its own: more may be sent while we wait.
+            for sending in [sending for assigned, _ in moved for sending in assigned.unacknowledged]:
+                await sending
+            if moved and await self._offsets.commit(self._commits(moved)):
+                for assigned, to in moved:
+                    assigned.committed = to
+
+    def _commits(self, moved: Sequence[tuple[A, Any]]) -> dict[TP, Committed]:
+        return {
+            TP(self._topic, assigned.partition): Committed(to.offset, self._metadata(assigned, to))
+            for assigned, to in moved
+        }
+
+    def _is_ours(self, assigned: A) -> bool:
+        return self._assignments.get(assigned.partition) is assigned
+
+    async def _send(self, messages: Sequence[tuple[int, Any]]) -> None:
+        """Send each message to the partition of a shard."""
+        name, headers = self._topics.parts.name, self._headers
+        await self._producer.write(
+            OutgoingRecord(name, encode_message(message), headers=headers, partition=partition)
+            for partition, message in messages
+        )
+
+    # What is needed has to be there, unless `accept_loss`.
+
+    def _require(self, tp: TP, first: int, offset: int) -> None:
+        """DependencyUnavailable if the partition begins, at `first`, behind this offset."""
+        if first > offset and not self._accept_loss:
+            raise DependencyUnavailable(
+                f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {offset} on: "
+                f"{self.lost}. `udp-stream worker --accept-loss` continues without them"
+            )
+
+    async def _require_before(self, records: Sequence[Any], next_offset: int) -> None:
+        """The same, for the records from `next_offset` up to these, which have come instead."""
+        # The broker is asked only where there is a gap. There may be one without a loss: offsets need not be dense.
+        if records[0].offset > next_offset and not self._accept_loss:
+            tp = TP(records[0].topic, records[0].partition)
+            self._require(tp, (await self._offsets.first({tp}))[tp], next_offset)
+
+    def _restart_offset(self, place: Place, read_to: int) -> int | None:
+        """Where to read the partition again if it ends before what was read of it: at its first record, as the consumer
+        does. None if it has all from the commit on. DependencyUnavailable unless `accept_loss`."""
+        self._require(place.tp, place.first, place.committed.offset)
+        if place.end >= read_to:
+            return None
+        if not self._accept_loss:
+            raise shortened(place.tp, place.end, read_to)
+        self._goes_back = True
+        return place.first
+
+    # What sources and shards do each in their way.
+
+    @abstractmethod
+    def _fenced(self, tps: set[TP]) -> AbstractAsyncContextManager[Callable[[Place], Awaitable[A]]]:
+        """Fence off former owners; what it yields resumes a partition from its checkpoint."""
+
+    @abstractmethod
+    def _read(self, assigned: A, records: Sequence[Any]) -> None:
+        """Give a batch to the protocol."""
+
+    @abstractmethod
+    async def _carry_out(self, assigned: A, step: Any) -> bool:
+        """Do what a step of the protocol says, and tell it; whether a commit is due."""
+
+    @abstractmethod
+    def _metadata(self, assigned: A, to: Any) -> str:
+        """What is committed beside the offset of this checkpoint."""
+
+    def _drop(self, assigned: A) -> None:
+        """A partition is no longer ours. Work that is waiting sees that its assignment is gone."""

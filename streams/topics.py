@@ -1,8 +1,21 @@
-"""How every client of ours reaches the brokers, and why one did not: Faust's consumer, aiokafka, kafka-python.
+"""The deployment as brokers know it, for whoever is no worker: connections, topics, the group, the outputs.
 
-kafka-python tries a refused connection again until its time is over, and keeps the reason to itself; aiokafka writes
-it to a log. So we connect ourselves, with aiokafka's connection, and look at what happens: after a failure, and where
-brokers ask for more than an address also before, since a wrong password that is tried again may lock a user out.
+How every client of ours reaches the brokers is here too (`client_options`), and why one did not, in words. Tools
+outside of a worker use kafka-python. In this order:
+
+1. Connections: what clients take, and what to say where no broker answers.
+2. Topics as data, and the one place that makes them. Settings that anything relies on are set on the topic itself,
+   never left to a broker's defaults: the pings carry the broker's append times, because they are half of the clock;
+   releases are kept for ever, because there is one of each.
+3. The consumer group: its members, and how far it has committed. A worker's client id says its name and its settings,
+   so that others see whether they agree without a word from it. What the group has not committed is more than what it
+   has not read: a commit stays at the oldest ping of an open slot.
+4. The outputs, read from their beginning as any reader would.
+
+Readers of `release`, `latest`, `smoothed` and `queries` need `isolation.level=read_committed` to have each record once
+and no slot or moment in part. It is librdkafka's default; that of Java, aiokafka and kafka-python is
+`read_uncommitted`, which also sees what a worker wrote before it died, and then its repeat, of the same bytes. Nothing
+else is written in transactions: chunks and refused pings come at least once, under ids.
 """
 
 from __future__ import annotations
@@ -11,10 +24,9 @@ import asyncio
 import os
 import re
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,11 +41,6 @@ from udp_stream.settings.sections import KafkaSection
 from udp_stream.units import parse_duration
 
 _OF_CONSUMERS = "metadata_max_age_ms", "connections_max_idle_ms"
-
-PROBE_S = 5.0
-"""For one address: to connect, to log in, and for one answer."""
-
-CLOSE_S = 0.2
 
 RIGHTS = {29: "a topic", 30: "the group", 31: "the cluster", 53: "a transactional id"}
 """What the broker gives no rights on, by the number of its answer in Kafka's protocol."""
@@ -61,7 +68,8 @@ def client_options(kafka: KafkaSection) -> dict[str, Any]:
     return options
 
 
-def _security(kafka: KafkaSection) -> dict[str, Any]:
+def security_options(kafka: KafkaSection) -> dict[str, Any]:
+    """Of these, those about TLS and passwords."""
     options = client_options(kafka).items()
     return {name: value for name, value in options if name.startswith(("security", "ssl", "sasl"))}
 
@@ -74,7 +82,7 @@ def faust_credentials(kafka: KafkaSection) -> Any:
     """
     import faust
 
-    options = _security(kafka)
+    options = security_options(kafka)
     context = options.get("ssl_context")
     if kafka.protocol.startswith("SASL"):
         return faust.SASLCredentials(
@@ -102,7 +110,11 @@ def faust_options(kafka: KafkaSection) -> dict[str, Any]:
 def require_reachable(kafka: KafkaSection) -> None:
     """Raise DependencyUnavailable, with the reason, if no broker talks to us by TLS or with our password; does nothing
     where neither is asked for. Not within a running loop."""
-    if kafka.protocol != "PLAINTEXT" and (reason := asyncio.run(why_not(kafka))):
+    if kafka.protocol == "PLAINTEXT":
+        return
+    with needs("Kafka client", "kafka"):
+        from streams.kafka import why_not
+    if reason := asyncio.run(why_not(kafka)):
         raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {reason}")
 
 
@@ -113,6 +125,8 @@ def unreachable(kafka: KafkaSection, error: BaseException) -> DependencyUnavaila
 
 async def unreachable_in_loop(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
     """The same within one."""
+    from streams.kafka import why_not
+
     found = await why_not(kafka)
     return DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {found or refusal(error)}")
 
@@ -137,79 +151,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= SAID_MAX else f"{text[:SAID_MAX]}..."
 
 
-async def why_not(kafka: KafkaSection) -> str:
-    """In words without secrets why no broker can be talked to; "" if one can. Takes `PROBE_S` for each address."""
-    options, found = _security(kafka), []
-    addresses = [address.strip() for address in kafka.bootstrap.split(",")]
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        reason = await _why_not(host.strip("[]"), int(port), options) if host and port.isdigit() else "is no HOST:PORT"
-        if not reason:
-            return ""
-        found.append(f"{address} {reason}" if len(addresses) > 1 else f"it {reason}")
-    return "; ".join(found)
-
-
-async def _why_not(host: str, port: int, options: dict[str, Any]) -> str:
-    with needs("Kafka client", "kafka"):
-        from aiokafka.conn import AIOKafkaConnection
-        from aiokafka.errors import KafkaError
-        from aiokafka.protocol.metadata import MetadataRequest
-    connection = AIOKafkaConnection(host, port, request_timeout_ms=round(PROBE_S * 1000), **options)
-    try:
-        await asyncio.wait_for(connection.connect(), PROBE_S)
-        await asyncio.wait_for(connection.send(MetadataRequest([])), PROBE_S)
-    except (KafkaError, OSError, TimeoutError, ValueError) as error:
-        return _words(error, options)
-    finally:
-        with suppress(TimeoutError):  # of one that never was there
-            await asyncio.wait_for(connection.close(), CLOSE_S)
-    return ""
-
-
-def _words(error: Exception, options: dict[str, Any]) -> str:
-    from aiokafka import errors as kafka_errors
-
-    protocol = options["security_protocol"]
-    tls = protocol.endswith("SSL")
-    match error:
-        # The order counts: a certificate's error is an SSLError and a ValueError, too.
-        case ssl.SSLCertVerificationError() if error.verify_code in (62, 64):
-            return "shows a certificate of another host: kafka.bootstrap needs a name that is in it"
-        case ssl.SSLCertVerificationError():
-            said = error.verify_message or "verification failed"
-            return f"shows a certificate that is not trusted ({said}): kafka.client.ssl_cafile names who is"
-        case kafka_errors.SaslAuthenticationFailed():
-            return "does not accept the user and password of kafka.client"
-        case kafka_errors.UnsupportedSaslMechanismError():
-            return f"does not offer {options['sasl_mechanism']}, which is kafka.client.sasl_mechanism"
-        case kafka_errors.IllegalSaslStateError():
-            return 'asks for no password: kafka.client.security_protocol is to be "SSL" or "PLAINTEXT"'
-        case ssl.SSLError():
-            return "does not speak TLS on this port, or not with us: kafka.client.security_protocol says that it does"
-        case ConnectionRefusedError():
-            return "refuses connections: is the broker running, and is this its port?"
-        case TimeoutError():
-            return f"does not answer within {PROBE_S:g} s"
-        case ValueError():
-            return "answers a login as no broker does"
-    if isinstance(error, OSError) and not isinstance(error, ConnectionError) and not tls:
-        return f"cannot be reached ({error.strerror or type(error).__name__})"
-    if tls:
-        return "ends the connection: does it speak TLS on this port, and does it want kafka.client.ssl_certfile?"
-    asked = f"kafka.client.security_protocol is {protocol}"
-    return f"ends the connection: does it want TLS or a password on this port? {asked}"
-
-
-# The topics of a deployment as data, and the one place that makes them.
-#
-# Settings that anything relies on are set on the topic itself, never left to a broker's defaults: the pings carry the
-# broker's append times, because they are half of the clock; releases are kept for ever, because there is one of each.
-#
-# Readers of `release`, `latest`, `smoothed` and `queries` need `isolation.level=read_committed` to have each record
-# once and no slot or moment in part. It is librdkafka's default; that of Java, aiokafka and kafka-python is
-# `read_uncommitted`, which also sees what a worker wrote before it died, and then its repeat, of the same bytes.
-# Nothing else is written in transactions: chunks and refused pings come at least once, under ids.
+# Topics
 
 BOOTSTRAP_MS = 5_000
 
@@ -397,10 +339,7 @@ def admin(kafka: KafkaSection) -> Iterator[Any]:
             client.close()
 
 
-# The consumer group as the brokers know it, asked from outside: its members, and how far it has committed.
-#
-# A worker's client id says its name and its settings, so that others see whether they agree without a word from it.
-# What the group has not committed is more than what it has not read: a commit stays at the oldest ping of an open slot.
+# The consumer group
 
 COORDINATOR_S = 10.0
 """A new cluster appoints its groups' coordinators when it is first asked for one."""
@@ -584,7 +523,7 @@ def _known(offset: int) -> int | None:
     return None if offset < 0 else offset
 
 
-# The output topics read from their beginning, as any reader of releases or answers would.
+# The outputs
 
 POLL_MS = 500
 

@@ -1,13 +1,11 @@
-"""How a worker stops: on a signal in good order and with status 0, on an error with a sentence and its status.
+"""The worker: one process of the deployment, from its configuration to its last commit.
 
-What fails after a signal is no failure of the worker: nothing of it is committed, and the next worker does it again.
-It is said as a warning. A supervisor that sees a status of 1 would take a planned restart for a crash.
+It may be killed at any instant. SIGTERM and SIGINT end it in good order: what is under way is finished or dropped
+within seconds, the checkpoints are committed, and it leaves the group. The first error ends it with a sentence and a
+status: nothing more is committed, and the next worker reads again what was under way. (Faust would ack a batch that its
+agent failed on, and continue behind it.)
 
-The watchdog ends a worker that is stuck for any reason, so that its supervisor can restart it.
-
-A consumer that no longer fetches, a rebalance that never ends, a call without an answer, a broker that is gone: from
-the outside they look alike. There is work to do, or the broker does not say that there is none, and for a long time
-nothing is done. The watchdog checks exactly that, from a task that waits for nothing else.
+`run_worker` opens the ledger and serves; `Lanes` give batches to the two processors; `Stop` and `Watchdog` end it.
 """
 
 from __future__ import annotations
@@ -25,16 +23,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import faust
-from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from streams.binding import Binding, claim, claimed
-from streams.consumer import batches, build_app
-from streams.kafka import Offsets, Producer
-from streams.publishing import StrictlyOnce
+from streams.consumer import Common, batches, build_app
+from streams.kafka import KafkaError, Offsets, Producer, StrictlyOnce
 from streams.shards import ShardProcessor
 from streams.sources import SourceProcessor
 from streams.topics import Rules, Topics, client_id, differences, require_asked_alike, require_rights, topics_of
@@ -46,179 +42,168 @@ from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
 from udp_stream.logs import ERROR, WARNING, begin_log, counted, fault, say
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.facts import BatchRead, Fact, Observer, QueriesPublished, SlotPublished
-from udp_stream.release.query_road import QuerySet, query_set
+from udp_stream.release.facts import BatchRead, Fact, QueriesPublished, SlotPublished
+from udp_stream.release.query_road import query_set
 from udp_stream.runtime.spoken_log import SpokenLog
 from udp_stream.settings import Settings
 from udp_stream.units import parse_duration
 from udp_stream.windows.source import Look, ReadingRules
 
-DRAIN_S = 10.0
-"""For stopping in good order; after that the process ends as if it were killed, which loses nothing."""
+SESSION_S = 10.0
+"""The partitions of a worker that is silent so long go to others: longer than a full disk or a pause of the machine
+takes, and short beside a slot. Brokers allow 6 s to 30 min."""
+
+STUCK_S = 120.0
+"""A worker that gets nothing done so long, with work to do or no answer from the broker, ends, to be started again.
+The largest slot that was measured took two seconds; a moment of standing queries took seven."""
 
 
-class Stop:
-    """Why the worker is to stop: an error, the first one, or None for being asked to."""
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What a worker is started with."""
 
-    def __init__(self) -> None:
-        """Nothing has happened yet."""
-        self.error: BaseException | None = None
-        self._asked = asyncio.Event()
-
-    def ask(self) -> None:
-        """Stop where nothing is half done."""
-        self._asked.set()
-
-    def fail(self, error: BaseException) -> None:
-        """Stop because of an error. If we are stopping already, it changes nothing."""
-        if not self.asked:
-            self.error = error
-            self._asked.set()
-        elif self.error is None:
-            say(f"while it stopped: {ours(error)}", "ended", level=WARNING)
-
-    @property
-    def asked(self) -> bool:
-        """Whether to stop."""
-        return self._asked.is_set()
-
-    @property
-    def status(self) -> int:
-        """The exit status that says why."""
-        return 0 if self.error is None else ours(self.error).exit_status
-
-    async def wait(self) -> None:
-        """Until it is asked for."""
-        await self._asked.wait()
-
-    async def guard(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do some work unless we are stopping; what it raises stops us, and never reaches Faust."""
-        if not self.asked:
-            await self.last(work)
-
-    async def last(self, *works: Callable[[], Awaitable[None]]) -> None:
-        """Do some work, one after the other, though we may be stopping; what one raises does not keep us from the
-        next."""
-        for work in works:
-            try:
-                await work()
-            except Exception as error:  # noqa: BLE001 (it ends the process, with its sentence)
-                self.fail(error)
-
-    def end_soon(self) -> None:
-        """End the process for certain, soon."""
-
-        def end() -> None:
-            if self.error is not None:
-                say(str(ours(self.error)), "failed", level=ERROR)
-            # In this thread `sys.exit` would end the thread alone.
-            os._exit(self.status)
-
-        timer = threading.Timer(DRAIN_S, end)
-        timer.daemon = True
-        timer.start()
+    settings: Settings
+    entropy: Entropy
+    software: str
+    allow_volatile: bool = False
+    instance: str | None = None
+    accept_loss: bool = False
+    heartbeat: Path | None = None
+    look: Look = lambda _messages, _read: None
 
 
-def heed_signals(stop: Stop) -> list[int]:
-    """SIGTERM and SIGINT ask us to stop; the numbers of those that came."""
-    came: list[int] = []
+def run_worker(deployment: Deployment) -> None:
+    """Work until SIGTERM, SIGINT (KeyboardInterrupt) or an error, which is raised as one of ours."""
+    begin_log()
+    # Records come and go by the thousand without ever being in a cycle: looking for cycles as often as Python does by
+    # itself takes a tenth of the worker's time. While a slot closes it keeps readers waiting: 30 ms for each hundred
+    # thousand objects. A slot of 3,000 HATs has fewer at a time than are allowed here, so that none is interrupted.
+    gc.freeze()
+    gc.set_threshold(500_000, 50, 100)
+    for text in differences(deployment.settings.kafka):
+        say(f"topic {text}", "topic", level=WARNING)
+    settings = deployment.settings
+    require_rights(settings.kafka)
+    require_asked_alike(settings, deployment.instance)
+    with (
+        TemporaryDirectory(prefix="udp-stream-worker-") as folder,
+        ThreadPoolExecutor(1, thread_name_prefix="ledger") as thread,
+        _ledger_in(thread, deployment) as (ledger, keys),
+    ):
+        thread.submit(begin_work, settings, ledger).result()
+        stopped_by, error = asyncio.run(_work(deployment, ledger, keys, thread, folder))
+    if error is not None:
+        raise as_own_error(error)
+    if stopped_by == signal.SIGINT:
+        raise KeyboardInterrupt
 
-    def heed(number: int) -> None:
-        came.append(number)
-        stop.ask()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, heed, number)
-    return came
+@contextmanager
+def _ledger_in(thread: ThreadPoolExecutor, deployment: Deployment) -> Iterator[tuple[Ledger, PlateKeys]]:
+    """The ledger, opened, used and closed in one thread: SQLite asks for it, and it keeps the loop free.
 
-
-def ours(error: BaseException) -> UdpStreamError:
-    """One of ours as it is; any other by its kind and place, never its text, which may quote a ping.
-
-    >>> str(ours(KeyError("GJ05BX1001")))
-    'the worker stopped: KeyError at '
+    A machine that is new to the deployment has no mark of the ledger: the commits have it.
     """
-    if isinstance(error, UdpStreamError):
-        return error
-    kind = DependencyUnavailable if isinstance(error, KafkaError) else UdpStreamError
-    return kind(f"the worker stopped: {fault(error)}")
+    kafka, asked = deployment.settings.kafka, deployment.settings.ledger
+    named = None if has_mark(asked) else claimed(kafka, topics_of(kafka).deployment)
+    opening = ledger_and_keys(
+        asked, allow_volatile=deployment.allow_volatile, named_elsewhere=None if named is None else named.ledger_id
+    )
+    opened = thread.submit(opening.__enter__).result()
+    try:
+        yield opened
+    finally:
+        thread.submit(opening.__exit__, None, None, None).result()
 
 
-Positions = Callable[[], Mapping[TP, int]]
-"""The next offset to read, for each of our partitions."""
+async def _work(
+    deployment: Deployment, ledger: Ledger, keys: PlateKeys, thread: ThreadPoolExecutor, folder: str
+) -> tuple[int, BaseException | None]:
+    """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
+    settings, stop, closing = deployment.settings, Stop(), ClosingLine()
+    log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
+    asyncio.get_running_loop().set_exception_handler(_loop_error)
+    signals = install_signal_handlers(stop)
+    topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
+    client = client_id(deployment.instance, Rules.of(settings))
+    app = build_app(settings, deployment.instance, client, folder, SESSION_S)
+    offsets = Offsets(app)
+    meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
+    binding = Binding.of(meta)
+    given = settings.policy, settings.calendar, deployment.entropy, deployment.software
+    context = ReleaseContext(*given, caveats=caveats(meta), derive_key=keys.hash_plate)
+    observers = [closing.observe, log.observe]
+    queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
+    async with Producer(settings.kafka) as producer:
+        await claim(settings.kafka, topics.deployment, binding, producer)
+        common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries)
+        rules = ReadingRules(
+            settings.decoder,
+            settings.window_rules,
+            settings.calendar.slots,
+            settings.policy.resolution,
+            keys.hash_plate,
+            None if queries is None else queries.moments,
+        )
+        once = partial(StrictlyOnce.begin, settings.kafka) if settings.kafka.transactions else None
+        pings = SourceProcessor(common, rules, idle_s, deployment.look)
+        parts = ShardProcessor(common, context, ledger, thread, once)
+        lanes = connect(app, topics, offsets, pings, parts, stop)
+        say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
+        watchdog = Watchdog(
+            lambda: pings.next_offsets() | parts.next_offsets(),
+            offsets.all_read,
+            STUCK_S,
+            done=lambda: pings.done + parts.done,
+        )
+        serving = [
+            asyncio.ensure_future(_start(app, stop)),
+            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat))),
+            asyncio.ensure_future(stop.guard(watchdog.run)),
+            asyncio.ensure_future(_speak(log)),
+        ]
+        await stop.wait()
+        # Before all that follows, since any of it may hang.
+        stop.end_soon()
+        if stop.error is None:
+            await stop.last(pings.commit, parts.commit)  # so that the next worker repeats less
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await stop.last(app.stop, *(each.end for each in lanes), parts.close)
+    log.say_due(at_the_end=True)
+    say(str(closing), "ended")
+    return (signals[0] if signals else 0), stop.error
 
-Idle = Callable[[Mapping[TP, int]], Awaitable[bool]]
-"""Whether the broker says that all of them are read to their ends."""
+
+async def _speak(log: SpokenLog) -> None:
+    """Say what is due, once a second, until cancelled."""
+    while True:
+        await asyncio.sleep(1.0)
+        log.say_due()
 
 
-class Watchdog:
-    """Checks at intervals; `patience_s` without progress while there is work to do means that we are stuck."""
-
-    def __init__(
-        self,
-        positions: Positions,
-        idle: Idle,
-        patience_s: float,
-        clock: Callable[[], float] = time.monotonic,
-        done: Callable[[], int] = lambda: 0,
-    ) -> None:
-        """Patience begins now. `done`: how many steps were done. A batch may have many; nothing is read meanwhile."""
-        self._positions = positions
-        self._done = done
-        self._idle = idle
-        self._patience_s = patience_s
-        self._clock = clock
-        self._seen: tuple[Mapping[TP, int], int] = {}, 0
-        self._moved_s = clock()
-        self._asked: asyncio.Task[bool] | None = None
-
-    async def run(self) -> None:
-        """Check for ever; DependencyUnavailable once we are stuck, or if `idle` says that there is no going on."""
-        while True:
-            await self.check(self._patience_s / 8)
-
-    async def check(self, seconds: float) -> None:
-        """Check once, in this many seconds."""
-        if self._asked is None:  # a question that is never answered is asked once
-            self._asked = asyncio.ensure_future(self._ask())
-        await asyncio.gather(asyncio.wait({self._asked}, timeout=seconds), asyncio.sleep(seconds))
-        idle = False
-        if self._asked.done():
-            idle, self._asked = self._asked.result(), None
-        seen = dict(self._positions()), self._done()
-        if idle or seen != self._seen:
-            self._seen, self._moved_s = seen, self._clock()
-        elif self._clock() - self._moved_s > self._patience_s:
-            raise DependencyUnavailable(
-                f"no progress for {self._patience_s:g} s, with work to do or no answer from Kafka: restart the worker"
-            )
-
-    async def _ask(self) -> bool:
-        try:
-            return await self._idle(self._positions())
-        except DependencyUnavailable:
-            raise
-        except Exception:  # noqa: BLE001 (any error: the broker did not say that there is no work)
-            return False
+def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A producer that fails fails all of its futures; those that were awaited have raised already."""
+    if not isinstance(context.get("exception"), KafkaError | DependencyUnavailable):
+        loop.default_exception_handler(context)
 
 
-# Agents: batches from Faust to the processors, rebalances to their assignments, and one way to stop on any failure.
-#
-# Faust would ack a batch that its agent failed on, and continue behind it. Here the first error stops the process:
-# nothing more is committed, and the next worker reads again what was under way.
-#
-# Lanes: partitions are processed beside each other, and the batches of each in the order of its log.
-#
-# Most of a batch's time is waiting: for the ledger, for a transaction, for the broker to take what was sent. A slot's
-# shards would else wait for each other, one after the other. To the protocols, two partitions of one worker are then
-# what those of two workers are.
-#
-# A batch that waits for its turn when a rebalance comes is dropped. The partition may be ours again by then, at its
-# checkpoint, and the batch lies further on: processed first, it would make the reader skip all that is between.
+async def _start(app: faust.App, stop: Stop) -> None:
+    try:
+        await app.start()
+    except Exception as error:  # noqa: BLE001 (it ends the process, with its sentence)
+        stop.fail(error)
 
 
 class Lanes:
-    """At most one batch of each partition under way.
+    """At most one batch of each partition under way, in the order of its log; partitions beside each other.
+
+    Most of a batch's time is waiting: for the ledger, for a transaction, for the broker. A slot's shards would else
+    wait for each other. To the protocols, two partitions of one worker are what those of two workers are.
+
+    A batch that waits for its turn when a rebalance comes is dropped. The partition may be ours again by then, at its
+    checkpoint, and the batch lies further on: processed first, it would make the reader skip all that is between.
 
     >>> from types import SimpleNamespace
     >>> async def process(records):
@@ -328,10 +313,161 @@ async def keep_time(
             committed_s = time.monotonic()
 
 
-# The worker: one process of the deployment, from its configuration to its last commit.
-#
-# It may be killed at any instant. SIGTERM and SIGINT end it in good order: what is under way is finished or dropped
-# within seconds, the checkpoints are committed, and it leaves the group. An error ends it with a sentence and a status.
+DRAIN_S = 10.0
+"""For stopping in good order; after that the process ends as if it were killed, which loses nothing."""
+
+
+class Stop:
+    """Why the worker is to stop: an error, the first one, or None for being asked to.
+
+    What fails after a signal is no failure of the worker: nothing of it is committed, and the next worker does it
+    again. It is said as a warning. A supervisor that sees a status of 1 would take a planned restart for a crash.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has happened yet."""
+        self.error: BaseException | None = None
+        self._asked = asyncio.Event()
+
+    def ask(self) -> None:
+        """Stop where nothing is half done."""
+        self._asked.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop because of an error. If we are stopping already, it changes nothing."""
+        if not self.asked:
+            self.error = error
+            self._asked.set()
+        elif self.error is None:
+            say(f"while it stopped: {as_own_error(error)}", "ended", level=WARNING)
+
+    @property
+    def asked(self) -> bool:
+        """Whether to stop."""
+        return self._asked.is_set()
+
+    @property
+    def status(self) -> int:
+        """The exit status that says why."""
+        return 0 if self.error is None else as_own_error(self.error).exit_status
+
+    async def wait(self) -> None:
+        """Until it is asked for."""
+        await self._asked.wait()
+
+    async def guard(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do some work unless we are stopping; what it raises stops us, and never reaches Faust."""
+        if not self.asked:
+            await self.last(work)
+
+    async def last(self, *works: Callable[[], Awaitable[None]]) -> None:
+        """Do some work, one after the other, though we may be stopping; what one raises does not keep us from the
+        next."""
+        for work in works:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 (it ends the process, with its sentence)
+                self.fail(error)
+
+    def end_soon(self) -> None:
+        """End the process for certain, soon."""
+
+        def end() -> None:
+            if self.error is not None:
+                say(str(as_own_error(self.error)), "failed", level=ERROR)
+            # In this thread `sys.exit` would end the thread alone.
+            os._exit(self.status)
+
+        timer = threading.Timer(DRAIN_S, end)
+        timer.daemon = True
+        timer.start()
+
+
+def install_signal_handlers(stop: Stop) -> list[int]:
+    """SIGTERM and SIGINT ask us to stop; the numbers of those that came."""
+    came: list[int] = []
+
+    def handle(number: int) -> None:
+        came.append(number)
+        stop.ask()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, handle, number)
+    return came
+
+
+def as_own_error(error: BaseException) -> UdpStreamError:
+    """One of ours as it is; any other by its kind and place, never its text, which may quote a ping.
+
+    >>> str(as_own_error(KeyError("GJ05BX1001")))
+    'the worker stopped: KeyError at '
+    """
+    if isinstance(error, UdpStreamError):
+        return error
+    kind = DependencyUnavailable if isinstance(error, KafkaError) else UdpStreamError
+    return kind(f"the worker stopped: {fault(error)}")
+
+
+Positions = Callable[[], Mapping[TP, int]]
+"""The next offset to read, for each of our partitions."""
+
+Idle = Callable[[Mapping[TP, int]], Awaitable[bool]]
+"""Whether the broker says that all of them are read to their ends."""
+
+
+class Watchdog:
+    """Ends a worker that is stuck: `patience_s` without progress while there is work to do, or no answer.
+
+    A consumer that no longer fetches, a rebalance that never ends, a call without an answer, a broker that is gone:
+    from the outside they look alike. The watchdog looks from a task that waits for nothing else.
+    """
+
+    def __init__(
+        self,
+        positions: Positions,
+        idle: Idle,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        done: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Patience begins now. `done`: how many steps were done. A batch may have many; nothing is read meanwhile."""
+        self._positions = positions
+        self._done = done
+        self._idle = idle
+        self._patience_s = patience_s
+        self._clock = clock
+        self._seen: tuple[Mapping[TP, int], int] = {}, 0
+        self._moved_s = clock()
+        self._asked: asyncio.Task[bool] | None = None
+
+    async def run(self) -> None:
+        """Check for ever; DependencyUnavailable once we are stuck, or if `idle` says that there is no going on."""
+        while True:
+            await self.check(self._patience_s / 8)
+
+    async def check(self, seconds: float) -> None:
+        """Check once, in this many seconds."""
+        if self._asked is None:  # a question that is never answered is asked once
+            self._asked = asyncio.ensure_future(self._ask())
+        await asyncio.gather(asyncio.wait({self._asked}, timeout=seconds), asyncio.sleep(seconds))
+        idle = False
+        if self._asked.done():
+            idle, self._asked = self._asked.result(), None
+        seen = dict(self._positions()), self._done()
+        if idle or seen != self._seen:
+            self._seen, self._moved_s = seen, self._clock()
+        elif self._clock() - self._moved_s > self._patience_s:
+            raise DependencyUnavailable(
+                f"no progress for {self._patience_s:g} s, with work to do or no answer from Kafka: restart the worker"
+            )
+
+    async def _ask(self) -> bool:
+        try:
+            return await self._idle(self._positions())
+        except DependencyUnavailable:
+            raise
+        except Exception:  # noqa: BLE001 (any error: the broker did not say that there is no work)
+            return False
 
 
 @dataclass(slots=True)
@@ -369,197 +505,3 @@ class ClosingLine:
         answers = f", {counted(self.answers, 'query', 'queries')} answered" if self.answers else ""
         read, released = counted(self.pings, "ping"), counted(self.released, "HAT")
         return f"{read} read, {released} released, {self.withheld:,} withheld{answers}"
-
-
-SESSION_S = 10.0
-"""The partitions of a worker that is silent so long go to others: longer than a full disk or a pause of the machine
-takes, and short beside a slot. Brokers allow 6 s to 30 min."""
-
-STUCK_S = 120.0
-"""A worker that gets nothing done so long, with work to do or no answer from the broker, ends, to be started again.
-The largest slot that was measured took two seconds; a moment of standing queries took seven."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """What a worker is started with."""
-
-    settings: Settings
-    entropy: Entropy
-    software: str
-    allow_volatile: bool = False
-    instance: str | None = None
-    accept_loss: bool = False
-    heartbeat: Path | None = None
-    look: Look = lambda _messages, _read: None
-
-
-def run_worker(deployment: Deployment) -> None:
-    """Work until SIGTERM, SIGINT (KeyboardInterrupt) or an error, which is raised as one of ours."""
-    begin_log()
-    # Records come and go by the thousand without ever being in a cycle: looking for cycles as often as Python does by
-    # itself takes a tenth of the worker's time. While a slot closes it keeps readers waiting: 30 ms for each hundred
-    # thousand objects. A slot of 3,000 HATs has fewer at a time than are allowed here, so that none is interrupted.
-    gc.freeze()
-    gc.set_threshold(500_000, 50, 100)
-    for text in differences(deployment.settings.kafka):
-        say(f"topic {text}", "topic", level=WARNING)
-    settings = deployment.settings
-    require_rights(settings.kafka)
-    require_asked_alike(settings, deployment.instance)
-    with (
-        TemporaryDirectory(prefix="udp-stream-worker-") as folder,
-        ThreadPoolExecutor(1, thread_name_prefix="ledger") as thread,
-        _ledger_in(thread, deployment) as (ledger, keys),
-    ):
-        thread.submit(begin_work, settings, ledger).result()
-        stopped_by, error = asyncio.run(_work(deployment, ledger, keys, thread, folder))
-    if error is not None:
-        raise ours(error)
-    if stopped_by == signal.SIGINT:
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def _ledger_in(thread: ThreadPoolExecutor, deployment: Deployment) -> Iterator[tuple[Ledger, PlateKeys]]:
-    """The ledger, opened, used and closed in one thread: SQLite asks for it, and it keeps the loop free.
-
-    A machine that is new to the deployment has no mark of the ledger: the commits have it.
-    """
-    kafka, asked = deployment.settings.kafka, deployment.settings.ledger
-    named = None if has_mark(asked) else claimed(kafka, topics_of(kafka).deployment)
-    opening = ledger_and_keys(
-        asked, allow_volatile=deployment.allow_volatile, named_elsewhere=None if named is None else named.ledger_id
-    )
-    opened = thread.submit(opening.__enter__).result()
-    try:
-        yield opened
-    finally:
-        thread.submit(opening.__exit__, None, None, None).result()
-
-
-async def _work(
-    deployment: Deployment, ledger: Ledger, keys: PlateKeys, thread: ThreadPoolExecutor, folder: str
-) -> tuple[int, BaseException | None]:
-    """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
-    settings, stop, closing = deployment.settings, Stop(), ClosingLine()
-    log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
-    asyncio.get_running_loop().set_exception_handler(_loop_error)
-    signals = heed_signals(stop)
-    topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
-    client = client_id(deployment.instance, Rules.of(settings))
-    app = build_app(settings, deployment.instance, client, folder, SESSION_S)
-    offsets = Offsets(app)
-    meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
-    binding = Binding.of(meta)
-    given = settings.policy, settings.calendar, deployment.entropy, deployment.software
-    context = ReleaseContext(*given, caveats=caveats(meta), derive_key=keys.hash_plate)
-    observers = [closing.observe, log.observe]
-    queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
-    async with Producer(settings.kafka) as producer:
-        await claim(settings.kafka, topics.deployment, binding, producer)
-        given_up = deployment.accept_loss
-        common = _Common(topics, offsets, producer, binding, given_up, observers, queries, deployment.look)
-        pings = _source_processor(common, settings, keys, idle_s)
-        parts = _shard_processor(common, settings, context, ledger, thread)
-        lanes = connect(app, topics, offsets, pings, parts, stop)
-        say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
-        watchdog = Watchdog(
-            lambda: pings.next_offsets() | parts.next_offsets(),
-            offsets.all_read,
-            STUCK_S,
-            done=lambda: parts.done,
-        )
-        serving = [
-            asyncio.ensure_future(_start(app, stop)),
-            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat))),
-            asyncio.ensure_future(stop.guard(watchdog.run)),
-            asyncio.ensure_future(_speak(log)),
-        ]
-        await stop.wait()
-        # Before all that follows, since any of it may hang.
-        stop.end_soon()
-        if stop.error is None:
-            await stop.last(pings.commit, parts.commit)  # so that the next worker repeats less
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
-        await stop.last(app.stop, *(each.end for each in lanes), parts.close)
-    log.say_due(at_the_end=True)
-    say(str(closing), "ended")
-    return (signals[0] if signals else 0), stop.error
-
-
-class _Common(NamedTuple):
-    """What sources and shards of this worker share."""
-
-    topics: Topics
-    offsets: Offsets
-    producer: Producer
-    binding: Binding
-    accept_loss: bool
-    observers: Sequence[Observer]
-    queries: QuerySet | None
-    look: Look
-
-
-def _source_processor(common: _Common, settings: Settings, keys: PlateKeys, idle_s: float) -> SourceProcessor:
-    rules = ReadingRules(
-        settings.decoder,
-        settings.window_rules,
-        settings.calendar.slots,
-        settings.policy.resolution,
-        keys.hash_plate,
-        None if common.queries is None else common.queries.moments,
-    )
-    return SourceProcessor(
-        rules,
-        common.topics,
-        common.offsets,
-        common.producer,
-        common.binding,
-        idle_s,
-        common.accept_loss,
-        observers=common.observers,
-        queries=common.queries,
-        look=common.look,
-    )
-
-
-def _shard_processor(
-    common: _Common, settings: Settings, context: ReleaseContext, ledger: Ledger, thread: ThreadPoolExecutor
-) -> ShardProcessor:
-    once = partial(StrictlyOnce.begin, settings.kafka)
-    return ShardProcessor(
-        context,
-        common.topics,
-        common.offsets,
-        common.producer,
-        ledger,
-        common.binding,
-        thread,
-        common.accept_loss,
-        once if settings.kafka.transactions else None,
-        common.observers,
-        common.queries,
-    )
-
-
-async def _speak(log: SpokenLog) -> None:
-    """Say what is due, once a second, until cancelled."""
-    while True:
-        await asyncio.sleep(1.0)
-        log.say_due()
-
-
-def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A producer that fails fails all of its futures; those that were awaited have raised already."""
-    if not isinstance(context.get("exception"), KafkaError | DependencyUnavailable):
-        loop.default_exception_handler(context)
-
-
-async def _start(app: faust.App, stop: Stop) -> None:
-    try:
-        await app.start()
-    except Exception as error:  # noqa: BLE001 (it ends the process, with its sentence)
-        stop.fail(error)

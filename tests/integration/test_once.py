@@ -9,8 +9,7 @@ from collections import Counter
 import pytest
 from faust.types import TP
 
-from streams.kafka import Committed, OutgoingRecord
-from streams.publishing import StrictlyOnce
+from streams.kafka import Committed, OutgoingRecord, StrictlyOnce
 from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
 from tests.runtime.harness import fleet_log
 from udp_stream.errors import Fenced

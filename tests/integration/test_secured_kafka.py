@@ -12,8 +12,7 @@ from uuid import uuid4
 import pytest
 
 from streams.feed import Feed, Pace
-from streams.kafka import Producer, read_topic
-from streams.publishing import StrictlyOnce
+from streams.kafka import Producer, StrictlyOnce, read_topic
 from streams.topics import create_topics, read_releases, topics_of
 from tests.forked import run_forked
 from tests.integration.deployment import CONFIG, DEFAULTS, City, agree, log_of, worker

@@ -13,7 +13,7 @@ import pytest
 from streams.binding import Binding
 from streams.feed import Feed, Pace
 from streams.kafka import read_topic
-from streams.publishing import ERROR
+from streams.sources import ERROR
 from streams.topics import admin, group_of, read_releases, topics_of
 from tests.forked import run_forked
 from tests.integration.deployment import agree, log_of, worker

@@ -8,7 +8,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 from faust.types import TP
 
-from streams.binding import Binding, claim, mark_header, mark_in, require_same
+from streams.binding import Binding, claim, mark_header, mark_in
 from tests.unit.test_processors import FLAGS, OURS, TOPICS, Died, Worker, filled, outcome
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Mark
@@ -37,7 +37,7 @@ PAPERS = load(None, (*FLAGS, "release.mean=array-averaging"), {})
 )
 def test_what_is_different_is_said(headers, sentence):
     with pytest.raises(PrivacyRefused, match=sentence):
-        require_same(OURS, headers, "it")
+        OURS.require_in(headers, "it")
 
 
 def in_a_thread(work):

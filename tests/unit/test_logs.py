@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mode.utils.logging import CompositeLogger
 
-from streams.worker import ours
+from streams.worker import as_own_error
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.logs import begin_log, end_log, say
 from udp_stream.runtime.live import LiveRuntime, Outputs
@@ -158,7 +158,7 @@ def test_a_real_run_with_hostile_plates_leaves_nothing_of_them_in_its_log(tmp_pa
                          for plate in HOSTILE for speed in (31.0, "ZQXPLATE")]  # fmt: skip
                 runtime.take([msgspec.json.encode(ping) for ping in pings] + [b'{"license_plate": "ZQXPLATE'])
                 log.say_due()
-        say(str(ours(failed.value)))
+        say(str(as_own_error(failed.value)))
     text = said.getvalue()
     assert refusing.quoted and out and "warning at test_logs.py" in text
     assert "KeyError at test_logs.py:" in text and "pings" in text
@@ -195,7 +195,7 @@ def test_warnings_and_errors_in_threads_are_written_without_their_texts(monkeypa
 
 @given(PLATES, SPEEDS)
 def test_an_error_of_ours_by_mistake_is_said_without_its_text(plate, speed):
-    assert str(ours(quoting(plate, speed))) == str(ours(quoting("GJ05ZZ0001", 31.5)))
+    assert str(as_own_error(quoting(plate, speed))) == str(as_own_error(quoting("GJ05ZZ0001", 31.5)))
 
 
 MISTAKE = """

@@ -11,10 +11,11 @@ import pytest
 from faust.types import TP
 
 from streams.binding import Binding
+from streams.consumer import Common
 from streams.kafka import Committed
-from streams.publishing import TICK, settle
+from streams.publishing import settle
 from streams.shards import ShardProcessor
-from streams.sources import SourceProcessor
+from streams.sources import TICK, SourceProcessor
 from streams.topics import topics_of
 from tests.forms import long_but
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
@@ -155,31 +156,10 @@ class Worker:
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
         queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
-        self.pings = SourceProcessor(
-            rules_of(settings, context, queries and queries.moments),
-            self.topics,
-            broker,
-            broker,
-            binding,
-            60,
-            accept_loss,
-            lambda: self.time_s,
-            observers,
-            queries,
-        )
-        self.parts = ShardProcessor(
-            context,
-            self.topics,
-            broker,
-            broker,
-            ledger,
-            binding,
-            thread,
-            accept_loss,
-            self.once if once else None,
-            observers,
-            queries,
-        )
+        common = Common(self.topics, broker, broker, binding, accept_loss, observers, queries)
+        rules = rules_of(settings, context, queries and queries.moments)
+        self.pings = SourceProcessor(common, rules, 60, clock=lambda: self.time_s)
+        self.parts = ShardProcessor(common, context, ledger, thread, self.once if once else None)
 
     async def once(self, shard):
         return Once(self.broker, shard)

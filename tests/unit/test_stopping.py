@@ -6,7 +6,7 @@ import asyncio
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from streams.worker import Stop, ours
+from streams.worker import Stop, as_own_error
 from udp_stream.errors import PrivacyRefused
 
 
@@ -22,7 +22,7 @@ def raised(error):
     ids=["ours", "of the broker"],
 )
 def test_an_error_is_told_by_kind_and_place(error, status):
-    told = ours(raised(error))
+    told = as_own_error(raised(error))
     assert told.exit_status == status
     assert str(told).startswith(f"the worker stopped: {type(error).__name__} at test_stopping.py:")
     assert "GJ05" not in str(told)
