@@ -16,9 +16,8 @@ from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runti
 from udp_stream.cli.report import print_summary
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
+from udp_stream.release import forecaster, query_record
 from udp_stream.release import record as release
-from udp_stream.release.forecaster import smoothed_schema
-from udp_stream.release.query_record import result_schema
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
@@ -182,9 +181,13 @@ def test_values_keep_to_the_contract(tmp_path):
 
 
 def test_the_published_schema_is_the_types_schema():
-    assert json.loads(SCHEMA.read_text()) == release.json_schema()
-    assert json.loads(SCHEMA.with_name("smoothed.schema.json").read_text()) == smoothed_schema()
-    assert json.loads(SCHEMA.with_name("query.schema.json").read_text()) == result_schema()
+    assert json.loads(SCHEMA.read_text()) == release.described(release.Release, release.SCHEMA)
+    assert json.loads(SCHEMA.with_name("smoothed.schema.json").read_text()) == release.described(
+        forecaster.Smoothed, forecaster.SCHEMA
+    )
+    assert json.loads(SCHEMA.with_name("query.schema.json").read_text()) == release.described(
+        query_record.QueryResult, query_record.SCHEMA
+    )
 
 
 def test_no_record_names_a_plate(tmp_path):

@@ -20,8 +20,8 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.statement import statement
 from udp_stream.planning.periods import amount_text
-from udp_stream.release.query_record import decode_result, result_schema
-from udp_stream.release.record import kind_of
+from udp_stream.release.query_record import SCHEMA, QueryResult, decode_result
+from udp_stream.release.record import described, kind_of
 from udp_stream.runtime.embedded import Embedded, record_writer
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
@@ -240,7 +240,7 @@ def test_a_result_fits_its_schema_and_names_no_plate(tmp_path):
         runtime.run(frames_of(fleet_log()))
         hashes = {plate for entry in ledger.entries() for plate in entry.plates}
         rounds = [entry.payload for entry in everyone(ledger)]
-    validator = jsonschema.Draft202012Validator(result_schema())
+    validator = jsonschema.Draft202012Validator(described(QueryResult, SCHEMA))
     plates = {msgspec.json.decode(message)["license_plate"] for message in fleet_log(clean=True)}
     for payload in told:
         validator.validate(json.loads(payload))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.facts import fan_out, releases_of
+from udp_stream.release.facts import releases_of
 from udp_stream.runtime.embedded import Embedded, record_writer
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -19,7 +19,7 @@ def runtime(*sinks, ledger=None):
         SeededEntropy(1),
         lambda plate: plate.encode().ljust(32),
         "test",
-        fan_out(*sinks),
+        lambda releases: [sink(releases) for sink in sinks],
     )
 
 

@@ -304,34 +304,7 @@ def test_a_plan_for_other_rows_admits_nobody_to_that_hat():
         assert all((r.counts.admitted_plates == 0) == new for r, new in zip(records, changed, strict=True))
 
 
-# --- planners that read history ---
-
-
-def thrifty(slot, balances):
-    """Spends half on cells whose last interval was tight: a fresh answer is needed less there."""
-    terms, counts = CountsPlanner().plan(slot, balances), slot.counts
-    length = counts.end_ms - counts.start_ms
-    before = slot.history.releases(counts.start_ms - length, counts.start_ms, counts.cells.tolist())
-
-    def halved(of_hat):
-        asked = (one.at(one.epsilon_nano // 2) if one.statistic == "mean" else one for one in of_hat.statistics)
-        return replace(of_hat, statistics=tuple(asked))
-
-    return [halved(t) if tight(r) else t for t, r in zip(terms, before, strict=True)]
-
-
-def tight(record):
-    mean = None if record is None else record.mean
-    return mean is not None and mean.interval95_kmh[1] - mean.interval95_kmh[0] < 60
-
-
-def history(*flags, seed=1):
-    context = a_context("budget.epsilon=100", "release.cdf_epsilon=0", *flags, seed=seed)
-    return dataclasses.replace(context, planner=PlannedBy(thrifty))
-
-
-def epsilons(plan):
-    return [terms.mean_nano for terms in plan.terms]
+# --- other planners ---
 
 
 def test_a_planner_that_leaves_hats_out_is_refused_before_anything_is_charged():

@@ -37,7 +37,7 @@ from udp_stream.planning.plan import HatPlan, HatPlans, Terms
 from udp_stream.planning.policy import BudgetCalendar, Policy, SlotInPeriod
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, Smoothed
-from udp_stream.release.hats import HatOutcome, hats_of, ids_of
+from udp_stream.release.hats import HatInFlight, hats_of, ids_of
 from udp_stream.release.record import city_id
 from udp_stream.units import duration_name
 from udp_stream.windows.tables import SlotCounts
@@ -236,7 +236,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     )
 
 
-def _price(hats: Sequence[HatOutcome], slot: SlotToPlan, planner: Planner, ledger: Ledger) -> list[HatOutcome]:
+def _price(hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledger: Ledger) -> list[HatInFlight]:
     """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
     needed = budget_balances(ledger, slot.in_period.period, slot.counts.plates) if planner.needs_balances else None
     planned = planner.plan(slot, needed)
@@ -245,19 +245,19 @@ def _price(hats: Sequence[HatOutcome], slot: SlotToPlan, planner: Planner, ledge
     return [_priced(hat, slot, terms.within(slot.policy)) for hat, terms in zip(hats, planned, strict=True)]
 
 
-def _priced(hat: HatOutcome, slot: SlotToPlan, terms: Terms) -> HatOutcome:
+def _priced(hat: HatInFlight, slot: SlotToPlan, terms: Terms) -> HatInFlight:
     """The HAT with its plan, on terms that say what the plan chose."""
     plan = _plan(hat, slot, terms)
     return hat.with_price(terms if plan is None else plan.terms, plan)
 
 
-def _plan(hat: HatOutcome, slot: SlotToPlan, terms: Terms) -> HatPlan | None:
+def _plan(hat: HatInFlight, slot: SlotToPlan, terms: Terms) -> HatPlan | None:
     """The plan for the rows that the terms offer; none where nothing is offered."""
     offered = terms.select_offered(slot.counts.count[hat.rows])
     return slot.plans.plan_hat(offered, terms) if offered.size and not terms.withheld else None
 
 
-def _charge(hats: Sequence[HatOutcome], slot: SlotToPlan, ledger: Ledger) -> list[HatOutcome]:
+def _charge(hats: Sequence[HatInFlight], slot: SlotToPlan, ledger: Ledger) -> list[HatInFlight]:
     """Charge every HAT on its terms. Where the ledger remembers other terms (a retry, a race), charge on those."""
     counts, policy = slot.counts, slot.policy
     # Larger HATs first: where budgets run out, they go to the statistics that say most. Ties by cell.

@@ -58,16 +58,6 @@ ReleaseReader = Iterator[PublishedRelease]
 """Gives releases back, with their bytes: of a topic (`streams/topics.py`) or of a file (`releases_of`)."""
 
 
-def fan_out(*sinks: ReleaseSink) -> ReleaseSink:
-    """One sink that gives a slot to all of these, in order; where one raises, those behind it do not get it."""
-
-    def publish(releases: Sequence[PublishedRelease]) -> None:
-        for sink in sinks:
-            sink(releases)
-
-    return publish
-
-
 def releases_of(lines: Iterable[bytes]) -> ReleaseReader:
     """The releases of a file as `replay --out` writes it, one a line; a last line that was cut short is none."""
     for line in lines:

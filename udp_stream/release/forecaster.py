@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.forecast_clip import NAME
 from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
-from udp_stream.release.record import Hat, NonNegative, Release, decode, described, kind_of, release_id, slot_of
+from udp_stream.release.record import Hat, NonNegative, Release, decode, kind_of, release_id, slot_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name
 
@@ -164,11 +164,6 @@ _ENCODER = msgspec.json.Encoder()
 def encode_smoothed(estimate: Smoothed) -> bytes:
     """The record's bytes: JSON on one line."""
     return _ENCODER.encode(estimate)
-
-
-def smoothed_schema() -> dict[str, Any]:
-    """The estimate's JSON Schema (2020-12), as published in `docs/`."""
-    return described(Smoothed, SCHEMA)
 
 
 def smooth_slot(

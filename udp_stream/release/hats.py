@@ -1,6 +1,9 @@
 """One HAT on its way through a release: the type that both halves of the road hand on.
 
-Its states are those of `lifecycle.HAT_LIFE`. Each step gives a new outcome, and none of them leads back.
+A HAT has three forms. `Terms` are stored: the ledger keeps them with the verdict. A `HatPlan` is computed from terms
+and counts, and follows from them again. A `HatInFlight` has both, what was charged, and what is recorded. Its states
+are those of `lifecycle.HAT_LIFE`. Each step gives a new value, and none of them leads back. A `SlotPlan` has the terms
+and charges of all HATs of a slot as columns, to travel.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ _WITHHELD: dict[str, Status] = {
 NO_ROWS = np.array([], dtype=np.int64)
 
 
-class HatOutcome(msgspec.Struct, frozen=True, eq=False):
+class HatInFlight(msgspec.Struct, frozen=True, eq=False):
     """HAT `number` of a slot: its id, how far it has come, and what was decided.
 
     `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for those that are left out, by
@@ -71,7 +74,7 @@ class HatOutcome(msgspec.Struct, frozen=True, eq=False):
             return "released"
         return _WITHHELD.get(self.terms.withheld, "withheld_budget")
 
-    def with_price(self, terms: Terms, plan: HatPlan | None) -> HatOutcome:
+    def with_price(self, terms: Terms, plan: HatPlan | None) -> HatInFlight:
         """Still new: these terms, and the plan for the rows that they offer, if they offer any."""
         return replace(self, terms=terms, plan=plan)
 
@@ -85,25 +88,25 @@ class HatOutcome(msgspec.Struct, frozen=True, eq=False):
         allowed = np.full(offered.size, self.terms.allowance_nano) if self.terms.allowance_nano else None
         return Admission(self.release_id, offered, self.plan.charges, least, terms, allowed)
 
-    def with_charges(self, charged: NDArray[np.int64]) -> HatOutcome:
+    def with_charges(self, charged: NDArray[np.int64]) -> HatInFlight:
         """What the ledger charged each offered row."""
         rows = self.charged if self.plan is None else self.terms.restore_rows(charged, self.charged.size)
         return replace(self, state=self._after("charged" if rows.any() else "withheld"), charged=rows)
 
-    def charged_by_plan(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan) -> HatOutcome:
+    def charged_by_plan(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan) -> HatInFlight:
         """Charged, as the slot's plan says: each row's charge, and the plan for the charged rows."""
         return replace(self, state=self._after("charged"), terms=terms, charged=charged, plan=plan)
 
-    def withheld(self, terms: Terms, charged: NDArray[np.int64] | None = None) -> HatOutcome:
+    def withheld(self, terms: Terms, charged: NDArray[np.int64] | None = None) -> HatInFlight:
         """Nothing is drawn for it, whatever some of its rows were charged."""
         rows = self.charged if charged is None else charged
         return replace(self, state=self._after("withheld"), terms=terms, charged=rows, plan=None)
 
-    def recorded(self, payload: bytes) -> HatOutcome:
+    def recorded(self, payload: bytes) -> HatInFlight:
         """What the ledger holds from now on: ours, or an earlier one."""
         return replace(self, state=self._after("recorded"), payload=payload)
 
-    def published(self) -> HatOutcome:
+    def published(self) -> HatInFlight:
         """Readers have it."""
         return replace(self, state=self._after("published"))
 
@@ -111,15 +114,15 @@ class HatOutcome(msgspec.Struct, frozen=True, eq=False):
         return advance(HAT_LIFE, self.state, event)
 
 
-def hats_of(counts: SlotCounts) -> list[HatOutcome]:
+def hats_of(counts: SlotCounts) -> list[HatInFlight]:
     """The HATs of a slot, new, by cell."""
     names, nothing, unasked = map(cell_name, counts.cells.tolist()), np.zeros_like(counts.count), Terms()
     return [
-        HatOutcome(number, release_id(name, counts.start_ms, counts.end_ms), name, rows, unasked, nothing[rows])
+        HatInFlight(number, release_id(name, counts.start_ms, counts.end_ms), name, rows, unasked, nothing[rows])
         for number, (name, rows) in enumerate(zip(names, counts.each_rows(), strict=True))
     ]
 
 
-def ids_of(hats: Sequence[HatOutcome]) -> list[str]:
+def ids_of(hats: Sequence[HatInFlight]) -> list[str]:
     """Their release ids."""
     return [hat.release_id for hat in hats]

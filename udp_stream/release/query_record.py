@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.queries.elimination import BETA, How, Round, State
 from udp_stream.queries.standing import Asked, AskedTogether, Found, Kind, Position, StandingQuery
-from udp_stream.release.record import Count, NonNegative, Positive, described
+from udp_stream.release.record import Count, NonNegative, Positive
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.latest import Moment
 
@@ -182,11 +182,6 @@ def decode_round(payload: bytes, dimensions: int, id_: str) -> Round:
     if not fits:
         raise PrivacyRefused(_other_bytes(id_))
     return Round(plates, values, decided)
-
-
-def result_schema() -> dict[str, Any]:
-    """The result's JSON Schema (2020-12), as published in `docs/`."""
-    return described(QueryResult, SCHEMA)
 
 
 def query_id(name: str, moment_ms: int) -> str:

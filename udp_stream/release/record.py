@@ -19,7 +19,7 @@ from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost
 from udp_stream.mechanisms.noise.base import interval95
-from udp_stream.mechanisms.statistics import NoisyMean, NoisyVariance
+from udp_stream.mechanisms.statistics import NoisyMean
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.planning.policy import Accounting, Policy
@@ -408,11 +408,6 @@ def decode(payload: bytes) -> Release:
     return _DECODER.decode(payload)
 
 
-def json_schema() -> dict[str, Any]:
-    """The record's JSON Schema (2020-12), as published in `docs/`."""
-    return described(Release, SCHEMA)
-
-
 def release_id(cell: str, start_ms: int, end_ms: int) -> str:
     """The id of a HAT's only release: made of what the HAT is, and of nothing else: no setting can change it."""
     return f"{cell}-{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
@@ -544,27 +539,11 @@ class StatisticRecords(NamedTuple):
     cdf: Cdf | None = None
 
 
-def _mean(plan: MeanPlan, noisy: NoisyMean, left_out: NDArray[np.int64]) -> Mean:
-    return mean_record(plan, noisy.value, noisy.scale, left_out, noisy.projected_to)
-
-
-def _around(plan: ForecastClipPlan, noisy: NoisyMean, left_out: NDArray[np.int64]) -> Mean:
-    return around_record(plan, noisy.value, noisy.scale, left_out)
-
-
-def _variance(plan: VariancePlan, noisy: NoisyVariance, left_out: NDArray[np.int64]) -> Variance:
-    return variance_record(plan, noisy.value, noisy.scale, left_out)
-
-
-def _cdf(plan: CdfPlan, values: list[float], left_out: NDArray[np.int64]) -> Cdf:  # noqa: ARG001
-    return cdf_record(plan, values)
-
-
 _RECORDS: dict[str, tuple[str, Callable[[Any, Any, NDArray[np.int64]], Mean | Variance | Cdf]]] = {
-    "mean": ("mean", _mean),
-    NAME: ("mean", _around),
-    "variance": ("variance", _variance),
-    "cdf": ("cdf", _cdf),
+    "mean": ("mean", lambda plan, it, left_out: mean_record(plan, it.value, it.scale, left_out, it.projected_to)),
+    NAME: ("mean", lambda plan, it, left_out: around_record(plan, it.value, it.scale, left_out)),
+    "variance": ("variance", lambda plan, it, left_out: variance_record(plan, it.value, it.scale, left_out)),
+    "cdf": ("cdf", lambda plan, values, _: cdf_record(plan, values)),
 }
 """By statistic: the field of a release, and what fills it. `Any`: each is handed the plan and the value that its own
 statistic made."""

@@ -26,7 +26,7 @@ from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.charge import CityQuestion, ReleaseContext, plan_slot
 from udp_stream.release.estimate import HatEstimate, estimate_hats
-from udp_stream.release.hats import NO_ROWS, HatOutcome, hats_of, ids_of
+from udp_stream.release.hats import NO_ROWS, HatInFlight, hats_of, ids_of
 from udp_stream.release.record import (
     SCHEMA,
     Counts,
@@ -104,7 +104,7 @@ def record_slot(
     return RecordedSlot(done, drawn.made, ledger.mark(_witness(done)))
 
 
-def _witness(hats: Sequence[HatOutcome]) -> str:
+def _witness(hats: Sequence[HatInFlight]) -> str:
     """The record that tells this ledger from any other: the longest one has noise in it, if any of them has."""
     return max(hats, key=lambda hat: len(hat.payload or b"")).release_id
 
@@ -121,7 +121,7 @@ class RecordedSlot:
     (['8742d98b6ffffff-1641009600-3600', '8742d9d4cffffff-1641009600-3600'], 2, 2)
     """
 
-    hats: tuple[HatOutcome, ...]
+    hats: tuple[HatInFlight, ...]
     made: frozenset[str]
     mark: Mark | None
 
@@ -174,13 +174,13 @@ def unplanned(policy: Policy) -> Terms:
     return Terms(withheld="unplanned").within(policy)
 
 
-def decide(hats: Sequence[HatOutcome], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatOutcome]:
+def decide(hats: Sequence[HatInFlight], counts: SlotCounts, plan: SlotPlan, policy: Policy) -> list[HatInFlight]:
     """Each HAT as the plan has it: charged, with the plan for its plates that were charged; or withheld."""
     found = plan.find_hats(counts)
     return [_decided(hat, counts, found[hat.number], plan, policy) for hat in hats]
 
 
-def _decided(hat: HatOutcome, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy) -> HatOutcome:
+def _decided(hat: HatInFlight, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy) -> HatInFlight:
     """`at` is the HAT's number in the slot's plan."""
     if at is None:
         return hat.withheld(unplanned(policy))
@@ -201,7 +201,7 @@ def _decided(hat: HatOutcome, counts: SlotCounts, at: int | None, plan: SlotPlan
     return hat.charged_by_plan(terms, paid_rows, priced.subset(paid))
 
 
-def _admit_unplanned(hats: Sequence[HatOutcome], counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> None:
+def _admit_unplanned(hats: Sequence[HatInFlight], counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> None:
     """What is recorded must have been admitted, also where no plate is."""
     terms, min_plates = msgspec.json.encode(unplanned(context.policy)), context.policy.min_plates
     admissions = [
@@ -216,7 +216,7 @@ def _admit_unplanned(hats: Sequence[HatOutcome], counts: SlotCounts, context: Re
 
 
 def _estimate(
-    hats: Sequence[HatOutcome],
+    hats: Sequence[HatInFlight],
     counts: SlotCounts,
     values: SlotValues,
     context: ReleaseContext,
@@ -238,7 +238,7 @@ def _estimate(
     return estimates
 
 
-def _factors(hat: HatOutcome, counts: SlotCounts, factors: Mapping[bytes, int] | None) -> NDArray[np.int64] | None:
+def _factors(hat: HatInFlight, counts: SlotCounts, factors: Mapping[bytes, int] | None) -> NDArray[np.int64] | None:
     """Those of the plates that contribute to the HAT."""
     if factors is None or not hat.terms.in_ball:
         return None
@@ -260,7 +260,7 @@ def _common(counts: SlotCounts, context: ReleaseContext) -> _Common:
     return _Common(context, context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms))
 
 
-def _record(hat: HatOutcome, counts: SlotCounts, estimate: HatEstimate | None, common: _Common) -> Release:
+def _record(hat: HatInFlight, counts: SlotCounts, estimate: HatEstimate | None, common: _Common) -> Release:
     context, by_plate, admitted = common.context, counts.count[hat.rows], hat.admitted
     contributed = int(np.count_nonzero(admitted))
     left_out = NOBODY if contributed == admitted.size else by_plate[~admitted]
