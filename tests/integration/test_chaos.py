@@ -54,7 +54,7 @@ def on():
     ("profile", "buses", "hours", "seconds", "kills"),
     [
         (FORECASTS, 25, 3, 12, 2),
-        pytest.param(AMPLE, 40, 18, 60, 5, marks=pytest.mark.long),
+        pytest.param(AMPLE, 40, 18, 60, 5, marks=pytest.mark.soak),
         pytest.param(FORECASTS, 30, 14, 60, 5, marks=pytest.mark.long),
         pytest.param(IN_RHO, 40, 8, 30, 2, marks=pytest.mark.long),
         pytest.param(SHARED_CLIPS, 40, 8, 30, 2, marks=pytest.mark.long),

@@ -17,14 +17,7 @@ IN_RHO = {"accounting": "approximate", "epsilon": '"auto"'}
 
 @pytest.mark.parametrize(
     ("shards", "workers", "settings"),
-    [
-        pytest.param(1, 1, {}, marks=pytest.mark.long),
-        (3, 2, {}),
-        pytest.param(4, 4, {}, marks=pytest.mark.long),
-        pytest.param(1, 1, IN_RHO, marks=pytest.mark.long),
-        pytest.param(2, 2, IN_RHO, marks=pytest.mark.long),
-        pytest.param(4, 4, IN_RHO, marks=pytest.mark.long),
-    ],
+    [(3, 2, {}), pytest.param(4, 4, {}, marks=pytest.mark.long), pytest.param(2, 2, IN_RHO, marks=pytest.mark.long)],
 )
 def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, settings):
     here = city(fleet_log(clean=True), shards=shards, **FORECASTS | settings)
@@ -46,11 +39,7 @@ def require_forecasts(payloads):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "settings",
-    [{}, IN_RHO],
-    ids=["pure", "in rho, with shared clips"],
-)
+@pytest.mark.parametrize("settings", [{}, IN_RHO], ids=["pure", "in rho, with shared clips"])
 def test_killed_at_any_moment_and_in_the_middle_of_the_day_plans_and_estimates_are_the_same(
     city, redis_server, settings
 ):

@@ -50,8 +50,7 @@ def with_pings_elsewhere(log):
 
 
 @pytest.mark.parametrize(
-    ("partitions", "shards", "workers"),
-    [pytest.param(1, 1, 1, marks=pytest.mark.long), pytest.param(2, 2, 1, marks=pytest.mark.long), (4, 4, 2)],
+    ("partitions", "shards", "workers"), [pytest.param(1, 1, 1, marks=pytest.mark.long), (4, 4, 2)]
 )
 def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, partitions, shards, workers):
     """Also where a plate pings twice at one time: the first in the log counts."""

@@ -28,7 +28,7 @@ AUTO = {"mean": "array-averaging", "shards": 3, "epsilon": '"auto"', "cdf": "0.0
 """Plates run out of it within the hour."""
 
 
-@pytest.mark.parametrize("workers", [*(pytest.param(few, marks=pytest.mark.long) for few in (1, 2)), 4])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_one_log_through_both_runtimes_gives_the_same_bytes_and_charges(city, workers):
     """With an automatic epsilon over three shards, and plates that run out: one plan for all of them, in one order."""
     here = city(fleet_log(clean=True), **AUTO, partitions=8)
