@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.forecast_days import Day
 from udp_stream.forecast.model import Coefficients, FilterBank, Observed, SlotPrior, prior_of
-from udp_stream.mechanisms.speed_spread import mean_variance
+from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.release.rehearsal import line_on_counts
 
 Floats = NDArray[np.float64]

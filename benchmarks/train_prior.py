@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from benchmarks.feeds import Feed, feed_of
 from benchmarks.words import words
 from udp_stream.forecast.model import CLIP, Coefficients, expanded, features_of
-from udp_stream.mechanisms.speed_spread import plate_variance
+from udp_stream.mechanisms.widths import plate_variance
 from udp_stream.units import QUANTA_PER_KMH
 
 Floats = NDArray[np.float64]

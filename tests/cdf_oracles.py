@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from udp_stream.mechanisms.cdf import Integers, Tree, best_tree, covering_uses, prefix_noise
 from udp_stream.mechanisms.noise import FAMILIES, Measure
-from udp_stream.mechanisms.trees import Integers, Tree, best_tree, covering_uses, prefix_noise
 
 
 def squared_error(branching: tuple[int, ...], shares: tuple[float, ...], bins: int) -> float:

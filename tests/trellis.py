@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.trees import rows_and_totals
+from udp_stream.mechanisms.cdf import rows_and_totals
 
 Integers = NDArray[np.int64]
 Cost = Callable[[Integers, int], NDArray[Any]]

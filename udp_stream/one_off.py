@@ -18,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.trees import bins_from_edges, equal_bins
+from udp_stream.mechanisms.cdf import bins_from_edges, equal_bins
 from udp_stream.planning.plan import Terms, plan_hat, terms_of
 from udp_stream.planning.policy import Grouping, Policy
 from udp_stream.release.estimate import estimate_hats

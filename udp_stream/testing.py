@@ -15,11 +15,11 @@ import numpy as np
 
 from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms.clip_width import ClipWidth
-from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, plan_around
+from udp_stream.mechanisms.around import Around, ForecastClipPlan, plan_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import concentrated
-from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic import Range
+from udp_stream.mechanisms.widths import ClipWidth
 from udp_stream.planning.periods import PositionPeriods
 from udp_stream.planning.plan import HatPlan, plan_hat, terms_of
 from udp_stream.planning.policy import BudgetCalendar, Policy
@@ -29,7 +29,7 @@ from udp_stream.release.query_record import QueryResult, ResultContext, decode_r
 from udp_stream.release.query_road import QueryContext, answer_moment
 from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.units import NANO, QUANTA_PER_KMH
-from udp_stream.windows.latest import Moment
+from udp_stream.windows.positions import Moment
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, tabulate
 
 SLOT_START, SLOT_END = 1_641_009_600_000, 1_641_013_200_000

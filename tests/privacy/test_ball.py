@@ -14,26 +14,28 @@ from scipy import stats
 
 from tests.forms import long_but
 from tests.privacy.test_individual_charges import subsets
-from udp_stream.mechanisms import ball
-from udp_stream.mechanisms.ball import (
+from udp_stream.mechanisms import around as ball
+from udp_stream.mechanisms.around import (
+    FORECAST_CLIP,
     SQUARE_MAX,
     WHOLE,
+    Around,
     PlateNorms,
+    around_for_admitted,
     check_of,
+    clipped_sum,
     factor_of,
     merged_norms,
     norms_of,
+    plan_around,
     room_and_rounding,
     shrunk_sum,
     sums,
 )
-from udp_stream.mechanisms.ball_width import BALL_WIDTHS
-from udp_stream.mechanisms.clip_width import ClipWidth
-from udp_stream.mechanisms.forecast_clip import NAME, Around, around_for_admitted, clipped_sum, plan_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
-from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.statistic import StatisticTerms
+from udp_stream.mechanisms.statistic import Range, StatisticTerms
+from udp_stream.mechanisms.widths import BALL_WIDTHS, ClipWidth
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.testing import seeded_bits
@@ -212,10 +214,12 @@ def test_noise_and_clip_have_the_claimed_size_and_30_percent_off_is_noticed_both
     whole = norms(plans, fast)
     factors = np.array(list(whole.factors(dict.fromkeys(whole.plates, 2)).values()))
     for plan, speeds in zip(plans, fast, strict=True):
-        asked = StatisticTerms(NAME, plan.cost.nano, NAME, plan.choice, measure="zcdp")
-        hat = HatPlan(Terms((asked,), measure="zcdp"), plan.counts.by_plate, {NAME: plan}, plan.charges)
+        asked = StatisticTerms(FORECAST_CLIP, plan.cost.nano, FORECAST_CLIP, plan.choice, measure="zcdp")
+        hat = HatPlan(Terms((asked,), measure="zcdp"), plan.counts.by_plate, {FORECAST_CLIP: plan}, plan.charges)
         drawn = estimate_hats([hat] * 4000, [speeds] * 4000, seeded_bits("ball"), [factors] * 4000)
-        off = np.array([one.values[NAME].value for one in drawn]) - plan.value(shrunk_sum(plan, speeds, factors))
+        off = np.array([one.values[FORECAST_CLIP].value for one in drawn]) - plan.value(
+            shrunk_sum(plan, speeds, factors)
+        )
         sigma = plan.sensitivity / np.sqrt(2 * RHO / NANO) / plan.divisor
         assert stats.kstest(off / sigma, "norm").pvalue > 1e-6
         assert stats.kstest(off / (0.7 * sigma), "norm").pvalue < 1e-6

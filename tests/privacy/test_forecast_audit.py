@@ -21,7 +21,7 @@ from tests.forms import long_but
 from tests.runtime.harness import frames_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import statistics
-from udp_stream.mechanisms.forecast_clip import NAME
+from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.mechanisms.noise import Lattice, lattice_of
 from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import HatPlans
@@ -197,7 +197,7 @@ def test_so_it_does_where_other_mechanisms_are_taken(monkeypatch, busiest):
     other = audited(monkeypatch, busiest[0], 1, (*MEAN, "release.mean=auto", "budget.epsilon=100"))
     assert 0.1 * other.charged < other.most <= other.charged and abs(other.seen) <= other.most
     taken = {json.loads(payload)["mean"]["mechanism"] for payload in other.first.payloads if b'"mean":{' in payload}
-    assert NAME in taken and len(taken) > 1
+    assert FORECAST_CLIP in taken and len(taken) > 1
 
 
 @pytest.mark.parametrize("seed", long_but([0], range(2)))
@@ -217,7 +217,7 @@ def test_noise_that_is_too_small_is_caught(monkeypatch, busiest):
     assert one.seen > 1.3 * one.charged and one.most > 1.3 * one.charged
 
 
-@pytest.mark.parametrize("forgotten", long_but(["variance", NAME], ["cdf", "variance", NAME]))
+@pytest.mark.parametrize("forgotten", long_but(["variance", FORECAST_CLIP], ["cdf", "variance", FORECAST_CLIP]))
 def test_a_charge_that_forgets_a_statistic_is_caught(monkeypatch, busiest, forgotten):
     honest = HatPlans.plan_hat
 

@@ -16,9 +16,8 @@ from scipy import stats
 from tests.forms import long_but
 from tests.privacy.test_individual_charges import ranges_by_plate, subsets
 from tests.privacy.test_mean_distributions import epsilon_seen
-from udp_stream.mechanisms.clip_width import HALF_WIDTHS, USUAL, ClipWidth
-from udp_stream.mechanisms.forecast_clip import (
-    NAME,
+from udp_stream.mechanisms.around import (
+    FORECAST_CLIP,
     WEIGHT_BITS,
     Around,
     around_for_admitted,
@@ -28,9 +27,9 @@ from udp_stream.mechanisms.forecast_clip import (
 )
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
-from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.statistic import AroundForecast, StatisticTerms
+from udp_stream.mechanisms.statistic import AroundForecast, Range, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
+from udp_stream.mechanisms.widths import HALF_WIDTHS, USUAL, ClipWidth
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.settings import load
@@ -139,14 +138,14 @@ def test_a_charge_that_forgets_the_rounding_would_be_noticed():
 
 def around_plan(centres, epsilon=1.0, users=USERS):
     plan = plan_of(users, centres, FULL, round(epsilon * NANO))
-    asked = StatisticTerms(NAME, plan.cost.nano, NAME, plan.choice)
-    return HatPlan(Terms((asked,)), users, {NAME: plan}, plan.charges)
+    asked = StatisticTerms(FORECAST_CLIP, plan.cost.nano, FORECAST_CLIP, plan.choice)
+    return HatPlan(Terms((asked,)), users, {FORECAST_CLIP: plan}, plan.charges)
 
 
 def noisy_means(plan, samples, seed, runs=RUNS):
     """The means of many runs, in quanta."""
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
-    return np.array([one.values[NAME].value for one in found])
+    return np.array([one.values[FORECAST_CLIP].value for one in found])
 
 
 def samples_of(seed):
@@ -260,7 +259,9 @@ def test_forecasts_beyond_a_range_that_was_lowered_count_as_its_end(lower):
 def test_terms_without_a_forecast_are_refused_by_name():
     policy = load(None, (), {}).policy
     with pytest.raises(ValueError, match="terms with a forecast"):
-        STATISTICS[NAME].plan(SamplesPerPlate(np.array([2])), StatisticTerms(NAME, NANO), policy.public)
+        STATISTICS[FORECAST_CLIP].plan(
+            SamplesPerPlate(np.array([2])), StatisticTerms(FORECAST_CLIP, NANO), policy.public
+        )
 
 
 def test_what_is_released_is_the_forecast_where_nothing_differs_from_it():

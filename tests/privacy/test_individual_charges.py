@@ -16,7 +16,7 @@ from udp_stream.mechanisms.cdf import cdf_for_admitted, node_counts, plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate, wrap_around_given, wrap_around_positions
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.noise import charges_of, lattice_of, pure
-from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_for_admitted, variance_query
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release.estimate import estimate_hats

@@ -24,7 +24,7 @@ from udp_stream.mechanisms.means import (
     touched,
 )
 from udp_stream.mechanisms.noise import concentrated, pure
-from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic import Range
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

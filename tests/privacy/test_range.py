@@ -21,7 +21,7 @@ from udp_stream.mechanisms.means import (
     projected_queries,
 )
 from udp_stream.mechanisms.noise import lattice_of, pure
-from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.variance import (
     plan_variance,
     plan_variance_with_cap,

@@ -8,7 +8,7 @@ import pytest
 from tests.forms import long_rows
 from tests.protocol.explore import FLAGS, Violation, explore, walk
 from tests.protocol.test_follows import Following
-from udp_stream.mechanisms.ball import WHOLE, PlateNorms
+from udp_stream.mechanisms.around import WHOLE, PlateNorms
 from udp_stream.planning.slot import terms_around
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.forecaster import Forecaster

@@ -9,7 +9,7 @@ from tests.city_question import MeanSpeed, answered
 from tests.forms import long_rows
 from tests.protocol.explore import FLAGS, Violation, explore, walk
 from tests.protocol.test_follows import Following
-from udp_stream.mechanisms.ball import PlateNorms
+from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CITY, kind_of, slot_of

@@ -8,8 +8,8 @@ from tests.gtfs import START_S, snapshot, vehicle
 from tests.http_server import GTFS, ok, serving
 from tests.mutations import facts, gtfs_answers, json_answers, ping
 from tests.unit.test_http_source import source
-from udp_stream.pings.gtfs_realtime import GTFS_REALTIME
 from udp_stream.pings.json import JSON
+from udp_stream.pings.snapshots import GTFS_REALTIME
 
 KINDS = {
     "json": (json_answers, JSON, "application/json", "kmh"),

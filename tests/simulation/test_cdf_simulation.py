@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.cdf_oracles import level_of_node, squared_error
-from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.trees import (
+from udp_stream.mechanisms.cdf import (
     Tree,
     best_tree,
     consistent_counts,
@@ -16,6 +15,7 @@ from udp_stream.mechanisms.trees import (
     optimal_shares,
     prefixes,
 )
+from udp_stream.mechanisms.noise import pure
 from udp_stream.units import NANO
 
 RUNS = 4000

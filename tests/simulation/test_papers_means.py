@@ -11,7 +11,7 @@ from tests.forms import long_but
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic import Range
 from udp_stream.planning.plan import HatPlan, terms_of
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.settings import load

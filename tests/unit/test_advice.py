@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from udp_stream.pings.advice import Refused, advise
 from udp_stream.pings.decode import PingDecoder, PingRules, originals
-from udp_stream.pings.found import is_shown
+from udp_stream.pings.found import Refused, advise, is_shown
 from udp_stream.pings.json import PLAIN
 
 GOOD = {"license_plate": "GJ05BX1916", "observationDateTime": "2024-01-25T10:35:53+05:30", "speed": 23.5,

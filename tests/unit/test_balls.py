@@ -10,7 +10,7 @@ from tests.runtime.harness import fleet_log, frames_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_sentence
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms.ball import WHOLE, PlateNorms, merged_norms
+from udp_stream.mechanisms.around import WHOLE, PlateNorms, merged_norms
 from udp_stream.release.charge import ReleaseContext, key_without_secret, plan_slot, with_forecaster
 from udp_stream.release.hats import NO_ROWS
 from udp_stream.release.record import CLIPS, kind_of

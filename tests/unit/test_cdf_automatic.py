@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cdf_oracles import proxy_error
-from udp_stream.mechanisms.cdf import LADDER, auto_bins
+from udp_stream.mechanisms.cdf import LADDER, auto_bins, zero_and_equal_bins
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.trees import zero_and_equal_bins
 from udp_stream.units import NANO
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.mechanisms.trees import BINS_MAX, Bins, bins_from_edges, equal_bins, zero_and_equal_bins
+from udp_stream.mechanisms.cdf import BINS_MAX, Bins, bins_from_edges, equal_bins, zero_and_equal_bins
 from udp_stream.units import QUANTA_PER_KMH
 
 

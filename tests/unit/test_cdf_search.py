@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from tests.cdf_oracles import squared_error
-from udp_stream.mechanisms.trees import BINS_MAX, best_tree, covering_uses
+from udp_stream.mechanisms.cdf import BINS_MAX, best_tree, covering_uses
 
 
 @cache

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from tests.cdf_oracles import level_of_node, squared_error
-from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.trees import (
+from udp_stream.mechanisms.cdf import (
     Tree,
     covering_uses,
     level_budgets,
@@ -21,6 +20,7 @@ from udp_stream.mechanisms.trees import (
     optimal_shares,
     prefixes,
 )
+from udp_stream.mechanisms.noise import pure
 from udp_stream.units import NANO
 
 BRANCHINGS = [(2,), (5,), (2, 2), (3, 2), (2, 3), (2, 2, 2), (4, 3, 2), (2, 5, 3)]

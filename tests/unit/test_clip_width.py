@@ -3,14 +3,21 @@
 import numpy as np
 import pytest
 
-from udp_stream.mechanisms import clip_width as module
-from udp_stream.mechanisms.ball_width import ball_widths
-from udp_stream.mechanisms.clip_width import DEVIATION_MAX, HALF_WIDTHS, UNEVEN, ClipWidth, clip_width, clip_widths
-from udp_stream.mechanisms.forecast_clip import Around, plan_around
+from udp_stream.mechanisms import widths as module
+from udp_stream.mechanisms.around import Around, plan_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import concentrated, pure
-from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.speed_spread import plate_variance
+from udp_stream.mechanisms.statistic import Range
+from udp_stream.mechanisms.widths import (
+    DEVIATION_MAX,
+    HALF_WIDTHS,
+    UNEVEN,
+    ClipWidth,
+    ball_widths,
+    clip_width,
+    clip_widths,
+    plate_variance,
+)
 from udp_stream.release.record import around_record
 
 KMH = 4096

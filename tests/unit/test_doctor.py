@@ -8,8 +8,8 @@ from udp_stream.cli import main as cli
 from udp_stream.cli.commands.doctor import NO_RELEASE, _unit
 from udp_stream.errors import ConfigError
 from udp_stream.pings.decode import PingDecoder
+from udp_stream.pings.found import unit_evidence
 from udp_stream.pings.json import JSON
-from udp_stream.pings.speed_unit import unit_evidence
 from udp_stream.settings import load
 
 

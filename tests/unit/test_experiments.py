@@ -18,7 +18,7 @@ from udp_stream.experiments.means import Errors, MeanRow, repeated_means_of, rep
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.planning.plan import HatPlan, terms_of
 from udp_stream.planning.suppression import Occupancy

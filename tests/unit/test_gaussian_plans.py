@@ -7,13 +7,12 @@ import pytest
 from scipy import stats
 
 from udp_stream.mechanisms.accuracy import plan_automatic
-from udp_stream.mechanisms.cdf import cdf_for_admitted, plan_cdf
-from udp_stream.mechanisms.forecast_clip import Around, around_for_admitted, plan_around
+from udp_stream.mechanisms.around import Around, around_for_admitted, plan_around
+from udp_stream.mechanisms.cdf import best_tree, cdf_for_admitted, covering_uses, plan_cdf, prefixes
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
-from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.trees import best_tree, covering_uses, prefixes
+from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.estimate import estimate_hats

@@ -9,9 +9,8 @@ import pytest
 from tests.gtfs import START_S, snapshot, vehicle
 from udp_stream.cli import main as cli
 from udp_stream.pings.decode import PingDecoder, PingRules
-from udp_stream.pings.gtfs_realtime import GTFS_REALTIME, SINGLE
 from udp_stream.pings.json import JSON, json_messages
-from udp_stream.pings.unrepeated import REMEMBERED, Unrepeated
+from udp_stream.pings.snapshots import GTFS_REALTIME, REMEMBERED, SINGLE, Unrepeated
 from udp_stream.sources.recordings import GtfsFiles, sentences
 
 RULES = PingRules(unit="mps", max_kmh=65, reject_above_kmh=200)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from udp_stream.pings.decode import Pings
-from udp_stream.windows.latest import LatestPositions
+from udp_stream.windows.positions import LatestPositions
 from udp_stream.windows.tables import SlotGrid
 
 MINUTE = 60_000
@@ -126,7 +126,7 @@ def test_moments_follow_the_wall_clock_of_the_zone():
 
 
 def test_plates_that_are_gone_are_forgotten(monkeypatch):
-    monkeypatch.setattr("udp_stream.windows.latest._NAMES_SPARE", 2)
+    monkeypatch.setattr("udp_stream.windows.positions._NAMES_SPARE", 2)
     rows = [(f"plate{i}", i * MINUTE, 1.0, float(i)) for i in range(200)]
     positions = latest()
     assert told(fed(positions, rows)) == searched(rows)
@@ -134,7 +134,7 @@ def test_plates_that_are_gone_are_forgotten(monkeypatch):
 
 
 def test_repeats_are_dropped_while_they_wait_and_nothing_else(monkeypatch):
-    monkeypatch.setattr("udp_stream.windows.latest._ROWS_MIN", 10)
+    monkeypatch.setattr("udp_stream.windows.positions._ROWS_MIN", 10)
     rows = a_log(3)
     positions = latest()
     assert told(fed(positions, rows, size=5)) == searched(rows)

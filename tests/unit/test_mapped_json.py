@@ -9,7 +9,7 @@ import pytest
 
 from udp_stream.pings.decode import PingDecoder, PingRules, originals
 from udp_stream.pings.json import FIELDS, FeedMapping, mapped_format, single_ping
-from udp_stream.pings.times import READ, UNREADABLE, read_times
+from udp_stream.pings.times import NO_TIME, READ, read_times
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200, max_pings_per_message=4, max_message_bytes=4000)
 NESTED = FeedMapping(
@@ -186,7 +186,7 @@ def test_local_times_follow_the_zone_through_its_changes():
     expected = [int(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()) * 1000 for text in texts]
     assert read_times(texts, "iso", zone)[0].tolist() == expected
     mixed = [texts[0], "2024-03-10T06:00:10Z", "no time"]
-    assert read_times(mixed, "iso", zone)[1].tolist() == [READ, READ, UNREADABLE]
+    assert read_times(mixed, "iso", zone)[1].tolist() == [READ, READ, NO_TIME]
     assert read_times(mixed[:2][::-1], "iso", zone)[0].tolist() == [expected[0]] * 2
 
 

@@ -13,7 +13,7 @@ from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.noise.base import interval95
 from udp_stream.mechanisms.noise.samplers import DiscreteLaplace
-from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic import Range
 from udp_stream.release.record import mean_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

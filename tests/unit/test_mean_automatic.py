@@ -12,8 +12,7 @@ from udp_stream.mechanisms.accuracy import AS_GOOD, CAPS_TRIED, averaging_caps, 
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.statistic import PublicSettings
+from udp_stream.mechanisms.statistic import PublicSettings, Range
 from udp_stream.mechanisms.statistics import MeanStatistic
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.settings import load

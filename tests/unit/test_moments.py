@@ -7,7 +7,7 @@ from datetime import UTC
 import pytest
 
 from tests.unit.test_reading import HOUR, RULES, START, a_log, ping, record, take
-from udp_stream.windows.moments import MomentRules
+from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.source import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotGrid
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from udp_stream.mechanisms.cdf import cdf_for_admitted, plan_cdf
+from udp_stream.mechanisms.cdf import Tree, cdf_for_admitted, level_counts, node_scales, plan_cdf
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import (
     SCALE_MAX,
@@ -24,7 +24,6 @@ from udp_stream.mechanisms.noise import (
     noise_of,
 )
 from udp_stream.mechanisms.noise.families import DiscreteGaussian, choice_weights, exponential_weights
-from udp_stream.mechanisms.trees import Tree, level_counts, node_scales
 from udp_stream.units import NANO
 
 FAMILY = DiscreteGaussian()

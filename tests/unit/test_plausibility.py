@@ -8,8 +8,8 @@ import pytest
 
 from tests.runtime.harness import fleet_log
 from udp_stream.pings.decode import PingDecoder, PingRules
+from udp_stream.pings.found import PAIRS_MIN, unit_evidence
 from udp_stream.pings.json import JSON
-from udp_stream.pings.speed_unit import PAIRS_MIN, unit_evidence
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.units import KMH_PER_UNIT
 

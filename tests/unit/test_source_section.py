@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from udp_stream.pings.json import FIELDS
-from udp_stream.pings.presets import PRESETS
+from udp_stream.pings.json import FIELDS, PRESETS
 from udp_stream.settings import load
 
 

@@ -8,7 +8,7 @@ import random
 import msgspec
 import pytest
 
-from udp_stream.pings.times import NO_OFFSET, READ, UNREADABLE, parse_timestamps
+from udp_stream.pings.times import NO_OFFSET, NO_TIME, READ, parse_timestamps
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -17,7 +17,7 @@ def read_by_msgspec(text: str) -> tuple[int, int]:
     try:
         moment = msgspec.convert(text, datetime.datetime)
     except msgspec.ValidationError:
-        return 0, UNREADABLE
+        return 0, NO_TIME
     return ((moment - EPOCH) // datetime.timedelta(milliseconds=1), READ) if moment.tzinfo else (0, NO_OFFSET)
 
 
@@ -46,7 +46,7 @@ def test_columns_and_msgspec_agree_on_mixed_and_on_uniform_batches(size: int) ->
         expected = [read_by_msgspec(text) for text in batch]
         assert list(zip(time_ms.tolist(), status.tolist(), strict=True)) == expected
         seen |= set(status.tolist())
-    assert seen == {READ, UNREADABLE, NO_OFFSET}
+    assert seen == {READ, NO_TIME, NO_OFFSET}
 
 
 def test_every_day_of_four_centuries_is_the_calendar_s() -> None:

@@ -32,7 +32,7 @@ from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.logs import counted
 from udp_stream.pings.decode import PingDecoder, Pings, Reason, originals
-from udp_stream.pings.speed_unit import FITS_NONE, unit_evidence
+from udp_stream.pings.found import FITS_NONE, unit_evidence
 from udp_stream.release.facts import Summary
 from udp_stream.settings import Settings
 from udp_stream.sources.files import as_far_as_whole

@@ -21,9 +21,8 @@ import numpy as np
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, say
-from udp_stream.pings.advice import OF_A_SPEED, OF_THE_CLOCK, Refused, advise
 from udp_stream.pings.decode import PingDecoder, PingFormat, Pings, Refusal, originals
-from udp_stream.pings.found import plate_warning
+from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Refused, advise, plate_warning
 from udp_stream.pings.json import FeedForm
 from udp_stream.release.facts import Summary
 from udp_stream.settings import Settings

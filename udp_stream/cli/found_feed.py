@@ -26,13 +26,26 @@ from numpy.typing import NDArray
 from udp_stream.cli.first_look import is_sea, named, require_rereadable, require_savable, zone_of, zone_offset_minutes
 from udp_stream.errors import UsageError
 from udp_stream.logs import counted
-from udp_stream.pings.advice import OF_A_SPEED, Refused, advise
 from udp_stream.pings.decode import PingDecoder, PingRules, Pings, originals
-from udp_stream.pings.found import Record, dotted, flat, found_mapping, offset_minutes, plate_warning, unit_of_name
+from udp_stream.pings.found import (
+    OF_A_SPEED,
+    Record,
+    Refused,
+    advise,
+    dotted,
+    flat,
+    found_mapping,
+    no_pings,
+    offset_minutes,
+    plate_warning,
+    unit_evidence,
+    unit_of_name,
+)
 from udp_stream.pings.json import (
     ENVELOPES,
     FIELDS,
     PLAIN,
+    PRESETS,
     UNREADABLE,
     FeedForm,
     FeedMapping,
@@ -42,9 +55,6 @@ from udp_stream.pings.json import (
     trim,
     whole_part,
 )
-from udp_stream.pings.other_kinds import no_pings
-from udp_stream.pings.presets import PRESETS
-from udp_stream.pings.speed_unit import unit_evidence
 from udp_stream.pings.times import ISO, read_numbers
 from udp_stream.sources.files import as_far_as_whole, is_named_as_csv, open_blocks
 from udp_stream.sources.recordings import is_gtfs_file, open_sources

@@ -51,7 +51,7 @@ from udp_stream.mechanisms.means import (
     projected_queries,
 )
 from udp_stream.mechanisms.noise import lattice_of, pure
-from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.variance import VariancePlan, variance_query, variance_value
 from udp_stream.units import NANO, QUANTA_PER_KMH
 

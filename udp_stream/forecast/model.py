@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from udp_stream.forecast.coefficients import BY_RESOLUTION
-from udp_stream.mechanisms.speed_spread import mean_variance
+from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.windows.tables import SlotCounts, neighbours_among, resolution_of
 
 Floats = NDArray[np.float64]

@@ -33,8 +33,7 @@ from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Grouping, MeanPlan, Optimal
 from udp_stream.mechanisms.noise import Cost, expected_noise, noise_of
 from udp_stream.mechanisms.noise.base import Floats, interval95
-from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.statistic import CompareAt
+from udp_stream.mechanisms.statistic import CompareAt, Range
 
 VARIANCE = 1 / 12
 """Of the reference speeds, as a share of U^2."""

@@ -38,8 +38,7 @@ from udp_stream.mechanisms.grouping import (
 from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
 from udp_stream.mechanisms.noise.families import exponential_choices
 from udp_stream.mechanisms.noise.samplers import randbelow
-from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.statistic import Choice
+from udp_stream.mechanisms.statistic import Choice, Range
 from udp_stream.mechanisms.statistic import Grouping as Grouping
 
 Integers = NDArray[np.int64]
@@ -517,7 +516,7 @@ class Levy(Projected):
     >>> import os
     >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
     >>> from udp_stream.mechanisms.noise import Cost
-    >>> from udp_stream.mechanisms.range import Range
+    >>> from udp_stream.mechanisms.statistic import Range
     >>> plan = Levy().plan(SamplesPerPlate(np.full(20, 50)), Cost("pure", 10**11), Range(0, 1000), "best-fit")
     >>> Levy().query(plan, np.full(1000, 500), os.urandom).projected_to
     (231, 923)
@@ -585,7 +584,7 @@ class FixedQuantile(Projected):
 
     >>> import os
     >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
-    >>> from udp_stream.mechanisms.range import Range
+    >>> from udp_stream.mechanisms.statistic import Range
     >>> plan = FixedQuantile().plan(SamplesPerPlate(np.full(100, 1)), Cost("pure", 10**12), Range(0, 100), "best-fit")
     >>> low, high = FixedQuantile().intervals(plan, np.arange(100), os.urandom, draws=1)
     >>> bool(8 <= low[0] <= 11 and 88 <= high[0] <= 91)  # at so large a cost the choice is nearly exact
@@ -605,7 +604,7 @@ class EpsQuantile(Projected):
 
     >>> import os
     >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
-    >>> from udp_stream.mechanisms.range import Range
+    >>> from udp_stream.mechanisms.statistic import Range
     >>> plan = EpsQuantile().plan(SamplesPerPlate(np.full(100, 1)), Cost("pure", 10**12), Range(0, 100), "best-fit")
     >>> low, high = EpsQuantile().intervals(plan, np.arange(100), os.urandom, draws=1)
     >>> bool(low[0] <= 2 and 97 <= high[0] <= 101)  # at so large a cost the choice is nearly exact

@@ -1,24 +1,63 @@
-"""What a statistic of a HAT is asked for, and what the search for its plan decided: small, public, stored and sent.
+"""The public range of a value: samples are clipped to it, and its width bounds what one plate can change.
 
-With the HAT's counts and the range of speeds they fix the plan, so that it can be built from them without searching.
+A range is fixed before anything is seen that it is to protect: from configuration, or from what has been
+released. Means and variances see samples only through `above_low`. So their sensitivity follows from the width,
+whatever comes in, and moving samples and range together moves nothing but the value that is released. (A CDF
+counts samples in bins: its edges are its range, and its sensitivity does not depend on them.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.clip_width import USUAL, ClipWidth
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import Cost, Lattice, Measure, Noise
-from udp_stream.mechanisms.range import Range
+from udp_stream.mechanisms.widths import USUAL, ClipWidth
 from udp_stream.units import QUANTA_PER_KMH
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The integers low..high, in quanta; ValueError unless low < high.
+
+    >>> Range(0, 65 * 4096).width
+    266240
+    """
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        """Check the rule above."""
+        if not self.low < self.high:
+            raise ValueError(f"expected a range with low < high, got {self.low} and {self.high}")
+
+    @property
+    def width(self) -> int:
+        """How far a value can move: the papers' U."""
+        return self.high - self.low
+
+    def clip(self, value: float) -> float:
+        """A released value put into the range."""
+        return min(max(value, float(self.low)), float(self.high))
+
+    def above_low(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """Samples put into the range and counted from its low end: integers in 0..width."""
+        counted = samples - self.low if self.low else samples
+        above: NDArray[Any] = np.minimum(np.maximum(counted, 0), self.width)  # half of what np.clip takes
+        return above
+
+
+# What a statistic of a HAT is asked for, and what the search for its plan decided: small, public, stored and sent.
+#
+# With the HAT's counts and the range of speeds they fix the plan, so that it can be built from them without searching.
 
 Grouping = Literal["best-fit", "wrap-around"]
 

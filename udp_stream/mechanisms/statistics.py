@@ -13,11 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms import forecast_clip
 from udp_stream.mechanisms.accuracy import plan_automatic
-from udp_stream.mechanisms.ball import shrunk_sum
+from udp_stream.mechanisms.around import (
+    FORECAST_CLIP,
+    Around,
+    ForecastClipPlan,
+    around_for_admitted,
+    clipped_sum,
+    plans_around,
+    shrunk_sum,
+)
 from udp_stream.mechanisms.cdf import CDF_MECHANISMS, TREE, CdfPlan
-from udp_stream.mechanisms.forecast_clip import Around, ForecastClipPlan, around_for_admitted, clipped_sum, plans_around
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS, MeanPlan
 from udp_stream.mechanisms.noise import lattice_of
@@ -63,7 +69,7 @@ class NoisyVariance:
 class MeanStatistic:
     """By the mechanism that was chosen or is configured, or for "auto" the one of least expected error.
 
-    >>> from udp_stream.mechanisms.range import Range
+    >>> from udp_stream.mechanisms.statistic import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> statistic = MeanStatistic()
     >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
@@ -114,7 +120,7 @@ class MeanStatistic:
 class ForecastClipStatistic:
     """The mean around a forecast, which its terms carry.
 
-    >>> from udp_stream.mechanisms.range import Range
+    >>> from udp_stream.mechanisms.statistic import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> from udp_stream.mechanisms.statistic import AroundForecast
     >>> asked = StatisticTerms("forecast-clip", 10**9, around=AroundForecast.of(18.0, np.array([17.0, 19.0])))
@@ -125,7 +131,7 @@ class ForecastClipStatistic:
     ([53432083], True)
     """
 
-    name = forecast_clip.NAME
+    name = FORECAST_CLIP
 
     def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:
         """Nothing is searched; ValueError where the terms have no forecast for each plate."""
@@ -168,7 +174,7 @@ class ForecastClipStatistic:
 class VarianceStatistic:
     """By the clipped variance.
 
-    >>> from udp_stream.mechanisms.range import Range
+    >>> from udp_stream.mechanisms.statistic import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> statistic = VarianceStatistic()
     >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
@@ -213,7 +219,7 @@ class VarianceStatistic:
 class CdfStatistic:
     """By the mechanism that was chosen; "auto" is the best tree.
 
-    >>> from udp_stream.mechanisms.range import Range
+    >>> from udp_stream.mechanisms.statistic import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> statistic = CdfStatistic()
     >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)

@@ -39,8 +39,7 @@ from numpy.typing import NDArray
 from udp_stream.mechanisms.grouping import Integers, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.means import MeanQuery
 from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
-from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.statistic import Choice
+from udp_stream.mechanisms.statistic import Choice, Range
 
 Floats = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
 """Pings: raw messages to columns, and a refusal for everything that does not count.
 
-A format reads messages (`json.py`, `gtfs_realtime.py`): it gives fields of the right type, and says why a piece is no
+A format reads messages (`json.py`, `snapshots.py`): it gives fields of the right type, and says why a piece is no
 ping. It judges no value: limits, box and speeds are `PingDecoder`'s, the same for every format. So a format that is
 wrong can lose pings or invent them, but it cannot get a speed past the bound that the noise is scaled to.
 
@@ -24,7 +24,7 @@ import numpy as np
 from msgspec import Raw, Struct
 from numpy.typing import NDArray
 
-from udp_stream.pings.times import NO_OFFSET, UNREADABLE, parse_timestamps
+from udp_stream.pings.times import NO_OFFSET, NO_TIME, parse_timestamps
 from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 
 MAX_PLATE_CHARS = 64
@@ -423,7 +423,7 @@ class _Columns:
             chars == 0,
             are_words[self.plate],
             chars > MAX_PLATE_CHARS,
-            self.time_status == UNREADABLE,
+            self.time_status == NO_TIME,
             self.time_status == NO_OFFSET,
             (self.time_ms < rules.earliest_ms) | (self.time_ms >= rules.latest_ms),
             ~(np.abs(lon) <= 180),  # so, and not with >: JSON has no nan, but another format may

@@ -1,7 +1,7 @@
-"""Where a feed that is not known has the fields of a ping: told from a sample of its records, by names and by formats.
+"""What a sample of a feed tells: its kind, where the fields of a ping are, the unit of its speeds, why it is refused.
 
-It is a proposal for a person to check: nothing is charged or released. Of values nothing leaves this file but the kind;
-of names, only those that can be no plate.
+What is found is a proposal for a person to check: nothing is charged or released. Of values nothing leaves this file
+but the kind; of names, only those that can be no plate; of speeds, only the unit.
 """
 
 from __future__ import annotations
@@ -11,14 +11,91 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from math import isnan, log
 from unicodedata import normalize
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.pings.decode import Pings
-from udp_stream.pings.json import FIELDS, FeedMapping, Path, first_element, mapping_of, steps_of
-from udp_stream.pings.times import EPOCHS, ISO, NO_OFFSET, UNREADABLE, TimeValue, as_float, number_of, read_times
+from udp_stream.pings.decode import Pings, Reason, Refusal
+from udp_stream.pings.json import (
+    FIELDS,
+    UNREADABLE,
+    FeedForm,
+    FeedMapping,
+    Path,
+    first_element,
+    json_path,
+    mapping_of,
+    steps_of,
+    trim,
+)
+from udp_stream.pings.times import EPOCHS, ISO, NO_OFFSET, NO_TIME, TimeValue, as_float, number_of, read_times
+from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH
+
+# What a file is that holds no pings as text in UTF-8, by its first bytes; never a word of it.
+
+_MAGIC = (
+    (b"PK\x03\x04", "a zip archive or a spreadsheet (.xlsx): unpack it, or save the sheet as CSV"),
+    (b"PAR1", "Parquet: write it as CSV"),
+    (b"SQLite format 3\0", "a database of SQLite: write its table as CSV"),
+    (b"%PDF", "a PDF"),
+    (b"BZh", "compressed by bzip2: unpack it"),
+    (b"\xfd7zXZ\0", "compressed by xz: unpack it"),
+    (b"\x28\xb5\x2f\xfd", "compressed by Zstandard: unpack it"),
+)
+_UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\x09-\x7e]\0){2}|(?:\0[\x09-\x7e]){2}")
+_NO_NUMBER = re.compile(rb"[:,\[]\s*-?(?:NaN|Infinity)\s*[,}\]]")
+
+_CUT = "JSON that is not whole (if it goes on in the next line, its name must not end in .ndjson)"
+
+KIND_BYTES = 4
+"""As many bytes tell most kinds."""
+
+
+def other_kind(start: bytes) -> str | None:
+    """The kind that begins so, and what would help; None for what may be text in UTF-8."""
+    for magic, kind in _MAGIC:
+        if start.startswith(magic):
+            return kind
+    return "text in UTF-16: save it as UTF-8" if _UTF16.match(start) else None
+
+
+def odd_text(first: bytes) -> str | None:
+    """Of a first line that is not UTF-8, or that has more lines in it, which end as old programs end them."""
+    try:
+        first.decode()
+    except UnicodeDecodeError:
+        return "text that is not UTF-8"
+    return "text whose lines end in a carriage return alone" if b"\r" in first.rstrip(b"\r") else None
+
+
+def no_pings(text: bytes) -> str | None:
+    """The kind of a file, a line or a message in which no ping was found; None where it is one of the right kind."""
+    if (kind := other_kind(text)) is not None:
+        return kind
+    text = text.lstrip()
+    if text.startswith(b"<"):
+        return "XML or HTML"
+    if any(byte < ord("\t") for byte in text[:200]):
+        return "binary: GTFS-realtime has a name in .pb"
+    if (kind := odd_text(text.partition(b"\n")[0])) is not None:
+        return kind
+    try:
+        value = msgspec.json.decode(text)
+    except UNREADABLE:
+        if _NO_NUMBER.search(text):
+            return "JSON with NaN or Infinity, which JSON has not"
+        return _CUT if text[:1] in (b"{", b"[", b'"', b"}", b"]") else "text, neither JSON nor CSV"
+    held = value[0] if isinstance(value, list) and value else value
+    return None if isinstance(held, dict | list | str) and held else "JSON that is no object"
+
+
+# Where a feed that is not known has the fields of a ping: told from a sample of its records, by names and by formats.
+#
+# It is a proposal for a person to check: nothing is charged or released. Of values nothing leaves this file but the
+# kind; of names, only those that can be no plate.
 
 Value = str | int | float | bool | None
 """A value of JSON that is no object and no array."""
@@ -160,7 +237,7 @@ def found_time_form(values: Sequence[Value]) -> TimeForm | None:
 
 def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
     time_ms, status = read_times(times, time_format, UTC)
-    good = (status != UNREADABLE) & (time_ms >= EARLIEST_MS) & (time_ms < LATEST_MS)
+    good = (status != NO_TIME) & (time_ms >= EARLIEST_MS) & (time_ms < LATEST_MS)
     if good.sum() < SHARE_MIN * len(times):
         return None
     says = time_format in EPOCHS or (read_times(times, time_format, None)[1][good] != NO_OFFSET).mean() >= SHARE_MIN
@@ -422,3 +499,176 @@ _FITS: Mapping[str, Callable[[Sequence[Value]], bool]] = {
     "latitude": _are_degrees,
     "speed": _are_speeds,
 }
+
+
+# Are speeds in the unit that the configuration says? The pings themselves tell: a bus moves as fast as it reports.
+#
+# Between two consecutive pings of a bus that goes at an even speed, the distance over the time is that speed. With the
+# wrong unit the two differ by the ratio of the units: 3.6, 1.6, 2.2, or one over it. A unit is told only if the two
+# agree in it. Else none is: speeds may be in knots, or ten times too large.
+#
+# How near they must agree was measured on the recorded feeds. Pairs at an even speed, 4 to 30 s apart, weighed by their
+# distance: the logarithm of the ratio is 0.03 in Surat and 0.01, 0.03 and 0.01 on three days of Austin, in any unit. Of
+# 100 such pairs alone it is -0.05 to 0.07 in 98 of 100 draws. The least unit that is none of ours, feet a second, lies
+# 0.09 above km/h; knots lie 0.14 above mph. So a ratio may be `_ABOVE` more than one. Below a unit of ours there is
+# none as near, and sparse pings cut corners (-0.02 at 30 to 60 s): it may be `_BELOW` less.
+#
+# This looks at speeds without noise. Only the unit may be shown, which is a verdict: the ratio, or the number of pairs
+# (which report to be moving), would tell one plate's speeds to a reader who knows all others.
+
+PAIRS_MIN = 100
+"""With fewer pairs of pings nothing is said."""
+
+FITS_NONE = "by how far buses go, speeds fit no unit that is known (knots? scaled?)"
+"""Of evidence that `fits_none`."""
+
+_SECONDS = (4, 30)  # apart: closer is measurement noise, further is another road
+_MOVING_KMH = 5
+_EVEN = 0.3  # of their mean: speeds that differ more say too little of the speed between (by 0.19 in Austin in 2015)
+_BELOW, _ABOVE = 0.12, 0.08  # of the ratio's logarithm
+_METRES_PER_DEGREE = 111_195
+
+
+@dataclass(frozen=True, slots=True)
+class UnitEvidence:
+    """What `pairs` pairs of pings say: distance over time is `ratio` times the reported speed (median, by distance).
+
+    `unit` is the unit that fits; None if none does, and, with ratio nan, if there are too few pairs to say. `pairs` and
+    `ratio` follow from raw speeds: not to be shown.
+
+    >>> UnitEvidence(pairs=500, ratio=3.58, unit="mps").unit
+    'mps'
+    """
+
+    pairs: int
+    ratio: float
+    unit: str | None
+
+    @property
+    def fits_none(self) -> bool:
+        """Whether there are pairs enough, and they fit no unit that is known here."""
+        return self.unit is None and not isnan(self.ratio)
+
+
+def unit_evidence(pings: Pings, configured: str) -> UnitEvidence:
+    """The unit in which these pings' speeds fit their movement; `configured` is the one they were read in.
+
+    Only pairs of one plate 4 to 30 s apart count, with both speeds above 5 km/h and near each other. After `doctor`'s
+    test in the data exchange's own quality reports: for Surat's feed, read as km/h, the ratio is 1.03.
+
+    A bus that goes 100 m north every 10 s, and reports 10, reports metres a second:
+    """
+    order = np.lexsort((pings.time_ms, pings.plate))
+    plate, speed = pings.plate[order], pings.speed[order] / QUANTA_PER_KMH
+    seconds = np.diff(pings.time_ms[order]) / 1000
+    lat, lon = pings.lat[order], pings.lon[order]
+    east = np.diff(lon) * np.cos(np.radians(lat[:-1]))
+    km = np.hypot(np.diff(lat), east) * _METRES_PER_DEGREE / 1000
+    fits = (plate[1:] == plate[:-1]) & (seconds >= _SECONDS[0]) & (seconds <= _SECONDS[1])
+    reported = (speed[1:] + speed[:-1]) / 2
+    fits &= (np.minimum(speed[1:], speed[:-1]) > _MOVING_KMH) & (km > 0)
+    fits &= np.abs(np.diff(speed)) <= _EVEN * reported
+    pairs = int(fits.sum())
+    if pairs < PAIRS_MIN:
+        return UnitEvidence(pairs, float("nan"), None)
+    said_km = (seconds * reported)[fits] / 3600
+    ratio = _median(km[fits] / said_km, said_km)
+    apart = {unit: log(ratio * KMH_PER_UNIT[configured] / kmh) for unit, kmh in KMH_PER_UNIT.items()}
+    return UnitEvidence(pairs, ratio, next((unit for unit, off in apart.items() if -_BELOW <= off <= _ABOVE), None))
+
+
+def _median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """Half of the weight lies below it."""
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
+
+
+# Refusals in words: for each of the commonest kinds the field, the form that was found there, and the form wanted.
+#
+# Nothing that is protected is shown: of values their kind alone, and names as `is_shown` allows.
+
+SENTENCES_MAX = 4
+"""Kinds of refusals that are explained, the commonest first."""
+
+OF_A_SPEED = (Reason.SPEED_NOT_FINITE, Reason.SPEED_NEGATIVE, Reason.SPEED_ABOVE_LIMIT)
+"""Reasons that look at the value of a speed: docs/pings.md."""
+
+OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE)
+"""Reasons that are not in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One refusal and the bytes of what was refused.
+
+    >>> Refused(Refusal(0, -1, Reason.NOT_JSON, "$"), b"junk").refusal.path
+    '$'
+    """
+
+    refusal: Refusal
+    original: bytes
+
+
+def advise(refused: Sequence[Refused], form: FeedForm) -> list[str]:
+    """A sentence for each of the commonest kinds of refusals of a sample."""
+    kinds = Counter((one.refusal.reason, one.refusal.path) for one in refused)
+    sentences = []
+    for (reason, path), _ in kinds.most_common(SENTENCES_MAX):
+        pieces = [one.original for one in refused if (one.refusal.reason, one.refusal.path) == (reason, path)]
+        said = _said(reason, path, pieces, form)
+        sentences.append(f"{reason} at {path}: {said}" if said else f"{reason} at {path}")
+    return sentences
+
+
+def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm) -> str | None:
+    """What was found, and what is wanted."""
+    records = [record for piece in pieces if (record := _record_of(piece)) is not None]
+    field = _field_at(path, form)
+    if reason in (Reason.NOT_JSON, Reason.NOT_GTFS_REALTIME) or not records:
+        found = no_pings(pieces[0])
+        return None if found is None else f"found {found}"
+    if reason == Reason.MISSING_FIELD:
+        common = Counter(one for record in records for one in record)
+        names = shown_names(sorted((one for one, count in common.items() if 2 * count >= len(records)), key=dotted))
+        name = path.removeprefix("$.") if field is None else dotted(form.mapping.steps[field])
+        return f"found {names or 'no name that may be shown'}, wanted {name} (`udp-stream init FILE` writes [source])"
+    if field is None:
+        return None
+    values = [record[form.mapping.steps[field]] for record in records if form.mapping.steps[field] in record]
+    if field == "time":
+        return f"found {_time_found(values)}, wanted {_time_wanted(reason, form)}"
+    if reason == Reason.OUTSIDE_BOX:
+        return "wanted pings.box = [west, south, east, north] around the feed"
+    if reason in (Reason.EMPTY_PLATE, Reason.PLACEHOLDER_PLATE):
+        return "wanted the vehicle's: pings without a plate protect none"
+    if reason in OF_A_SPEED:
+        return "wanted speed.unit as the feed has it: `udp-stream doctor FILE` compares it with how far pings move"
+    return f"found {kind_of(values)}, wanted {WANTED[field]}"
+
+
+def _record_of(piece: bytes) -> Record | None:
+    try:
+        return flat(msgspec.json.decode(trim(piece)))
+    except UNREADABLE:
+        return None
+
+
+def _field_at(path: str, form: FeedForm) -> str | None:
+    """The field whose path a refusal's path is, or leads to."""
+    for field in FIELDS if path != "$" else ():
+        ours = json_path(form.mapping.steps[field])
+        if ours == path or ours.startswith((f"{path}.", f"{path}[")):
+            return field
+    return None
+
+
+def _time_found(values: Sequence[Value]) -> str:
+    form = found_time_form(values)
+    return kind_of(values) if form is None else form.time_format + ("" if form.has_offset else " without an offset")
+
+
+def _time_wanted(reason: Reason, form: FeedForm) -> str:
+    if reason == Reason.NO_UTC_OFFSET:
+        return 'an offset, or source.time_zone = "Area/City" of the feed\'s clock'
+    return f'source.time_format = "{form.mapping.time_format}"'

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-READ, UNREADABLE, NO_OFFSET = 0, 1, 2
+READ, NO_TIME, NO_OFFSET = 0, 1, 2
 
 ISO: Final = "iso"
 
@@ -32,7 +32,7 @@ TimeValue = str | int | float
 """A time as a message has it."""
 
 Times = tuple[NDArray[np.int64], NDArray[np.uint8]]
-"""Unix milliseconds, rounded down, and READ, UNREADABLE or NO_OFFSET (then the milliseconds are those of UTC)."""
+"""Unix milliseconds, rounded down, and READ, NO_TIME or NO_OFFSET (then the milliseconds are those of UTC)."""
 
 _SECONDS, _MILLISECONDS, _MICROSECONDS = "0000-00-00T00:00:00", "0000-00-00T00:00:00.000", "0000-00-00T00:00:00.000000"
 _SPELLINGS = {
@@ -141,7 +141,7 @@ def _read_one(text: str, pattern: str) -> tuple[int, int]:
             return (moment - _EPOCH) // _MILLISECOND, READ
         return (0 if pattern == ISO else (moment.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND), NO_OFFSET
     except (msgspec.ValidationError, ValueError, OverflowError):
-        return 0, UNREADABLE
+        return 0, NO_TIME
 
 
 def _from_iso(texts: Sequence[str]) -> Times:
@@ -153,7 +153,7 @@ def _from_iso(texts: Sequence[str]) -> Times:
         return time_ms, status
     time_ms, status = parse_timestamps([f"{text}Z" for text in texts])
     # What fails with a Z behind it may have an offset of its own.
-    others = np.flatnonzero(status == UNREADABLE)
+    others = np.flatnonzero(status == NO_TIME)
     status[status == READ] = NO_OFFSET
     time_ms[others], status[others] = parse_timestamps([texts[row] for row in others.tolist()])
     return time_ms, status
@@ -181,7 +181,7 @@ def _from_epoch(values: Sequence[TimeValue], microseconds: int) -> Times:
         known = np.abs(exact) < _MICROSECONDS_MAX  # false for nan
     time_ms = np.where(known, exact, 0).astype(np.int64) // 1000
     time_ms[~known] = _NEVER_MS
-    return time_ms, np.where(bad, UNREADABLE, READ).astype(np.uint8)
+    return time_ms, np.where(bad, NO_TIME, READ).astype(np.uint8)
 
 
 def number_of(text: str) -> float | None:

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
-from udp_stream.mechanisms import forecast_clip
 from udp_stream.mechanisms.accuracy import EXACT, spread
+from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.cdf import CdfPlan
-from udp_stream.mechanisms.forecast_clip import ForecastClipPlan
 from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost, Measure
@@ -198,7 +197,7 @@ def terms_at(automatic_nano: int, policy: Policy) -> Terms:
 # CDF's levels compose to `cdf_nano`. A plate's own loss is its share of that, statistic by statistic, and the sum of
 # its shares is what it is charged before anything is drawn. So a plate loses at most the sum of what it was charged
 # (basic composition over HATs, arXiv 2405.06261), which the ledger keeps within its budget. Where plates share one clip
-# among their HATs of a slot, that sum holds for these together (`mechanisms/ball.py`).
+# among their HATs of a slot, that sum holds for these together (`mechanisms/around.py`).
 #
 # **Charge first, plan last.** Shares follow from a plan, and who takes part follows from the charges. So `plan_hat`
 # plans for all plates of the HAT and prices each; the ledger admits some; `HatPlan.subset` takes the others out of that
@@ -250,7 +249,7 @@ class HatPlan:
     @property
     def around(self) -> ForecastClipPlan | None:
         """That of the mean around a forecast, if it is asked for."""
-        plan = self.statistics.get(forecast_clip.NAME)
+        plan = self.statistics.get(FORECAST_CLIP)
         return plan if isinstance(plan, ForecastClipPlan) else None
 
     @property

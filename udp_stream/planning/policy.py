@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.rolling import ROLLING, span_name
 from udp_stream.mechanisms.noise import Measure
-from udp_stream.mechanisms.range import Range
-from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings
+from udp_stream.mechanisms.statistic import BinsAsked, PublicSettings, Range
 from udp_stream.planning.periods import DAY_S, OneBudget, amount_text, name_in, overlapping, period_of
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.tables import SlotGrid

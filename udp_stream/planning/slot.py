@@ -23,13 +23,11 @@ from numpy.typing import NDArray
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.accuracy import spread
-from udp_stream.mechanisms.ball_width import ball_widths
-from udp_stream.mechanisms.clip_width import ClipWidth, clip_width, clip_widths
-from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
+from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost, expected_noise
-from udp_stream.mechanisms.speed_spread import mean_variance, plate_variance
 from udp_stream.mechanisms.statistic import AroundForecast, StatisticPlan, StatisticTerms
+from udp_stream.mechanisms.widths import ClipWidth, ball_widths, clip_width, clip_widths, mean_variance, plate_variance
 from udp_stream.planning.plan import HatForecast, HatPlan, HatPlans, Terms, slot_terms, terms_of
 from udp_stream.planning.policy import EPSILON_NANO_MAX, Policy, SlotInPeriod, least_nano
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
@@ -98,7 +96,7 @@ class SlotPlan:
 
     @property
     def in_balls(self) -> bool:
-        """Whether any of its HATs is released with factors of the plates' clips (`mechanisms/ball.py`)."""
+        """Whether any of its HATs is released with factors of the plates' clips (`mechanisms/around.py`)."""
         return any(one.in_ball for one in self.terms)
 
     @classmethod
@@ -305,7 +303,10 @@ def _means(
 ) -> list[_Mean]:
     """Of each HAT around its forecast; under "auto" by another mechanism, where one is tried and errs less at the same
     epsilon."""
-    asked = [StatisticTerms(NAME, cost_nano, NAME, measure=policy.measure, around=around) for around in arounds]
+    asked = [
+        StatisticTerms(FORECAST_CLIP, cost_nano, FORECAST_CLIP, measure=policy.measure, around=around)
+        for around in arounds
+    ]
     each = zip(by_plate, asked, plans.plan_around(by_plate, asked), strict=True)
     return [_mean(*one, policy, plans) for one in each]
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.forecast_clip import ForecastClipPlan
+from udp_stream.mechanisms.around import ForecastClipPlan
 from udp_stream.mechanisms.noise import Noise
 from udp_stream.mechanisms.statistic import Integers, Query, StatisticPlan
 from udp_stream.mechanisms.statistics import AROUND, STATISTICS, NoisyMean, NoisyVariance
@@ -77,7 +77,7 @@ def estimate_hats(
 ) -> list[HatEstimate]:
     """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts.
 
-    `factors[i]` are those of its admitted plates' clips, where each shares one among HATs (`mechanisms/ball.py`);
+    `factors[i]` are those of its admitted plates' clips, where each shares one among HATs (`mechanisms/around.py`);
     ValueError if such a plan has none.
     """
     asked = [

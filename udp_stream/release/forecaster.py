@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from udp_stream.forecast.model import DAYS, PER_HAT, Memory, Observed, SlotForecast, SlotPrior, forecast_slot
 from udp_stream.ledger.port import Ledger
-from udp_stream.mechanisms.forecast_clip import NAME
-from udp_stream.mechanisms.speed_spread import at_speed, mean_variance
+from udp_stream.mechanisms.around import FORECAST_CLIP
+from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
 from udp_stream.release.record import Hat, NonNegative, Release, decode, kind_of, release_id, slot_of
 from udp_stream.units import QUANTA_PER_KMH
@@ -289,7 +289,7 @@ def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, NDArray[np.bo
     return (
         values,
         variances,
-        np.array([record.mean is not None and record.mean.mechanism == NAME for record in records]),
+        np.array([record.mean is not None and record.mean.mechanism == FORECAST_CLIP for record in records]),
     )
 
 

@@ -21,7 +21,7 @@ from udp_stream.queries.elimination import BETA, How, Round, State
 from udp_stream.queries.standing import Asked, AskedTogether, Found, Kind, Position, StandingQuery
 from udp_stream.release.record import Count, NonNegative, Positive
 from udp_stream.units import NANO, duration_name
-from udp_stream.windows.latest import Moment
+from udp_stream.windows.positions import Moment
 
 SCHEMA: Final = "udp-stream/query/1"
 

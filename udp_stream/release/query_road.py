@@ -51,8 +51,7 @@ from udp_stream.release.query_record import (
     withheld,
 )
 from udp_stream.release.road import draw_once
-from udp_stream.windows.latest import LatestPositions, Moment
-from udp_stream.windows.moments import MomentRules
+from udp_stream.windows.positions import LatestPositions, Moment, MomentRules
 from udp_stream.windows.tables import SlotGrid
 
 _NO_PLATES = np.array([], np.int64)

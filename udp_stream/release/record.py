@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.mechanisms.accuracy import NOBODY, accuracy_of
+from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.cdf import CdfPlan
-from udp_stream.mechanisms.forecast_clip import NAME, ForecastClipPlan
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost
 from udp_stream.mechanisms.noise.base import interval95
@@ -494,7 +494,7 @@ def forecast_record(terms: Terms, plan: HatPlan | None, estimate: HatEstimate | 
         return None
     measured = deviation = None
     if plan is not None and plan.around is not None and estimate is not None:
-        noisy = estimate.values[NAME]
+        noisy = estimate.values[FORECAST_CLIP]
         if isinstance(noisy, NoisyMean):
             measured = round(noisy.value / QUANTA_PER_KMH, 3)
             deviation = round(hypot(plan.around.noise_deviation, plan.around.spread) / QUANTA_PER_KMH, 3)
@@ -541,7 +541,7 @@ class StatisticRecords(NamedTuple):
 
 _RECORDS: dict[str, tuple[str, Callable[[Any, Any, NDArray[np.int64]], Mean | Variance | Cdf]]] = {
     "mean": ("mean", lambda plan, it, left_out: mean_record(plan, it.value, it.scale, left_out, it.projected_to)),
-    NAME: ("mean", lambda plan, it, left_out: around_record(plan, it.value, it.scale, left_out)),
+    FORECAST_CLIP: ("mean", lambda plan, it, left_out: around_record(plan, it.value, it.scale, left_out)),
     "variance": ("variance", lambda plan, it, left_out: variance_record(plan, it.value, it.scale, left_out)),
     "cdf": ("cdf", lambda plan, values, _: cdf_record(plan, values)),
 }

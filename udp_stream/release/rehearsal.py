@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
 from udp_stream.ledger.port import Ledger
-from udp_stream.mechanisms.speed_spread import at_speed
+from udp_stream.mechanisms.widths import at_speed
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.release.road import release_slot

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
 from udp_stream.ledger.rules import cut
 from udp_stream.mechanisms.accuracy import NOBODY
-from udp_stream.mechanisms.ball import PlateNorms, check_of, factors_for, norms_of, room_and_rounding, summed_norms
+from udp_stream.mechanisms.around import PlateNorms, check_of, factors_for, norms_of, room_and_rounding, summed_norms
 from udp_stream.planning.plan import Terms, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import SlotPlan
@@ -296,7 +296,7 @@ def _record(hat: HatInFlight, counts: SlotCounts, estimate: HatEstimate | None, 
 # Where all of a slot is in one place, `slot_factors` has the factors. On Kafka a plate's HATs lie on several shards:
 # each sends `slot_norms` of its own, and the planner has the factors of their sums. Both come to the same integers, as
 # sums of integers have no order. Norms follow from speeds, plan and counts alone, so a worker that computes them again
-# finds the same. `mechanisms/ball.py` has the guarantee.
+# finds the same. `mechanisms/around.py` has the guarantee.
 #
 # HATs of a slot may be drawn by several runs, the first of which died. A shared clip holds for HATs of the same
 # lengths, so before any factor is used the ledger remembers all plates' lengths (`factors_once`): as the terms of an

@@ -38,7 +38,7 @@ from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.settings import Settings
 from udp_stream.sources.journal import Arrived, Journal
 from udp_stream.units import parse_duration
-from udp_stream.windows.latest import Moment
+from udp_stream.windows.positions import Moment
 from udp_stream.windows.slots import LogPlaces
 from udp_stream.windows.source import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotPings, tabulate

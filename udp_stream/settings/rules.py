@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from udp_stream.errors import ConfigError
-from udp_stream.mechanisms.trees import bins_from_edges, equal_bins
+from udp_stream.mechanisms.cdf import bins_from_edges, equal_bins
 from udp_stream.planning.periods import amount_text
 from udp_stream.planning.policy import Policy
 from udp_stream.settings.clients import kafka_faults, redis_faults, url_faults

@@ -12,8 +12,17 @@ from udp_stream.errors import ConfigError
 from udp_stream.ledger.filters import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules
-from udp_stream.pings.json import FIELDS, JSON, FeedForm, FeedMapping, mapped_form, mapping_of
-from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED, Preset
+from udp_stream.pings.json import (
+    FIELDS,
+    JSON,
+    PRESETS,
+    WITHOUT_SPEED,
+    FeedForm,
+    FeedMapping,
+    Preset,
+    mapped_form,
+    mapping_of,
+)
 from udp_stream.pings.times import EPOCHS
 from udp_stream.planning.periods import OneBudget, PositionPeriods
 from udp_stream.planning.policy import (

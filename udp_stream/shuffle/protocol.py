@@ -52,7 +52,7 @@ import msgspec
 from msgspec.structs import replace
 
 from udp_stream.lifecycle import SLOT_LIFE, SlotState, advance
-from udp_stream.mechanisms.ball import PlateNorms, merged_norms
+from udp_stream.mechanisms.around import PlateNorms, merged_norms
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint, SlotBarrier
 from udp_stream.shuffle.wire import (

@@ -25,7 +25,7 @@ from udp_stream.shuffle.wire import (
     cut_pings,
     shard_of_period,
 )
-from udp_stream.windows.latest import Moment
+from udp_stream.windows.positions import Moment
 from udp_stream.windows.slots import LogPlaces
 from udp_stream.windows.source import ReadResult, Refused, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotPings

@@ -35,10 +35,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.ball import PlateNorms
+from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.planning.plan import Terms
 from udp_stream.planning.slot import DIGEST_BYTES, CityPlan, SlotPlan
-from udp_stream.windows.latest import Moment
+from udp_stream.windows.positions import Moment
 from udp_stream.windows.tables import PINGS_MAX, SlotCounts, SlotPings, numbered, require_countable, without_repeats
 
 PLANNER = 0
@@ -429,7 +429,7 @@ def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
 # --- norms and factors, where a plate's HATs of several shards share one clip ---
 #
 # Each shard sends, for every plate that was charged there, how far it is from its forecasts in the shard's HATs
-# (`mechanisms/ball.py`); the planner sums, and sends back each plate's factor. The check of the shard's norms of the
+# (`mechanisms/around.py`); the planner sums, and sends back each plate's factor. The check of the shard's norms of the
 # plate goes with it: where the shard measures anything else by now, as under other settings, it has the factor 0.
 
 

@@ -28,7 +28,7 @@ from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.pings.decode import PingFormat
 from udp_stream.pings.json import JSON
-from udp_stream.pings.unrepeated import Unrepeated
+from udp_stream.pings.snapshots import Unrepeated
 from udp_stream.sources.http import BYTES_MAX
 from udp_stream.sources.live import Failed, Retries
 from udp_stream.sources.recordings import VEHICLES_MAX

@@ -22,8 +22,8 @@ import msgspec
 
 from udp_stream.errors import UsageError
 from udp_stream.pings.decode import PingFormat
+from udp_stream.pings.found import KIND_BYTES, other_kind
 from udp_stream.pings.json import BYTE_ORDER_MARK, PLAIN, FeedForm, whole_part
-from udp_stream.pings.other_kinds import KIND_BYTES, other_kind
 from udp_stream.sources.rows import csv_batches, looks_like_csv
 
 MAGIC = b"\x1f\x8b"

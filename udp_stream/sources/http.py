@@ -30,9 +30,8 @@ from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import counted
 from udp_stream.pings.decode import PingFormat
-from udp_stream.pings.gtfs_realtime import FROM_ID, FROM_LICENSE_PLATE, GTFS_REALTIME, UNIT
 from udp_stream.pings.json import JSON, trim
-from udp_stream.pings.unrepeated import Unrepeated
+from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, GTFS_REALTIME, UNIT, Unrepeated
 from udp_stream.sources.files import MAGIC, GzipError, GzipMembers
 from udp_stream.sources.live import Failed, Retries
 from udp_stream.sources.recordings import VEHICLES_MAX, sentences
@@ -299,7 +298,7 @@ def _inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
 # An address that is polled, as a source: GTFS-realtime, or JSON.
 #
 # Every poll is a snapshot of the fleet. What it has that the polls before had not is a frame, as messages of single
-# pings in the contract's form (`unrepeated`). A poll that fails gives nothing and is said; the next one is due after a
+# pings in the contract's form (`Unrepeated`). A poll that fails gives nothing and is said; the next one is due after a
 # pause that grows. What the server calls unchanged (`ETag`, `Last-Modified`) is not sent again, but a server that calls
 # it unchanged for five minutes is asked without that.
 

@@ -2,7 +2,7 @@
 
 Several files are read as one recording, in the order of the times in their headers, whatever the order of their names.
 Where one has no such time, they are read in the order in which they were named. Pings that several polls have are
-handed on once (`unrepeated`).
+handed on once (`Unrepeated`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Final, Protocol
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.logs import counted
 from udp_stream.pings.decode import PingFormat
-from udp_stream.pings.gtfs_realtime import (
+from udp_stream.pings.json import PLAIN, FeedForm
+from udp_stream.pings.snapshots import (
     FROM_ID,
     FROM_LICENSE_PLATE,
     GTFS_REALTIME,
@@ -26,10 +27,9 @@ from udp_stream.pings.gtfs_realtime import (
     SINGLE,
     TIME_OF_HEADER,
     UNIT,
+    Unrepeated,
     header_time,
 )
-from udp_stream.pings.json import PLAIN, FeedForm
-from udp_stream.pings.unrepeated import Unrepeated
 from udp_stream.sources.files import MAGIC, FileSource, GzipError, GzipMembers, Progress
 
 SNAPSHOT_BYTES_MAX = 64 * 2**20

@@ -14,9 +14,8 @@ from operator import itemgetter, methodcaller
 import msgspec
 
 from udp_stream.errors import UsageError
-from udp_stream.pings.found import found_time_form, shown_names
+from udp_stream.pings.found import found_time_form, odd_text, shown_names
 from udp_stream.pings.json import FIELDS, FeedMapping, Path, steps_of
-from udp_stream.pings.other_kinds import odd_text
 from udp_stream.pings.times import number_of
 
 _encode = msgspec.json.Encoder().encode

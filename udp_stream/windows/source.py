@@ -5,7 +5,7 @@ watermark, and the offset up to which refusals were rejected. Reading again from
 slots that had closed by then are late by the restored watermark and are skipped silently; pings of open slots are
 counted again.
 
-Where positions are asked, `moments.py` has its part of the checkpoint, which may hold the offset further back: pings
+Where positions are asked, `positions.py` has its part of the checkpoint, which may hold the offset further back: pings
 are needed for as long as they may be a plate's latest.
 
 The reader does no I/O. Its caller commits the checkpoint once everything that the reader closed has been written.
@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from udp_stream.pings.decode import PLAIN_PATHS, FieldPaths, PingDecoder, Pings, Refusal, originals
-from udp_stream.windows.latest import Moment
-from udp_stream.windows.moments import MomentRules, SourceMoments
+from udp_stream.windows.positions import Moment, MomentRules, SourceMoments
 from udp_stream.windows.slots import AppendClock, Frame, LateOrFull, LogPlaces, WindowRules, Windows
 from udp_stream.windows.tables import SlotGrid, SlotPings, cells_of
 

@@ -25,8 +25,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
 from udp_stream.pings.decode import PingDecoder, PingFormat
-from udp_stream.pings.found import Doubt
-from udp_stream.pings.speed_unit import FITS_NONE, PAIRS_MIN, unit_evidence
+from udp_stream.pings.found import FITS_NONE, PAIRS_MIN, Doubt, unit_evidence
 from udp_stream.settings import Settings, is_file
 from udp_stream.settings.clients import has_password
 from udp_stream.sources.recordings import is_gtfs_file, open_sources

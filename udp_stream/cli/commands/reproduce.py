@@ -87,7 +87,7 @@ def named_apart(feeds: Iterable[DataSet]) -> tuple[DataSet, ...]:
     """Feeds by names that tell them apart in figures and tables: files of one name in two folders, or one file with
     other keys. The second one gets a number behind it.
 
-    >>> from udp_stream.mechanisms.range import Range
+    >>> from udp_stream.mechanisms.statistic import Range
     >>> [feed.name for feed in named_apart([DataSet("day", True, Range(0, 1), ())] * 3)]
     ['day', 'day-2', 'day-3']
     """

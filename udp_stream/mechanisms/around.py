@@ -1,0 +1,418 @@
+"""Mean around a forecast: each plate's mean speed is clipped to a narrow interval around what was forecast for it.
+
+Not from a paper; ours (docs/mechanisms/forecast.md). The forecast comes from counts and earlier releases, so it is
+public, and part of the plan. With S_l the sum of plate l's m_l samples in [0, U], f_l its forecast, and h_l a half
+width, the statistic is the integer
+
+    sum over plates of v_l * clip(S_l - m_l f_l, -m_l h_l, m_l h_l)        (each interval cut where f_l +- h_l leaves U)
+
+with integer weights v_l per sample. Plates weigh by how precisely their samples tell the HAT's mean, 1 / s(m_l)^2, and
+h_l is in proportion to s(m_l), the standard deviation of `widths.plate_variance`: by how much is chosen HAT by HAT
+(`widths.py`). A narrow clip loses a part of what a HAT differs from its forecast, and nearly all noise. The gain
+undoes the loss.
+
+Privacy unit: license plate. Neighbours: swap-values. Plate l alone moves the statistic by at most v_l times the width
+of its interval, in integers; the sensitivity is the largest of these; a plate's charge is its own share. Whatever the
+forecast is, also a wrong one, the guarantee is the same.
+
+What is released is forecast + (statistic + noise) / (gain * sum of v_l m_l).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from math import hypot, isqrt, sqrt
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.noise import (
+    Cost,
+    Lattice,
+    Noise,
+    charges_of,
+    cost_within,
+    expected_noise,
+    lattice_of,
+    noise_of,
+)
+from udp_stream.mechanisms.statistic import Choice, Range
+from udp_stream.mechanisms.widths import SAMPLED, USUAL, ClipWidth, plate_variance
+from udp_stream.units import QUANTA_PER_KMH
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+FORECAST_CLIP = "forecast-clip"
+
+WEIGHT_BITS = 12
+"""Weights per sample are integers below 2**12: with 2**28 samples of at most 2**19 quanta, sums fit in 63 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Where a HAT's plates are clipped around, in quanta above 0, and how widely. `hat` is the forecast of its mean.
+
+    >>> Around(hat=18 * 4096, plates=np.array([17 * 4096, 19 * 4096])).subset(np.array([True, False])).plates.tolist()
+    [69632]
+    """
+
+    hat: int
+    plates: Integers
+    width: ClipWidth = USUAL
+
+    def subset(self, chosen: NDArray[np.bool_]) -> Around:
+        """The same for some of the plates."""
+        return replace(self, plates=self.plates[chosen])
+
+
+@dataclass(frozen=True)
+class ForecastClipPlan:
+    """How a HAT's mean is taken around its forecast; from counts, forecast, range and cost only; speeds in quanta.
+
+    Plate by plate, in the order of the counts: `weights` per sample, `low` and `high` what a sample may differ from the
+    forecast by on average, `moves` by how much the plate alone can move the statistic.
+
+    >>> counts, around = SamplesPerPlate(np.array([36, 4])), Around(18 * 4096, np.array([17 * 4096, 22 * 4096]))
+    >>> plan = plan_around(counts, around, Cost("pure", 10**9), Range(0, 65 * 4096))
+    >>> plan.choice.mechanism, plan.charges.tolist()
+    ('forecast-clip', [1000000000, 507776536])
+    """
+
+    counts: SamplesPerPlate
+    around: Around
+    range: Range
+    cost: Cost
+    weights: Integers
+    low: Integers
+    high: Integers
+    moves: Integers
+    sensitivity: int
+
+    @property
+    def choice(self) -> Choice:
+        """The mechanism; all else follows from counts and forecast."""
+        return Choice(FORECAST_CLIP, self.counts.largest)
+
+    @property
+    def mechanism(self) -> str:
+        """As records name it."""
+        return FORECAST_CLIP
+
+    @property
+    def noise(self) -> Noise:
+        """The family that the noise is of."""
+        return noise_of(self.cost)
+
+    @cached_property
+    def weight(self) -> float:
+        """Of all samples together."""
+        return float(self.weights @ self.counts.by_plate)
+
+    @property
+    def divisor(self) -> float:
+        """What turns the statistic into km/h-like quanta around the forecast."""
+        return self.around.width.gain * self.weight
+
+    @property
+    def noise_bound(self) -> float:
+        """Expected absolute noise in quanta."""
+        return expected_noise(self.sensitivity, self.cost) / self.divisor
+
+    @cached_property
+    def noise_deviation(self) -> float:
+        """Standard deviation of the noise in quanta."""
+        over, under = self.noise.unit_scale(self.cost)
+        return sqrt(self.noise.expected_square(self.sensitivity * over / under)) / self.divisor
+
+    @cached_property
+    def spread(self) -> float:
+        """Standard deviation of the value without noise around the HAT's mean, in quanta, by the model of speeds."""
+        shares = self.weights * self.counts.by_plate / self.weight
+        return sqrt(SAMPLED * float(shares**2 @ plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
+
+    @property
+    def hidden(self) -> float:
+        """Standard deviation of what the clip hides, in quanta: HATs of a slot share it, as they share a city."""
+        return self.around.width.hidden * QUANTA_PER_KMH
+
+    @property
+    def error_bound(self) -> float:
+        """Worst-case bias plus expected noise, in quanta: a forecast can be wrong by all of the range."""
+        return self.range.width + self.noise_bound
+
+    @property
+    def expected_error(self) -> float:
+        """About how far the value is likely to be off, in quanta."""
+        return self.noise.error(self.noise_bound, hypot(self.spread, self.hidden))
+
+    @property
+    def used_samples(self) -> int:
+        """Every sample enters the statistic."""
+        return self.counts.total
+
+    @cached_property
+    def charges(self) -> Integers:
+        """What each plate loses, in nano-units rounded up: at most `cost`, and that for the largest mover."""
+        return charges_of(self.moves, self.sensitivity, self.cost)
+
+    def value(self, noisy: float) -> float:
+        """The mean in quanta, of a statistic with its noise; it may lie beyond the range."""
+        return self.around.hat + noisy / self.divisor
+
+
+def plan_around(counts: SamplesPerPlate, around: Around, cost: Cost, range: Range) -> ForecastClipPlan:
+    """Widths and weights for these plates; ValueError if there is not a forecast for each of them.
+
+    A forecast beyond the range, of a time when it was another, counts as the range's end.
+    """
+    return plans_around([counts], [around], cost, range)[0]
+
+
+def plans_around(
+    counts: Sequence[SamplesPerPlate], arounds: Sequence[Around], cost: Cost, range: Range
+) -> list[ForecastClipPlan]:
+    """As `plan_around`, of many HATs at once: a column at a time, over the plates of all of them."""
+    if not counts:
+        return []
+    for one, around in zip(counts, arounds, strict=True):
+        if around.plates.size != one.plates:
+            raise ValueError(f"expected a forecast for each of {one.plates} plates, got {around.plates.size}")
+    sizes = np.array([one.plates for one in counts])
+    ends = np.cumsum(sizes)
+    first = ends - sizes
+    pings = np.concatenate([one.by_plate for one in counts])
+    centres = np.clip(np.concatenate([around.plates for around in arounds]), range.low, range.high)
+    half_width = np.repeat([around.width.half_width for around in arounds], sizes)
+    variance = plate_variance(pings)
+    half = np.maximum(1, np.rint(half_width * np.sqrt(variance) * QUANTA_PER_KMH)).astype(np.int64)
+    per_sample = 1 / (pings * variance)
+    largest = np.repeat(np.maximum.reduceat(per_sample, first), sizes)
+    # At least 1: rounding must not leave a plate out.
+    weights = np.maximum(1, np.rint(per_sample / largest * (2**WEIGHT_BITS - 1))).astype(np.int64)
+    low, high = np.maximum(-half, range.low - centres), np.minimum(half, range.high - centres)
+    moves = weights * pings * (high - low)
+    sensitivities = np.maximum(1, np.maximum.reduceat(moves, first)).tolist()
+    plans = []
+    for one, around, sensitivity, begin, end in zip(
+        counts, arounds, sensitivities, first.tolist(), ends.tolist(), strict=True
+    ):
+        rows = slice(begin, end)
+        where = Around(int(range.clip(around.hat)), centres[rows], around.width)
+        columns = weights[rows], low[rows], high[rows], moves[rows]
+        plans.append(ForecastClipPlan(one, where, range, cost, *columns, sensitivity))
+    return plans
+
+
+def around_for_admitted(plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
+    """The same without the plates that were halted; the others move what they moved and lose at most their charges."""
+    moves = plan.moves[admitted]
+    sensitivity = max(1, int(moves.max()))
+    return replace(
+        plan,
+        counts=SamplesPerPlate(plan.counts.by_plate[admitted]),
+        around=plan.around.subset(admitted),
+        cost=cost_within(moves, sensitivity, plan.charges[admitted], plan.cost),
+        weights=plan.weights[admitted],
+        low=plan.low[admitted],
+        high=plan.high[admitted],
+        moves=moves,
+        sensitivity=sensitivity,
+    )
+
+
+def clipped_sum(plan: ForecastClipPlan, samples: Integers) -> int:
+    """The statistic: samples in quanta, plate by plate in the order of the counts."""
+    if plan.around.width.ball:
+        raise ValueError("expected a plan that clips HAT by HAT; this one needs each plate's factor")
+    off, pings = differences(plan, samples), plan.counts.by_plate
+    return int(plan.weights @ np.minimum(np.maximum(off, pings * plan.low), pings * plan.high))
+
+
+def differences(plan: ForecastClipPlan, samples: Integers) -> Integers:
+    """What each plate's samples differ from its forecast by, summed, before any clip. Secret."""
+    starts = np.cumsum(plan.counts.by_plate) - plan.counts.by_plate
+    clamped = np.minimum(np.maximum(samples, plan.range.low), plan.range.high)
+    off: Integers = np.add.reduceat(clamped, starts) - plan.counts.by_plate * plan.around.plates
+    return off
+
+
+# One clip for all HATs of a plate in a slot: its differences from its forecasts, as a vector, are scaled into a ball.
+#
+# Not from a paper; ours (docs/mechanisms/forecast.md). For Gaussian noise only. In HAT h let plate l's part of the
+# statistic (above) be e_lh = v_l (S_l - m_l f_l), less the middle of its interval; let a step of the
+# noise's lattice be 2^k_h, and the noise's sigma t_h steps. Let D_lh be the steps by which the clip HAT by HAT would
+# let the plate move the release: (D_lh / t_h)^2 / 2 is what it is charged. In units of each HAT's noise, 2^-20 of
+# sigma,
+#
+#     room_l = sum over HATs of floor(D_lh / t_h)^2,      norm_l = sum over HATs of ceil(|e_lh| / sigma_h)^2,
+#     radius R_l = (floor(sqrt(room_l)) - rounding_l) / 2,        factor F_l = min(1, R_l / sqrt(norm_l)), rounded down.
+#
+# What is summed is e_lh F_l, rounded towards 0.
+#
+# **Guarantee.** Privacy unit: license plate. Neighbours: swap-values. Both of a plate's vectors lie in the ball of
+# radius R_l, so they differ by at most 2 R_l. Rounding each HAT's sum to the lattice adds at most one step there,
+# together at most `rounding_l`. So the rounded vector moves by at most sqrt(room_l) <= sqrt(sum (D_lh / t_h)^2), and
+# the loss in rho, half the square (arXiv 2004.00010, Theorem 14, after scaling each entry by its sigma), is at most the
+# sum of what the plate was charged for these HATs. It holds for the slot: one HAT alone may tell more of a plate than
+# its charge there.
+#
+# Everything is in integers, so a factor is the same wherever and however often it is computed. It needs room and norm
+# of all HATs of the plate in the slot: a plate of which one is missing gets the factor 0, and then moves nothing. And
+# it needs the same lengths in all of them, HAT by HAT. HATs of a slot may be drawn at different times, by runs with
+# other settings or speeds; each plate's `checks` tell whether its lengths are those that the ledger remembers
+# (`release/road.py`). A plate with others gets the factor 0. No factor depends on another plate's speeds.
+
+BITS: Final = 20
+"""Lengths are counted in 2**-20 of the noise's sigma, and factors in 2**-20."""
+
+WHOLE: Final = 1 << BITS
+"""The factor of a plate that is within its ball."""
+
+REACH: Final = 1024
+"""Sigmas of noise that one difference counts as at most: it is cut there, far outside of every ball."""
+
+SQUARE_MAX: Final = 2**62
+"""A sum of squares counts as at most this; a plate whose differences come to it gets the factor 0."""
+
+_PRODUCT_MAX = 2**42
+"""Differences up to here can be multiplied with a factor in 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlateNorms:
+    """Of each plate: HATs in which it was charged, `room`, `rounding`, `norm`, and `checks`.
+
+    Norms and checks follow from speeds: they are secret. `checks` are sums modulo 2**64 of `check_of` each HAT, so they
+    are equal where HATs, rooms, roundings and norms are, HAT by HAT; others are equal once in 2**64 times.
+
+    >>> PlateNorms((b"a",), *np.array([[2], [8], [0], [18], [7]])).norm.tolist()
+    [18]
+    """
+
+    plates: tuple[bytes, ...]
+    hats: Integers
+    room: Integers
+    rounding: Integers
+    norm: Integers
+    checks: Integers
+
+    @classmethod
+    def nobody(cls) -> PlateNorms:
+        """Of no plate."""
+        return cls((), *np.zeros((5, 0), np.int64))
+
+    @property
+    def columns(self) -> tuple[Integers, Integers, Integers, Integers, Integers]:
+        """Without the plates."""
+        return self.hats, self.room, self.rounding, self.norm, self.checks
+
+    def factors(self, expected: Mapping[bytes, int]) -> dict[bytes, int]:
+        """Each plate's factor, of `WHOLE`; 0 where it has another number of HATs than `expected`, by any one."""
+        columns = self.hats, self.room, self.rounding, self.norm
+        found = zip(self.plates, *(column.tolist() for column in columns), strict=True)
+        # A norm that lacks a HAT is too small, and its factor too large: such a plate gives only what is public of it.
+        known = {plate: factor_of(*of) for plate, hats, *of in found if expected.get(plate) == hats}
+        return {plate: known.get(plate, 0) for plate in expected}
+
+
+def merged_norms(parts: Sequence[PlateNorms]) -> PlateNorms:
+    """Of the HATs of all parts, each of which is in one part only."""
+    if not parts:
+        return PlateNorms.nobody()
+    plates = tuple(sorted({plate for part in parts for plate in part.plates}))
+    number = {plate: i for i, plate in enumerate(plates)}
+    rows = np.array([number[plate] for part in parts for plate in part.plates], np.int64)
+    columns = np.concatenate([np.stack(part.columns) for part in parts], axis=1)
+    return summed_norms(plates, rows, columns)
+
+
+def summed_norms(plates: tuple[bytes, ...], rows: Integers, columns: Integers) -> PlateNorms:
+    """Of these plates; `columns` are those of `PlateNorms`, with any number of rows for plate `rows[i]`."""
+    hats, room, rounding, norm = (sums(rows, column, len(plates)) for column in columns[:-1])
+    checks = np.zeros(len(plates), np.uint64)  # which wraps
+    np.add.at(checks, rows, columns[-1].astype(np.uint64))
+    return PlateNorms(plates, hats, room, rounding, norm, checks.astype(np.int64))
+
+
+def check_of(cell: int, room: int, rounding: int, norm: int) -> int:
+    """What a plate's HAT adds to its checks: a digest of all that its part of the clip follows from."""
+    packed = b"".join(one.to_bytes(8, "little") for one in (cell, room, rounding, norm))
+    return int.from_bytes(blake2b(packed, digest_size=8).digest(), "little", signed=True)
+
+
+def factor_of(room: int, rounding: int, norm: int) -> int:
+    """By how much of `WHOLE` a plate's differences are scaled."""
+    # Half of the room: other speeds of the plate may put it at the opposite side of the ball, a diameter away. What the
+    # lattice rounds is taken off first, as it moves the release on top of that.
+    radius = max(0, isqrt(min(room, SQUARE_MAX)) - rounding) // 2
+    # `sums` counts no further, so the norm may be any larger one: no factor but 0 is known to be small enough.
+    if norm >= SQUARE_MAX:
+        return 0
+    # Rounded down: what is scaled stays within the radius.
+    return WHOLE if norm <= radius * radius else isqrt((radius * radius << 2 * BITS) // norm)
+
+
+def sums(rows: Integers, values: Integers, size: int) -> Integers:
+    """Of the values of each row's number; at most `SQUARE_MAX` each, which is enough to know."""
+    # Integers of Python: in 64 bits a sum could overflow into a small norm, and that into a large factor.
+    totals = np.zeros(size, dtype=object)
+    np.add.at(totals, rows, values.astype(object))
+    return np.minimum(totals, SQUARE_MAX).astype(np.int64)
+
+
+def room_and_rounding(plan: ForecastClipPlan) -> tuple[Integers, Integers]:
+    """Of each plate of a HAT: the square of how far it may move the release, and what the lattice takes of that."""
+    lattice = _lattice(plan)
+    # The room is rounded down, and norms are rounded up (`norms_of`): each on the safe side.
+    lengths = np.minimum((lattice.steps(plan.moves) << BITS) // lattice.t, REACH << BITS)
+    rounding = -(-WHOLE // lattice.t) if lattice.shift else 0
+    return lengths * lengths, np.full(lengths.size, rounding)
+
+
+def norms_of(plan: ForecastClipPlan, samples: Integers) -> Integers:
+    """Of each plate of a HAT: the square of its difference in units of noise, rounded up. Secret."""
+    lattice = _lattice(plan)
+    steps = (np.abs(_cut(plan, samples, lattice)) + (1 << lattice.shift) - 1) >> lattice.shift
+    lengths = -(-(steps << BITS) // lattice.t)
+    return lengths * lengths
+
+
+def shrunk_sum(plan: ForecastClipPlan, samples: Integers, factors: Integers) -> int:
+    """The statistic with each plate's difference scaled by its factor, of `WHOLE`."""
+    cut = _cut(plan, samples, _lattice(plan))
+    sizes: NDArray[Any] = np.abs(cut)
+    # Products of the usual sizes fit into 64 bits. Others take the slow way, never an overflow.
+    exact = sizes if not sizes.size or sizes.max() < _PRODUCT_MAX else sizes.astype(object)
+    # By size, the sign afterwards: a shift of a negative number rounds away from zero, which is farther than allowed.
+    scaled = ((exact * factors) >> BITS).astype(np.int64)
+    return int((np.sign(cut) * scaled + _middle(plan)).sum())
+
+
+def factors_for(factors: Mapping[bytes, int], plates: Sequence[bytes]) -> Integers:
+    """The factors of these plates, in their order; 0 for one that has none."""
+    return np.array([factors.get(plate, 0) for plate in plates], np.int64)
+
+
+def _cut(plan: ForecastClipPlan, samples: Integers, lattice: Lattice) -> Integers:
+    """Each plate's difference from the middle of its interval, weighted, and at most `REACH` sigmas."""
+    reach = min((lattice.t << lattice.shift) * REACH, SQUARE_MAX)
+    cut: Integers = np.clip(plan.weights * differences(plan, samples) - _middle(plan), -reach, reach)
+    return cut
+
+
+def _middle(plan: ForecastClipPlan) -> Integers:
+    """Of each plate's interval: the centre of the ball. Any public point would do."""
+    middle: Integers = plan.weights * plan.counts.by_plate * ((plan.low + plan.high) // 2)
+    return middle
+
+
+def _lattice(plan: ForecastClipPlan) -> Lattice:
+    if plan.cost.measure != "zcdp":
+        raise ValueError(f"expected a cost in rho where a plate's HATs share one clip, got {plan.cost.measure}")
+    return lattice_of(plan.sensitivity, plan.cost)

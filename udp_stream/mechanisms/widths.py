@@ -1,0 +1,305 @@
+"""How far plates may be from their forecasts before they are clipped: for each HAT the width that errs least.
+
+First how far speeds scatter around forecasts: the model's public constants, in km/h, measured on Austin's buses of 2015
+to 2017 at H3 7 and one hour. Nothing private follows from them: if they are wrong for a city, releases err more, and
+protect as much. Then the width of a clip HAT by HAT, and the width where all HATs of a plate share one clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from math import erfc, exp, factorial, gamma, pi, sqrt
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.mechanisms.noise import Cost, noise_of
+from udp_stream.mechanisms.noise.base import normal_below
+
+Floats = NDArray[np.float64]
+
+BETWEEN_PLATES = 4.0
+"""Standard deviation of a plate's mean speed in a HAT around its forecast, however many pings it sends there."""
+
+PER_PING = 18.0
+"""What one ping adds to it, divided by the square root of their number."""
+
+HAT_VARIANCE = 1.0
+"""Variance of a HAT's mean that neither cell nor counts explain, whatever its size."""
+
+SAMPLED = 0.7
+"""How much of the plates' scatter reaches the HAT's mean: they share a street, and some of it is forecast."""
+
+MEASURED_AT, SLOWEST = 17.0, 12.0
+"""The mean speed in km/h at which the above hold. Where buses drive faster, estimates err more in proportion: a narrow
+clip does not see how far the fast ones are off. Below `SLOWEST` nothing is gained any more."""
+
+
+def at_speed(kmh: Floats) -> Floats:
+    """What a deviation of the above is to be multiplied with in HATs of such a speed."""
+    factor: Floats = np.maximum(kmh, SLOWEST) / MEASURED_AT
+    return factor
+
+
+def plate_variance(pings: NDArray[np.int64]) -> Floats:
+    """Variance of the mean of that many pings of one plate in a HAT around its forecast, in km2/h2."""
+    variance: Floats = BETWEEN_PLATES**2 + PER_PING**2 / pings
+    return variance
+
+
+def mean_variance(pings: NDArray[np.int64], hat: NDArray[np.int64], hats: int) -> Floats:
+    """Variance of each HAT's mean of pings around its cell's forecast; `hat` is each row's HAT."""
+    total = np.bincount(hat, weights=pings, minlength=hats)
+    squares = np.bincount(hat, weights=pings**2 * plate_variance(pings), minlength=hats)
+    variance: Floats = HAT_VARIANCE + SAMPLED * squares / np.maximum(total, 1) ** 2
+    return variance
+
+
+# How far plates may be from their forecasts before they are clipped: for each HAT the width that errs least.
+#
+# Ours (docs/mechanisms/forecast.md). In standard deviations of a plate's mean around its forecast, let the HAT be off
+# its forecast by d, normal with deviation q, and a plate by d + z. A clip at +-k turns that into clip(d + z, -k, k). Of
+# it
+#
+#     c(d) = E_z clip(d + z, -k, k)        is what a mean over many plates sees,
+#     gain = E c(d) d / q^2 = P(|d + z| < k)        the share of d that passes on average,
+#     misfit^2 = (E c(d)^2 - gain^2 q^2) / gain^2        what no gain can undo, as a variance of d.
+#
+# A narrow clip needs little noise, has a small gain and a large misfit. So it serves HATs of few plates; in a large
+# HAT, whose noise is small, and where forecasts are far off, a wide one errs less. Widths and gains follow from counts,
+# the forecast's deviation and the cost, all public, and are recorded before anything is drawn.
+
+HALF_WIDTHS: Final = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
+"""Of a plate's interval, in standard deviations of its mean around the forecast."""
+
+PEAKED: Final = 0.5
+"""Speeds are more peaked around a forecast than a normal variable: this share of plates is taken as double exponential,
+the others as normal. Only the gain follows it; the misfit is that of normal plates."""
+
+UNEVEN: Final = 0.5
+"""HATs differ in their gain. This share of what a clip holds back on average counts as error."""
+
+DEVIATION_MAX: Final = 6.0
+"""Km/h that a forecast's deviation counts as at most. Before a city's first releases it is 8 and more, wide enough for
+any city; forecasts of a real one are off by less, and a clip for such a deviation costs more noise than it saves."""
+
+_STEPS, _OFF_MAX = 16, 4
+"""The table has q from 0 to 4 in sixteenths."""
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(40)
+
+_FINE = 2**20
+"""A sensitivity so large that noise in integers is as fine as real noise."""
+
+
+class ClipWidth(NamedTuple):
+    """A plate's half width in standard deviations of its mean, and the share of a HAT's difference that passes.
+
+    `hidden` is the standard deviation, in km/h, of what the clip hides of the HAT though its gain is undone. `ball`:
+    the plate's HATs of the slot share one clip (`around.py`), and the half width is this HAT's part in it.
+
+    >>> ClipWidth(half_width=0.5, gain=0.45).gain
+    0.45
+    """
+
+    half_width: float
+    gain: float
+    hidden: float = 0.0
+    ball: bool = False
+
+
+USUAL: Final = ClipWidth(0.5, 0.45)
+"""Where nothing is known of the forecast; measured on Austin's days."""
+
+
+def clip_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) -> ClipWidth:
+    """The width for a HAT of plates with these counts, at this cost; `deviation_kmh` is that of its forecast."""
+    return clip_widths(by_plate, np.zeros(1, dtype=np.int64), np.array([deviation_kmh]), cost)[0]
+
+
+def clip_widths(pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, cost: Cost) -> list[ClipWidth]:
+    """The widths of HATs whose plates stand one HAT after the other; `first` is each HAT's first, `off_kmh` the
+    deviation of its forecast.
+    """
+    deviation = np.minimum(off_kmh, DEVIATION_MAX)
+    scatter, noise = scales_of(pings, first, cost)
+    table = _passed()
+    at = np.rint(np.minimum(deviation / scatter, _OFF_MAX) * _STEPS).astype(np.int64)
+    hidden = (scatter**2)[:, None] * table.misfit[at] + (deviation**2)[:, None] * table.uneven[at]
+    return least_wrong(HALF_WIDTHS, table.gain[at], (noise**2)[:, None] * table.noise[at], hidden, ball=False)
+
+
+def least_wrong(
+    half_widths: Sequence[float], gains: Floats, noise: Floats, hidden: Floats, ball: bool
+) -> list[ClipWidth]:
+    """HAT by HAT (lines) the width (columns) where noise and what is hidden, squares both, have the least sum."""
+    best = (noise + hidden).argmin(axis=1)
+    chosen = np.arange(best.size), best
+    found = zip(best.tolist(), gains[chosen].tolist(), np.sqrt(hidden[chosen]).tolist(), strict=True)
+    return [ClipWidth(half_widths[at], round(gain, 3), round(off, 3), ball) for at, gain, off in found]
+
+
+def scales_of(pings: NDArray[np.int64], first: NDArray[np.int64], cost: Cost) -> tuple[Floats, Floats]:
+    """In km/h, HAT by HAT: the deviation of plates around the HAT, and that of noise where the half width is one such
+    deviation.
+    """
+    sharp = 1 / np.sqrt(plate_variance(pings))
+    weight = np.add.reduceat(sharp * sharp, first)  # plates weigh by how precisely their samples tell the HAT's mean
+    scatter: Floats = np.add.reduceat(sharp, first) / weight
+    return scatter, 2 * np.maximum.reduceat(sharp, first) / weight * _noise_deviation(cost)
+
+
+@lru_cache(maxsize=64)
+def _noise_deviation(cost: Cost) -> float:
+    """Of noise for a sensitivity of one."""
+    noise = noise_of(cost)
+    over, under = noise.unit_scale(cost)
+    return sqrt(noise.expected_square(_FINE * over / under)) / _FINE
+
+
+class _Passed(NamedTuple):
+    """By q, then by half width: gains, and what each part of the error's square is multiplied with."""
+
+    gain: Floats
+    noise: Floats
+    misfit: Floats
+    uneven: Floats
+
+
+@cache
+def _passed() -> _Passed:
+    offs = np.arange(_OFF_MAX * _STEPS + 1) / _STEPS
+    gain, misfit = np.moveaxis(np.array([[passed_at(width, off) for width in HALF_WIDTHS] for off in offs]), 2, 0)
+    return _Passed(gain, (np.array(HALF_WIDTHS) / gain) ** 2, misfit**2, (UNEVEN * (1 - gain)) ** 2)
+
+
+def passed_at(half_width: float, off: float) -> tuple[float, float]:
+    """Gain and misfit of one width where HATs are off by that many standard deviations of plates."""
+    width = half_width / sqrt(1 + off * off)  # in deviations of d + z
+    normal, peaked = 2 * normal_below(width) - 1, 1 - exp(-sqrt(2) * width)
+    gain = (1 - PEAKED) * normal + PEAKED * peaked
+    seen = _integral(off * _NODES + half_width) - _integral(off * _NODES - half_width) - half_width
+    square = float(_WEIGHTS @ seen**2 / _WEIGHTS.sum())
+    return gain, sqrt(max(square - (normal * off) ** 2, 0.0)) / gain
+
+
+def _integral(upto: Floats) -> Floats:
+    """Of the normal distribution function, from minus infinity: E clip(d + z, -k, k) is that at d + k less that at
+    d - k, less k."""
+    below = np.array([normal_below(one) for one in upto.tolist()])
+    density = np.array([exp(-one * one / 2) for one in upto.tolist()])
+    integral: Floats = upto * below + density / sqrt(2 * pi)
+    return integral
+
+
+# How far plates may be from their forecasts where all HATs of a plate share one clip: the width that errs least.
+#
+# Ours (docs/mechanisms/forecast.md). Above is the same for a clip HAT by HAT, with the letters. Of K HATs that a
+# plate visits, its differences d + z are scaled down together where their length exceeds k sqrt(K) standard
+# deviations (`around.py`). For normal differences of deviation t = sqrt(1 + q^2), with r their length over t and c =
+# k / t,
+#
+#     gain = P(r < c sqrt(K)) + (1 - 1/K) c sqrt(K) E[1 / r; r > c sqrt(K)],
+#
+# in closed form for chi variables (`_normal_gain`). The other K - 1 differences make the clip of one HAT smooth: more
+# of d passes, and less of it bends, so that k can be larger and the noise smaller over the gain. The misfit is that of
+# normal plates, by quadrature. Of peaked plates as much passes as of normal ones, or as of peaked ones in one HAT, if
+# that is more.
+
+BALL_WIDTHS: Final = (0.25, 0.35, *HALF_WIDTHS)
+"""Of a plate in one of its HATs, in standard deviations of its mean around the forecast."""
+
+HATS: Final = (1, 2, 3, 5, 9, 13)
+"""Numbers of HATs of a plate for which gains are tabulated: the nearest is taken."""
+
+_STEPS_IN_BALL, _OFF_MAX_IN_BALL = 4, 4
+"""The table has q from 0 to 4 in quarters."""
+
+_OWN, _OWN_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
+_OTHERS, _OTHERS_WEIGHTS = np.polynomial.laguerre.laggauss(24)
+
+
+def ball_widths(
+    pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, cost: Cost, hats: Floats
+) -> list[ClipWidth]:
+    """The width for each of these HATs, whose plates stand one HAT after the other, as `clip_widths` has them; each
+    plate shares its clip among about `hats` HATs.
+    """
+    deviation = np.minimum(off_kmh, DEVIATION_MAX)
+    scatter, noise = scales_of(pings, first, cost)
+    at = np.rint(np.minimum(deviation / scatter, _OFF_MAX_IN_BALL) * _STEPS_IN_BALL).astype(np.int64)
+    nearest = np.abs(np.array(HATS) - hats[:, None]).argmin(axis=1)
+    gain, misfit = np.empty((2, at.size, len(BALL_WIDTHS)))
+    for one in np.unique(nearest).tolist():
+        table, here = _passed_in_ball(HATS[one]), nearest == one
+        gain[here], misfit[here] = table.gain[at[here]], table.misfit[at[here]]
+    hidden = (scatter**2)[:, None] * misfit**2 + (deviation**2)[:, None] * (UNEVEN * (1 - gain)) ** 2
+    return least_wrong(BALL_WIDTHS, gain, (noise[:, None] * np.array(BALL_WIDTHS) / gain) ** 2, hidden, ball=True)
+
+
+class _PassedInBall(NamedTuple):
+    """By q, then by half width."""
+
+    gain: Floats
+    misfit: Floats
+
+
+@cache
+def _passed_in_ball(hats: int) -> _PassedInBall:
+    offs = np.arange(_OFF_MAX_IN_BALL * _STEPS_IN_BALL + 1) / _STEPS_IN_BALL
+    table = np.array([[shared_at(width, off, hats) for width in BALL_WIDTHS] for off in offs])
+    gain, misfit = np.moveaxis(table, 2, 0)
+    return _PassedInBall(gain, misfit)
+
+
+def shared_at(half_width: float, off: float, hats: int) -> tuple[float, float]:
+    """Gain and misfit of one width where HATs are off by that many standard deviations of plates."""
+    if hats == 1:
+        return passed_at(half_width, off)
+    width = half_width / sqrt(1 + off * off)
+    normal, peaked_alone = _normal_gain(width, hats), 1 - exp(-sqrt(2) * width)
+    gain = (1 - PEAKED) * normal + PEAKED * max(normal, peaked_alone)
+    return gain, _misfit(half_width, off, hats) / gain
+
+
+def _normal_gain(width: float, hats: int) -> float:
+    """Of K normal variables of deviation one, scaled down together to the length c sqrt(K)."""
+    length = width * sqrt(hats)
+    inside = 1 - _beyond(length * length, hats)
+    if hats == 1:
+        return inside
+    inverse = gamma((hats - 1) / 2) / (sqrt(2) * gamma(hats / 2)) * _beyond(length * length, hats - 1)
+    return inside + (1 - 1 / hats) * length * inverse
+
+
+def _beyond(square: float, degrees: int) -> float:
+    """P(X > square) for a chi-squared variable, by its recurrence in two degrees of freedom."""
+    half = square / 2
+    known, total = (1, erfc(sqrt(half))) if degrees % 2 else (2, exp(-half))
+    while known < degrees:
+        total += half ** (known / 2) * exp(-half) / gamma(known / 2 + 1)
+        known += 2
+    return total
+
+
+def _misfit(half_width: float, off: float, hats: int) -> float:
+    """What of a HAT's clip is not proportional to its difference, as a deviation before the gain is undone."""
+    if off == 0:
+        return 0.0
+    squares, weights = _others(hats)
+    squares, limit = squares * (1 + off * off), half_width * sqrt(hats)
+    own = (off * _OWN[:, None] + _OWN)[:, :, None]
+    clipped = own * np.minimum(1.0, limit / np.sqrt(own**2 + squares))
+    seen = clipped @ weights @ _OWN_WEIGHTS / _OWN_WEIGHTS.sum()
+    slope = float(_OWN_WEIGHTS @ (seen * _OWN) / _OWN_WEIGHTS.sum())
+    return sqrt(max(0.0, float(_OWN_WEIGHTS @ seen**2 / _OWN_WEIGHTS.sum()) - slope**2))
+
+
+def _others(hats: int) -> tuple[Floats, Floats]:
+    """Sums of squares of the other HATs' differences, a chi-squared variable of K - 1 degrees, with their weights."""
+    if hats == 2:
+        return _OWN**2, _OWN_WEIGHTS / sqrt(2 * pi)
+    power = (hats - 1) // 2 - 1  # K is odd: twice a gamma variable of an integer shape
+    return 2 * _OTHERS, _OTHERS_WEIGHTS * _OTHERS**power / factorial(power)

@@ -1,0 +1,402 @@
+"""Snapshots of a fleet, which a feed that is polled answers with: GTFS-realtime to pings, and each ping once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from hashlib import blake2b
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from udp_stream.errors import needs
+from udp_stream.pings.decode import (
+    NOT_IN_ARRAY,
+    Location,
+    PingFormat,
+    Point,
+    Reason,
+    Refusal,
+    WireBatch,
+    WirePing,
+    originals,
+)
+from udp_stream.pings.json import JSON, trim, unwrap, with_infinite
+
+if TYPE_CHECKING:
+    from google.transit.gtfs_realtime_pb2 import FeedHeader, FeedMessage, VehiclePosition
+
+# GTFS-realtime VehiclePositions to pings: one message is one poll of a feed, one entity one vehicle.
+#
+# | ping | field of the entity |
+# | --- | --- |
+# | plate | `vehicle.vehicle.license_plate`; where that is empty, `vehicle.vehicle.id` |
+# | time | `vehicle.timestamp`; where that is unset, the message's `header.timestamp` |
+# | place | `vehicle.position` |
+# | speed | `vehicle.position.speed`, metres a second; unset is `missing_field`, and never 0 |
+#
+# Entities without a vehicle (trip updates, alerts) and deleted ones are no pings. What was taken from where, and how
+# often, is in the batch's notes. A feed that fills `license_plate` now and then would give one bus two plates, and so
+# two budgets: the notes are there to see that.
+#
+# The messages are opened by `protobuf` with the bindings of MobilityData: what they refuse is no message. Paths of
+# refusals name the contract's fields, as for JSON.
+
+UNIT = "mps"
+"""Of every speed, by the specification."""
+
+FROM_LICENSE_PLATE = "plate from vehicle.license_plate"
+FROM_ID = "plate from vehicle.id"
+TIME_OF_HEADER = "time from header.timestamp"
+NO_VEHICLE = "entity without a vehicle"
+"""What notes count."""
+
+YEAR_9999_S = 253_402_300_799
+"""The last second of the year 9999. Later times become it, and are refused for it."""
+
+_HEADER_TAG, _CONTINUES = 0x0A, 0x80
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Fault(Exception):
+    """Why an entity is no ping. It never leaves this file."""
+
+    def __init__(self, reason: Reason, path: str) -> None:
+        super().__init__(reason, path)
+        self.reason, self.path = reason, path
+
+
+def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int) -> WireBatch:
+    """The pings of a batch of messages; nothing is raised, whatever the bytes."""
+    batch = _Batch()
+    for index, message in enumerate(messages):
+        try:
+            if len(message) > max_message_bytes:
+                raise _Fault(Reason.OVERSIZED_MESSAGE, "$")
+            feed = _parse(message)
+            if len(feed.entity) > max_pings_per_message:
+                raise _Fault(Reason.TOO_MANY_PINGS, "$")
+        except _Fault as fault:
+            batch.refusals.append(Refusal(index, NOT_IN_ARRAY, fault.reason, fault.path))
+        else:
+            batch.add(index, feed)
+    return batch.finished()
+
+
+def split_message(message: bytes) -> list[bytes]:
+    """Every entity of a message that could be opened as the JSON ping that it is, without the fields that it lacks."""
+    feed = _parse(message)
+    return [_encode(_fields(entity.vehicle, feed.header)) for entity in feed.entity]
+
+
+GTFS_REALTIME = PingFormat(read_batch, split_message)
+"""Messages of VehiclePositions."""
+
+
+def _read_single(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int) -> WireBatch:
+    batch = JSON.read(messages, max_message_bytes, max_pings_per_message)
+    for place, refusal in enumerate(batch.refusals):
+        if refusal.reason == Reason.NOT_JSON:
+            batch.refusals[place] = replace(refusal, reason=Reason.NOT_GTFS_REALTIME)
+    return batch
+
+
+SINGLE = PingFormat(_read_single, JSON.split)
+"""Single pings of such messages, made by `Unrepeated`: as JSON; and a message that could not be opened, as it is."""
+
+
+def header_time(start: bytes) -> int | None:
+    """The POSIX seconds of a message's header, from its first bytes; None if they do not hold it."""
+    length, shift, place = 0, 0, 1
+    if not start or start[0] != _HEADER_TAG:
+        return None
+    while place < min(len(start), 4):
+        length |= (start[place] & ~_CONTINUES) << shift
+        place, shift = place + 1, shift + 7
+        if not start[place - 1] & _CONTINUES:
+            break
+    header_class, _, error_class = _bindings()
+    try:
+        header = header_class.FromString(start[place : place + length])
+    except error_class:
+        return None
+    return header.timestamp or None
+
+
+class _Batch:
+    """What the messages of a batch have given so far."""
+
+    def __init__(self) -> None:
+        self.pings: list[WirePing] = []
+        self.seconds: list[int] = []
+        self.places: list[tuple[int, int]] = []
+        self.refusals: list[Refusal] = []
+        self.notes: Counter[str] = Counter()
+
+    def add(self, index: int, feed: FeedMessage) -> None:
+        """The entities of one message."""
+        header = feed.header
+        for place, entity in enumerate(feed.entity):
+            if entity.is_deleted or not entity.HasField("vehicle"):
+                self.notes[NO_VEHICLE] += 1
+                continue
+            vehicle = entity.vehicle
+            try:
+                ping, time_s, source = _ping(vehicle, header)
+            except _Fault as fault:
+                self.refusals.append(Refusal(index, place, fault.reason, fault.path))
+                continue
+            self.notes[source] += 1
+            if not vehicle.HasField("timestamp"):
+                self.notes[TIME_OF_HEADER] += 1
+            self.pings.append(ping)
+            self.seconds.append(time_s)
+            self.places.append((index, place))
+
+    def finished(self) -> WireBatch:
+        """All of it."""
+        for ping, text in zip(self.pings, _time_texts(self.seconds), strict=True):
+            ping.observationDateTime = text
+        message, position = np.array(self.places, np.int32).reshape(-1, 2).T
+        return WireBatch(self.pings, message, position, self.refusals, notes=self.notes)
+
+
+def _ping(vehicle: VehiclePosition, header: FeedHeader) -> tuple[WirePing, int, str]:
+    """One vehicle, its time and the source of its plate, or the first fault in the order of the contract's fields."""
+    plate, source = _plate(vehicle)
+    if plate is None:
+        raise _Fault(Reason.MISSING_FIELD, "$.license_plate")
+    if not isinstance(plate, str):
+        raise _Fault(Reason.WRONG_TYPE, "$.license_plate")
+    if (time_s := _time_s(vehicle, header)) is None:
+        raise _Fault(Reason.MISSING_FIELD, "$.observationDateTime")
+    has = (where := vehicle.position).HasField
+    if not (has("longitude") and has("latitude")):
+        raise _Fault(Reason.MISSING_FIELD, "$.location")
+    if not has("speed"):
+        raise _Fault(Reason.MISSING_FIELD, "$.speed")
+    return WirePing(plate, "", Location(Point(where.longitude, where.latitude)), where.speed), time_s, source
+
+
+def _fields(vehicle: VehiclePosition, header: FeedHeader) -> dict[str, object]:
+    """The contract's fields that a vehicle has."""
+    (plate, _), time_s, where = _plate(vehicle), _time_s(vehicle, header), vehicle.position
+    found: dict[str, object] = {}
+    if plate is not None:
+        found["license_plate"] = plate if isinstance(plate, str) else list(plate)  # so that it stays a wrong type
+    if time_s is not None:
+        (found["observationDateTime"],) = _time_texts([time_s])
+    if where.HasField("longitude") and where.HasField("latitude"):
+        found["location"] = Location(Point(where.longitude, where.latitude))
+    if where.HasField("speed"):
+        found["speed"] = where.speed
+    return found
+
+
+def _plate(vehicle: VehiclePosition) -> tuple[str | bytes | None, str]:
+    """The first of plate and id that is not blank, and which; bytes if it is not UTF-8, None if there is none."""
+    described = vehicle.vehicle
+    for text, source in ((described.license_plate, FROM_LICENSE_PLATE), (described.id, FROM_ID)):
+        if text.strip():
+            return text, source
+    return None, FROM_ID
+
+
+def _time_s(vehicle: VehiclePosition, header: FeedHeader) -> int | None:
+    """POSIX seconds. A time that was set to 0 stays 0, which is refused: only an absent one is the header's."""
+    if vehicle.HasField("timestamp"):
+        return vehicle.timestamp
+    return header.timestamp or None
+
+
+def _time_texts(seconds: Sequence[int]) -> list[str]:
+    """POSIX seconds in the contract's form."""
+    times = np.array([min(time_s, YEAR_9999_S) for time_s in seconds], "datetime64[s]")
+    return [f"{text}Z" for text in np.datetime_as_string(times).tolist()]
+
+
+def _parse(message: bytes) -> FeedMessage:
+    _, message_class, error_class = _bindings()
+    try:
+        feed = message_class.FromString(message)
+    except error_class:
+        raise _Fault(Reason.NOT_GTFS_REALTIME, "$") from None
+    if not feed.HasField("header"):  # the specification demands it; a few other bytes can be read as a message, too
+        raise _Fault(Reason.NOT_GTFS_REALTIME, "$")
+    return feed
+
+
+@cache
+def _bindings() -> tuple[type[FeedHeader], type[FeedMessage], type[Exception]]:
+    """The classes of headers and messages, and the error of bytes that are none. DependencyUnavailable without them."""
+    with needs("reader of GTFS-realtime", "sources"):
+        from google.protobuf.message import DecodeError
+        from google.transit.gtfs_realtime_pb2 import FeedHeader, FeedMessage
+    return FeedHeader, FeedMessage, DecodeError
+
+
+# Snapshots of a fleet to messages of single pings, each ping once.
+#
+# A feed that is polled answers with the last ping of every vehicle, again and again until the vehicle sends another.
+# Downstream a plate and a time count once in any case. But a bus that was parked an hour ago would be refused as late
+# in every poll, and every repeat would be stored. So what one of the last snapshots had is left out here.
+#
+# A ping that is repeated is one of the same plate and time: of several the first is handed on. Speeds and places are
+# not compared, so that no speed decides what is handed on.
+
+REMEMBERED = 8
+"""Snapshots. Servers behind one address answer with snapshots of different age, so the last one would be too few."""
+
+PIECE_BYTES_MAX = 2**16
+"""What is longer is shortened, and then refused: a ping has some 150 bytes, and a record of Kafka at most 1 MiB."""
+
+_ELEMENTS_MAX, _TEXT_MAX = 8, 200
+"""Kept of each array and text of an answer that is refused whole: enough to see what it is."""
+
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+_Key = tuple[str, str] | str | bytes
+
+
+class Unrepeated:
+    """Give it the snapshots in the order of their times.
+
+    `counts`: how many pings were `read`, were `repeats`, or were `refused` by the format; and the notes of the format.
+    `unreadable`: why nothing of the last snapshot could be read, None if its pings could. It is handed on even so.
+
+    >>> from udp_stream.pings.json import JSON
+    >>> once = Unrepeated(JSON, max_bytes=1000, max_pings=10)
+    >>> ping = b'{"license_plate":"A1","observationDateTime":"now","speed":5,"location":{"coordinates":[72.5,21.25]}}'
+    >>> once.take(b"[" + ping + b", 7]")  # doctest: +ELLIPSIS
+    [b'{"license_plate":"A1",...,"location":{"coordinates":[72.5,21.25],"type":"Point"},"speed":5.0}', b'7']
+    >>> once.take(b"[7, " + ping.replace(b"5", b"6", 1) + b"]"), once.counts["repeats"]
+    ([], 2)
+    """
+
+    def __init__(self, ping_format: PingFormat, max_bytes: int, max_pings: int, remembered: int = REMEMBERED) -> None:
+        """`max_bytes` and `max_pings` of a snapshot: a larger one is refused. `remembered`: snapshots, 1 or more."""
+        self._format = ping_format
+        self._max_bytes = max_bytes
+        self._max_pings = max_pings
+        self._remembered = remembered
+        self._taken = 0
+        self._seen: dict[_Key, int] = {}  # in which snapshot last
+        self.counts: Counter[str] = Counter()
+        self.unreadable: Reason | None = None
+
+    def take(self, snapshot: bytes) -> list[bytes]:
+        """A JSON message for each ping that is new, in order; pieces that are no ping as they are, for the reader to
+        refuse. A ping keeps the fields of the contract and no others; one of a feed's own form stays as it is."""
+        batch = self._format.read([snapshot], self._max_bytes, self._max_pings)
+        pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
+        refused = [
+            (refusal.position, self._alone(self._shortened(piece, refusal), refusal)) for refusal, piece in pieces
+        ]
+        self.counts["read"] += batch.message.size
+        self.counts["refused"] += len(refused)
+        self.counts.update(batch.notes)
+        self.unreadable = next((one.reason for one in batch.refusals if _is_of_all(one)), None)
+        positions, new = self._new_pings(snapshot, batch)
+        if refused:
+            both = [*zip(positions, new, strict=True), *self._new_pieces(refused)]
+            new = [message for _, message in sorted(both, key=itemgetter(0))]
+        self._taken += 1
+        self._forget()
+        return new
+
+    def _new_pings(self, snapshot: bytes, batch: WireBatch) -> tuple[list[int], list[bytes]]:
+        """Where those stand in the snapshot that are new, and their messages."""
+        new = self._new(_keys(batch))
+        self.counts["repeats"] += batch.message.size - len(new)
+        if not new:
+            return [], []
+        positions = batch.position[new].tolist()
+        if batch.pings:
+            # In one go, and cut at the ends of lines: in JSON's texts an end of a line is `\\n`.
+            messages = with_infinite(_encode_lines(_chosen(batch.pings, new))).split(b"\n")[:-1]
+        else:
+            places = [Refusal(0, position, Reason.WRONG_TYPE, "$") for position in positions]
+            text = trim(snapshot)
+            text = unwrap(text) if text.startswith(b'"') else text
+            messages = list(originals([text], places, self._format))
+        if max(map(len, messages)) > PIECE_BYTES_MAX:
+            messages = [message[:PIECE_BYTES_MAX] for message in messages]
+        return positions, messages
+
+    def _shortened(self, piece: bytes, refusal: Refusal) -> bytes:
+        """A refused piece that is too long, with the beginnings of its arrays: refused for the same reason, so that a
+        person can be shown the right one. Where that does not do, its first bytes."""
+        if len(piece) <= PIECE_BYTES_MAX:
+            return piece
+        try:
+            short = json.dumps(_beginnings(json.loads(piece)), ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            return piece[:PIECE_BYTES_MAX]
+        again = self._format.read([short], self._max_bytes, self._max_pings).refusals
+        is_same = [(one.reason, one.path) for one in again] == [(refusal.reason, refusal.path)]
+        return short if is_same and len(short) <= PIECE_BYTES_MAX else piece[:PIECE_BYTES_MAX]
+
+    def _alone(self, piece: bytes, refusal: Refusal) -> bytes:
+        """A refused piece as a message that is refused once, too, and for the same reason: in an array, where it holds
+        pings or an array, or is a text, which would be opened as a message."""
+        boxed = b"[" + piece + b"]"
+        alone, within = (self._format.read([one], self._max_bytes, self._max_pings) for one in (piece, boxed))
+        if alone.message.size or len(alone.refusals) != 1:
+            return boxed
+        is_same, is_same_within = (
+            [one.reason for one in batch.refusals] == [refusal.reason] for batch in (alone, within)
+        )
+        return boxed if is_same_within and not is_same else piece
+
+    def _new(self, keys: Sequence[_Key]) -> list[int]:
+        """Those that none of the last snapshots had; from now on one has."""
+        seen, taken, new = self._seen, self._taken, []
+        for at, key in enumerate(keys):
+            if key not in seen:
+                new.append(at)
+            seen[key] = taken
+        return new
+
+    def _new_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        new = self._new([blake2b(piece, digest_size=16).digest() for _, piece in pieces])
+        self.counts["repeats"] += len(pieces) - len(new)
+        return [pieces[at] for at in new]
+
+    def _forget(self) -> None:
+        """Drop what the last snapshots did not have; not at every one, as that would cost more than the reading."""
+        if self._taken % self._remembered == 0:
+            oldest = self._taken - self._remembered
+            self._seen = {key: taken for key, taken in self._seen.items() if taken >= oldest}
+
+
+def _beginnings(value: Any) -> Any:
+    """The same with short arrays and texts."""
+    if isinstance(value, dict):
+        return {name: _beginnings(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_beginnings(one) for one in value[:_ELEMENTS_MAX]]
+    return value[:_TEXT_MAX] if isinstance(value, str) else value
+
+
+def _keys(batch: WireBatch) -> Sequence[_Key]:
+    """What says which ping each is. A time in milliseconds has no blank, so a text of both is as good as a pair."""
+    if batch.columns is None:
+        return [(ping.license_plate, ping.observationDateTime) for ping in batch.pings]
+    rows = zip(batch.columns.time_ms.tolist(), batch.columns.plates, strict=True)
+    return [f"{time_ms} {plate}" for time_ms, plate in rows]
+
+
+def _chosen(pings: Sequence[WirePing], places: Sequence[int]) -> list[WirePing]:
+    every = list(pings)
+    return every if len(places) == len(every) else [every[at] for at in places]
+
+
+def _is_of_all(refusal: Refusal) -> bool:
+    """Whether a snapshot could not be opened: it is no message, is too large, or its array of pings is none."""
+    return refusal.position == NOT_IN_ARRAY and refusal.path in ("$", "$.results")
