@@ -336,7 +336,11 @@ SHORT = [("slot", 25), ("kafka", 6), ("kafka, killed", 4)]
 
 
 @pytest.mark.parametrize(
-    ("road", "many"), long_rows(SHORT, [*SHORT, ("slot", 1000), ("kafka", 60), ("kafka, killed", 60)])
+    ("road", "many"),
+    [
+        *long_rows(SHORT, [*SHORT, ("slot", 250), ("kafka", 60), ("kafka, killed", 60)]),
+        pytest.param("slot", 1000, marks=pytest.mark.soak),
+    ],
 )
 @pytest.mark.timeout(900)
 def test_whatever_runs_do_to_a_slot_no_plate_loses_more_than_it_was_charged(road, many):

@@ -167,12 +167,3 @@ def test_an_interval_misses_any_truth_with_probability_one_in_twenty(truth, nois
     assert np.mean((low <= truth) & (truth <= high)) == pytest.approx(0.95, abs=0.0011)
     released = noisy.clip(0, 65)
     assert np.all((low >= 0) & (low <= released) & (released <= high) & (high <= 65) & (low < high))
-
-
-def test_an_estimate_that_is_all_fill_rules_nothing_out():
-    averaging = MECHANISMS["array-averaging"]
-    plan = averaging.plan_with_cap(SamplesPerPlate(np.array([7, 7, 3])), pure(NANO), Range(0, U), "wrap-around", 7)
-    alone = averaging.for_admitted(plan, np.array([False, False, True]))
-    assert (alone.used_samples, alone.fill) == (0, U // 2)
-    _, low, high = accuracy_of(alone, 0.9 * U, U / 100, np.array([7, 7]))
-    assert (low, high) == (0, U)

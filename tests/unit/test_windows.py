@@ -218,9 +218,3 @@ def test_counts_never_depend_on_a_speed(rows, data):
     for name in ("cells", "hat_rows", "plate", "count"):
         assert np.array_equal(getattr(one, name), getattr(two, name))
     assert (one.plates, one.repeats) == (two.plates, two.repeats)
-
-
-def test_samples_of_admitted_plates_leave_the_others_out():
-    counts, values = tabulate(slot_of([("a", 0, 5, 1), ("b", 0, 5, 2), ("b", 1, 5, 3), ("c", 0, 5, 4)]))
-    admitted = np.array([True, False, True])
-    assert values.of_admitted(counts.rows(0), admitted).tolist() == [1, 4]
