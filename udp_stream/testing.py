@@ -15,11 +15,6 @@ import numpy as np
 
 from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms.around import Around, ForecastClipPlan, plan_around
-from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.noise import concentrated
-from udp_stream.mechanisms.statistic import Range
-from udp_stream.mechanisms.widths import ClipWidth
 from udp_stream.planning.periods import PositionPeriods
 from udp_stream.planning.plan import HatPlan, plan_hat, terms_of
 from udp_stream.planning.policy import BudgetCalendar, Policy
@@ -158,14 +153,6 @@ def a_plan() -> HatPlan:
     """A plan for two plates, of one sample and of two: mean, variance and CDF, each at epsilon 1."""
     policy = a_context().policy
     return plan_hat(np.array([1, 2]), terms_of(policy, NANO, NANO, NANO), policy)
-
-
-def a_plan_in_a_ball() -> ForecastClipPlan:
-    """Two plates, of two pings and one, forecast at 18 km/h, each of which shares its clip among its HATs."""
-    around = Around(18 * QUANTA_PER_KMH, np.full(2, 18 * QUANTA_PER_KMH), ClipWidth(0.5, 0.5, ball=True))
-    return plan_around(
-        SamplesPerPlate(np.array([2, 1])), around, concentrated(64_000_000), Range(0, 65 * QUANTA_PER_KMH)
-    )
 
 
 def released_slot() -> RecordedSlot:

@@ -189,11 +189,6 @@ class AskedTogether:
         """The standard deviation of the sum's noise, in metres: of the average of all rounds."""
         return _deviation_m(self.terms)
 
-    @property
-    def deviation_plates(self) -> float:
-        """The same of the count."""
-        return self.deviation_m / self.query.edge
-
 
 def _deviation_m(terms: Terms) -> float:
     """Under rho it is what one value for the whole budget would have. Laplace noise in the plane has (d + 1) b^2 in
