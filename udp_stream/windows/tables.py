@@ -137,7 +137,6 @@ class SlotGrid:
             raise ValueError(f"expected a length that divides a day, or whole days, got {seconds} s")
         self.seconds = seconds
         self.zone = zone
-        self._boundaries: dict[int, NDArray[np.int64]] = {}
 
     def place(self, time_ms: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Start and end (Unix ms) of the slot of each time (Unix ms, years 1900 to 2200)."""
@@ -146,7 +145,7 @@ class SlotGrid:
         one = days.size and days.min() == days.max()  # most frames lie in one day
         for day in days[:1].tolist() if one else np.unique(days).tolist():
             here = slice(None) if one else days == day
-            boundaries = self._around(day)
+            boundaries = _boundaries(self.seconds, self.zone, day)
             # On the right: a time on a boundary begins the next slot.
             at = np.searchsorted(boundaries, time_ms[here], side="right")
             starts[here], ends[here] = boundaries[at - 1], boundaries[at]
@@ -160,35 +159,28 @@ class SlotGrid:
         """ISO-8601 in the grid's zone, with the offset in force."""
         return dt.datetime.fromtimestamp(time_ms / 1000, self.zone).isoformat(timespec="seconds")
 
-    def _around(self, day: int) -> NDArray[np.int64]:
-        """All slot boundaries needed for the UTC day that is `day` days after 1970-01-01."""
-        if day not in self._boundaries:
-            if len(self._boundaries) >= _CACHED_DAYS:
-                self._boundaries.clear()
-            self._boundaries[day] = np.array(sorted(self._instants(day + _EPOCH)), dtype=np.int64)
-        return self._boundaries[day]
 
-    def _instants(self, ordinal: int) -> set[int]:
-        step = max(1, self.seconds // 86_400)
-        # A local day begins up to 14 hours before the UTC day of its date, or 12 behind it: two days more on each side.
-        first = (ordinal - 2) // step * step
-        found: set[int] = set()
-        for local_day in range(first, ordinal + step + 3, step):
-            midnight = dt.datetime.combine(dt.date.fromordinal(local_day), dt.time())
-            for second in range(0, 86_400, min(self.seconds, 86_400)):
-                found |= self._instants_of(midnight + dt.timedelta(seconds=second))
-        return found
-
-    def _instants_of(self, wall: dt.datetime) -> set[int]:
-        """The instants at which the wall clock shows this boundary: one, or two where an hour is repeated."""
-        early, late = (wall.replace(tzinfo=self.zone, fold=fold) for fold in (0, 1))
-        repeated = early.utcoffset(), late.utcoffset()
-        instants = {round(early.timestamp() * 1000)}
-        if repeated[0] is not None and repeated[1] is not None:
-            shift = (repeated[0] - repeated[1]).total_seconds()
-            if shift > 0 and self.seconds <= shift:
-                instants.add(round(late.timestamp() * 1000))
-        return instants
+@lru_cache(maxsize=4 * _CACHED_DAYS)
+def _boundaries(seconds: int, zone: dt.tzinfo, day: int) -> NDArray[np.int64]:
+    """All boundaries of slots of these seconds that the UTC day needs which is `day` days after 1970-01-01."""
+    ordinal, step, found = day + _EPOCH, max(1, seconds // 86_400), set[int]()
+    # A local day begins up to 14 hours before the UTC day of its date, or 12 behind it: two days more on each side.
+    first = (ordinal - 2) // step * step
+    for local_day in range(first, ordinal + step + 3, step):
+        midnight = dt.datetime.combine(dt.date.fromordinal(local_day), dt.time())
+        for second in range(0, 86_400, min(seconds, 86_400)):
+            wall = midnight + dt.timedelta(seconds=second)
+            # The instants at which the wall clock shows it: one, or two where an hour is repeated.
+            early, late = (wall.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
+            found.add(round(early.timestamp() * 1000))
+            repeated = early.utcoffset(), late.utcoffset()
+            if repeated[0] is not None and repeated[1] is not None:
+                shift = (repeated[0] - repeated[1]).total_seconds()
+                if shift > 0 and seconds <= shift:
+                    found.add(round(late.timestamp() * 1000))
+    boundaries = np.array(sorted(found), dtype=np.int64)
+    boundaries.flags.writeable = False  # it is handed to every grid alike
+    return boundaries
 
 
 # A closed slot as tables: who was in which HAT how often (public), and how fast (secret), kept apart.
