@@ -29,7 +29,7 @@ from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.road import release_slot
-from udp_stream.runtime.embedded import Embedded, record_writer
+from udp_stream.runtime import Embedded, record_writer
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.files import read_messages
 from udp_stream.trial.fleet import IST, Fleet, write_ndjson

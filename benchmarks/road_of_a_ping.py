@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.words import words
 from tests.unit.test_processors import SETTINGS, START, TOPICS, Broker, Worker, ping
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.runtime.embedded import Embedded
+from udp_stream.runtime import Embedded
 from udp_stream.testing import SeededEntropy
 
 ROOT = Path(__file__).parents[1]

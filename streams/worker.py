@@ -44,7 +44,7 @@ from udp_stream.logs import ERROR, WARNING, begin_log, counted, fault, say
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import BatchRead, Fact, QueriesPublished, SlotPublished
 from udp_stream.release.query_road import query_set
-from udp_stream.runtime.spoken_log import SpokenLog
+from udp_stream.runtime import SpokenLog
 from udp_stream.settings import Settings
 from udp_stream.units import parse_duration
 from udp_stream.windows.source import Look, ReadingRules

@@ -34,7 +34,7 @@ from udp_stream.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
 from udp_stream.release.record import decode
-from udp_stream.runtime.embedded import Embedded, record_writer
+from udp_stream.runtime import Embedded, record_writer
 from udp_stream.settings import load
 from udp_stream.trial.process import folder_or_temporary, free_ports
 from udp_stream.trial.services import RunningKafka, start_kafka

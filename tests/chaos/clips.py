@@ -14,7 +14,7 @@ from typing import Any
 from udp_stream.entropy import OsEntropy
 from udp_stream.ledger.port import Admission, Ledger, Verdict
 from udp_stream.release.record import CLIPS, kind_of
-from udp_stream.runtime.embedded import Embedded
+from udp_stream.runtime import Embedded
 from udp_stream.settings import Settings
 
 

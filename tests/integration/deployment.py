@@ -19,7 +19,7 @@ from tests.runtime.harness import beside, frames_of, smoothed_writer
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.release import query_record
 from udp_stream.release import record as release
-from udp_stream.runtime.embedded import Embedded, record_writer
+from udp_stream.runtime import Embedded, record_writer
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 

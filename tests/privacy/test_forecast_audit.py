@@ -28,7 +28,7 @@ from udp_stream.planning.plan import HatPlans
 from udp_stream.release import charge as context
 from udp_stream.release import estimate
 from udp_stream.release.record import CITY, kind_of, slot_of
-from udp_stream.runtime.embedded import Embedded
+from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.trial.fleet import IST, Fleet, Imperfections

@@ -21,7 +21,7 @@ from udp_stream.queries.plane import QUANTA_PER_KM
 from udp_stream.release.query_road import answer_moment
 from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import release_slot
-from udp_stream.runtime.embedded import Embedded
+from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.shuffle.wire import PingChunk, PositionChunk, cut_moment, cut_pings, merge_moment, merge_pings

@@ -25,7 +25,7 @@ from udp_stream.release import road as balls
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.record import kind_of
 from udp_stream.release.road import release_slot
-from udp_stream.runtime.embedded import Embedded
+from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.shuffle import protocol, source
 from udp_stream.shuffle.wire import Factors

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from udp_stream.entropy import OsEntropy
 from udp_stream.ledgers.keys import load_or_create_key
 from udp_stream.ledgers.opening import ledger_and_keys
-from udp_stream.runtime.embedded import Embedded, record_writer, smoothed_sink
+from udp_stream.runtime import Embedded, record_writer, smoothed_sink
 from udp_stream.settings import LedgerSection, load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 

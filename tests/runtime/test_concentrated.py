@@ -19,7 +19,7 @@ from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.record import decode
 from udp_stream.release.road import release_slot
-from udp_stream.runtime.embedded import Embedded
+from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy, a_context, two_hats
 from udp_stream.units import NANO

@@ -18,7 +18,7 @@ from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.record import kind_of
-from udp_stream.runtime.live import LiveRuntime, Outputs
+from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import Died, SeededEntropy

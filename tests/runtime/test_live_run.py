@@ -19,7 +19,7 @@ from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.facts import SlotPublished
-from udp_stream.runtime.live import CHECKPOINT, LiveRuntime, Outputs
+from udp_stream.runtime import CHECKPOINT, LiveRuntime, Outputs
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy
@@ -71,7 +71,7 @@ def live(folder, clock, observers=()):
     ):
         outputs = Outputs(
             out.write,
-            rejected=lambda refused: write_line(rejected, refused.original.replace(b"\n", b" ")),
+            rejected=lambda message, _: write_line(rejected, message.replace(b"\n", b" ")),
             written=out.ids,
         )
         yield (

@@ -9,7 +9,7 @@ import pytest
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of, smoothed_writer
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.runtime.embedded import Embedded
+from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.testing import Died, DyingLedger, SeededEntropy
 

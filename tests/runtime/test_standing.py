@@ -22,7 +22,7 @@ from udp_stream.ledgers.statement import statement
 from udp_stream.planning.periods import amount_text
 from udp_stream.release.query_record import SCHEMA, QueryResult, decode_result
 from udp_stream.release.record import described, kind_of
-from udp_stream.runtime.embedded import Embedded, record_writer
+from udp_stream.runtime import Embedded, record_writer
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.testing import Died, DyingLedger, SeededEntropy

@@ -15,7 +15,7 @@ from udp_stream.release.charge import ReleaseContext, key_without_secret, plan_s
 from udp_stream.release.hats import NO_ROWS
 from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.release.road import HASH_BYTES, factors_once, record_slot, slot_factors, slot_norms
-from udp_stream.runtime.embedded import Embedded
+from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.shuffle.wire import (
     Arriving,

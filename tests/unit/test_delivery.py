@@ -7,7 +7,7 @@ import pytest
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.facts import releases_of
-from udp_stream.runtime.embedded import Embedded, record_writer
+from udp_stream.runtime import Embedded, record_writer
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 

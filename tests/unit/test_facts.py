@@ -14,7 +14,7 @@ from tests.unit.test_processors import FLAGS, TOPICS, Broker, Worker
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import Reason
 from udp_stream.release.facts import BatchRead, Fact, HatRecorded, SlotCounted, SlotPublished, SlotRecorded
-from udp_stream.runtime.embedded import Embedded
+from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 

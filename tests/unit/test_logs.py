@@ -17,8 +17,7 @@ from mode.utils.logging import CompositeLogger
 from streams.worker import as_own_error
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.logs import begin_log, end_log, say
-from udp_stream.runtime.live import LiveRuntime, Outputs
-from udp_stream.runtime.spoken_log import SpokenLog
+from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy

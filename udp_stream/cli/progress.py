@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from udp_stream.cli.report import console
-from udp_stream.runtime.embedded import Embedded
+from udp_stream.runtime import Embedded
 
 Step = TypeVar("Step")
 

@@ -78,7 +78,7 @@ def releases_of(lines: Iterable[bytes]) -> ReleaseReader:
 # | `SlotCounted` | a closed slot was counted |
 # | `SlotRecorded`, then a `HatRecorded` for each HAT | the ledger holds the slot; before readers have it |
 # | `SlotPublished` | readers have it |
-# | `SlotSmoothed` | readers have its smoothed estimates, where the embedded runtime writes them |
+# | `SlotSmoothed` | readers have its smoothed estimates, where a runtime of one machine writes them |
 # | `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
 # | `QueriesPublished` | readers have the moment's answers |
 #

@@ -26,12 +26,10 @@ from hashlib import blake2b
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
 from udp_stream.mechanisms.noise.base import Integers
-from udp_stream.pings.decode import Pings
 from udp_stream.planning.periods import PositionPeriods
 from udp_stream.queries.elimination import Due, State
 from udp_stream.queries.standing import Asked, AskedTogether, StandingQuery
@@ -51,7 +49,7 @@ from udp_stream.release.query_record import (
     withheld,
 )
 from udp_stream.release.road import draw_once
-from udp_stream.windows.positions import LatestPositions, Moment, MomentRules
+from udp_stream.windows.positions import Moment, MomentRules
 from udp_stream.windows.tables import SlotGrid
 
 _NO_PLATES = np.array([], np.int64)
@@ -285,9 +283,6 @@ def _terms_from(remembered: bytes, id_: str) -> _Terms:
 #
 # Queries that are asked equally often share their moments. Moments are answered in the order of their times, the
 # queries of a moment in that of the configuration, those that are asked more often first.
-#
-# `StandingQueries` keeps the positions of one log itself, and answers as it reads: the embedded runtime. `QuerySet`
-# answers moments that others have brought together: on Kafka, and in the live runtime.
 
 ResultSink = Callable[[Sequence[bytes]], None]
 """Takes the results of one moment; it may be given them again, with the same bytes."""
@@ -332,7 +327,7 @@ class QuerySet:
         self._context = context
         self.digest = asked_digest(queries, zone)
         self._queries = _by_every(queries)
-        self._grids = {every_s: SlotGrid(every_s, zone) for every_s in self._queries}
+        self.grids = {every_s: SlotGrid(every_s, zone) for every_s in self._queries}
         self._age_ms = _age_ms(queries)
 
     @property
@@ -343,16 +338,16 @@ class QuerySet:
     @property
     def moments(self) -> MomentRules:
         """When positions are asked, and how old they may be."""
-        return MomentRules(tuple(self._grids.values()), self._age_ms)
+        return MomentRules(tuple(self.grids.values()), self._age_ms)
 
     def due(self, time_ms: int) -> list[StandingQuery]:
         """The queries that are asked at this moment, Unix ms, in the order in which they are answered."""
-        asked = (every_s for every_s, grid in sorted(self._grids.items()) if _is_boundary(grid, time_ms))
+        asked = (every_s for every_s, grid in sorted(self.grids.items()) if _is_boundary(grid, time_ms))
         return [query for every_s in asked for query in self._queries[every_s]]
 
-    def record(self, moment: Moment, ledger: Ledger) -> AnsweredMoment | None:
-        """Charge, draw and record what is due at a moment; None where no query is."""
-        if not (due := self.due(moment.time_ms)):
+    def record(self, moment: Moment, ledger: Ledger, every_s: int | None = None) -> AnsweredMoment | None:
+        """Charge, draw and record what is due at a moment, or of it what is asked so often; None where no query is."""
+        if not (due := self.due(moment.time_ms) if every_s is None else self._queries[every_s]):
             return None
         note_queries(due, ledger)
         return record_moment(due, moment, self._context, ledger)
@@ -395,58 +390,3 @@ def _age_ms(queries: Sequence[StandingQuery]) -> int:
 
 def _is_boundary(grid: SlotGrid, time_ms: int) -> bool:
     return int(grid.place(np.array([time_ms]))[0][0]) == time_ms
-
-
-class StandingQueries:
-    """The queries of one log through one ledger.
-
-    >>> from datetime import UTC
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> from udp_stream.testing import a_query, a_query_context
-    >>> queries = StandingQueries([a_query()], UTC, 0, str.encode, a_query_context(), MemoryLedger(), print, print)
-    >>> queries.flush()
-    """
-
-    def __init__(
-        self,
-        queries: Sequence[StandingQuery],
-        zone: tzinfo,
-        grace_ms: int,
-        hash_plate: Callable[[str], bytes],
-        context: QueryContext,
-        ledger: Ledger,
-        publish: ResultSink,
-        report: Observer,
-    ) -> None:
-        """`hash_plate` turns a plate into its keyed hash. Nothing is read or written before the first ping."""
-        self._context, self._ledger, self._publish, self._report = context, ledger, publish, report
-        self._queries, age_ms = _by_every(queries), _age_ms(queries)
-        self._latest = {
-            every_s: LatestPositions(SlotGrid(every_s, zone), age_ms, grace_ms, hash_plate) for every_s in self._queries
-        }
-        self._noted = False
-
-    def push(self, pings: Pings, rows: NDArray[np.int64], watermark_ms: int | None) -> None:
-        """Take in these rows of a frame, and answer what is due by the watermark behind it."""
-        self._answer({every: latest.push(pings, rows, watermark_ms) for every, latest in self._latest.items()})
-
-    def flush(self) -> None:
-        """The log has ended: answer what is still open."""
-        self._answer({every: latest.flush() for every, latest in self._latest.items()})
-
-    def _answer(self, due: dict[int, list[Moment]]) -> None:
-        moments = [(moment, every) for every, found in due.items() for moment in found]
-        for moment, every in sorted(moments, key=lambda one: (one[0].time_ms, one[1])):
-            self._note()
-
-            def publish(answered: Sequence[Answered], moment: Moment = moment) -> None:
-                report_answers(self._report, moment.time_ms, answered)
-                self._publish([one.payload for one in answered])
-                report_published(self._report, moment.time_ms, answered)
-
-            answer_moment(self._queries[every], moment, self._context, self._ledger, publish)
-
-    def _note(self) -> None:
-        if not self._noted:
-            note_queries([query for queries in self._queries.values() for query in queries], self._ledger)
-            self._noted = True

@@ -16,7 +16,7 @@ from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.release.facts import PublishedRelease, Summary
 from udp_stream.release.record import Release
-from udp_stream.runtime.embedded import Embedded, release_sink
+from udp_stream.runtime import Embedded, release_sink
 from udp_stream.settings import Settings
 from udp_stream.trial.fleet import IST, Fleet
 

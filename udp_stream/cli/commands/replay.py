@@ -26,7 +26,7 @@ from udp_stream.release.facts import Summary
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.query_record import QueryResult
 from udp_stream.release.record import Release
-from udp_stream.runtime.embedded import Embedded, rejected_writer, release_sink, smoothed_sink
+from udp_stream.runtime import Embedded, rejected_writer, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.sources.recordings import Source, open_sources
 

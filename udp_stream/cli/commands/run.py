@@ -27,15 +27,12 @@ from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
 from udp_stream.logs import begin_log, counted, say
 from udp_stream.pings.json import json_messages
 from udp_stream.release.facts import Summary
-from udp_stream.runtime.embedded import rejected_writer
-from udp_stream.runtime.live import LiveRuntime, Outputs
-from udp_stream.runtime.spoken_log import SpokenLog
+from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog, rejected_writer
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import Journal
 from udp_stream.sources.live import Handover, LiveSource, RecordedSource
 from udp_stream.sources.opening import PipeSource, live_sources
 from udp_stream.sources.recordings import open_source, scheme_of
-from udp_stream.windows.source import Refused
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -167,16 +164,10 @@ def _outputs(arguments: argparse.Namespace) -> Iterator[Outputs]:
             for name in (arguments.smoothed, arguments.queries)
         )
         rejected = stack.enter_context(appended(arguments.rejected, PRIVATE)) if arguments.rejected else None
-        reject = None if rejected is None else rejected_writer(rejected)
-
-        def refuse(refused: Refused) -> None:
-            if reject is not None:
-                reject(refused.original, refused.refusal)
-
         yield Outputs(
             out.write,
             None if smoothed is None else smoothed.write,
-            None if reject is None else refuse,
+            None if rejected is None else rejected_writer(rejected),
             out.ids | (frozenset() if queries is None else queries.ids),
             None if queries is None else queries.write,
         )

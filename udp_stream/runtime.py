@@ -1,0 +1,448 @@
+"""The runtime of one machine: the whole road from frames of messages to releases in one process, without services.
+
+One road (`_Runtime`) reads either of two logs:
+
+* `Embedded`: a recording, by times of its pings. At its end everything that is open closes.
+* `LiveRuntime`: a journal of what arrives, by times of arrival, as a partition of a topic is on Kafka. The same reader
+  reads it (`windows/source.py`), with ticks while nothing comes. Messages are acknowledged to their source once the
+  journal has them. A checkpoint says from where on the journal is still needed.
+
+Kill either and run it again on the same log and ledger: what was recorded comes out as the same bytes, the rest is done
+once. A recording's run writes its files anew; a live run adds to them, and leaves out what readers have.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from udp_stream.errors import DependencyUnavailable
+from udp_stream.files import draft_of, sync_directory
+from udp_stream.ledger.past import caveats
+from udp_stream.ledger.port import Entropy, Ledger
+from udp_stream.ledgers.opening import note_policy
+from udp_stream.logs import say
+from udp_stream.pings.decode import PingDecoder, PingFormat, Reason, Refusal, originals
+from udp_stream.pings.json import JSON
+from udp_stream.release.charge import ReleaseContext, with_forecaster
+from udp_stream.release.facts import (
+    Fact,
+    Observer,
+    PublishedRelease,
+    ReleaseSink,
+    RunLog,
+    SlotCounted,
+    Summary,
+    batch_read,
+    report_recorded,
+    report_to,
+    slot_published,
+    slot_smoothed,
+)
+from udp_stream.release.forecaster import Smoothed, encode_smoothed
+from udp_stream.release.query_road import ResultSink, query_set, report_answers, report_published
+from udp_stream.release.road import RecordedSlot, release_slot
+from udp_stream.settings import Settings
+from udp_stream.sources.journal import Arrived, Journal
+from udp_stream.units import parse_duration
+from udp_stream.windows.positions import LatestPositions, Moment
+from udp_stream.windows.slots import Frame, LogPlaces, Windows
+from udp_stream.windows.source import (
+    Look,
+    ReadingRules,
+    ReadResult,
+    Refused,
+    SourceCheckpoint,
+    SourceReader,
+    newest_ms_of,
+    refusal_of,
+)
+from udp_stream.windows.tables import SlotGrid, SlotPings, cells_of, tabulate
+
+CHECKPOINT: Final = "checkpoint"
+"""The file of it, in the journal's folder."""
+
+CHECKPOINT_S: Final = 5.0
+"""Between two checkpoints: as much is read again after a crash."""
+
+Write = Callable[[Sequence[bytes]], None]
+"""Has written these lines, in order, when it returns."""
+
+Reject = Callable[[bytes, Refusal], None]
+"""Takes a refused message, as it came, and why it was refused."""
+
+
+class Outputs(NamedTuple):
+    """Where a live run writes. `written` are the ids of releases and answers that readers have already.
+
+    `queries` takes results of standing queries; without it none is asked, and none is charged for.
+    """
+
+    release: Write
+    smoothed: Write | None = None
+    rejected: Reject | None = None
+    written: frozenset[str] = frozenset()
+    queries: Write | None = None
+
+
+class _Runtime:
+    """What was read of a log, through one ledger, to its readers. Facts of it go to `report`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        entropy: Entropy,
+        hash_plate: Callable[[str], bytes],
+        software: str,
+        report: Observer,
+        publish: ReleaseSink,
+        smooth: Callable[[Sequence[Smoothed]], None] | None,
+        reject: Reject | None,
+        answer: ResultSink | None,
+        trial: bool = False,
+    ) -> None:
+        self._settings, self._ledger, self._report = settings, ledger, report
+        self._publish, self._smooth, self._reject, self._publish_answers = publish, smooth, reject, answer
+        context = ReleaseContext(
+            settings.policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()), trial=trial,
+            before_charge=self._note_policy, derive_key=hash_plate,
+        )  # fmt: skip
+        is_forecasting = settings.policy.forecasts or smooth is not None
+        self._context = with_forecaster(context) if is_forecasting else context
+        asked = () if answer is None else settings.standing_queries
+        self._queries = query_set(asked, settings.zone, settings.position_periods, self._context)
+        self._noted = False
+        self._due: frozenset[str] | None = None
+        self._written = frozenset[str]()
+
+    def _pass_on(self, read: ReadResult) -> None:
+        """Report what was read, hand the refused messages on, release what closed, answer what is due."""
+        refusals = [one.refusal for one in read.refused]
+        self._report(batch_read(read.messages, read.pings, refusals, read.newest_ms))
+        if self._reject is not None:
+            for refused in read.refused:
+                self._reject(refused.original, refused.refusal)
+        for slot in read.closed:
+            self._release(slot)
+        for moment in read.moments:
+            self._answer(moment)
+
+    def _release(self, slot: SlotPings) -> None:
+        """Charge, draw, record and mark the slot's HATs (`release_slot`), publish them, then their estimates."""
+        counts, values = tabulate(slot)
+        self._report(SlotCounted(slot.start_ms, counts.repeats))
+
+        def publish(recorded: RecordedSlot) -> None:
+            releases = {name: PublishedRelease(payload) for name, payload in recorded.payloads.items()}
+            report_recorded(self._report, counts, recorded, list(releases.values()))
+            new = [name for name in releases if self._is_due(name, name in recorded.made)]
+            self._publish([releases[name] for name in new if name not in self._written])
+            self._report(slot_published(slot.start_ms, list(releases.values())))
+
+        out = release_slot(counts, values, self._context, self._ledger, publish)
+        if self._smooth is not None:
+            estimates = self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger)
+            is_new = self._due is None or any(self._is_due(name, name in out.made) for name in out.payloads)
+            self._smooth(estimates if is_new else [])
+            self._report(slot_smoothed(counts, estimates))
+
+    def _answer(self, moment: Moment, every_s: int | None = None) -> None:
+        """Answer what is asked at a moment, or of it what is asked so often."""
+        found = None if self._queries is None else self._queries.record(moment, self._ledger, every_s)
+        if found is None or self._publish_answers is None:
+            return
+        report_answers(self._report, moment.time_ms, found.answers)
+        new = [one for one in found.answers if self._is_due(one.release_id, one.made)]
+        self._publish_answers([one.payload for one in new if one.release_id not in self._written])
+        found.published(self._ledger)
+        report_published(self._report, moment.time_ms, found.answers)
+
+    def _is_due(self, release_id: str, made: bool) -> bool:
+        """Whether readers may lack a record: all of them where a file is written from its start (`_due` is None); else
+        those that this run has `made`, or that an earlier one recorded and did not publish."""
+        return self._due is None or made or release_id in self._due
+
+    def _note_policy(self) -> None:
+        """Once, before anything is charged under our settings."""
+        if not self._noted:
+            note_policy(self._ledger, self._settings.policy)
+            self._noted = True
+
+
+class Embedded(_Runtime):
+    """One recording through one ledger. `publish`, `reject` and `smooth` are where releases, refused messages and
+    smoothed estimates go. Facts go to `summary`, and to the observers beside it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        entropy: Entropy,
+        hash_plate: Callable[[str], bytes],
+        software: str,
+        publish: ReleaseSink,
+        reject: Reject | None = None,
+        others: Mapping[str, str] | None = None,
+        trial: bool = False,
+        observers: Sequence[Observer] = (),
+        smooth: Callable[[Sequence[Smoothed]], None] | None = None,
+        answer: ResultSink | None = None,
+    ) -> None:
+        """Nothing is read or written before `run`.
+
+        `answer` is where results of standing queries go; without it none is asked, and none is charged for.
+
+        `others` is what `other_policies` tells of the ledger; `trial` is true of a ledger of this run only.
+        """
+        self.summary = Summary(policy=settings.policy.fingerprint(), others=others or {}, trial=trial)
+        report = report_to(self.summary.observe, *observers)
+        to = (publish, smooth, reject, answer)
+        super().__init__(settings, ledger, entropy, hash_plate, software, report, *to, trial=trial)
+        self._ping_rules, self._slots = settings.ping_rules, self._context.calendar.slots
+        self._windows = Windows(settings.window_rules, hash_plate)
+        grids = {} if self._queries is None else self._queries.grids
+        age_ms = 0 if self._queries is None else self._queries.moments.age_ms
+        grace_ms = settings.window_rules.grace_ms
+        self._latest = {every: LatestPositions(grid, age_ms, grace_ms, hash_plate) for every, grid in grids.items()}
+
+    def run(self, frames: Iterable[list[bytes]]) -> Summary:
+        """Read a log of JSON messages to its end and release every HAT in it."""
+        for messages in frames:
+            self.push(messages)
+        self.finish()
+        return self.summary
+
+    def push(self, messages: list[bytes], ping_format: PingFormat = JSON) -> None:
+        """One frame, whose messages are of this format: decode, place, and release the slots that it closes."""
+        pings, refusals = PingDecoder(self._ping_rules, ping_format).decode(messages)
+        start, end = self._slots.place(pings.time_ms)
+        cell = cells_of(pings.lat, pings.lon, self._settings.hat.resolution)
+        closed, unplaced = self._windows.push(Frame(pings, cell, start, end))
+        refusals += [refusal_of(pings, one, ping_format.paths) for one in unplaced]
+        refusals.sort(key=lambda refusal: (refusal.message, refusal.position))
+        bytes_of = originals(messages, refusals, ping_format)
+        refused = [Refused(one.message, one, data) for one, data in zip(refusals, bytes_of, strict=True)]
+        counted = len(pings) - len(unplaced)
+        self._pass_on(ReadResult(closed, refused, len(messages), counted, newest_ms_of(pings, unplaced)))
+        if self._latest:
+            kept = np.ones(len(pings), bool)
+            kept[[one.row for one in unplaced if one.reason != Reason.SLOT_FULL]] = False
+            rows, watermark_ms = np.flatnonzero(kept), self._windows.watermark_ms
+            self._ask({every: latest.push(pings, rows, watermark_ms) for every, latest in self._latest.items()})
+
+    def finish(self) -> None:
+        """The log has ended: release what is still open."""
+        for slot in self._windows.flush():
+            self._release(slot)
+        self._ask({every: latest.flush() for every, latest in self._latest.items()})
+
+    def _ask(self, due: Mapping[int, list[Moment]]) -> None:
+        """In the order of time; at one moment, what is asked more often comes first."""
+        moments = [(moment, every_s) for every_s, found in due.items() for moment in found]
+        for moment, every_s in sorted(moments, key=lambda one: (one[0].time_ms, one[1])):
+            self._answer(moment, every_s)
+
+
+class LiveRuntime(_Runtime):
+    """One journal through one ledger. `start` reads what the journal has; then `take` and `tick` go on."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        entropy: Entropy,
+        hash_plate: Callable[[str], bytes],
+        software: str,
+        journal: Journal,
+        outputs: Outputs,
+        observers: Sequence[Observer] = (),
+        clock: Callable[[], float] = time.time,
+        look: Look = lambda _messages, _read: None,
+    ) -> None:
+        """Nothing is read or written before `start`. `clock` gives Unix seconds: the time of arrival."""
+        smooth = None if outputs.smoothed is None else smoothed_sink(outputs.smoothed)
+        to = (release_sink(outputs.release), smooth, outputs.rejected, outputs.queries)
+        super().__init__(settings, ledger, entropy, hash_plate, software, report_to(*observers), *to)
+        self._due = frozenset(release_id for release_id, _ in ledger.unpublished())
+        self._written = outputs.written
+        self._journal, self._clock, self._look = journal, clock, look
+        self._idle_ms = round(parse_duration(settings.kafka.idle_timeout) * 1000)
+        self._place = journal.folder / CHECKPOINT
+        self._kept = _read_checkpoint(self._place, journal.first_offset)
+        rules = ReadingRules(
+            settings.decoder,
+            settings.window_rules,
+            settings.calendar.slots,
+            settings.policy.resolution,
+            hash_plate,
+            None if self._queries is None else self._queries.moments,
+        )
+        self.reader = SourceReader(rules, self._kept)
+        self._kept_s = self._active_s = clock()
+
+    def start(self) -> None:
+        """Read what the journal has and no checkpoint is behind."""
+        for arrived in self._journal.frames(self.reader.next_offset):
+            self._read(arrived)
+        self._keep()
+
+    def take(self, messages: list[bytes]) -> None:
+        """Messages that came now. The journal has them when this returns, and the slots that they close are out."""
+        self._append(messages)
+        self._keep_if_due()
+
+    def tick(self) -> None:
+        """Nothing has come now. Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings, so that
+        slots close at night."""
+        now_ms = self._arrival_ms()
+        if now_ms - self._active_s * 1000 >= self._idle_ms and self.reader.tick_would_close(now_ms):
+            self.close_what_is_over()
+        self._keep_if_due()
+
+    def close_what_is_over(self) -> None:
+        """The source has ended, or is silent: close the slots that are over by the clock on the wall."""
+        self._append([])
+
+    def stop(self) -> None:
+        """Keep how far we are. Open slots stay in the journal."""
+        self._keep()
+
+    def _append(self, messages: list[bytes]) -> None:
+        arrived = self._journal.append(messages, self._arrival_ms())
+        # Synced before it is read: no release may rest on pings that a crash can take away.
+        self._journal.sync()
+        self._read(arrived)
+
+    def _arrival_ms(self) -> int:
+        return round(self._clock() * 1000)
+
+    def _read(self, arrived: Arrived) -> None:
+        # A tick takes one offset of the journal, so the reader gets one message for it.
+        messages = arrived.messages or [b""]
+        count = len(messages)
+        places = LogPlaces(
+            np.arange(arrived.offset, arrived.offset + count),
+            np.full(count, arrived.arrival_ms),
+            np.full(count, not arrived.messages),
+        )
+        result = self.reader.read(messages, places)
+        if result.pings:
+            self._active_s = self._clock()
+        self._look(messages, result)
+        self._pass_on(result)
+
+    def _keep_if_due(self) -> None:
+        if self._clock() - self._kept_s >= CHECKPOINT_S:
+            self._keep()
+
+    def _keep(self) -> None:
+        """Say on disk from where on the journal is needed, then drop what is before."""
+        self._kept_s = self._clock()
+        if (checkpoint := self.reader.checkpoint()) == self._kept:
+            return
+        with draft_of(self._place) as draft:
+            with draft.open("wb") as file:
+                file.write(msgspec.json.encode(checkpoint))
+                file.flush()
+                # Synced before it is renamed: after a power cut either file is whole.
+                os.fsync(file.fileno())
+            draft.rename(self._place)
+        sync_directory(self._place.parent)
+        self._kept = checkpoint
+        # Last: an older checkpoint that came back after a power cut would still need these frames.
+        self._journal.drop_before(checkpoint.offset)
+
+
+def _read_checkpoint(file: Path, first_offset: int) -> SourceCheckpoint:
+    """Where to read on; from the journal's beginning if nothing was kept yet.
+
+    DependencyUnavailable if the journal begins behind it: pings that are still needed are gone.
+    """
+    try:
+        checkpoint = msgspec.json.decode(file.read_bytes(), type=SourceCheckpoint)
+    except FileNotFoundError:
+        return SourceCheckpoint(first_offset)
+    if first_offset > checkpoint.offset:
+        raise DependencyUnavailable(
+            f"{file}: the journal is still needed from offset {checkpoint.offset} on, and begins at {first_offset}: "
+            "files of it were removed"
+        )
+    return checkpoint
+
+
+# Where releases, estimates and refused messages are written, and what a run that goes on says.
+
+
+def release_sink(write: Write) -> ReleaseSink:
+    """Hands a slot's records on before they count; `write` has written them when it returns (`cli/outputs.py`)."""
+    return lambda releases: write([release.payload for release in releases])
+
+
+def smoothed_sink(write: Write) -> Callable[[Sequence[Smoothed]], None]:
+    """Hands a slot's estimates on."""
+    return lambda estimates: write([encode_smoothed(estimate) for estimate in estimates])
+
+
+def record_writer(out: BinaryIO) -> ReleaseSink:
+    """Writes one record a line, and hands a slot's records on to the operating system before they count."""
+    return release_sink(partial(_write_lines, out))
+
+
+def _write_lines(out: BinaryIO, payloads: Sequence[bytes]) -> None:
+    out.write(b"".join(payload + b"\n" for payload in payloads))
+    out.flush()
+
+
+def rejected_writer(out: BinaryIO) -> Reject:
+    """Writes one refused message a line: reason, path, lag, the original bytes (base64 if not UTF-8)."""
+    encoder = msgspec.json.Encoder()
+
+    def reject(message: bytes, refusal: Refusal) -> None:
+        line: dict[str, Any] = {"reason": str(refusal.reason), "path": refusal.path}
+        if refusal.lag_ms is not None:
+            line["lag_ms"] = refusal.lag_ms
+        try:
+            line["message"] = message.decode()
+        except UnicodeDecodeError:
+            line["message_base64"] = base64.b64encode(message).decode()
+        out.write(encoder.encode(line) + b"\n")
+
+    return reject
+
+
+class SpokenLog:
+    """A `RunLog` with a clock and a voice: an observer of a run. `say_due` is to be called about once a second.
+
+    >>> import sys
+    >>> from datetime import UTC
+    >>> from udp_stream.logs import begin_log, end_log
+    >>> from udp_stream.release.facts import BatchRead
+    >>> begin_log(sys.stdout, as_json=False)
+    >>> log = SpokenLog(SlotGrid(3600, UTC), grace_ms=120_000)
+    >>> log.observe(BatchRead(messages=3, pings=2, refused={}))
+    >>> log.say_due()  # doctest: +ELLIPSIS
+    udp-stream: 2 pings; next slot closes at ... UTC, in ...
+    >>> end_log()
+    """
+
+    def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
+        """Nothing is said yet."""
+        self._log = RunLog(slots, grace_ms)
+
+    def observe(self, fact: Fact) -> None:
+        """Count a fact."""
+        self._log.observe(fact, time.time())
+
+    def say_due(self, *, at_the_end: bool = False) -> None:
+        """Say what is due now."""
+        for line in self._log.lines(time.time(), at_the_end=at_the_end):
+            say(line.text, line.event, line.figures)
