@@ -21,8 +21,8 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
         "streams.worker", "udp_stream.ledgers.redis",
-        *(f"udp_stream.cli.commands.{verb}" for verb in ("demo", "doctor", "feed", "ledger", "plan", "replay")),
-        "udp_stream.cli.commands.status", "udp_stream.cli.commands.worker",
+        *(f"udp_stream.cli.commands.{verb}" for verb in ("demo", "doctor", "kafka", "ledger")),
+        *(f"udp_stream.cli.commands.{verb}" for verb in ("plan", "replay", "status")),
     ]
 )  # fmt: skip
 ONE_AT_A_TIME = threading.Lock()

@@ -25,7 +25,7 @@ COMMAND = """
 import argparse, signal
 from pathlib import Path
 from udp_stream.cli import main as cli
-from udp_stream.cli.commands.services import services
+from udp_stream.cli.commands.kafka import services
 signal.signal(signal.SIGTERM, cli._drain)
 try:
     services(argparse.Namespace(folder=None), None)

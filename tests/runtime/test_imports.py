@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("verb", ["replay", "demo", "worker"])
+@pytest.mark.parametrize("verb", ["replay", "demo", "kafka"])
 def test_a_verb_that_releases_never_loads_seeded_bits(verb):
     program = f"import sys, udp_stream.cli.main, udp_stream.cli.commands.{verb}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.runtime.harness import fleet_log
 from udp_stream.cli import main as cli
-from udp_stream.cli.experiment_files import read_feed
+from udp_stream.cli.commands.reproduce import read_feed
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.settings import load

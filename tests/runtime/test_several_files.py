@@ -9,7 +9,7 @@ from benchmarks.feed_forms import FORMS, recorded
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import run
-from udp_stream.cli.found_feed import find_feed
+from udp_stream.cli.commands.init import find_feed
 
 PINGS = recorded(fleet_log(buses=20, hours=0.5, clean=True))
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.forms import long_but
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
-from udp_stream.cli.charged_plate import lines_of_plate
+from udp_stream.cli.commands.ledger import lines_of_plate
 from udp_stream.cli.report import worth
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.opening import ledger_and_keys

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.unit.test_found_feed import ping
-from udp_stream.cli.found_feed import read_sample
+from udp_stream.cli.commands.init import read_sample
 from udp_stream.errors import UsageError
 from udp_stream.pings.json import FeedMapping, mapped_form, whole_part
 from udp_stream.sources.files import prompt_messages, read_messages

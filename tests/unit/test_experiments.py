@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.forms import long_rows
-from udp_stream.cli.experiment_files import write_outcome, write_table
+from udp_stream.cli.commands.reproduce import write_outcome, write_table
 from udp_stream.experiments import means as scaling
 from udp_stream.experiments import variance
 from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup

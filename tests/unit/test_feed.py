@@ -10,7 +10,7 @@ import pytest
 
 import streams.feed as feeding
 from streams.feed import Feed, Pace, partition_of
-from udp_stream.cli.commands.feed import send_live
+from udp_stream.cli.commands.kafka import send_live
 from udp_stream.pings.json import JSON, FeedMapping, mapped_form
 from udp_stream.settings import load
 from udp_stream.settings.sections import KafkaSection

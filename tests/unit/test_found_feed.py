@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.feed_forms import recorded
 from tests.runtime.harness import fleet_log
-from udp_stream.cli.found_feed import city_file, find_feed
+from udp_stream.cli.commands.init import city_file, find_feed
 from udp_stream.errors import UsageError
 from udp_stream.settings import load
 

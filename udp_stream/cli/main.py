@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
-from udp_stream.cli.installed import words_of
 from udp_stream.cli.parsers import program
-from udp_stream.cli.stdio import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
+from udp_stream.cli.process import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams, words_of
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
 from udp_stream.logs import ERROR, begin_log, end_log, fault, say, say_errors_only, trouble_of
 

@@ -26,8 +26,8 @@ from typing import IO, Any, BinaryIO, Final, Literal, NamedTuple
 
 import msgspec
 
-from udp_stream.cli.stdio import NamedFile
-from udp_stream.cli.stdio import named as named
+from udp_stream.cli.process import NamedFile
+from udp_stream.cli.process import named as named
 from udp_stream.errors import UsageError, needs
 from udp_stream.ledgers.keys import is_key
 from udp_stream.ledgers.opening import ledger_files

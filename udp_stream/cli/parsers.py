@@ -371,7 +371,7 @@ def _ledger(verbs: Verbs) -> None:
 def _topics(verbs: Verbs) -> None:
     parser = verbs.add_parser("topics", help="make the topics of the deployment", description="The topics on Kafka.")
     inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
-    create = add_verb(inner, "create", "make the topics that are missing", "topics")
+    create = add_verb(inner, "create", "make the topics that are missing", "kafka")
     add_bootstrap(create)
     create.epilog = parser.epilog = """\
 examples:
@@ -381,7 +381,7 @@ examples:
 
 
 def _worker(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "worker", "run a worker of the deployment on Kafka", "worker")
+    parser = add_verb(verbs, "worker", "run a worker of the deployment on Kafka", "kafka")
     add_bootstrap(parser)
     parser.add_argument(
         "--instance", metavar="NAME", help="permanent name of this worker; after a restart it continues at once"
@@ -403,7 +403,7 @@ Start as many as you like, on any machines, with one ledger and one key file. Yo
 
 
 def _feed(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "feed", "send pings to Kafka: files, a live source or a synthetic fleet", "feed")
+    parser = add_verb(verbs, "feed", "send pings to Kafka: files, a live source or a synthetic fleet", "kafka")
     parser.add_argument(
         "files",
         nargs="*",
@@ -440,7 +440,7 @@ examples:
 
 
 def _releases(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "releases", "print what the deployment on Kafka has released", "releases")
+    parser = add_verb(verbs, "releases", "print what the deployment on Kafka has released", "kafka")
     add_bootstrap(parser)
     parser.add_argument("--follow", action="store_true", help="wait for further records, until stopped")
     parser.add_argument("--queries", action="store_true", help="the results of standing queries instead")
@@ -530,9 +530,7 @@ def _config(verbs: Verbs) -> None:
 
 
 def _services(verbs: Verbs) -> None:
-    parser = add_verb(
-        verbs, "services", "start a real Kafka and Redis on this machine, for trials and tests", "services"
-    )
+    parser = add_verb(verbs, "services", "start a real Kafka and Redis on this machine, for trials and tests", "kafka")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="keep data and ports there (default: temporary)")
     parser.epilog = """\
 examples:

@@ -1,16 +1,19 @@
-"""What people read on stderr: the summary of a run, beside the guesses that need no release."""
+"""What people read on stderr: the summary of a run beside guesses that need no release, and progress bars."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from udp_stream.cli.guesses import beside_guess
 from udp_stream.ledgers.opening import difference, named
 from udp_stream.logs import counted, is_quiet
 from udp_stream.pings.decode import Reason
@@ -18,6 +21,57 @@ from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.release.facts import Summary
 from udp_stream.settings import Settings
 from udp_stream.version import __version__
+
+Ranges = Mapping[int, tuple[float, float]]
+"""Least and most, by H3 resolution."""
+
+MEAN_CONSTANT: Ranges = {4: (0.3, 1.8), 5: (0.7, 2.5), 6: (1.4, 3.4), 7: (3.2, 5.3), 8: (5.4, 7.6), 9: (6.9, 10.4)}
+MEAN_COUNTS: Ranges = {4: (0.1, 1.7), 5: (0.7, 2.1), 6: (1.6, 3.2), 7: (2.1, 3.3), 8: (3.4, 5.9), 9: (4.2, 8.1)}
+"""Mean absolute errors, km/h."""
+
+VARIANCE_CONSTANT: Ranges = {4: (4, 30), 5: (7, 92), 6: (16, 83), 7: (42, 99), 8: (50, 112), 9: (30, 104)}
+"""Mean absolute errors, (km/h)^2."""
+
+CDF_CONSTANT: Ranges = {
+    4: (0.016, 0.041),
+    5: (0.024, 0.046),
+    6: (0.042, 0.062),
+    7: (0.075, 0.093),
+    8: (0.108, 0.173),
+    9: (0.134, 0.196),
+}
+"""Root mean square errors of a share, over the edges of 20 equal bins of [0, U] and exact zeros."""
+
+
+def nearest_measured(resolution: int) -> int:
+    """The resolution whose figures are taken."""
+    return min(max(resolution, min(MEAN_COUNTS)), max(MEAN_COUNTS))
+
+
+def beside_guess(error_kmh: float, resolution: int) -> str:
+    """A sentence about an expected error of means.
+
+    >>> beside_guess(3.4, 7)
+    'A guess by counts, which needs no release, errs by 2.1 to 3.3 km/h at H3 7 on the feeds we measured: less.'
+    """
+    measured = nearest_measured(resolution)
+    least, most = MEAN_COUNTS[measured]
+    guess = f"A guess by counts, which needs no release, errs by {least} to {most} km/h at H3 {measured}"
+    less = ": less" if error_kmh > most and resolution == measured else ""
+    return f"{guess} on the feeds we measured{less}."
+
+
+def guess_column(name: str, errs: Ranges, resolution: int) -> tuple[str, str]:
+    """The name of a column of `plan`, and what the guess errs by at the nearest resolution that was measured.
+
+    >>> guess_column("+ counts", MEAN_COUNTS, 7), guess_column("+ counts", MEAN_COUNTS, 12)
+    (('+ counts', '2.1-3.3'), ('+ counts at 9', '4.2-8.1'))
+    """
+    measured = nearest_measured(resolution)
+    return name if resolution == measured else f"{name} at {measured}", "{}-{}".format(*errs[measured])
+
+
+# What people read on stderr: the summary of a run, beside the guesses that need no release.
 
 SOFTWARE = f"udp-stream {__version__}"
 
@@ -246,3 +300,77 @@ def _estimates(summary: Summary) -> dict[str, float] | None:
         return None
     errors = ("expected_error_kmh", summary.estimate_error), ("counts_error_kmh", summary.guess_error)
     return {name: error / summary.estimated for name, error in errors}
+
+
+# Progress bars on stderr, on a terminal only: bytes read of all, pings a second; steps done of all; time left.
+
+Step = TypeVar("Step")
+
+
+class _Bar:
+    """A bar that is there while the block runs, and on a terminal only."""
+
+    def __init__(self, name: str, total: int | None, *columns: ProgressColumn) -> None:
+        """Nothing is shown before entering; `columns` stand before the time that is left."""
+        text, bar = TextColumn("{task.description}"), BarColumn(bar_width=24)
+        shown = text, bar, TaskProgressColumn(), *columns, TimeRemainingColumn()
+        self._bar = Progress(*shown, console=console(), transient=True, disable=not sys.stderr.isatty())
+        self._task = self._bar.add_task(name, total=total, rate="")
+
+    def __enter__(self) -> Self:
+        """Show the bar; its time begins here, and not when it was made."""
+        self._bar.reset(self._task)
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take it away."""
+        self._bar.stop()
+
+
+class ReadingProgress(_Bar):
+    """Follows several files, read one after another; their sizes on disk are the measure."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        """Nothing is shown before entering."""
+        self._sizes = {file: _size(file) for file in files}
+        self._done = 0
+        total = sum(self._sizes.values()) or None
+        super().__init__("reading", total, TextColumn("{task.fields[rate]}"))
+
+    def of(self, file: str) -> Callable[[int, int | None], None]:
+        """The hook for one file: told how many of its bytes have been read."""
+        before, self._done = self._done, self._done + self._sizes.get(file, 0)
+
+        def told(read: int, total: int | None) -> None:  # noqa: ARG001 (the sizes are known from the start)
+            self._bar.update(self._task, completed=before + read)
+
+        return told
+
+    def counted(self, frames: Iterable[list[bytes]], summary: Summary) -> Iterator[list[bytes]]:
+        """The same frames; shows the rate of pings as they go."""
+        for frame in frames:
+            yield frame
+            elapsed = self._bar.tasks[0].elapsed or 0
+            if elapsed > 0:
+                self._bar.update(self._task, rate=f"{summary.pings / elapsed:,.0f} pings/s")
+
+
+class StepProgress(_Bar):
+    """Follows a list of steps."""
+
+    def __init__(self, name: str, steps: int) -> None:
+        """Nothing is shown before entering."""
+        super().__init__(name, steps)
+
+    def each(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """The same steps; each is done when the next is asked for."""
+        for step in steps:
+            yield step
+            self._bar.advance(self._task)
+
+
+def _size(file: str) -> int:
+    return Path(file).stat().st_size if file != "-" and Path(file).exists() else 0

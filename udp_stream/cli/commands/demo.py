@@ -1,24 +1,177 @@
-"""`demo`: a synthetic Surat-like fleet, no services, no files."""
+"""`demo`: a synthetic Surat-like fleet, no services, no files; and its picture."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import datetime
+from math import cos, hypot, radians
+from typing import Final
 
-from udp_stream.cli.demo_picture import TrueMeans, busiest_slot, picture, true_means
+import numpy as np
+
 from udp_stream.cli.outputs import records_out, require_distinct, require_form, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
 from udp_stream.entropy import OsEntropy
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
+from udp_stream.logs import counted
 from udp_stream.release.facts import PublishedRelease, Summary
 from udp_stream.release.record import Release
 from udp_stream.runtime import Embedded, release_sink
 from udp_stream.settings import Settings
 from udp_stream.trial.fleet import IST, Fleet
+from udp_stream.windows.tables import SlotGrid, cell_name, cells_of
+
+CELLS_SHOWN: Final = 12
+BAR_STEPS: Final = 52
+
+LABEL: Final = 6
+"""Columns between labels such as `14/15`."""
+
+ROW_SHARE, COLUMN_SHARE = 0.45, 0.85
+"""Of the distance between two cells: what a row is high, and what a label is wide. Two labels of one row are then at
+least sqrt(1 - 0.45^2) = 0.89 of that distance apart, and never overlap."""
+
+ROWS_MAX, COLUMNS_MAX = 24, 110
+"""A larger map is left out."""
+
+KM_PER_DEGREE: Final = 111.2
+
+
+@dataclass(frozen=True, slots=True)
+class TrueMeans:
+    """What the buses did in one slot, before anything went wrong on the way: km/h and pings by cell.
+
+    `guess_kmh` is the mean of all pings, the best single guess for every cell."""
+
+    kmh: Mapping[str, float]
+    pings: Mapping[str, int]
+    guess_kmh: float
+
+
+def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -> TrueMeans:
+    """Of the slot that starts at this time, as records write it; of a synthetic fleet alone."""
+    cells, speeds = [], []
+    for chunk in fleet.chunks():
+        if not chunk.time_ms.size:  # at night, perhaps amid the slot
+            continue
+        starts, _ = grid.place(chunk.time_ms)
+        ours = np.array([grid.iso(int(start)) == slot_start for start in np.unique(starts)])
+        here = np.isin(starts, np.unique(starts)[ours])
+        if here.any():
+            cells.append(cells_of(chunk.lat[here], chunk.lon[here], resolution))
+            speeds.append(chunk.speed_kmh[here])
+        elif cells:
+            break
+    cell, kmh = np.concatenate(cells), np.concatenate(speeds)
+    found, at, pings = np.unique(cell, return_inverse=True, return_counts=True)
+    sums = np.bincount(at, weights=kmh)
+    names = [cell_name(int(one)) for one in found]
+    means = dict(zip(names, (sums / pings).tolist(), strict=True))
+    return TrueMeans(means, dict(zip(names, pings.tolist(), strict=True)), float(kmh.mean()))
+
+
+def busiest_slot(records: Sequence[Release]) -> list[Release]:
+    """The records of the slot with the most plates."""
+    slots: dict[str, list[Release]] = {}
+    for record in records:
+        slots.setdefault(record.hat.slot_start, []).append(record)
+    return max(slots.values(), key=lambda slot: sum(record.plates for record in slot)) if slots else []
+
+
+def picture(slot: Sequence[Release], truth: TrueMeans, max_kmh: float) -> str:
+    """The records of one slot: the map, the busiest cells, slowest first, and how far off releases and guess are."""
+    if not slot:
+        return "nothing was released"
+    # Where records keep counts back, the fleet's own pings say which cells are busy.
+    busiest = sorted(slot, key=lambda record: (-record.plates, -truth.pings.get(record.hat.cell, 0)))[:CELLS_SHOWN]
+    busiest.sort(key=lambda record: record.mean.value_kmh if record.mean else -1)
+    start, end = slot[0].hat.slot_start, slot[0].hat.slot_end
+    hours = f"{start} to {end[11:] if end[:10] == start[:10] else end}"
+    parts = [
+        *_map_with_words(slot, truth, hours),
+        f"the busiest cells: ● private mean speed in its 95 % interval ───, ○ true, ┊ guess; 0 to {max_kmh:g} km/h",
+        *(_row(record, truth, max_kmh) for record in busiest),
+        *_errors(slot, truth),
+        "The fleet is synthetic, so its true means can be shown. Those of a real feed are what is protected.",
+    ]
+    return "\n".join(parts)
+
+
+def _map_with_words(slot: Sequence[Release], truth: TrueMeans, hours: str) -> list[str]:
+    rows = map_of(slot, truth)
+    head = f"{hours}: private / true mean speed by cell, km/h"
+    return [f"{head}; -- is withheld; north is up", *rows, ""] if rows else [head]
+
+
+def map_of(slot: Sequence[Release], truth: TrueMeans) -> list[str]:
+    """A label for each cell where it lies; nothing where that would be larger than a page."""
+    if len(slot) > ROWS_MAX * COLUMNS_MAX // LABEL:  # no two labels overlap
+        return []
+    placed = [(*_kilometres(record), _label(record, truth)) for record in slot]
+    apart = min((hypot(x - u, y - v) for x, y, _ in placed for u, v, _ in placed if (x, y) != (u, v)), default=1.0)
+    west, north = min(x for x, _, _ in placed), max(y for _, y, _ in placed)
+    cells = [
+        (round((north - y) / apart / ROW_SHARE), round((x - west) / apart / COLUMN_SHARE * LABEL), label)
+        for x, y, label in placed
+    ]
+    height, width = max(row for row, _, _ in cells) + 1, max(column for _, column, _ in cells) + LABEL
+    if height > ROWS_MAX or width > COLUMNS_MAX:
+        return []
+    lines = [[" "] * width for _ in range(height)]
+    for row, column, label in cells:
+        lines[row][column : column + len(label)] = label
+    return ["".join(line).rstrip() for line in lines]
+
+
+def _kilometres(record: Release) -> tuple[float, float]:
+    """East and north of longitude and latitude 0, at the latitude of the place."""
+    lon, lat = record.hat.center
+    return lon * cos(radians(lat)) * KM_PER_DEGREE, lat * KM_PER_DEGREE
+
+
+def _label(record: Release, truth: TrueMeans) -> str:
+    private = f"{record.mean.value_kmh:.0f}" if record.mean else "--"
+    true = truth.kmh.get(record.hat.cell)
+    return f"{private:>2}/{'--' if true is None else f'{true:.0f}':<2}"
+
+
+def _row(record: Release, truth: TrueMeans, max_kmh: float) -> str:
+    if record.mean is None:
+        plates = f" ({counted(record.plates, 'plate')})" if record.counts else ""
+        return f"{record.hat.cell}  {record.status.replace('_', ' ')}{plates}"
+    true = truth.kmh.get(record.hat.cell)
+    steps = BAR_STEPS / max_kmh
+    low, high = (kmh * steps for kmh in record.mean.interval95_kmh)
+    bar = ["─" if low <= at <= high else " " for at in range(BAR_STEPS + 1)]
+    marks = [("┊", truth.guess_kmh), ("○", true), ("●", record.mean.value_kmh)]
+    for mark, kmh in marks:
+        if kmh is not None:
+            bar[min(BAR_STEPS, round(kmh * steps))] = mark
+    figures = f"{record.mean.value_kmh:5.1f}, true {'?' if true is None else f'{true:.1f}'}"
+    plates = f"  {counted(record.plates, 'plate'):>10}" if record.counts else ""
+    return f"{record.hat.cell} |{''.join(bar)}| {figures}{plates}"
+
+
+def _errors(slot: Sequence[Release], truth: TrueMeans) -> list[str]:
+    """Mean absolute errors over released means, weighed by pings."""
+    released = [(record.mean.value_kmh, record.hat.cell) for record in slot if record.mean is not None]
+    known = [(kmh, truth.kmh[cell], truth.pings[cell]) for kmh, cell in released if cell in truth.kmh]
+    if not known:
+        return []
+    private, true, pings = (np.array(column) for column in zip(*known, strict=True))
+    ours, guess = (float(np.average(np.abs(kmh - true), weights=pings)) for kmh in (private, truth.guess_kmh))
+    return [
+        f"{len(known)} released means err by {ours:.1f} km/h; one guess for all of them, the true city-wide mean of "
+        f"{truth.guess_kmh:.1f}, by {guess:.1f} km/h."
+    ]
+
+
+# `demo`: a synthetic Surat-like fleet, no services, no files.
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
 

@@ -20,7 +20,7 @@ from itertools import groupby
 from pathlib import Path
 
 from udp_stream.cli.first_look import is_on_disk, joined, named, require_readable_pings, require_savable
-from udp_stream.cli.installed import words_of
+from udp_stream.cli.process import words_of
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of

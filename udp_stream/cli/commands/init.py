@@ -3,22 +3,490 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import os
+import pathlib
 import re
 import shlex
 import sys
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import islice
+from math import ceil, floor
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
-from udp_stream.cli.first_look import named, typed
-from udp_stream.cli.found_feed import city_file, find_feed
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.cli.first_look import (
+    is_sea,
+    named,
+    require_rereadable,
+    require_savable,
+    typed,
+    zone_of,
+    zone_offset_minutes,
+)
 from udp_stream.cli.outputs import require_place
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
+from udp_stream.pings.found import OF_A_SPEED, Refused, advise
+from udp_stream.pings.decode import PingDecoder, PingRules, Pings, originals
+from udp_stream.pings.found import Record, dotted, flat, found_mapping, offset_minutes, plate_warning, unit_of_name
+from udp_stream.pings.json import (
+    ENVELOPES,
+    FIELDS,
+    PLAIN,
+    UNREADABLE,
+    FeedForm,
+    FeedMapping,
+    Path,
+    mapped_form,
+    steps_of,
+    trim,
+    whole_part,
+)
+from udp_stream.pings.found import no_pings
+from udp_stream.pings.json import PRESETS
+from udp_stream.pings.found import unit_evidence
+from udp_stream.pings.times import ISO, read_numbers
 from udp_stream.settings import Settings, load
-from udp_stream.sources.recordings import is_gtfs_file
+from udp_stream.sources.files import as_far_as_whole, is_named_as_csv, open_blocks
+from udp_stream.sources.recordings import is_gtfs_file, open_sources
+from udp_stream.sources.rows import DELIMITERS, ROW_NO_HEADER, looks_like_row
+from udp_stream.units import KMH_PER_UNIT
+
+SAMPLE_BYTES, DOCUMENT_BYTES, RECORDS_MAX = 2**23, 2**28, 5_000
+"""Of a file: lines that are looked at, a JSON document that is cut up whole, and records of either."""
+
+_TRIED, _READ_MAX = 500, 200_000
+"""Messages that each form is tried on; and that are read, of all files together, with the one that was found."""
+
+_READ_MIN, _REFUSED_MAX, _NEAR_DEGREES, _BOX_MARGIN = 0.5, 0.05, 1.0, 0.05
+"""Of the sample, what a form must read to be taken, and what may be refused without a word; the box: stray fixes are
+farther than a degree from the middle, and it is rounded outward to tenths, at least five kilometres behind the last."""
+
+_WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
+"""Speeds in any unit, as they are."""
+
+_MONTH_FIRST = (
+    *(
+        "New_York",
+        "Chicago",
+        "Denver",
+        "Phoenix",
+        "Los_Angeles",
+        "Anchorage",
+        "Detroit",
+        "Boise",
+        "Indiana",
+        "Kentucky",
+    ),
+    *("Honolulu", "Manila"),
+)
+"""Zones of countries that write the month before the day."""
+
+
+class Sample(NamedTuple):
+    """Records; the delimiter of CSV, None for JSON; the path of the array of records in a message; whether the file
+    ends before its end."""
+
+    records: list[Record]
+    delimiter: str | None
+    envelope: Path
+    is_damaged: bool
+
+
+def read_sample(path: str) -> Sample:
+    """The beginning of a file. UsageError if it cannot be read, or is neither JSON nor CSV.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".json") as file:
+    ...     size = file.write(b'{"entity": [{"id": "A1"}, {"id": "A2"}]}')
+    ...     file.flush()
+    ...     read_sample(file.name)
+    Sample(records=[{('id',): 'A1'}, {('id',): 'A2'}], delimiter=None, envelope=('entity',), is_damaged=False)
+    """
+    damages: list[str] = []
+    with closing(open_blocks(path)) as whole:
+        blocks = as_far_as_whole(whole, damages.append)
+        text = _joined(blocks, SAMPLE_BYTES)
+        lines = [line for line in text.split(b"\n") if line.strip()]
+        if len(lines) > 1 and not text.endswith(b"\n") and (damages or len(text) >= SAMPLE_BYTES):
+            lines.pop()  # cut short
+        if is_named_as_csv(path) or not text.lstrip().startswith((b"{", b"[", b'"{', b'"[', b'"\\')):
+            delimiter, records = _csv_records(path, lines)
+            return Sample(records, delimiter, (), bool(damages))
+        values = [value for line in lines if (value := _decoded(line)) is not None]
+        if len(lines) == 1 or 2 * len(values) <= len(lines):  # one document
+            text += _joined(blocks, DOCUMENT_BYTES)
+            value = _decoded(text)
+            if value is None and (part := whole_part(text)) is not None:
+                damages.append(path)
+                value = _decoded(part)
+            values = values if value is None else [value]
+    envelope = next((steps for value in values if (steps := _envelope(value)) is not None), ())
+    found = (flat(one) for value in values for one in _elements(value, envelope))
+    records = list(islice((record for record in found if record), RECORDS_MAX))
+    if not records:
+        raise UsageError(f"{path}: expected pings in JSON or CSV, found {no_pings(text) or 'no object'}")
+    return Sample(records, None, envelope, bool(damages))
+
+
+def _joined(blocks: Iterator[bytes], most: int) -> bytes:
+    parts: list[bytes] = []
+    while sum(map(len, parts)) < most and (block := next(blocks, b"")):
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _decoded(text: bytes) -> object:
+    """A value of JSON, also one that is in a string; None if it is none."""
+    try:
+        value = msgspec.json.decode(trim(text))
+        return msgspec.json.decode(value) if isinstance(value, str) else value
+    except UNREADABLE:
+        return None
+
+
+def _envelope(value: object) -> Path | None:
+    """The path of the longest array of objects or arrays in an object; () if it is a ping itself, or has none."""
+    if not isinstance(value, dict):
+        return ()
+    arrays = sorted(_arrays(value, ()), key=lambda one: (one[1] in [(name,) for name in ENVELOPES], one[0]))
+    own = sum(not isinstance(inner, list) for inner in value.values())
+    return arrays[-1][1] if arrays and (own < 5 or arrays[-1][0] >= own) else ()
+
+
+def _arrays(value: dict[str, object], path: Path) -> Iterator[tuple[int, Path]]:
+    for key, inner in value.items() if len(path) < 4 else ():
+        if isinstance(inner, dict):
+            yield from _arrays(inner, (*path, key))
+        elif isinstance(inner, list) and inner and isinstance(inner[0], dict | list):
+            yield len(inner), (*path, key)
+
+
+def _elements(value: object, envelope: Path) -> list[object]:
+    for step in envelope:
+        value = value.get(str(step)) if isinstance(value, dict) else value
+    return value if isinstance(value, list) else [value]
+
+
+def _csv_records(path: str, lines: Sequence[bytes]) -> tuple[str, list[Record]]:
+    """By the separator that cuts the most columns out of header and rows alike."""
+    found = [(rows, one) for one in DELIMITERS if (rows := _rows(lines[: RECORDS_MAX + 1], one))]
+    if not found:
+        what = no_pings(b"\n".join(lines[:50])) if lines else "an empty file"
+        wanted = "expected pings in JSON, or in CSV with a header and rows as wide"
+        raise UsageError(f"{path}: {wanted}, found {what or 'text'}")
+    rows, delimiter = max(found, key=lambda one: len(one[0][0]))
+    if looks_like_row(rows[0]):
+        raise UsageError(f"{path}: {ROW_NO_HEADER}")
+    header: list[Path | None] = []
+    for name in rows[0]:
+        with suppress(ValueError):
+            steps = steps_of(name.strip())
+            header.append(None if steps in header else steps)  # of two columns of one name the first is read
+            continue
+        header.append(None)
+    return delimiter, [_record(header, row) for row in rows[1:]]
+
+
+def _rows(lines: Sequence[bytes], delimiter: str) -> list[list[str]]:
+    """The rows as wide as the header; none if it has one column, or few rows fit it."""
+    try:
+        header = lines[0].decode()
+        texts = [line.decode(errors="replace") for line in lines[1:] if line.count(b'"') % 2 == 0]
+        rows = list(csv.reader([header, *texts], delimiter=delimiter, strict=True))
+    except (UnicodeDecodeError, csv.Error, IndexError):
+        return []
+    fitting = [row for row in rows if len(row) == len(rows[0])]
+    return fitting if len(rows[0]) > 1 and len(fitting) > 1 and 2 * len(fitting) >= len(lines) else []
+
+
+def _record(header: Sequence[Path | None], row: Sequence[str]) -> Record:
+    """A row; a cell that is JSON's array is its elements."""
+    record: dict[Path, str | int | float | bool | None] = {}
+    for path, cell in zip(header, row, strict=True):
+        if path is None or not cell:
+            continue
+        inner = flat(_decoded(cell.encode())) if cell.lstrip().startswith("[") else None
+        record |= {path: cell} if inner is None else {(*path, *below): value for below, value in inner.items()}
+    return record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFeed:
+    """`preset`, or `keys` of `[source]` that differ from the contract's form; neither where the feed is in that form.
+
+    `box`: west, south, east, north. `unit_by`: "movement", "specification", "name", or "" where it could not be told.
+    `checks`: what a person has to look at, by the section of the configuration, a sentence each. `pings` and `plates`
+    are of the part that was read.
+    """
+
+    preset: str
+    keys: dict[str, str]
+    delimiter: str | None
+    zone: str
+    unit: str
+    unit_by: str
+    box: tuple[float, float, float, float]
+    pings: int
+    plates: int
+    refused: int
+    first_ms: int
+    last_ms: int
+    checks: dict[str, list[str]]
+
+    @property
+    def hours(self) -> str:
+        """The times of the first and the last ping, by the clock of the zone."""
+        first, last = (datetime.fromtimestamp(ms / 1000, ZoneInfo(self.zone)) for ms in (self.first_ms, self.last_ms))
+        return f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M}"
+
+
+def find_feed(paths: Sequence[str]) -> FoundFeed:
+    """Read the beginning of a recording, or of several of one form. UsageError if it holds no pings that are known
+    here, with what was found."""
+    require_savable(paths)
+    require_rereadable(paths)
+    if len({is_gtfs_file(path) for path in paths}) > 1:
+        raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
+    if is_gtfs_file(paths[0]):
+        return _found(paths, PLAIN, None, "mps", "specification")
+    sample = _sample_of(paths)
+    if _reads(paths, PLAIN):
+        return _found(paths, PLAIN, sample, None, "")
+    for name, preset in PRESETS.items():
+        if sample.delimiter is None and preset.unit is not None and _reads(paths, mapped_form(preset.mapping)):
+            feed = _found(paths, mapped_form(preset.mapping), sample, preset.unit, "specification")
+            if feed.unit == preset.unit:
+                return replace(feed, preset=name)
+            return replace(feed, keys=_keys(preset.mapping))  # a preset sets the unit, too
+    found = found_mapping(sample.records)
+    if isinstance(found, list):
+        missing = "".join(f"\n  {one}" for one in found)
+        raise UsageError(f"{named(paths)}: no ping is known in it (write [source] by hand: docs/feeds.md):{missing}")
+    records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
+    mapping = replace(found.mapping, records=records, delimiter=sample.delimiter or "")
+    lon, lat = (_median_of(sample, mapping.steps[field]) for field in ("longitude", "latitude"))
+    is_exchanged = is_sea(zone_of(lon, lat)) and not is_sea(zone_of(lat, lon))
+    if is_exchanged:
+        mapping, lon, lat = replace(mapping, longitude=mapping.latitude, latitude=mapping.longitude), lat, lon
+    place = zone_of(lon, lat)
+    if found.times.month_first and any(one in place for one in _MONTH_FIRST):
+        mapping = replace(mapping, time_format=found.times.month_first)
+    keys = _keys(mapping) | ({} if found.times.has_offset else {"time_zone": place})
+    form = mapped_form(replace(mapping, zone=None if found.times.has_offset else ZoneInfo(place)))
+    unit = unit_of_name(mapping.speed)
+    feed = replace(_found(paths, form, sample, unit, "name" if unit else ""), keys=keys)
+    if is_exchanged:
+        feed.checks["source"].append("longitude and latitude stand under each other's name, by where they lie")
+    if found.times.month_first:
+        day = feed.hours.partition(" ")[0]
+        feed.checks["source"].append(f"day and month could be exchanged; this reads the first ping as of {day}")
+    if mapping.one_element:
+        feed.checks["source"].append("a path leads to one element of an array; the others are not read")
+    return feed
+
+
+def _sample_of(paths: Sequence[str]) -> Sample:
+    """Of several files, as many records of each; UsageError if one has another form than the first."""
+    samples = [read_sample(path) for path in paths[:20]]
+    for path, one in zip(paths, samples, strict=False):
+        if one[1:3] != samples[0][1:3]:
+            raise UsageError(f"{path}: not in the form of {paths[0]}: expected files of one form")
+    records = [record for one in samples for record in one.records[: RECORDS_MAX // len(samples)]]
+    return samples[0]._replace(records=records, is_damaged=any(one.is_damaged for one in samples))
+
+
+def _median_of(sample: Sample, path: Path) -> float:
+    values = [value for record in sample.records if isinstance(value := record.get(path), str | int | float)]
+    return float(np.nanmedian(read_numbers(values)[0]))
+
+
+def _keys(mapping: FeedMapping) -> dict[str, str]:
+    """All paths, and the format of times and the records where they are not the contract's."""
+    keys = {name: getattr(mapping, name) for name in (*FIELDS, "records") if getattr(mapping, name)}
+    return keys | ({} if mapping.time_format == ISO else {"time_format": mapping.time_format})
+
+
+def _reads(paths: Sequence[str], form: FeedForm) -> bool:
+    """Whether the form reads most of the beginning, as positions on land; a ping that is refused for its speed's value
+    counts as read."""
+    with suppress(UsageError):  # a header without its columns
+        pings, refused, _ = _read(paths[:1], form, _TRIED)
+        return _is_mostly_read(pings, refused) and not is_sea(zone_of(*_middle(pings)))
+    return False
+
+
+def _middle(pings: Pings) -> tuple[float, float]:
+    return float(np.median(pings.lon)), float(np.median(pings.lat))
+
+
+def _is_mostly_read(pings: Pings, refused: Sequence[Refused]) -> bool:
+    of_a_speed = sum(one.refusal.reason in OF_A_SPEED for one in refused)
+    return len(pings) > 0 and len(pings) + of_a_speed >= _READ_MIN * (len(pings) + len(refused))
+
+
+def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[Refused], str]:
+    """The pings of as many messages, as many of each file; what was refused; and the damage that a file ends with."""
+    messages: list[bytes] = []
+    damages: list[str] = []
+    ping_format = form.format
+    for _, source in open_sources(paths, "mps" if is_gtfs_file(paths[0]) else "kmh", form=form):
+        with closing(source):
+            ping_format, last = source.format, len(messages) + max(_TRIED, most // len(paths))
+            for some in as_far_as_whole(source.messages(), damages.append):
+                messages += some[: last - len(messages)]
+                if len(messages) >= last:
+                    break
+    pings, refusals = PingDecoder(_WIDE, ping_format).decode(messages)
+    pieces = originals(messages, refusals, ping_format)
+    refused = [Refused(refusal, piece) for refusal, piece in zip(refusals, pieces, strict=True)]
+    return pings, refused, "; ".join(damages)
+
+
+def _found(paths: Sequence[str], form: FeedForm, sample: Sample | None, said: str | None, by: str) -> FoundFeed:
+    """What a form reads; `said` is the unit that the feed says, by its specification or a name."""
+    pings, refused, damage = _read(paths, form, _READ_MAX)
+    sentences = advise(refused, form)
+    if not _is_mostly_read(pings, refused):
+        why = "".join(f"\n  {sentence}" for sentence in sentences)
+        raise UsageError(f"{named(paths)}: {len(pings):,} of {counted(len(pings) + len(refused), 'ping')} read{why}")
+    zone, unit, unit_by, doubts = zone_of(*_middle(pings)), *_unit(pings, said, by)
+    first_ms, last_ms = (int(np.quantile(pings.time_ms, q, method="nearest")) for q in (0.001, 0.999))
+    plates = plate_warning(pings)
+    checks = {
+        "": [*([damage] if damage else []), *([plates] if plates else [])],
+        "hat": _of_zone(zone, pings, sample, form.mapping),
+        "speed": doubts,
+        "source": [],
+    }
+    if len(refused) > _REFUSED_MAX * (len(pings) + len(refused)):
+        share = f"{len(refused):,} of {len(pings) + len(refused):,} pings are refused"
+        checks[""] += [f"{share}: {sentence}" for sentence in sentences]
+    return FoundFeed(
+        preset="", keys={}, delimiter=None if sample is None else sample.delimiter, zone=zone, unit=unit,
+        unit_by=unit_by, box=_box(named(paths), pings.lon, pings.lat), pings=len(pings), plates=len(pings.plates),
+        refused=len(refused), first_ms=first_ms, last_ms=last_ms, checks=checks,
+    )  # fmt: skip
+
+
+def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]:
+    """By movement, else as the feed says, else km/h; what said it; and what is doubtful."""
+    evidence = unit_evidence(pings, "kmh")
+    known = said if said in KMH_PER_UNIT else None
+    unit = evidence.unit or known or "kmh"
+    told = "movement" if evidence.unit else by if known else ""
+    doubts = ["by how far buses go, speeds fit no unit that is known: convert them first"] if evidence.fits_none else []
+    if said is not None and said != unit:
+        doubts.append(f"the feed's {by} says {said}, not {unit}: one of the two is wrong")
+    return unit, told, doubts
+
+
+def _of_zone(zone: str, pings: Pings, sample: Sample | None, mapping: FeedMapping) -> list[str]:
+    """Where the feed's own times, or the place, do not go with the zone."""
+    if is_sea(zone):
+        return ["these positions lie at sea: are longitude and latitude exchanged?"]
+    texts = [record.get(mapping.steps["time"]) for record in sample.records] if sample else []
+    said = Counter(minutes for minutes in map(offset_minutes, texts) if minutes is not None).most_common(1)
+    ours = zone_offset_minutes(zone, int(np.median(pings.time_ms)))
+    if not said or said[0][0] == ours:
+        return []
+    if said[0][0] == 0:
+        return ["times are marked as UTC. Some feeds mark local times so: do buses go at the hours above?"]
+    return [f"the feed's times say {said[0][0] / 60:+g} h from UTC, and the place has {ours / 60:+g} h"]
+
+
+def _box(what: str, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    near = (np.abs(lon - np.median(lon)) <= _NEAR_DEGREES) & (np.abs(lat - np.median(lat)) <= _NEAR_DEGREES)
+    if not near.any():
+        raise UsageError(f"{what}: its positions lie far apart: expected the sample of one city")
+    west, south = (floor(10 * (float(one[near].min()) - _BOX_MARGIN)) / 10 for one in (lon, lat))
+    east, north = (ceil(10 * (float(one[near].max()) + _BOX_MARGIN)) / 10 for one in (lon, lat))
+    return max(west, -180.0), max(south, -90.0), min(east, 180.0), min(north, 90.0)
+
+
+_UNIT_WORDS = {
+    "movement": "By movement: buses go about as far as they report in it (a verdict on raw speeds, not a release)",
+    "specification": "As the feed's specification has it; the recording has too few pairs of pings to check it",
+    "name": "As the field's name says; the recording has too few pairs of pings to check it",
+    "": "NOT KNOWN: the recording has too few pairs of pings 4 to 30 s apart. Check it: a wrong unit is not noticed",
+}
+_FILE = """\
+# Made by `udp-stream init` from {path}: {pings} of {plates}, {hours}.
+# Look through it: what is doubtful says CHECK. All keys: docs/configuration.md{}
+
+[hat]
+# The zone of the place.{hat}
+timezone = {zone}
+# Cells of 5 km2 and an hour are what a city works with; `udp-stream plan` compares others.
+resolution = 7
+slot = "1h"
+
+[speed]
+# {unit_words}.{speed}
+unit = {unit}
+# U: faster pings count as this speed, and noise grows with it. It is a choice that everyone may know: the speed limit
+# of your buses, or the limiter in them. Never take it from recorded speeds: their maximum is what is protected.
+# 65 is the limit of buses in India's towns (60 km/h) with its tolerance. Set yours.
+max_kmh = 65.0
+
+[pings]
+# West, south, east, north: around the recorded positions, rounded outward. Stray fixes are refused.
+box = {box}
+{source_section}
+[budget]
+# What one plate may lose in a day, all releases together. A day's records can change the odds of any guess about the
+# speeds of one bus by a factor of at most e^epsilon, whatever else the guesser knows: e^10 is 22,026, e^1 is 2.7. So 10
+# is a weak promise by itself; with less, errors grow in proportion (`udp-stream plan`). What others use: Google's
+# Community Mobility Reports 2.64 per person and day (arXiv 2004.04145); Wikimedia's page views rho 0.015 per device and
+# day (arXiv 2308.16298); the US Census of 2020 17.14 per person, once (Census Bureau, settings of June 2021).
+# There is no right value in your data: choose it, and say which it is.
+epsilon = 10.0
+"""
+
+
+def city_file(feed: FoundFeed, path: str) -> str:
+    """The configuration, in TOML."""
+    checks = {
+        name: "".join(f"\n# CHECK: {one}{'' if one.endswith('?') else '.'}" for one in some)
+        for name, some in feed.checks.items()
+    }
+    keys = {"preset": feed.preset} if feed.preset else feed.keys
+    source = ""
+    if keys:
+        about = [PRESETS[feed.preset].title] if feed.preset else [
+            "Where a ping has its fields, by their names: check them",
+            "The plate is what is protected: it must be the vehicle's, for good, and not a trip's or a driver's",
+        ]  # fmt: skip
+        if "time_zone" in keys:
+            about.append("CHECK: times have no offset. This reads them by the place's clock, not as UTC")
+        lines = [*(f"# {one}." for one in about), *(f"{name} = {_toml(value)}" for name, value in keys.items())]
+        source = "\n".join(["", f"[source]{checks['source']}", *lines, ""])
+    return _FILE.format(
+        checks[""], path=_toml(path), pings=counted(feed.pings, "ping"), plates=counted(feed.plates, "plate"),
+        hours=feed.hours, hat=checks["hat"], zone=_toml(feed.zone), unit_words=_UNIT_WORDS[feed.unit_by],
+        speed=checks["speed"], unit=_toml(feed.unit), box=[float(f"{edge:g}") for edge in feed.box],
+        source_section=source,
+    )  # fmt: skip
+
+
+def _toml(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# `init`: a recording of any form in, a commented configuration out.
 
 
 def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001 (every verb has settings)
@@ -27,18 +495,18 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
     if out != "-" and os.path.lexists(out):
         raise UsageError(f"{out} is there already: expected a new file for --out")
     if out != "-":
-        require_place(Path(out))
+        require_place(pathlib.Path(out))
     feed = find_feed(arguments.files)
     text = city_file(feed, named(arguments.files))
     with TemporaryDirectory() as folder:
-        (check := Path(folder, "city.toml")).write_text(text, encoding="utf-8")
+        (check := pathlib.Path(folder, "city.toml")).write_text(text, encoding="utf-8")
         load(check, (), {})
     if out == "-":
         sys.stdout.write(text)
     else:
-        with draft_of(Path(out)) as draft:
+        with draft_of(pathlib.Path(out)) as draft:
             draft.write_text(text, encoding="utf-8")
-            link_first(draft, Path(out))
+            link_first(draft, pathlib.Path(out))
     form = "JSON" if feed.delimiter is None else f"CSV with {feed.delimiter!r}"
     form = "GTFS-realtime" if is_gtfs_file(arguments.files[0]) else form
     known = f", preset {feed.preset}" if feed.preset else ", fields by name" if feed.keys else ""

@@ -1,19 +1,20 @@
-"""`ledger show`, `ledger verify`, `ledger export`: look into a ledger without changing it. `ledger accept-older`: go on
-with one that went back in time."""
+"""`ledger`: what plates were charged and have left, sums checked, a privacy statement; and `accept-older`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from udp_stream.cli.charged_plate import lines_of_plate
 from udp_stream.errors import PrivacyRefused
+from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.past import Forgotten, behind, forget, see
 from udp_stream.ledger.port import Ledger, Mark
+from udp_stream.ledger.rolling import RollingSums, largest_budgets, span_of
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import (
     counted_charges,
@@ -29,7 +30,135 @@ from udp_stream.ledgers.opening import (
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.pings.decode import plate_name
+from udp_stream.planning.periods import (
+    IN_RHO,
+    Loss,
+    amount_by_distance,
+    is_of_positions,
+    length_of,
+    loss_in,
+    measure_of,
+    noted,
+    of_same_time,
+    time_of,
+)
+from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.settings import Settings
+from udp_stream.units import NANO
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One period or window. `facts` are amounts in epsilon or rho, as `measure` says."""
+
+    text: str
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tuple[Line, ...]:
+    """Oldest period first; of a rolling budget a line for each span and one for its windows; then what positions
+    cost; then both together, where they have one budget."""
+    charged = ledger.charged_by_period(plate_key)
+    speeds = {period: nano for period, nano in charged.items() if not is_of_positions(period)}
+    return (
+        *(_of_period(period, nano, settings.policy) for period, nano in sorted(speeds.items())),
+        *_of_windows(speeds, settings.policy),
+        *(_of_positions(period, nano, settings) for period, nano in sorted(charged.items()) if period not in speeds),
+        *_of_one_budgets(ledger, charged),
+    )
+
+
+def _of_period(period: str, nano: int, policy: Policy) -> Line:
+    text, measure = f"{period}\tcharged {nano / NANO:.9f}", measure_of(period)
+    facts: dict[str, object] = {"period": period, "measure": measure, "charged": nano / NANO}
+    if measure != policy.measure:
+        return Line(f'{text}\tbudget.accounting is now "{policy.accounting}"', facts)
+    if span_of(period) is not None:
+        return Line(text, facts)
+    if _plain_length(period) != policy.period:
+        return Line(f"{text}\t{_other_length(policy.period)}", facts)
+    return Line(f"{text}\t{_left(nano, policy)}", facts | _facts_of_left(nano, policy))
+
+
+def _of_windows(charged: Mapping[str, int], policy: Policy) -> Iterator[Line]:
+    for account, (latest, worst) in in_windows(charged).items():
+        if measure_of(account) == policy.measure:
+            is_ours = _plain_length(account) == policy.period
+            left = _left(latest, policy) if is_ours else _other_length(policy.period)
+            facts = {"window": account, "measure": policy.measure, "charged": latest / NANO, "worst": worst / NANO}
+            yield Line(
+                f"{account}\tcharged {latest / NANO:.9f} in the latest window\t{left}"
+                f"\tat most {worst / NANO:.9f} in any window",
+                facts | (_facts_of_left(latest, policy) if is_ours else {}),
+            )
+
+
+def in_windows(charged: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Of each rolling budget, what a plate was charged in the latest window that holds a charge, and the most in any.
+
+    >>> hours = [f"rolling 1h from 2024-01-08T0{h}:00:00+05:30 to 2024-01-08T0{h + 1}:00:00+05:30" for h in (1, 2, 5)]
+    >>> in_windows({"lifetime": 3} | dict(zip(hours, (4, 5, 6))))
+    {'rolling 1h': (6, 9)}
+    """
+    sums, found = RollingSums(), dict[str, tuple[int, int]]()
+    spans = [(span.start, name) for name in charged if (span := span_of(name)) is not None]
+    for _, name in sorted(spans):
+        (latest,) = sums.charge(name, [b""], [charged[name]])
+        found[length_of(name)] = latest, max(latest, found.get(length_of(name), (0, 0))[1])
+    return found
+
+
+def _of_positions(period: str, nano: int, settings: Settings) -> Line:
+    """What a plate's positions cost it, by distance, and what is left; no part of a sum with speeds."""
+    measure, periods = measure_of(period), settings.position_periods
+    text = f"{period}\tcharged {amount_by_distance(measure, nano)}"
+    facts: dict[str, object] = {"period": period, "measure": measure, "of": "positions", "charged": nano / NANO}
+    if not periods.budget_nano or measure != periods.measure:
+        return Line(f"{text}\tby queries that [queries] does not ask now", facts)
+    if _plain_length(time_of(period)) != periods.length:
+        return Line(f"{text}\t{_other_length(periods.length)}", facts)
+    left, budget = max(0, periods.budget_nano - nano), periods.budget_nano
+    said = f"{text}\tleft {amount_by_distance(measure, left)}\tof {amount_by_distance(measure, budget)}"
+    return Line(said, facts | {"left": left / NANO, "budget": budget / NANO})
+
+
+def _of_one_budgets(ledger: Ledger, charged: Mapping[str, int]) -> Iterator[Line]:
+    """For each time that the ledger notes one budget of: what speeds and positions come to, and may come to, in it."""
+    for time, one in noted(ledger.meta()).items():
+        if not (names := of_same_time(time, charged)):
+            continue
+        in_all = sum((loss_in(name, one.nano_of(name, charged[name])) for name in names), Loss())
+        most = one.most_in(largest_budgets(ledger, names), time)
+        text = f"{time}\tspeeds and positions: charged {in_all} in all\tof at most {most} in all\t{one.said}"
+        facts: dict[str, object] = {"one_budget": time, "charged": str(in_all), "budget": str(most)}
+        yield Line(text, facts | {"promised": str(one.whole), "unit_m": float(one.unit_m), "periods": list(names)})
+
+
+def _plain_length(period: str) -> str:
+    return length_of(period).removesuffix(IN_RHO)
+
+
+def _other_length(length: str) -> str:
+    """In the place of what is left: these settings have no budget for such a period."""
+    return f'budget.period is now "{length}"'
+
+
+def _left(nano: int, policy: Policy) -> str:
+    """What is left of the budget and, of a rho, which epsilon is spent."""
+    left, budget = max(0, policy.budget_nano - nano), f"{policy.budget_nano / NANO:.10g}"
+    spent = f"{epsilon_text(epsilon_of(nano, policy.delta))} with delta {policy.delta:g}"
+    return f"left {left / NANO:.9f}\tof {budget}" + (f"\tepsilon {spent}" if policy.measure == "zcdp" else "")
+
+
+def _facts_of_left(nano: int, policy: Policy) -> dict[str, object]:
+    facts: dict[str, object] = {"left": max(0, policy.budget_nano - nano) / NANO, "budget": policy.budget_nano / NANO}
+    if policy.measure == "zcdp":
+        facts |= {"epsilon": epsilon_of(nano, policy.delta), "delta": policy.delta}
+    return facts
+
+
+# `ledger show`, `ledger verify`, `ledger export`: look into a ledger without changing it. `ledger accept-older`: go on
+# with one that went back in time.
 
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -15,8 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from udp_stream.cli.guesses import CDF_CONSTANT, MEAN_CONSTANT, MEAN_COUNTS, VARIANCE_CONSTANT, guess_column
-from udp_stream.cli.report import print_whole, printer
+from udp_stream.cli.report import (
+    CDF_CONSTANT,
+    MEAN_CONSTANT,
+    MEAN_COUNTS,
+    VARIANCE_CONSTANT,
+    guess_column,
+    print_whole,
+    printer,
+)
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.logs import counted

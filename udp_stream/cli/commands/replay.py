@@ -17,8 +17,7 @@ from udp_stream.cli.outputs import (
     require_queries,
     used_files,
 )
-from udp_stream.cli.progress import ReadingProgress
-from udp_stream.cli.report import SOFTWARE, print_json_summary, print_summary, troubles
+from udp_stream.cli.report import SOFTWARE, ReadingProgress, print_json_summary, print_summary, troubles
 from udp_stream.entropy import OsEntropy
 from udp_stream.errors import UsageError
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
@@ -107,7 +106,7 @@ def _summarize(
 
 
 def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
-    from udp_stream.cli.dry_run import dry_run
+    from udp_stream.cli.plan_of_feed import dry_run
 
     if arguments.json:
         raise UsageError("--dry-run has no summary of a run: leave --json out")
@@ -121,5 +120,5 @@ def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def _read(name: str, source: Source, runtime: Embedded, settings: Settings, progress: ReadingProgress) -> None:
     """One source after another, as one log; no frame spans two, so that a new file's plates are observed together."""
-    for messages in progress.counted(looked_at(source, name, settings), runtime):
+    for messages in progress.counted(looked_at(source, name, settings), runtime.summary):
         runtime.push(messages, source.format)

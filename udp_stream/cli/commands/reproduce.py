@@ -1,28 +1,200 @@
-"""`reproduce`: the papers' figures, on recorded feeds and on data drawn as they say, with verdicts in words.
-
-What it prints and writes is not private: true means, and errors against them. It is for feeds that one may look at.
-"""
+"""`reproduce`: the papers' figures and tables, and their files."""
 
 from __future__ import annotations
 
 import argparse
+import csv
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, fields, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.table import Table as Printed
 
-from udp_stream.cli.experiment_files import make_folder, read_feed, require_plots, write_outcome
-from udp_stream.cli.outputs import used_files
-from udp_stream.cli.progress import ReadingProgress, StepProgress
-from udp_stream.cli.report import console, printer
-from udp_stream.errors import UsageError
-from udp_stream.experiments.base import DataSet, Experiment, Outcome, Setup
+from udp_stream.cli.outputs import FileRole, named, require_distinct, used_files
+from udp_stream.cli.report import ReadingProgress, StepProgress, console, printer
+from udp_stream.errors import PackageMissing, UsageError
+from udp_stream.experiments.base import Curve, DataSet, Experiment, Figure, Hat, Outcome, Panel, Positions, Setup, Table
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
 from udp_stream.ledger.port import Bits
+from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.planning.suppression import Occupancy
+from udp_stream.queries.plane import Plane
 from udp_stream.settings import Settings, load
-from udp_stream.sources.files import require_readable
+from udp_stream.sources.files import Progress, read_messages, require_readable
 from udp_stream.testing import seeded_bits
+from udp_stream.windows.slots import slots_of
+from udp_stream.windows.tables import SlotCounts, SlotValues, cells_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def make_folder(folder: Path) -> None:
+    """Raises UsageError if it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: expected a folder that can be made ({error.strerror})") from error
+
+
+def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[FileRole] = ()) -> list[Path]:
+    """Everything under the experiment's names; returns the files in the order written.
+
+    Raises UsageError, before any is written, if one of them is a file that the run uses otherwise.
+    """
+    writers: dict[Path, Callable[[Path], object]] = {}
+    for table in outcome.tables:
+        writers[folder / f"{table.name}.csv"] = partial(write_table, table)
+    for figure in outcome.figures:
+        writers |= {folder / f"{figure.name}{suffix}": partial(draw, figure) for suffix in SUFFIXES}
+    verdicts = "".join(f"{verdict}\n" for verdict in outcome.verdicts)
+    writers[folder / f"{name}.txt"] = lambda path: path.write_text(verdicts, encoding="utf-8")
+    require_distinct([("--out", path) for path in writers], used)
+    for path, write in writers.items():
+        with named(path):
+            write(path)
+    return list(writers)
+
+
+def write_table(table: Table, path: Path) -> None:
+    """CSV with a header; numbers with six digits, so that bytes do not depend on the last bit of a sum."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([field.name for field in fields(table.rows[0])] if table.rows else [])
+        for row in table.rows:
+            writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in astuple(row)])
+
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#555555")
+MARKERS = "osD^vPX*"
+
+FIXED_STYLES = {
+    name: i
+    for i, name in enumerate(("array-averaging", "levy", "fixed-quantile", "eps-quantile", "baseline", "optimal"))
+}
+"""The mechanisms look alike in every figure."""
+
+SUFFIXES = (".png", ".svg")
+
+
+def require_plots(path: Path | None = None) -> None:
+    """Raises PackageMissing unless matplotlib is installed, UsageError if a plot cannot have this name."""
+    if path is not None and path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{path}: expected a name that ends in .png or .svg")
+    if find_spec("matplotlib") is None:
+        raise PackageMissing("matplotlib to plot with", "plots")
+
+
+def draw(figure: Figure, path: Path) -> None:
+    """Write one figure, as PNG or SVG by the file's name; raises as `require_plots` does."""
+    require_plots(path)
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    settings: dict[Any, Any] = {
+        "svg.hashsalt": "udp-stream",  # without one, ids in the SVG are random
+        "svg.fonttype": "none",
+        "font.size": 9,
+        "font.sans-serif": ["DejaVu Sans"],
+    }
+    with rc_context(settings):
+        width = max(5.2, 4.4 * len(figure.panels))
+        canvas = Canvas(figsize=(width, 5.2), layout="constrained")
+        FigureCanvasAgg(canvas)
+        for axes, panel in zip(canvas.subplots(1, len(figure.panels), squeeze=False)[0], figure.panels, strict=True):
+            _draw_panel(axes, panel)
+        canvas.suptitle(figure.title, fontsize=10)
+        dateless = {"Date": None} if path.suffix.lower() == ".svg" else {"Software": None}
+        canvas.savefig(path, dpi=130, metadata=dateless)
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    styles: dict[str, int] = {}
+    for curve in panel.curves:
+        _draw_curve(axes, curve, styles)
+    axes.set_title(panel.title, fontsize=9)
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    if panel.log_x:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    if panel.log_y:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(_few_minor_labels(axes))
+    axes.grid(visible=True, alpha=0.25, linewidth=0.5)
+    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
+
+
+def _few_minor_labels(axes: Axes) -> Any:
+    """Labels between powers of ten only where the axis spans less than about two of them."""
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
+
+    low, high = axes.get_ylim()
+    return StrMethodFormatter("{x:g}") if high < 15 * low else NullFormatter()
+
+
+def _draw_curve(axes: Axes, curve: Curve, styles: dict[str, int]) -> None:
+    if curve.kind == "guess":
+        axes.plot(curve.x, curve.y, color="black", linestyle=(0, (6, 3)), linewidth=1.6, label=curve.name)
+        return
+    if curve.kind == "marks":
+        axes.plot(curve.x, curve.y, color="black", linestyle="none", marker="*", markersize=9, label=curve.name)
+        return
+    base, _, variant = curve.name.partition(",")
+    style = FIXED_STYLES.get(base, len(styles) if base not in FIXED_STYLES else 0)
+    style = styles.setdefault(base, style) % len(COLOURS)
+    axes.plot(
+        curve.x,
+        curve.y,
+        color=COLOURS[style],
+        marker=MARKERS[style],
+        markersize=4,
+        linewidth=1.3,
+        linestyle="--" if variant else "-",
+        markerfacecolor="white" if variant else COLOURS[style],
+        markevery=max(1, len(curve.x) // 20),
+        label=curve.name,
+    )
+
+
+def read_feed(path: str, settings: Settings, progress: Progress | None = None) -> DataSet:
+    """All HATs of a file, by slot and cell, the occupancy of its busiest slot, and where plates were.
+
+    Lateness does not matter here: the whole file is looked at. Raises UsageError if no ping in it is accepted.
+    """
+    form = settings.source.form
+    messages = [message for batch in read_messages(path, progress=progress, form=form) for message in batch]
+    pings, _ = settings.decoder.decode(messages)
+    if not len(pings):
+        raise UsageError(f"{path}: expected pings, and none was accepted")
+    names, of_plate = np.unique(np.asarray(pings.plates), return_inverse=True)  # by name, so that runs are alike
+    cells, hashes = cells_of(pings.lat, pings.lon, settings.hat.resolution), [b"%08d" % i for i in range(names.size)]
+    grid = settings.calendar.slots
+    tables = list(slots_of(hashes, of_plate[pings.plate], pings.time_ms, cells, pings.speed, grid))
+    hats = tuple(hat for counts, values in tables for hat in _hats(counts, values))
+    busiest = max((counts for counts, _ in tables), key=lambda counts: int(counts.count.sum()))
+    who = Occupancy(busiest.hat_rows, busiest.plate, busiest.count, len(busiest.plates))
+    name = Path(path).name.removesuffix(".gz").rpartition(".")[0] or path
+    plane = Plane(round(float(np.median(pings.lat)), 2), round(float(np.median(pings.lon)), 2))
+    where = plane.quanta(pings.lat, pings.lon)
+    positions = Positions(name, of_plate[pings.plate].astype(np.int64), pings.time_ms, where)
+    return DataSet(name, True, settings.policy.range, hats, who, positions=positions)
+
+
+def _hats(counts: SlotCounts, values: SlotValues) -> list[Hat]:
+    return [Hat(SamplesPerPlate(counts.count[rows]), values.samples_of(rows)) for rows in counts.each_rows()]
+
+
+# `reproduce`: the papers' figures, on recorded feeds and on data drawn as they say, with verdicts in words.
+#
+# What it prints and writes is not private: true means, and errors against them. It is for feeds that one may look at.
 
 HATS = ("hat.resolution=7", "hat.slot=1h")
 """The papers' HATs, unless `--set` or a feed's own keys say otherwise."""

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from udp_stream.cli.first_look import FeedWatch, require_readable_pings
-from udp_stream.cli.going_on import say_of_source, sigterm
 from udp_stream.cli.outputs import (
     PRIVATE,
     appended,
@@ -18,6 +17,7 @@ from udp_stream.cli.outputs import (
     require_queries,
     used_files,
 )
+from udp_stream.cli.process import say_of_source, sigterm
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.entropy import OsEntropy
 from udp_stream.errors import ConfigError, UsageError

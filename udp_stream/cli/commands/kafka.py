@@ -1,17 +1,20 @@
-"""`feed`: pings into the topic that workers read, from files, live sources or a synthetic fleet."""
+"""`topics create`, `worker`, `feed`, `releases`, and `services`: the deployment on Kafka from the command line."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 
 from streams.feed import Feed, Pace
-from streams.topics import topics_of
-from udp_stream.cli.first_look import require_readable_pings
-from udp_stream.cli.going_on import say_of_source, sigterm
-from udp_stream.errors import ConfigError, UsageError
+from streams.topics import create_topics, read_answers, read_releases, topics_of
+from udp_stream.cli.first_look import FeedWatch, require_readable_pings
+from udp_stream.cli.process import say_of_source, sigterm
+from udp_stream.cli.report import SOFTWARE
+from udp_stream.entropy import OsEntropy
+from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import Heartbeat
 from udp_stream.logs import WARNING, begin_log, counted, say
 from udp_stream.pings.json import json_messages
@@ -19,7 +22,31 @@ from udp_stream.settings import Settings
 from udp_stream.sources.live import Handover, LiveSource
 from udp_stream.sources.opening import PipeSource, live_sources
 from udp_stream.sources.recordings import Source, open_sources, scheme_of
-from udp_stream.trial.fleet import live_messages
+
+
+def create(_arguments: argparse.Namespace, settings: Settings) -> None:
+    """Make what is missing; say what exists, and what of it differs."""
+    for sentence in create_topics(settings.kafka):
+        print(sentence)
+
+
+# `releases`: what the deployment has released, and what it releases.
+
+
+def releases(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Print the records of the output topic, one a line; with `--follow`, go on until stopped."""
+    if arguments.queries:
+        records = read_answers(settings.kafka, follow=arguments.follow)
+    else:
+        records = (release.payload for release in read_releases(settings.kafka, follow=arguments.follow))
+    for record in records:
+        sys.stdout.buffer.write(record + b"\n")
+        if arguments.follow:
+            sys.stdout.buffer.flush()
+    sys.stdout.buffer.flush()
+
+
+# `feed`: pings into the topic that workers read, from files, live sources or a synthetic fleet.
 
 
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -105,6 +132,8 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
         raise UsageError("a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch")
     if not settings.source.form.is_plain:
         raise ConfigError("source: expected no keys for --fleet, whose pings are in the contract's form")
+    from udp_stream.trial.fleet import live_messages
+
     return live_messages(arguments.fleet, ago_s=arguments.ago)
 
 
@@ -115,3 +144,49 @@ def _refuse_two_forms(sources: Sequence[Source], settings: Settings) -> None:
             "source: expected no keys for a source that is not JSON or CSV: its pings go to the topic in the "
             "contract's form, and workers read all messages by [source]"
         )
+
+
+# `worker`: one worker of the deployment on Kafka.
+
+
+def worker(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Work until stopped.
+
+    Raises ConfigError if no ledger is named; DependencyUnavailable if Faust is not installed.
+    """
+    settings.ledger.require_named()
+    with needs("Faust", "kafka"):
+        from streams.worker import Deployment, run_worker
+    run_worker(
+        Deployment(
+            settings,
+            OsEntropy(),
+            SOFTWARE,
+            arguments.allow_volatile_ledger,
+            arguments.instance,
+            arguments.accept_loss,
+            arguments.alive,
+            FeedWatch(settings).look,
+        )
+    )
+
+
+# `services`: a real Kafka and a real Redis for as long as it runs.
+
+LOOK_SECONDS = 0.5
+
+
+def services(arguments: argparse.Namespace, _settings: Settings) -> None:
+    """Start both, print where they answer, stop them on SIGTERM or SIGINT.
+
+    Raises DependencyUnavailable if one cannot be started, or ends early.
+    """
+    from udp_stream.trial.services import services as both
+
+    with both(arguments.folder) as running:
+        # Flushed: a program that reads them through a pipe would wait until the end for them.
+        print(f"KAFKA_BOOTSTRAP={running.kafka.bootstrap}\nREDIS_URL={running.redis.url}", flush=True)
+        with suppress(KeyboardInterrupt):  # Ctrl-C is how a person stops it
+            while True:
+                running.fail_if_ended()
+                time.sleep(LOOK_SECONDS)

@@ -1,0 +1,173 @@
+"""The process of a command: its standard streams, SIGTERM as a question, and what to install for what is missing."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+from urllib.parse import unquote, urlsplit
+
+from udp_stream.errors import PackageMissing, UdpStreamError
+from udp_stream.logs import say
+
+_WHEN_CLOSED = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
+"""How the null device is opened in its place: the wrong way round where use must fail."""
+
+STANDARD_OUTPUT = "standard output"
+"""Its name in what goes wrong with it."""
+
+
+def use_standard_streams() -> None:
+    """Put such streams in the place of the interpreter's own; streams that a caller has replaced are left alone."""
+    for name, flags in _WHEN_CLOSED.items():
+        if getattr(sys, name) is None:
+            os.open(os.devnull, flags)  # the lowest free number: the stream's
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 (for as long as the process lives)
+    if sys.stdout is sys.__stdout__:
+        file = NamedFile(1, "w", closefd=False)
+        file.name = STANDARD_OUTPUT
+        sys.stdout = _text(file, sys.stdout)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _text(_Unfailing(2, "w", closefd=False), sys.stderr)
+
+
+def let_go_of_stdout() -> None:
+    """What it did not take must not be tried again when the interpreter ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Unfailing(io.FileIO):
+    """What it cannot write is lost: a run does not stop because its output has no reader."""
+
+    def write(self, data: Any, /) -> Any:
+        with suppress(OSError):
+            return super().write(data)
+        return len(data)
+
+
+def _text(file: io.FileIO, like: TextIO | None) -> io.TextIOWrapper:
+    """Text over it, in the way of the stream that was there."""
+    if not isinstance(like, io.TextIOWrapper):
+        return io.TextIOWrapper(io.BufferedWriter(file), "utf-8", line_buffering=True)
+    return io.TextIOWrapper(
+        io.BufferedWriter(file),
+        like.encoding,
+        like.errors,
+        line_buffering=like.line_buffering or like.write_through,  # the latter if Python was told not to buffer
+        write_through=like.write_through,
+    )
+
+
+class NamedFile(io.FileIO):
+    """A file whose name stands in the OSError when it cannot be written."""
+
+    def write(self, data: Any, /) -> Any:
+        """As any file does."""
+        with named(str(self.name)):
+            return super().write(data)
+
+
+@contextmanager
+def named(name: str | Path) -> Iterator[None]:
+    """What fails inside is about this file: its name is put into an OSError that has none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(name)
+        raise
+
+
+# What verbs that go on until they are stopped share: SIGTERM as a question, and lines about their source.
+
+
+@contextmanager
+def sigterm() -> Iterator[Callable[[], bool]]:
+    """While the block runs, SIGTERM ends nothing: what this gives says whether it has come.
+
+    The handler takes no lock: it may run while the same thread holds one.
+    """
+    came: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def say_of_source(sentence: str) -> None:
+    """A line about a source, for the operator."""
+    say(sentence, "source")
+
+
+# What to type so that a package is there which comes with an extra of this one.
+#
+# The name may be on no package index, so the words are made of where this copy was installed from, as the installer has
+# noted it (PEP 610): a checkout, a wheel, an address, or an index.
+
+NAME = "udp-stream"
+
+
+def install_command(extra: str) -> str:
+    """A command that works on this machine, or says which folder to run it in."""
+    checkout = Path(__file__).parents[2]
+    try:
+        noted = metadata.distribution(NAME).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        noted = None
+    else:
+        if noted is None and not (checkout / "pyproject.toml").is_file():  # an index had it, and has it
+            return _pip(f"{NAME}[{extra}]")
+    return command_of(noted, checkout, extra)
+
+
+def command_of(noted: str | None, checkout: Path, extra: str) -> str:
+    """The same, of what the installer has noted, and the folder above this package.
+
+    >>> command_of('{"url": "https://example.org/udp_stream-0.1.0-py3-none-any.whl"}', Path("/gone"), "kafka")
+    "pip install 'udp-stream[kafka] @ https://example.org/udp_stream-0.1.0-py3-none-any.whl'"
+    >>> command_of('{"url": "file:///tmp/build-that-is-gone", "dir_info": {}}', Path("/gone"), "kafka")
+    "pip install '.[kafka]' in a checkout of udp-stream"
+    """
+    from_where = json.loads(noted) if noted else {}
+    address = str(from_where.get("url", ""))
+    if address and not address.startswith("file:"):
+        version = from_where.get("vcs_info", {})
+        vcs = f"{version['vcs']}+" if "vcs" in version else ""
+        commit = f"@{version['commit_id']}" if "commit_id" in version else ""
+        return _pip(f"{NAME}[{extra}] @ {vcs}{address}{commit}")
+    place = Path(unquote(urlsplit(address).path)) if address else checkout
+    if place.is_file():
+        return _pip(f"{place}[{extra}]")
+    if (place / "pyproject.toml").is_file():
+        editable = bool(from_where.get("dir_info", {}).get("editable")) or not address
+        return _pip(f"{place}[{extra}]", editable=editable)
+    return f"{_pip(f'.[{extra}]')} in a checkout of {NAME}"
+
+
+def _pip(what: str, *, editable: bool = False) -> str:
+    return f"pip install {'--editable ' if editable else ''}{shlex.quote(what)}"
+
+
+def words_of(error: UdpStreamError) -> str:
+    """What is printed of an error: with the command, where a package is missing."""
+    if not isinstance(error, PackageMissing):
+        return str(error)
+    other = f" {error.otherwise}" if error.otherwise else ""
+    return f"no {error.what}: {install_command(error.extra)}{other}"
