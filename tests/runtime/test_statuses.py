@@ -59,7 +59,7 @@ def test_an_invalid_configuration_is_one_for_every_verb_that_reads_it(verb, caps
     assert list(tmp_path.iterdir()) == []
 
 
-NOWHERE = ("--bootstrap", "127.0.0.1:1")
+NOWHERE = ("--set", "kafka.bootstrap=127.0.0.1:1")
 
 
 @pytest.mark.parametrize(

@@ -372,17 +372,15 @@ def _topics(verbs: Verbs) -> None:
     parser = verbs.add_parser("topics", help="make the topics of the deployment", description="The topics on Kafka.")
     inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
     create = add_verb(inner, "create", "make the topics that are missing", "kafka")
-    add_bootstrap(create)
     create.epilog = parser.epilog = """\
 examples:
   udp-stream topics create
-  udp-stream topics create --bootstrap kafka:9092 --set kafka.partitions=16
+  udp-stream topics create --set kafka.bootstrap=kafka:9092 --set kafka.partitions=16
 """
 
 
 def _worker(verbs: Verbs) -> None:
     parser = add_verb(verbs, "worker", "run a worker of the deployment on Kafka", "kafka")
-    add_bootstrap(parser)
     parser.add_argument(
         "--instance", metavar="NAME", help="permanent name of this worker; after a restart it continues at once"
     )
@@ -441,14 +439,13 @@ examples:
 
 def _releases(verbs: Verbs) -> None:
     parser = add_verb(verbs, "releases", "print what the deployment on Kafka has released", "kafka")
-    add_bootstrap(parser)
     parser.add_argument("--follow", action="store_true", help="wait for further records, until stopped")
     parser.add_argument("--queries", action="store_true", help="the results of standing queries instead")
     only_prints(parser)
     parser.epilog = """\
 examples:
   udp-stream releases > releases.ndjson
-  udp-stream releases --bootstrap kafka:9092 --follow
+  udp-stream releases --set kafka.bootstrap=kafka:9092 --follow
   udp-stream releases --queries > answers.ndjson
 """
 
@@ -480,7 +477,6 @@ def _doctor(verbs: Verbs) -> None:
     parser = add_verb(verbs, "doctor", "check that everything is reachable and safely configured", "doctor")
     parser.add_argument("files", nargs="*", metavar="FILE", help="check speed.unit by these pings, instead of Kafka's")
     add_ledger(parser)
-    add_bootstrap(parser)
     add_json(parser)
     parser.epilog = """\
 examples:
@@ -560,11 +556,7 @@ VERBS = (
 
 
 def program() -> Parser:
-    """The parser of the whole command line.
-
-    >>> program().parse_args(["replay", "monday.ndjson", "--trial"]).files
-    ['monday.ndjson']
-    """
+    """The parser of the whole command line."""
     parser = Parser(
         prog="udp-stream", description="Continual, user-level differentially private bus speeds.", epilog=EXAMPLES
     )
