@@ -88,10 +88,6 @@ def secret_of(key: str, file: str) -> str:
     """The secret in a file that this configuration key names: one line, without white space around it.
 
     ConfigError, without anything of its content, if there is none, or if others may read the file.
-
-    >>> secret_of("live.password_file", "/no/such/file")
-    Traceback (most recent call last):
-    udp_stream.errors.ConfigError: live.password_file: /no/such/file cannot be read (No such file or directory)
     """
     if may_be_secret(file):
         rule = "expected the path of a file, got none that is in this folder"
@@ -154,9 +150,6 @@ def tls_context(
 
     With a certificate of our own, servers that ask for one are shown it. Raises ConfigError for a file that cannot be
     used, by its key in this section of the configuration.
-
-    >>> tls_context("kafka").check_hostname
-    True
     """
     of_ca, of_certificate, of_key = (f"{section}.{key}" for key in TLS_FILES[section])
     pem = "expected certificates in PEM form"

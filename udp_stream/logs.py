@@ -93,15 +93,7 @@ def is_quiet() -> bool:
 
 
 def begin_log(stream: TextIO | None = None, *, as_json: bool | None = None) -> None:
-    """Write everything to this stream from now on (default: standard error); JSON unless it is a terminal.
-
-    >>> begin_log(sys.stdout, as_json=False)
-    >>> say("ready")
-    udp-stream: ready
-    >>> logging.getLogger("aiokafka").warning("Topic %s, key %r", "bus.pings.v1", b"GJ05ZZ0001")
-    udp-stream: aiokafka: warning at <doctest udp_stream.logs.begin_log[2]>:1
-    >>> end_log()
-    """
+    """Write everything to this stream from now on (default: standard error); JSON unless it is a terminal."""
     if as_json is None:
         as_json = not (stream or sys.stderr).isatty()
     end_log()

@@ -75,13 +75,6 @@ def require_form(name: str) -> tuple[str, bool]:
 def write_form(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
     """These records, each its JSON and a line break, in the form of a file of this name. Raises what `require_form`
     does.
-
-    >>> import io
-    >>> from udp_stream.release.record import Counts
-    >>> out = io.BytesIO()
-    >>> write_form("counts.csv", [b'{"plates": 3, "samples": 40}'], out, Counts)
-    >>> out.getvalue()
-    b'plates,samples,admitted_plates,used_samples\\n3,40,,\\n'
     """
     suffix, is_packed = require_form(name)
     if suffix == ".parquet":
@@ -148,11 +141,7 @@ def _write_parquet(lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
 
 
 def flat(record: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """A record's fields by their paths; objects are followed, lists are kept.
-
-    >>> flat({"status": "released", "hat": {"center": [72.8, 21.2]}, "mean": None})
-    {'status': 'released', 'hat.center': [72.8, 21.2], 'mean': None}
-    """
+    """A record's fields by their paths; objects are followed, lists are kept."""
     found: dict[str, Any] = {}
     for name, value in record.items():
         found |= flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
@@ -160,12 +149,7 @@ def flat(record: dict[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
-    """Name and type of each column of a record type: text, whole, number or flag, or a list of one of these.
-
-    >>> from udp_stream.release.record import Counts
-    >>> columns(Counts)[:2]
-    [('plates', 'whole'), ('samples', 'whole')]
-    """
+    """Name and type of each column of a record type: text, whole, number or flag, or a list of one of these."""
     found: list[tuple[str, str]] = []
     hints = typing.get_type_hints(kind)
     for field in msgspec.structs.fields(kind):
@@ -258,10 +242,7 @@ def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> N
 
 
 def require_lines(flag: str, name: str | None) -> None:
-    """UsageError if a file of plain lines of JSON has the name of another form, or of a packed one.
-
-    >>> require_lines("--rejected", "refused.ndjson")
-    """
+    """UsageError if a file of plain lines of JSON has the name of another form, or of a packed one."""
     if name is not None and require_form(name) != ("", False):
         raise UsageError(
             f"{flag} {name}: expected a name of plain lines of JSON, such as records.ndjson (`replay --out` and "
@@ -312,16 +293,6 @@ class Appended(NamedTuple):
 def appended_records(name: str) -> Iterator[Appended]:
     """A file that records are added to; standard output (`-`), a pipe or a device is written to as it is. UsageError
     if the file cannot be written.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     with appended_records(f"{folder}/city.ndjson") as out:
-    ...         out.write([b'{"release_id": "a"}', b'{"cut o'])
-    ...     with open(f"{folder}/city.ndjson", "r+b") as file:
-    ...         _ = file.truncate(26)
-    ...     with appended_records(f"{folder}/city.ndjson") as out:
-    ...         out.ids
-    frozenset({'a'})
     """
     with appended(name) as out:
         ids = frozenset[str]()

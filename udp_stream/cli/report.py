@@ -156,11 +156,7 @@ def troubles(summary: Summary) -> Iterator[str]:
 
 
 def worth(summary: Summary, settings: Settings) -> Iterator[str]:
-    """What the releases are worth beside constant + counts, and what is protected.
-
-    >>> next(worth(Summary(), Settings())).partition(",")[0]
-    "Protected: each plate's speeds"
-    """
+    """What the releases are worth beside constant + counts, and what is protected."""
     if out_of_budget := _out_of_budget(summary, settings.policy):
         yield out_of_budget
     if summary.means:

@@ -245,13 +245,6 @@ def read_messages(
 
     UsageError, when the first batch is asked for, if the file cannot be read or is of a kind that is not; and later if
     its compressed data are damaged or cut short, after the whole lines before that (of a document nothing) were given.
-
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile(suffix=".json") as file:
-    ...     size = file.write(b'{"results": [{"speed": 1}, {"speed": 2}, {"speed": 3}]}')
-    ...     file.flush()
-    ...     list(read_messages(file.name, batch=2))
-    [[b'{"speed": 1}', b'{"speed": 2}'], [b'{"speed": 3}']]
     """
     if batch < 1:
         raise UsageError(f"expected batch >= 1, got {batch}")
@@ -505,9 +498,6 @@ def prompt_messages(path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN) 
     `form` is that of the feed (`[source]`).
 
     UsageError as `read_messages` raises it.
-
-    >>> list(prompt_messages("-", iter([b'{"speed": 1}\\n{"spe', b'ed": 2}'])))
-    [[b'{"speed": 1}'], [b'{"speed": 2}']]
     """
     blocks = from_header(text_of(path, _inflate(path, blocks)))
     first, newline, rest = b"".join(_to_first_line(blocks)).lstrip().partition(b"\n")

@@ -107,11 +107,7 @@ class GtfsFiles:
 
 
 def sentences(counts: Counter[str]) -> Iterator[str]:
-    """What a person should know of how pings were read, from the counts of an `Unrepeated`.
-
-    >>> list(sentences(Counter({FROM_ID: 3})))
-    ['3 plates are from vehicle.id, as vehicle.license_plate is not set']
-    """
+    """What a person should know of how pings were read, from the counts of an `Unrepeated`."""
     plates, ids = counts[FROM_LICENSE_PLATE], counts[FROM_ID]
     if plates and ids:
         yield (
@@ -246,10 +242,6 @@ def open_source(
 
     `form` is that of files of JSON and CSV (`[source]`); `say` is given sentences for people. UsageError: an unknown
     scheme, or a file that cannot be read. ConfigError: a source of another unit.
-
-    >>> open_source("mqtt://me:secret@broker/buses", "kmh")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    udp_stream.errors.UsageError: expected a file, or - for standard input, got a name that begins with mqtt://. Give...
     """
     scheme = scheme_of(name)
     if scheme is None:

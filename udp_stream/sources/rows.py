@@ -144,10 +144,6 @@ def csv_batches(path: str, runs: Iterator[list[bytes]], mapping: FeedMapping) ->
     """A JSON ping for every line but the first, which names the columns; UsageError if one that is needed is absent.
 
     Lines come in runs of any length. No line at all is no ping, as in any other file.
-
-    >>> header = b"license_plate,observationDateTime,speed,location.coordinates"
-    >>> list(csv_batches("f.csv", iter([[header, b'A1,,nan,"[72.8, 21.1]"']]), FeedMapping()))
-    [[b'{"license_plate":"A1","location":{"coordinates":[72.8, 21.1]},"speed":"nan"}']]
     """
     first = next((run for run in runs if run), None)
     if first is None:

@@ -107,15 +107,7 @@ class Sample(NamedTuple):
 
 
 def read_sample(path: str) -> Sample:
-    """The beginning of a file. UsageError if it cannot be read, or is neither JSON nor CSV.
-
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile(suffix=".json") as file:
-    ...     size = file.write(b'{"entity": [{"id": "A1"}, {"id": "A2"}]}')
-    ...     file.flush()
-    ...     read_sample(file.name)
-    Sample(records=[{('id',): 'A1'}, {('id',): 'A2'}], delimiter=None, envelope=('entity',), is_damaged=False)
-    """
+    """The beginning of a file. UsageError if it cannot be read, or is neither JSON nor CSV."""
     damages: list[str] = []
     with closing(open_blocks(path)) as whole:
         blocks = as_far_as_whole(whole, damages.append)
