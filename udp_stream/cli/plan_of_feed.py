@@ -1,4 +1,8 @@
-"""`plan FILE` and `replay --dry-run`: what releases of a file are likely to err by. Nothing is charged or written."""
+"""`plan FILE` and `replay --dry-run`: what releases of a file are likely to err by. Nothing is charged or written.
+
+A row of `plan FILE` is a rehearsal (`release/rehearsal.py`): invented speeds on the file's counts, released on a ledger
+that is forgotten. No speed is read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The process of a command: its standard streams, SIGTERM as a question, and what to install for what is missing."""
+"""The process of a command: its standard streams, SIGTERM as a question, and what to install for what is missing.
+
+Standard streams fail as they should: loudly for data, never for messages beside it. A program may be started with some
+of them closed. Their numbers would then go to the next files that are opened, a ledger for one, and what is printed
+would be written there or lost without a word. Here they are filled first: reading a closed standard input and writing
+to a closed standard output are errors, and a closed standard error takes all.
+"""
 
 from __future__ import annotations
 

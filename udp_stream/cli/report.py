@@ -1,4 +1,10 @@
-"""What people read on stderr: the summary of a run beside guesses that need no release, and progress bars."""
+"""What people read on stderr: the summary of a run beside guesses that need no release, and progress bars.
+
+Releases are judged by guesses, which cost nothing. *Constant* is one value of the whole city for every HAT; *constant +
+counts* a line in each HAT's pings per plate. What they erred by is given by H3 resolution: least and most over Surat's
+half hour and five days of Austin, slots of 1 and 6 hours, HATs of at least 10 plates (`docs/measurements.md`). A
+release that errs more buys nothing.
+"""
 
 from __future__ import annotations
 

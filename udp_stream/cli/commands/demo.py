@@ -1,4 +1,8 @@
-"""`demo`: a synthetic Surat-like fleet, no services, no files; and its picture."""
+"""`demo`: a synthetic Surat-like fleet, no services, no files; and its picture.
+
+The picture shows private means beside the truth and a guess. The fleet is synthetic, so its true means may be shown;
+nothing here is for a real feed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""`init`: a recording of any form in, a commented configuration out."""
+"""`init`: a recording of any form in, a commented configuration out.
+
+The mapping comes from names and formats (`pings.found`), the zone and the box from the positions, the unit of speed
+from how far buses move. Nothing is charged or released. Of speeds one thing is looked at: in which unit they fit the
+movement. That verdict is for the operator, who may see the pings; U is never taken from recorded speeds.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +44,26 @@ from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
-from udp_stream.pings.found import OF_A_SPEED, Refused, advise
 from udp_stream.pings.decode import PingDecoder, PingRules, Pings, originals
-from udp_stream.pings.found import Record, dotted, flat, found_mapping, offset_minutes, plate_warning, unit_of_name
+from udp_stream.pings.found import (
+    OF_A_SPEED,
+    Record,
+    Refused,
+    advise,
+    dotted,
+    flat,
+    found_mapping,
+    no_pings,
+    offset_minutes,
+    plate_warning,
+    unit_evidence,
+    unit_of_name,
+)
 from udp_stream.pings.json import (
     ENVELOPES,
     FIELDS,
     PLAIN,
+    PRESETS,
     UNREADABLE,
     FeedForm,
     FeedMapping,
@@ -55,9 +73,6 @@ from udp_stream.pings.json import (
     trim,
     whole_part,
 )
-from udp_stream.pings.found import no_pings
-from udp_stream.pings.json import PRESETS
-from udp_stream.pings.found import unit_evidence
 from udp_stream.pings.times import ISO, read_numbers
 from udp_stream.settings import Settings, load
 from udp_stream.sources.files import as_far_as_whole, is_named_as_csv, open_blocks

@@ -1,4 +1,10 @@
-"""`reproduce`: the papers' figures and tables, and their files."""
+"""`reproduce`: the papers' figures and tables, and their files.
+
+A feed is read as HATs with their speeds, which nothing charges or releases. Files are CSV tables, verdicts in words,
+and figures by matplotlib (the extra `[plots]`; no window, no display). Colours are Okabe and Ito's, which colour-blind
+readers can tell apart; each series also has a marker of its own, and WrapAround a broken line. The same figure gives
+the same SVG bytes.
+"""
 
 from __future__ import annotations
 
