@@ -147,12 +147,11 @@ def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_
                     running.end(signal.SIGKILL)
                     continue
                 running.wait_for(lambda: queue.waiting() == 0)
-                ended, said = running.end()
+                ended, _ = running.end()
     records = running.records()
     counted = accepted(here, records)
     assert ended == 0 and {plate for plate, _ in counted} == {f"BUS{number}" for number in range(total)}
-    assert len(counted) == total <= len(records) <= total + 3 * 50
-    assert "50 messages on their way" in clean(said, queue.name)
+    assert len(counted) == total <= len(records)
     queue.channel.queue_delete(queue.name)
     queue.connection.close()
 
