@@ -13,12 +13,6 @@ from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import run
 from udp_stream.cli import main as cli
 
-VERBS = [
-    "init", "replay", "run", "demo", "plan", "reproduce", "ledger", "ledger show", "ledger verify", "ledger export",
-    "ledger accept-older", "topics", "topics create", "worker", "feed", "releases", "status", "doctor", "services",
-    "config", "config show", "config check",
-]  # fmt: skip
-
 NEEDED = {
     "init": ["pings.ndjson"], "replay": ["pings.ndjson"], "run": ["-"], "ledger show": ["GJ05ZZ0001"],
 }  # fmt: skip

@@ -7,7 +7,7 @@ One in the cache whose checksum is wrong is fetched anew.
 
 Another version: change `KAFKA`, call `write_jar_list()`, and commit the new list:
 
-    python -c "from udp_stream.trial.services import jars; jars.write_jar_list()"
+    python -c "from udp_stream.trial.services import write_jar_list; write_jar_list()"
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def write_jar_list() -> None:
     jars = sorted(
         f"{each.groupId}:{each.artifactId}:{each.version} {_digest(each.resolve())}" for each in [*artifacts, tie]
     )
-    head = "# Made by jars.write_jar_list(): what a broker of this version runs on, with SHA-256."
+    head = "# Made by write_jar_list(): what a broker of this version runs on, with SHA-256."
     jar_list().write_text("\n".join([head, *jars]) + "\n")
 
 
