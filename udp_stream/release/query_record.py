@@ -114,6 +114,7 @@ class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     neighbours: Literal["positions"]
     accounting: Measure
     per: Literal["km", "km2"]
+    distances: Literal["plane"]
     charged: NonNegative
     moment: Positive
     period: str
@@ -267,6 +268,7 @@ def _result(
             neighbours="positions",
             accounting=query.measure,
             per="km" if query.measure == "pure" else "km2",
+            distances="plane",
             charged=charged / NANO,
             moment=query.budget_nano / NANO,
             period=query.period,

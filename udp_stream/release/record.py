@@ -155,6 +155,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "neighbours": "inputs that must look alike: the same but for the position of one plate",
         "accounting": "how losses add up: pure (epsilon) or zcdp (rho)",
         "per": "distance that amounts are for: epsilon per km, rho per km2",
+        "distances": "those of the plane around queries.center, at most 1.01 times those on the ground",
         "charged": "most that a plate was charged for this answer",
         "moment": "most that one could have been charged",
         "period": "what a budget is for: a length of time, or lifetime",
