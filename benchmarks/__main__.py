@@ -18,17 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.words import words
-from udp_stream.entropy import OsEntropy
+from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit
-from udp_stream.mechanisms.noise.samplers import discrete_gaussian, discrete_laplace
+from udp_stream.mechanisms.base import SamplesPerPlate, best_fit
+from udp_stream.mechanisms.samplers import discrete_gaussian, discrete_laplace
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON, FeedMapping, mapped_form
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.estimate import estimate_hats
-from udp_stream.release.road import release_slot
+from udp_stream.release.road import estimate_hats, release_slot
 from udp_stream.runtime import Embedded, record_writer
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.files import read_messages

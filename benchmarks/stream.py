@@ -156,7 +156,7 @@ def plain_agent(settings: Settings, folder: str) -> dict[str, float]:
 def worker(settings: Settings, expected: int) -> dict[str, float]:
     """The worker as it is; its source processor is only asked when it took its first batch, and when all were read."""
     import streams.worker
-    from udp_stream.entropy import OsEntropy
+    from udp_stream.ledgers.keys import OsEntropy
 
     watch = Watch()
 

@@ -7,7 +7,7 @@ others have another ledger, so there are three checks:
   it works on, and looks again. The first claim in the log is the deployment's; a worker with another one is refused.
   Of two that start at the same moment one is first in the log, and both see which. Nothing is ever removed from there.
 * **Messages.** Every message between workers names its writer's ledger and key; those between shards and the planner
-  also carry the highest mark of the ledger that the writer knows (`past.py`).
+  also carry the highest mark of the ledger that the writer knows (`ledger/rules.py`).
 * **Commits.** So does the metadata of every commit, for the next worker of the partition.
 
 Messages and commits hold where the claim is lost: a topic made anew, or a worker of a version that did not claim.

@@ -21,7 +21,7 @@ from streams.kafka import Committed, Headers, Offsets, OutgoingRecord, Producer
 from streams.topics import Topics
 from udp_stream.ledger.port import Ledger
 from udp_stream.pings.times import parse_timestamps
-from udp_stream.planning.periods import PositionPeriods
+from udp_stream.planning.policy import PositionPeriods
 from udp_stream.release import forecaster, query_record
 from udp_stream.release.facts import PublishedRelease
 from udp_stream.release.forecaster import Smoothed, encode_smoothed

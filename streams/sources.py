@@ -26,8 +26,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.pings.decode import Refusal
 from udp_stream.release.facts import batch_read
 from udp_stream.shuffle.source import Reject, Send, SourceProtocol
-from udp_stream.windows.slots import LogPlaces
-from udp_stream.windows.source import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import LogPlaces, Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
 
 LOG_APPEND_TIME = 1
 REJECTED_BYTES_MAX = 2**20 - 2**14

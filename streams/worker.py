@@ -36,8 +36,8 @@ from streams.sources import SourceProcessor
 from streams.topics import Rules, Topics, client_id, differences, require_asked_alike, require_rights, topics_of
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.files import Heartbeat
-from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
+from udp_stream.ledger.rules import caveats
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
 from udp_stream.logs import ERROR, WARNING, begin_log, counted, fault, say
@@ -47,7 +47,7 @@ from udp_stream.release.query_road import query_set
 from udp_stream.runtime import SpokenLog
 from udp_stream.settings import Settings
 from udp_stream.units import parse_duration
-from udp_stream.windows.source import Look, ReadingRules
+from udp_stream.windows.slots import Look, ReadingRules
 
 SESSION_S = 10.0
 """The partitions of a worker that is silent so long go to others: longer than a full disk or a pause of the machine

@@ -5,11 +5,11 @@ import dataclasses
 import msgspec
 import numpy as np
 
+from udp_stream.mechanisms.base import Query
 from udp_stream.mechanisms.noise import Cost, charges_of, lattice_of, noise_of
-from udp_stream.mechanisms.statistic import Query
 from udp_stream.planning.slot import CityPlan
 from udp_stream.release.charge import CityAsked
-from udp_stream.release.estimate import noisy_integers
+from udp_stream.release.road import noisy_integers
 
 WHOLE = 2**20
 """All samples of a plate together weigh as much, less what rounding takes."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.units import NANO
 
 

@@ -4,7 +4,7 @@ One road (`_Runtime`) reads either of two logs:
 
 * `Embedded`: a recording, by times of its pings. At its end everything that is open closes.
 * `LiveRuntime`: a journal of what arrives, by times of arrival, as a partition of a topic is on Kafka. The same reader
-  reads it (`windows/source.py`), with ticks while nothing comes. Messages are acknowledged to their source once the
+  reads it (`windows/slots.py`), with ticks while nothing comes. Messages are acknowledged to their source once the
   journal has them. A checkpoint says from where on the journal is still needed.
 
 Kill either and run it again on the same log and ledger: what was recorded comes out as the same bytes, the rest is done
@@ -26,8 +26,8 @@ import numpy as np
 
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.files import draft_of, sync_directory
-from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entropy, Ledger
+from udp_stream.ledger.rules import caveats
 from udp_stream.ledgers.opening import note_policy
 from udp_stream.logs import say
 from udp_stream.pings.decode import PingDecoder, PingFormat, Reason, Refusal, originals
@@ -54,14 +54,16 @@ from udp_stream.settings import Settings
 from udp_stream.sources.journal import Arrived, Journal
 from udp_stream.units import parse_duration
 from udp_stream.windows.positions import LatestPositions, Moment
-from udp_stream.windows.slots import Frame, LogPlaces, Windows
-from udp_stream.windows.source import (
+from udp_stream.windows.slots import (
+    Frame,
+    LogPlaces,
     Look,
     ReadingRules,
     ReadResult,
     Refused,
     SourceCheckpoint,
     SourceReader,
+    Windows,
     newest_ms_of,
     refusal_of,
 )

@@ -15,9 +15,8 @@ import numpy as np
 
 from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.planning.periods import PositionPeriods
 from udp_stream.planning.plan import HatPlan, plan_hat, terms_of
-from udp_stream.planning.policy import BudgetCalendar, Policy
+from udp_stream.planning.policy import BudgetCalendar, Policy, PositionPeriods
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.query_record import QueryResult, ResultContext, decode_result

@@ -21,14 +21,14 @@ from streams.sources import SourceProcessor
 from streams.topics import Topic
 from streams.worker import Lanes
 from udp_stream.cli import main as cli
-from udp_stream.ledger.past import see
 from udp_stream.ledger.port import Mark
+from udp_stream.ledger.rules import see
 from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers.redis import RedisLedger
 from udp_stream.ledgers.redis_connection import load_scripts, scripts_of
 from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.wire import cut_pings
-from udp_stream.windows.source import SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 
 SLOW_S = 0.3
 

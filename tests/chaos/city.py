@@ -28,8 +28,8 @@ from tests.chaos.store import Store, store
 from tests.chaos.workers import Worker, Workers
 from tests.runtime.harness import beside
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.entropy import OsEntropy
 from udp_stream.ledger.port import Entry, Ledger
+from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory, encode_smoothed

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from udp_stream.entropy import OsEntropy
 from udp_stream.ledger.port import Admission, Ledger, Verdict
+from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.runtime import Embedded
 from udp_stream.settings import Settings

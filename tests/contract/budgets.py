@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.contract.checks import HOUR_S, ask, hour
 from udp_stream.ledger.filters import rho_nano_of
-from udp_stream.ledger.rolling import budget_balances, span_of
+from udp_stream.ledger.rules import budget_balances, span_of
 from udp_stream.units import NANO
 
 POSITIONS = "positions 1d from 2024-01-08T00:00:00+05:30 in rho"

@@ -22,8 +22,7 @@ import numpy as np
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Ledger, Verdict
-from udp_stream.ledger.rolling import budget_balances, span_name, span_of
-from udp_stream.ledger.rules import AMOUNT_LIMIT, misfits
+from udp_stream.ledger.rules import AMOUNT_LIMIT, budget_balances, misfits, span_name, span_of
 
 LedgerFactory = Callable[[], AbstractContextManager[Ledger]]
 """Opens the same ledger anew: to play several writers and restarts."""

@@ -15,10 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.past import require_not_behind, see
 from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
-from udp_stream.ledger.rolling import between, most_elsewhere, names_around, windows_around
-from udp_stream.ledger.rules import Decision, column, decide_in_turn, misfits, require_valid
+from udp_stream.ledger.rules import (
+    Decision,
+    between,
+    column,
+    decide_in_turn,
+    misfits,
+    most_elsewhere,
+    names_around,
+    require_not_behind,
+    require_valid,
+    see,
+    windows_around,
+)
 
 
 @dataclass(slots=True)

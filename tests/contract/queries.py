@@ -15,7 +15,7 @@ import pytest
 from tests.contract.checks import LedgerFactory
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Entry, Ledger
-from udp_stream.planning.periods import OneBudget
+from udp_stream.planning.policy import OneBudget
 from udp_stream.queries.elimination import ABOVE, IN, Round
 from udp_stream.release.charge import require_one_promise
 from udp_stream.release.query_record import decode_result, decode_round, encode_round, query_id, round_id

@@ -32,8 +32,7 @@ from tests.forms import long_rows
 from udp_stream import files as atomic
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Ledger, Verdict
-from udp_stream.ledger.rolling import windows_around
-from udp_stream.ledger.rules import Decision
+from udp_stream.ledger.rules import Decision, windows_around
 from udp_stream.ledgers import sqlite
 from udp_stream.ledgers.keys import adopt
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger

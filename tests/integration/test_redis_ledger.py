@@ -20,8 +20,7 @@ from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory,
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.contract.road import CHECKS, MORE_CHECKS, Opening
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused, UsageError
-from udp_stream.ledger.past import caveats
-from udp_stream.ledger.rules import column
+from udp_stream.ledger.rules import caveats, column
 from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers import redis_connection
 from udp_stream.ledgers.keys import adopt

@@ -32,12 +32,11 @@ from udp_stream.mechanisms.around import (
     shrunk_sum,
     sums,
 )
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Range, SamplesPerPlate, StatisticTerms
 from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
-from udp_stream.mechanisms.statistic import Range, StatisticTerms
 from udp_stream.mechanisms.widths import BALL_WIDTHS, ClipWidth
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.road import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 from udp_stream.windows.tables import PINGS_MAX

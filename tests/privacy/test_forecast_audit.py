@@ -26,7 +26,7 @@ from udp_stream.mechanisms.noise import Lattice, lattice_of
 from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import HatPlans
 from udp_stream.release import charge as context
-from udp_stream.release import estimate
+from udp_stream.release import road as estimate
 from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.runtime import Embedded
 from udp_stream.settings import load

@@ -25,13 +25,12 @@ from udp_stream.mechanisms.around import (
     plan_around,
     plans_around,
 )
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import AroundForecast, Range, SamplesPerPlate, StatisticTerms
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
-from udp_stream.mechanisms.statistic import AroundForecast, Range, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.widths import HALF_WIDTHS, USUAL, ClipWidth
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.road import estimate_hats
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

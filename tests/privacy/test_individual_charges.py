@@ -12,14 +12,13 @@ import pytest
 
 from tests.forms import long_but
 from tests.privacy.test_mean_distributions import epsilon_seen
+from udp_stream.mechanisms.base import Range, SamplesPerPlate, wrap_around_given, wrap_around_positions
 from udp_stream.mechanisms.cdf import cdf_for_admitted, node_counts, plan_cdf
-from udp_stream.mechanisms.grouping import SamplesPerPlate, wrap_around_given, wrap_around_positions
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.noise import charges_of, lattice_of, pure
-from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_for_admitted, variance_query
 from udp_stream.planning.plan import plan_hat, terms_of
-from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.road import estimate_hats
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

@@ -12,7 +12,7 @@ import pytest
 
 from tests.forms import long_but
 from tests.worst_case import worst_case_cap
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import (
     MECHANISMS,
     ArrayAveraging,
@@ -24,7 +24,6 @@ from udp_stream.mechanisms.means import (
     touched,
 )
 from udp_stream.mechanisms.noise import concentrated, pure
-from udp_stream.mechanisms.statistic import Range
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

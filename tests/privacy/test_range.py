@@ -10,8 +10,7 @@ import pytest
 
 from tests.forms import long_but
 from tests.protocol.explore import fields_of
-from udp_stream.mechanisms.accuracy import accuracy_of, plan_automatic
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import (
     MECHANISMS,
     ArrayAveraging,
@@ -21,7 +20,7 @@ from udp_stream.mechanisms.means import (
     projected_queries,
 )
 from udp_stream.mechanisms.noise import lattice_of, pure
-from udp_stream.mechanisms.statistic import Range
+from udp_stream.mechanisms.statistics import accuracy_of, plan_automatic
 from udp_stream.mechanisms.variance import (
     plan_variance,
     plan_variance_with_cap,
@@ -30,8 +29,8 @@ from udp_stream.mechanisms.variance import (
     variance_value,
 )
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.record import mean_record
+from udp_stream.release.road import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

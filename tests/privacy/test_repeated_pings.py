@@ -28,7 +28,7 @@ from udp_stream.shuffle.wire import PingChunk, PositionChunk, cut_moment, cut_pi
 from udp_stream.testing import SeededEntropy, a_context, a_query, a_query_context, a_threshold, seven_pings
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.positions import MomentRules
-from udp_stream.windows.source import SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotGrid, tabulate
 
 MINUTE = 60_000

@@ -20,8 +20,8 @@ from tests.runtime.harness import frames_of
 from tests.unit import test_processors
 from tests.unit.test_processors import START, TOPICS, Broker, Worker
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release import estimate
 from udp_stream.release import road as balls
+from udp_stream.release import road as estimate
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.record import kind_of
 from udp_stream.release.road import release_slot

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from tests.forms import long_but
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
-from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.variance import (
     plan_variance,
     plan_variance_with_cap,

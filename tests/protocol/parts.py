@@ -27,7 +27,7 @@ from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint, SlotBarrier
 from udp_stream.shuffle.protocol import Count, Release, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.source import SourceProtocol
 from udp_stream.shuffle.wire import CountChunk, CountsEnd, PlanChunk, Released, decode_message
-from udp_stream.windows.source import SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import tabulate
 
 DONE = (NOT_YET, START + HOUR, START + 2 * HOUR)

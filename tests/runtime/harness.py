@@ -9,8 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from udp_stream.entropy import OsEntropy
-from udp_stream.ledgers.keys import load_or_create_key
+from udp_stream.ledgers.keys import OsEntropy, load_or_create_key
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.runtime import Embedded, record_writer, smoothed_sink
 from udp_stream.settings import LedgerSection, load

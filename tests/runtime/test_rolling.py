@@ -12,8 +12,7 @@ import pytest
 from tests.contract.checks import worst_window
 from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
-from udp_stream.ledger.rolling import span_of
-from udp_stream.ledger.rules import amounts, amounts_of
+from udp_stream.ledger.rules import amounts, amounts_of, span_of
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.release.record import decode
 from udp_stream.units import NANO

@@ -19,7 +19,7 @@ from udp_stream.cli.report import worth
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.statement import statement
-from udp_stream.planning.periods import amount_text
+from udp_stream.planning.policy import amount_text
 from udp_stream.release.query_record import SCHEMA, QueryResult, decode_result
 from udp_stream.release.record import described, kind_of
 from udp_stream.runtime import Embedded, record_writer

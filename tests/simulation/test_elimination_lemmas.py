@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.noise.base import concentrated, pure
+from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries import elimination
 from udp_stream.queries.elimination import ABOVE, BELOW, Between, Everyone, Round, Split, Terms, undecided
 from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold, holder

@@ -20,7 +20,7 @@ import pytest
 
 from tests.simulation.test_elimination_lemmas import RHO, may_fail, ran
 from tests.simulation.test_elimination_lemmas import pool as pool  # a fixture
-from udp_stream.mechanisms.noise.base import concentrated
+from udp_stream.mechanisms.noise import concentrated
 from udp_stream.queries.elimination import ABOVE, How, Split, Terms
 from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold, holder
 from udp_stream.queries.plane import Rectangle

@@ -11,8 +11,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_sentence
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms.around import WHOLE, PlateNorms, merged_norms
-from udp_stream.release.charge import ReleaseContext, key_without_secret, plan_slot, with_forecaster
-from udp_stream.release.hats import NO_ROWS
+from udp_stream.release.charge import NO_ROWS, ReleaseContext, key_without_secret, plan_slot, with_forecaster
 from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.release.road import HASH_BYTES, factors_once, record_slot, slot_factors, slot_norms
 from udp_stream.runtime import Embedded

@@ -5,9 +5,8 @@ import pytest
 
 from udp_stream.mechanisms import widths as module
 from udp_stream.mechanisms.around import Around, plan_around
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import concentrated, pure
-from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.widths import (
     DEVIATION_MAX,
     HALF_WIDTHS,

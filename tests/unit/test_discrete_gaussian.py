@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.noise import SCALE_MAX
-from udp_stream.mechanisms.noise import samplers as sampler
-from udp_stream.mechanisms.noise.base import DIVISOR_MAX
-from udp_stream.mechanisms.noise.samplers import below_exp_minus, discrete_gaussian, exp_minus_floor
+from udp_stream.mechanisms import samplers as sampler
+from udp_stream.mechanisms.noise import DIVISOR_MAX, SCALE_MAX
+from udp_stream.mechanisms.samplers import below_exp_minus, discrete_gaussian, exp_minus_floor
 from udp_stream.testing import seeded_bits
 
 SCALES = [(1, 1), (3, 2), (1, 3), (2, 5), (8, 1), (100, 7), (4096, 1000), (77_777, 65_536), (40 * 65_536, 65_536)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.mechanisms.noise.base import SCALE_MAX, Cost, concentrated
+from udp_stream.mechanisms.noise import SCALE_MAX, Cost, concentrated
 from udp_stream.queries.elimination import (
     ABOVE,
     BELOW,

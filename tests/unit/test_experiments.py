@@ -15,14 +15,13 @@ from udp_stream.experiments import variance
 from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS
 from udp_stream.experiments.means import Errors, MeanRow, repeated_means_of, repeated_variances
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.planning.plan import HatPlan, terms_of
 from udp_stream.planning.suppression import Occupancy
-from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.road import estimate_hats
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

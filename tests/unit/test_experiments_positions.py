@@ -11,7 +11,7 @@ from udp_stream.experiments.base import DataSet, Positions, Setup
 from udp_stream.experiments.catalogue import ON_POSITIONS
 from udp_stream.experiments.many_queries import allowance
 from udp_stream.experiments.savings import SavingsRow
-from udp_stream.mechanisms.statistic import Range
+from udp_stream.mechanisms.base import Range
 from udp_stream.testing import seeded_bits
 
 

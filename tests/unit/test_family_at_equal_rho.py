@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from udp_stream.ledger.filters import rho_nano_of_pure
 from udp_stream.mechanisms.around import Around, plan_around
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import plan_cdf
-from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import Cost, expected_noise, expected_noise_of_counts, noise_of, pure
-from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.variance import plan_variance_with_cap
 from udp_stream.units import NANO
 

@@ -7,8 +7,7 @@ import pytest
 
 from udp_stream.cli.first_look import FeedWatch
 from udp_stream.settings import load
-from udp_stream.windows.slots import LogPlaces
-from udp_stream.windows.source import ReadingRules, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import LogPlaces, ReadingRules, SourceCheckpoint, SourceReader
 
 PLATE = "GJ05ZZ0001"
 

@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.accuracy import plan_automatic
 from udp_stream.mechanisms.around import Around, around_for_admitted, plan_around
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import best_tree, cdf_for_admitted, covering_uses, plan_cdf, prefixes
-from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
-from udp_stream.mechanisms.statistic import Range
+from udp_stream.mechanisms.statistics import plan_automatic
 from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.release.estimate import estimate_hats
 from udp_stream.release.record import around_record, cdf_record, mean_record, variance_record
+from udp_stream.release.road import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 

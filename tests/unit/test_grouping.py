@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit, wrap_around_count, wrap_around_positions
+from udp_stream.mechanisms.base import SamplesPerPlate, best_fit, wrap_around_count, wrap_around_positions
 from udp_stream.mechanisms.means import levy_cap
 
 counts_and_cap = st.lists(st.integers(1, 12), min_size=1, max_size=25).flatmap(

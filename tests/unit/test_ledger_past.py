@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.ledger import past as ledger_past
-from udp_stream.ledger.past import Forgotten, caveats, forget, forgotten, see
+from udp_stream.ledger import rules as ledger_past
 from udp_stream.ledger.port import Admission, Mark
+from udp_stream.ledger.rules import Forgotten, caveats, forget, forgotten, see
 from udp_stream.ledgers import keys as ledger_id
 from udp_stream.ledgers.keys import adopt, compare, kept_mark, raise_mark, remember_ledger, replace_mark
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger

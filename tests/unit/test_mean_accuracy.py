@@ -7,13 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.forms import long_but, long_rows
-from udp_stream.mechanisms.accuracy import TRUTHS, accuracy_of, spread
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.noise.base import interval95
-from udp_stream.mechanisms.noise.samplers import DiscreteLaplace
-from udp_stream.mechanisms.statistic import Range
+from udp_stream.mechanisms.noise import DiscreteLaplace, interval95, pure
+from udp_stream.mechanisms.statistics import TRUTHS, accuracy_of, spread
 from udp_stream.release.record import mean_record
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from udp_stream.mechanisms.accuracy import AS_GOOD, CAPS_TRIED, averaging_caps, plan_automatic, spread
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import PublicSettings, Range, SamplesPerPlate
 from udp_stream.mechanisms.means import ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.statistic import PublicSettings, Range
-from udp_stream.mechanisms.statistics import MeanStatistic
+from udp_stream.mechanisms.statistics import AS_GOOD, CAPS_TRIED, MeanStatistic, averaging_caps, plan_automatic, spread
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.settings import load
 from udp_stream.units import NANO

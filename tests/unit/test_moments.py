@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.test_reading import HOUR, RULES, START, a_log, ping, record, take
 from udp_stream.windows.positions import MomentRules
-from udp_stream.windows.source import SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotGrid
 
 MINUTE = 60_000

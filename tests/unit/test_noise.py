@@ -11,11 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
-from udp_stream.mechanisms.noise import samplers as laplace
-from udp_stream.mechanisms.noise import samplers as uniform
-from udp_stream.mechanisms.noise.families import choice_weights, exponential_choices, exponential_weights
-from udp_stream.mechanisms.noise.samplers import discrete_laplace, randbelow
+from udp_stream.mechanisms import samplers as laplace
+from udp_stream.mechanisms import samplers as uniform
+from udp_stream.mechanisms.noise import (
+    SCALE_MAX,
+    DiscreteLaplace,
+    choice_weights,
+    exponential_choices,
+    exponential_weights,
+    lattice_of,
+    pure,
+)
+from udp_stream.mechanisms.samplers import discrete_laplace, randbelow
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -95,7 +102,7 @@ def test_of_32_bit_words_just_the_surplus_is_drawn_again(bound):
 def test_a_plate_is_charged_its_share_rounded_up_also_where_64_bits_do_not_hold_the_product(most, nano):
     """A product that wraps around would charge next to nothing."""
     moves = [0, 1, most // 3, most - 1, most]
-    charges = laplace.DiscreteLaplace().charges(np.array(moves), most, pure(nano))
+    charges = DiscreteLaplace().charges(np.array(moves), most, pure(nano))
     assert charges.dtype == np.int64
     assert charges.tolist() == [math.ceil(Fraction(nano * move, most)) for move in moves]
 

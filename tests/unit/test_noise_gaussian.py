@@ -10,20 +10,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.cdf import Tree, cdf_for_admitted, level_counts, node_scales, plan_cdf
-from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.noise import (
     SCALE_MAX,
+    DiscreteGaussian,
     charges_of,
+    choice_weights,
     concentrated,
     cost_within,
     counts_scale,
     expected_noise,
     expected_noise_of_counts,
+    exponential_weights,
     lattice_of,
     noise_of,
 )
-from udp_stream.mechanisms.noise.families import DiscreteGaussian, choice_weights, exponential_weights
 from udp_stream.units import NANO
 
 FAMILY = DiscreteGaussian()

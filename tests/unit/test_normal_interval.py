@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.noise.base import interval95
-from udp_stream.mechanisms.noise.families import DiscreteGaussian
+from udp_stream.mechanisms.noise import DiscreteGaussian, interval95
 
 SIZE = math.sqrt(2 / math.pi)
 """Of noise with deviation one."""

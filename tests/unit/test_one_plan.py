@@ -13,9 +13,9 @@ from tests.unit.test_planner import city, opened, planned
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import cdf as cdfs
 from udp_stream.mechanisms import statistics
+from udp_stream.mechanisms.base import Choice, StatisticTerms
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import FAMILIES, Cost
-from udp_stream.mechanisms.statistic import Choice, StatisticTerms
 from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import Terms, plan_hat, terms_of
 from udp_stream.release.charge import plan_slot

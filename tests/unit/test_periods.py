@@ -10,10 +10,10 @@ import pytest
 
 from tests.forms import long_rows
 from udp_stream.ledger.port import Admission
-from udp_stream.ledger.rolling import largest_budgets
+from udp_stream.ledger.rules import largest_budgets
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import statement
-from udp_stream.planning.periods import (
+from udp_stream.planning.policy import (
     Loss,
     overlapping,
     overlaps_of,

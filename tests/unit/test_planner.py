@@ -16,8 +16,7 @@ from udp_stream.planning.plan import HatPlans, Terms, plan_hat
 from udp_stream.planning.policy import Policy, SlotInPeriod
 from udp_stream.planning.slot import SlotPlan, kept_rows, row_digests, terms_from_counts
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
-from udp_stream.release.charge import CountsPlanner, plan_slot
-from udp_stream.release.hats import hats_of, ids_of
+from udp_stream.release.charge import CountsPlanner, hats_of, ids_of, plan_slot
 from udp_stream.release.record import decode
 from udp_stream.release.road import record_slot
 from udp_stream.settings import load

@@ -31,7 +31,7 @@ from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import PingChunk, cut_pings, decode_message
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.source import ReadingRules
+from udp_stream.windows.slots import ReadingRules
 
 FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "release.min_plates=2", "release.mean_epsilon=1.0", "kafka.partitions=2")
 SETTINGS = load(None, FLAGS, {})

@@ -37,7 +37,7 @@ from udp_stream.shuffle.wire import (
     merge_pings,
 )
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.source import SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import tabulate
 
 MINUTE = 60_000

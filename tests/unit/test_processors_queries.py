@@ -27,7 +27,7 @@ from udp_stream.settings import queries as query_sections
 from udp_stream.shuffle import source as source_protocol
 from udp_stream.shuffle.wire import cut_moment, decode_message, merge_moment
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.source import SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 
 QUERIES = """
 [queries]

@@ -7,7 +7,7 @@ from math import inf, isclose
 import numpy as np
 import pytest
 
-from udp_stream.mechanisms.noise.base import concentrated, pure
+from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries.elimination import BELOW, Split, Terms
 from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold, holder
 from udp_stream.queries.plane import (

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.noise import samplers as radial
-from udp_stream.mechanisms.noise.samplers import discrete_radial_laplace, radial_scale_max
+from udp_stream.mechanisms import samplers as radial
+from udp_stream.mechanisms.samplers import discrete_radial_laplace, radial_scale_max
 from udp_stream.testing import seeded_bits
 
 SCALES = [(1, 1, 2), (3, 2, 2), (1, 3, 2), (7, 1, 2), (3, 1, 3), (2, 1, 1)]

@@ -12,8 +12,7 @@ from tests.forms import long_but
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON, FeedMapping, mapped_format
 from udp_stream.shuffle.wire import cut_pings, encode_message
-from udp_stream.windows.slots import LogPlaces, WindowRules
-from udp_stream.windows.source import ReadingRules, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import LogPlaces, ReadingRules, SourceCheckpoint, SourceReader, WindowRules
 from udp_stream.windows.tables import SlotGrid
 
 HOUR = 3_600_000

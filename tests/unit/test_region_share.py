@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from tests.forms import long_rows
-from udp_stream.mechanisms.noise.base import concentrated, pure
+from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries import elimination
 from udp_stream.queries.elimination import Parts, Split, Terms
 from udp_stream.queries.kinds import RegionShare

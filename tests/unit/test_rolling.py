@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from tests.contract.checks import worst_window
 from udp_stream.ledger.port import Entry
-from udp_stream.ledger.rolling import (
+from udp_stream.ledger.rules import (
     RollingSums,
     between,
+    misfits,
     most_elsewhere,
     names_around,
     span_name,
     span_of,
     windows_around,
 )
-from udp_stream.ledger.rules import misfits
 
 BEGIN = datetime(2024, 3, 31, tzinfo=UTC)
 LENGTH_S = 7200

@@ -9,10 +9,9 @@ import pytest
 from tests.contract.checks import worst_window
 from tests.unit.test_flow import MORNING, START, a_context, run, slot
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.rolling import budget_balances, span_of
+from udp_stream.ledger.rules import budget_balances, span_of
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.planning.periods import most_in
-from udp_stream.planning.policy import SPANS_PER_WINDOW, PeriodSoFar, shares_of, span_seconds
+from udp_stream.planning.policy import SPANS_PER_WINDOW, PeriodSoFar, most_in, shares_of, span_seconds
 from udp_stream.release.charge import plan_slot, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.settings import load

@@ -10,17 +10,15 @@ import pytest
 from tests.forms import long_but, long_rows
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.errors import ConfigError
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import best_tree, level_budgets, plan_cdf
-from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.mechanisms.noise import lattice_of, pure
-from udp_stream.mechanisms.noise.samplers import DRAWABLE_NANO_MIN, DiscreteLaplace
-from udp_stream.mechanisms.statistic import Range
+from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN, DiscreteLaplace, lattice_of, pure
 from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_query
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.release import record as release
-from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.road import estimate_hats
 from udp_stream.settings import DURATIONS, Settings, known_keys, load
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import PINGS_MAX

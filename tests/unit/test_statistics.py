@@ -11,9 +11,8 @@ from tests.unit.test_flow import a_context
 from tests.unit.test_planner import PlannedBy, city, planned
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Choice, Query, SamplesPerPlate, StatisticTerms
 from udp_stream.mechanisms.noise import Cost, charges_of, cost_within, lattice_of, noise_of
-from udp_stream.mechanisms.statistic import Choice, Query, StatisticTerms
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import Terms, plan_hat
 from udp_stream.release.charge import plan_slot

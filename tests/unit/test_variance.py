@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worst_case import worst_case_cap
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import lattice_of, pure
-from udp_stream.mechanisms.noise.samplers import discrete_laplace
-from udp_stream.mechanisms.statistic import Range
+from udp_stream.mechanisms.samplers import discrete_laplace
 from udp_stream.mechanisms.variance import plan_variance, plan_variance_with_cap, variance_query, variance_value
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO

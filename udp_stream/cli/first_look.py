@@ -27,7 +27,7 @@ from udp_stream.pings.json import FeedForm
 from udp_stream.release.facts import Summary
 from udp_stream.settings import Settings
 from udp_stream.sources.recordings import Source, is_gtfs_file, open_sources, scheme_of
-from udp_stream.windows.source import ReadResult
+from udp_stream.windows.slots import ReadResult
 
 LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
 """Messages of a file; refused messages that are kept; messages and bytes that pairs of pings are looked for in."""
@@ -218,7 +218,7 @@ class FeedWatch:
 
     >>> from udp_stream.settings import Settings
     >>> from udp_stream.pings.decode import Reason
-    >>> from udp_stream.windows.source import Refused as ReadRefused
+    >>> from udp_stream.windows.slots import Refused as ReadRefused
     >>> watch = FeedWatch(Settings(), lambda text, event, _: print(f"{event}: {text}"))
     >>> page = b"<html>"
     >>> watch.look([page], ReadResult([], [ReadRefused(0, Refusal(0, -1, Reason.NOT_JSON, "$"), page)], 1, 0))

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.statistic import Range
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 

@@ -40,7 +40,7 @@ from udp_stream.experiments.savings import (
     row_of,
 )
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise.base import Cost, concentrated
+from udp_stream.mechanisms.noise import Cost, concentrated
 from udp_stream.queries.elimination import How, Split, Terms
 from udp_stream.queries.kinds import RangeCount, Threshold, holder
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre

@@ -37,7 +37,7 @@ from udp_stream.experiments.base import (
     users_scaled,
 )
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.grouping import SamplesPerPlate, best_fit, wrap_around_count
+from udp_stream.mechanisms.base import Range, SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import (
     GAMMA,
     MECHANISMS,
@@ -51,7 +51,6 @@ from udp_stream.mechanisms.means import (
     projected_queries,
 )
 from udp_stream.mechanisms.noise import lattice_of, pure
-from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.variance import VariancePlan, variance_query, variance_value
 from udp_stream.units import NANO, QUANTA_PER_KMH
 

@@ -27,7 +27,7 @@ from udp_stream.experiments.base import (
     Verdict,
 )
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise.base import Cost, Integers, Measure, concentrated
+from udp_stream.mechanisms.noise import Cost, Integers, Measure, concentrated
 from udp_stream.queries.elimination import How, Split, Terms
 from udp_stream.queries.kinds import Density, Nearest, RangeCount
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre

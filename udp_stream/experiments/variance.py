@@ -26,9 +26,8 @@ from udp_stream.experiments.base import (
     slug,
 )
 from udp_stream.experiments.means import buffered, choices, data_sets, error_of, repeated_variances
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.statistic import Range
 from udp_stream.mechanisms.variance import VariancePlan, plan_variance, plan_variance_with_cap
 from udp_stream.units import NANO, QUANTA_PER_KMH
 

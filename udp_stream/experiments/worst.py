@@ -23,10 +23,9 @@ from udp_stream.experiments.base import (
     slug,
 )
 from udp_stream.experiments.means import BUSIEST, choices, data_sets, falls
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.statistic import Range
 from udp_stream.planning.suppression import epsilon_limits
 from udp_stream.units import NANO, QUANTA_PER_KMH
 

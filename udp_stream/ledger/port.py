@@ -7,7 +7,7 @@
    amount. If fewer than `min_admitted` plates have enough left, none is admitted or charged. A repeat returns the
    remembered verdict and terms, charges nothing, and never admits a plate that the first call did not.
 2. No balance ever exceeds its budget, whatever runs at the same time; a charge is never refunded. In a span of a
-   rolling budget (`rolling.py`, by its name) what must not exceed it is the sum of balances in any window.
+   rolling budget (`rules.py`, by its name) what must not exceed it is the sum of balances in any window.
 3. `record` keeps the first payload of a release id for ever and returns it. An id that was never admitted cannot be
    recorded (`PrivacyRefused`): charge before you draw.
 4. What a call has returned survives the death of the process and of the machine (synced to disk).
@@ -150,7 +150,7 @@ class Progress:
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """How far a ledger had come when something was last published from it: what `past.py` is about.
+    """How far a ledger had come when something was last published from it: see `rules.py`.
 
     `digest` is that of the record of `release_id`, if one is named. `era` counts what was accepted as forgotten.
 
@@ -195,7 +195,7 @@ class Ledger(Protocol):
         ...
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """The sum of each plate's charges in this period alone; `budgets.budget_balances` looks at whole windows."""
+        """The sum of each plate's charges in this period alone; `rules.budget_balances` looks at whole windows."""
         ...
 
     def admit(

@@ -8,7 +8,7 @@ The key file is made complete under another name and linked into place. A second
 
 **The id and the mark.** A ledger that is wiped, removed or on a volume that is not mounted looks like one that was
 never made. Made anew, it would give every plate its budget again and draw every HAT a second time; so where a ledger is
-known, none is made. An older copy of the ledger would do so for what came after it; so its high-water mark (`past.py`)
+known, none is made. An older copy of the ledger would do so for what came after it; so its high-water mark (`rules.py`)
 is kept here. A ledger that holds charges and has no such file could be an older copy, so it is refused until a person
 accepts it.
 
@@ -22,7 +22,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -31,8 +31,8 @@ import msgspec
 
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.files import draft_of, link_first, sync_directory
-from udp_stream.ledger.past import require_not_behind, see
-from udp_stream.ledger.port import Ledger, Mark
+from udp_stream.ledger.port import Bits, Ledger, Mark
+from udp_stream.ledger.rules import require_not_behind, see
 
 KEY_BYTES = 32
 HASH_BYTES = 16  # a collision among a million plates has odds of 1 in 10**27
@@ -135,6 +135,17 @@ def _create(path: Path) -> None:
             file.flush()
             os.fsync(descriptor)
         link_first(draft, path)
+
+
+# Random bits, for the noise of a deployment.
+
+
+class OsEntropy:
+    """Bits from the kernel's generator, all releases of a slot in one run."""
+
+    def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
+        """One run for everything."""
+        yield slice(0, len(release_ids)), os.urandom
 
 
 # The ledger's id and its mark.

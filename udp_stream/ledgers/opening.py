@@ -20,14 +20,12 @@ import msgspec
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
 from udp_stream.files import TLS_FILES, tls_context, with_secrets
 from udp_stream.ledger.filters import epsilon_of
-from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Ledger, Mark, Progress
-from udp_stream.ledger.rolling import ROLLING
+from udp_stream.ledger.rules import ROLLING, caveats
 from udp_stream.ledgers.keys import PlateKeys, adopt, kept_mark, known_ledger, load_or_create_key, replace_mark
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
 from udp_stream.logs import WARNING, counted, say
-from udp_stream.planning.periods import amount_text
-from udp_stream.planning.policy import Policy, epsilon_text
+from udp_stream.planning.policy import Policy, amount_text, epsilon_text
 from udp_stream.release.query_road import NOTE
 from udp_stream.release.record import CITY, CLIPS, decode, kind_of, slot_of
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file

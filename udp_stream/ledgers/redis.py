@@ -75,10 +75,20 @@ from numpy.typing import NDArray
 from redis import exceptions
 
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
-from udp_stream.ledger.past import VOLATILE
 from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
-from udp_stream.ledger.rolling import between, names_around, windows_around
-from udp_stream.ledger.rules import AMOUNT_LIMIT, Decision, amounts, amounts_of, column, misfits, require_valid
+from udp_stream.ledger.rules import (
+    AMOUNT_LIMIT,
+    VOLATILE,
+    Decision,
+    amounts,
+    amounts_of,
+    between,
+    column,
+    misfits,
+    names_around,
+    require_valid,
+    windows_around,
+)
 from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
 from udp_stream.ledgers.redis_connection import OPENING_PAUSES_S, Command, Connection, connection_to, load_scripts
 from udp_stream.logs import WARNING, say

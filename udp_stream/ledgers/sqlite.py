@@ -40,7 +40,6 @@ from numpy.typing import NDArray
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.files import draft_of, link_first
 from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
-from udp_stream.ledger.rolling import most_elsewhere, names_around, windows_around
 from udp_stream.ledger.rules import (
     AMOUNT_LIMIT,
     Decision,
@@ -50,7 +49,10 @@ from udp_stream.ledger.rules import (
     cut,
     decide_in_turn,
     misfits,
+    most_elsewhere,
+    names_around,
     require_valid,
+    windows_around,
 )
 from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
 

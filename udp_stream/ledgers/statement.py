@@ -2,8 +2,8 @@
 
 All but the words comes from the ledger's entries; the configuration counts where nothing was charged or recorded yet.
 A plate's total in a period is at most the largest budget of its entries, each admitted only while the total stayed
-within its own. Budgets of periods that overlap in time add up (`planning/periods.py`). Losses of positions are of
-another kind: stated apart, and with those of speeds where both had one budget (`planning/periods.py`).
+within its own. Budgets of periods that overlap in time add up (`planning/policy.py`). Losses of positions are of
+another kind: stated apart, and with those of speeds where both had one budget (`planning/policy.py`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import msgspec
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_of_both
-from udp_stream.ledger.past import caveats
 from udp_stream.ledger.port import Entry, Ledger
-from udp_stream.ledger.rolling import RollingSums, span_of
-from udp_stream.planning import periods as names
-from udp_stream.planning.periods import IN_RHO, Loss, OneBudget, loss_in, measure_of, noted, of_same_time
-from udp_stream.planning.policy import Policy
+from udp_stream.ledger.rules import RollingSums, caveats, span_of
+from udp_stream.planning import policy as names
+from udp_stream.planning.policy import IN_RHO, Loss, OneBudget, Policy, loss_in, measure_of, noted, of_same_time
 from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of
 from udp_stream.settings import Settings
 from udp_stream.units import NANO

@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import Choice, Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import (
     Cost,
     Lattice,
@@ -41,7 +41,6 @@ from udp_stream.mechanisms.noise import (
     lattice_of,
     noise_of,
 )
-from udp_stream.mechanisms.statistic import Choice, Range
 from udp_stream.mechanisms.widths import SAMPLED, USUAL, ClipWidth, plate_variance
 from udp_stream.units import QUANTA_PER_KMH
 

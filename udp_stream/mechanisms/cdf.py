@@ -23,9 +23,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.grouping import SamplesPerPlate, within_cap
+from udp_stream.mechanisms.base import BinsAsked, Choice, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.noise import FAMILIES, Cost, Measure, Noise, counts_scale, expected_noise_of_counts, noise_of
-from udp_stream.mechanisms.statistic import BinsAsked, Choice
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 BINS_MAX = 4096

@@ -25,8 +25,10 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.grouping import (
+from udp_stream.mechanisms.base import (
     Arrays,
+    Choice,
+    Range,
     SamplesPerPlate,
     best_fit,
     first_samples,
@@ -35,11 +37,17 @@ from udp_stream.mechanisms.grouping import (
     wrap_around_given,
     wrap_around_positions,
 )
-from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
-from udp_stream.mechanisms.noise.families import exponential_choices
-from udp_stream.mechanisms.noise.samplers import randbelow
-from udp_stream.mechanisms.statistic import Choice, Range
-from udp_stream.mechanisms.statistic import Grouping as Grouping
+from udp_stream.mechanisms.base import Grouping as Grouping
+from udp_stream.mechanisms.noise import (
+    Cost,
+    Noise,
+    charges_of,
+    cost_within,
+    expected_noise,
+    exponential_choices,
+    noise_of,
+)
+from udp_stream.mechanisms.samplers import randbelow
 
 Integers = NDArray[np.int64]
 
@@ -50,7 +58,7 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     The estimate is low + (statistic + noise) / divisor. `sensitivity` is the statistic's for a plate, before any
     private interval narrows it. `noise_cost` is what the final noise may cost; the rest of `cost` pays for the
     interval. `bias_bound` is the worst over all speeds in the range of |estimate without noise - sample mean|; what it
-    is likely to be says `accuracy`. Where the samples' weights add up to less than 1, `fill` has the rest, in quanta
+    is likely to be: `statistics.py`. Where the samples' weights add up to less than 1, `fill` has the rest, in quanta
     above the low end.
 
     Plate by plate, in the order of the counts: `given` is how many of its first samples enter the statistic, `moves`
@@ -514,9 +522,9 @@ class Levy(Projected):
     moves by at most one; under WrapAround a plate moves two arrays.
 
     >>> import os
-    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
+    >>> from udp_stream.mechanisms.base import SamplesPerPlate
     >>> from udp_stream.mechanisms.noise import Cost
-    >>> from udp_stream.mechanisms.statistic import Range
+    >>> from udp_stream.mechanisms.base import Range
     >>> plan = Levy().plan(SamplesPerPlate(np.full(20, 50)), Cost("pure", 10**11), Range(0, 1000), "best-fit")
     >>> Levy().query(plan, np.full(1000, 500), os.urandom).projected_to
     (231, 923)
@@ -583,8 +591,8 @@ class FixedQuantile(Projected):
     """Between the 0.1 and 0.9 quantiles of the array means.
 
     >>> import os
-    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
-    >>> from udp_stream.mechanisms.statistic import Range
+    >>> from udp_stream.mechanisms.base import SamplesPerPlate
+    >>> from udp_stream.mechanisms.base import Range
     >>> plan = FixedQuantile().plan(SamplesPerPlate(np.full(100, 1)), Cost("pure", 10**12), Range(0, 100), "best-fit")
     >>> low, high = FixedQuantile().intervals(plan, np.arange(100), os.urandom, draws=1)
     >>> bool(8 <= low[0] <= 11 and 88 <= high[0] <= 91)  # at so large a cost the choice is nearly exact
@@ -603,8 +611,8 @@ class EpsQuantile(Projected):
     """Between the ceil(2/eps)-th smallest and largest array mean (after Amin et al., ICML 2019, Section 3).
 
     >>> import os
-    >>> from udp_stream.mechanisms.grouping import SamplesPerPlate
-    >>> from udp_stream.mechanisms.statistic import Range
+    >>> from udp_stream.mechanisms.base import SamplesPerPlate
+    >>> from udp_stream.mechanisms.base import Range
     >>> plan = EpsQuantile().plan(SamplesPerPlate(np.full(100, 1)), Cost("pure", 10**12), Range(0, 100), "best-fit")
     >>> low, high = EpsQuantile().intervals(plan, np.arange(100), os.urandom, draws=1)
     >>> bool(low[0] <= 2 and 97 <= high[0] <= 101)  # at so large a cost the choice is nearly exact

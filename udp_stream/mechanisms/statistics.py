@@ -1,19 +1,19 @@
-"""The statistics that HATs can be asked for: means, variance and CDF, by the names that terms use.
+"""The statistics that HATs can be asked for, and how far a mean is likely to be off.
 
-Each joins its mechanisms, which state their sensitivity and cost, to what `statistic.py` says all share.
+In this order: the accuracy of means; `mean = "auto"`, which chooses by it; the statistics by their names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from math import erf, hypot, pi, sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.accuracy import plan_automatic
 from udp_stream.mechanisms.around import (
     FORECAST_CLIP,
     Around,
@@ -23,11 +23,18 @@ from udp_stream.mechanisms.around import (
     plans_around,
     shrunk_sum,
 )
+from udp_stream.mechanisms.base import (
+    CompareAt,
+    PublicSettings,
+    Query,
+    Range,
+    SamplesPerPlate,
+    Statistic,
+    StatisticTerms,
+)
 from udp_stream.mechanisms.cdf import CDF_MECHANISMS, TREE, CdfPlan
-from udp_stream.mechanisms.grouping import SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, MeanPlan
-from udp_stream.mechanisms.noise import lattice_of
-from udp_stream.mechanisms.statistic import Integers, PublicSettings, Query, Statistic, StatisticTerms
+from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Grouping, MeanPlan, Optimal
+from udp_stream.mechanisms.noise import Cost, Floats, expected_noise, interval95, lattice_of, noise_of
 from udp_stream.mechanisms.variance import (
     VariancePlan,
     plan_variance,
@@ -37,6 +44,308 @@ from udp_stream.mechanisms.variance import (
     variance_value,
 )
 from udp_stream.units import QUANTA_PER_KMH
+
+# How far a mean is likely to be off: its noise, and what grouping and projection are likely to bias it by.
+#
+# All formulas count speeds from the low end of their range; U is its width. Each stands above the line that computes
+# it.
+#
+# **Reference speeds.** What grouping, capping and filling do to a mean depends on the speeds, which no plan may look
+# at. So they are taken to be what one expects who knows nothing but U: as widely scattered as speeds spread evenly over
+# [0, U], which have the variance U^2/12; half of it between plates, half within; and a HAT's mean anywhere in [0, U]
+# alike. Nothing here is estimated from a feed; `docs/measurements.md` has what comes of it on the recorded ones.
+#
+# **Spread.** The standard deviation, at reference speeds, of the estimate without noise less the sample mean
+# (`spread`). Samples that a mean leaves out, because their plates cannot pay or are suppressed, have the weight 0 in
+# it.
+#
+# **Interval.** Noise and spread in [0, U] (`noise.interval95`). What is released is inside, or made an end.
+#
+# **Projection** to a private interval [a, b], which is as public as the mean: let the K array means scatter around the
+# true mean t like normal variables X. A HAT with the mean t can scatter the less the nearer t is to an end: reference
+# speeds then have the variance t (U - t) / 3, as spread evenly they have U^2/12 (both are beta distributions of the
+# same concentration), and s and v below shrink with it. No plan can tell where between no variance and the one that
+# this gives to an array the truth is, so half of it is taken: v. A truth t gives a projected mean around g(t), with a
+# spread of its own (`_clipped`). The interval of the mean holds the truths t for which g(t) lies in the interval of g,
+# [a, b] standing for [0, U], a test of each turned round: far beyond a or b, where g hardly moves, all or none.
+
+VARIANCE = 1 / 12
+"""Of the reference speeds, as a share of U^2."""
+
+BETWEEN = 1 / 2
+"""The share of it that lies between plates; the rest is within them."""
+
+SCATTER = 1 / 2
+"""Of an array mean's variance at reference speeds, the share that projected array means are taken to have."""
+
+TRUTHS = 256
+"""Steps of [0, U] in which the ends of a projected mean's interval are found, rounded outwards."""
+
+_LEAST_SHAPE = 1e-4
+"""At the ends of [0, U] nothing scatters; to divide by its standard deviation it scatters by a hundredth."""
+
+NOBODY = np.empty(0, dtype=np.int64)
+
+
+class Accuracy(NamedTuple):
+    """What a released mean can be off by, in quanta: expected absolute error, and ends of the 95 % interval.
+
+    >>> Accuracy(3.0, low=10.0, high=20.0).high
+    20.0
+    """
+
+    expected_abs_error: float
+    low: float
+    high: float
+
+
+def accuracy_of(
+    plan: MeanPlan,
+    noisy: float,
+    noise: float,
+    left_out: Integers = NOBODY,
+    projected_to: tuple[int, int] | None = None,
+) -> Accuracy:
+    """Of a noisy mean with noise of this expected size (above 0), and the private interval if there was one.
+
+    Everything in quanta. What is released is the noisy mean put into the range. The true mean is that of the plan's
+    plates and of those left out, which have these counts.
+    """
+    off, filled = _scattered(plan, left_out)
+    if projected_to is not None:
+        return _projected(plan, noisy, noise, off, projected_to)
+    at, width = plan.range.low, plan.range.width
+    error, own = plan.noise.clamped_error(noise, _with_fill(plan, off, filled), width), 1 - filled
+    if own == 0:
+        return Accuracy(error, float(at), float(plan.range.high))
+    # without its public fill, d of it, the noisy mean x is (x - d c) / (1 - d); noise and spread grow likewise
+    unfilled = (noisy - at - filled * plan.fill) / own
+    low, high = interval95(plan.noise, unfilled, noise / own, off / own, width)
+    value = plan.released(noisy)
+    return Accuracy(error, min(value, at + low), max(value, at + high))
+
+
+def _projected(plan: MeanPlan, noisy: float, noise: float, off: float, interval: tuple[int, int]) -> Accuracy:
+    """By what each truth would have given; `off` is the spread before projection."""
+    at, width = plan.range.low, plan.range.width
+    a, b = interval[0] - at, interval[1] - at
+    value, noisy = plan.released(noisy) - at, noisy - at
+    truths = np.linspace(0, width, TRUTHS + 1)
+    # scatter at a truth t, over that at U/2: sqrt(4 t (U - t)) / U
+    less = np.sqrt(np.maximum(_LEAST_SHAPE, 4 * truths * (width - truths) / width**2))
+    # sqrt(v), v = half of an array mean's variance
+    scatter = less * sqrt(SCATTER * array_variance(plan))
+    centre, around = _clipped(truths, (a, b), scatter, int(plan.divisor), less * off)
+    low_end = plan.noise.low_end
+    # the interval of g, in [a, b], mirrored for its upper end
+    low, high = a + low_end(noisy - a, noise, around, b - a), b - low_end(b - noisy, noise, around, b - a)
+    # truths whose g(t) lies in it; if none does, those that come nearest
+    ruled_out_by = np.maximum(low - centre, centre - high)
+    left = np.flatnonzero(ruled_out_by <= max(0.0, ruled_out_by.min()))
+    # a step further on either side, as the truths are tried in steps
+    ends = truths[max(0, left[0] - 1)], truths[min(TRUTHS, left[-1] + 1)]
+    log_likelihood = plan.noise.log_likelihood(noisy - centre, noise, around)
+    likely = np.exp(log_likelihood - log_likelihood.max())  # with next to no noise, all would else be 0
+    # the mean of |released - t| over t in [0, U], weighed by how likely each makes the noisy mean
+    error = float(np.abs(value - truths) @ likely / likely.sum())
+    return Accuracy(error, at + min(value, float(ends[0])), at + max(value, float(ends[1])))
+
+
+def _clipped(
+    truths: Floats, interval: tuple[int, int], scatter: Floats, arrays: int, off: Floats
+) -> tuple[Floats, Floats]:
+    """g(t), where a projected mean lies for a truth t, and its spread: by the moments of a clipped normal variable."""
+    # a and b in standard deviations of X around t; P(X < a) and P(X < b)
+    ends = (np.array(interval)[:, None] - truths) / scatter
+    (a, b), (below_a, below_b) = ends, (1 + _erf(ends / sqrt(2))) / 2
+    density_a, density_b = np.exp(-(ends**2) / 2) / sqrt(2 * pi)
+    # p = P(a < X < b) = Cov(X, clip(X)) / v (Stein's lemma)
+    inside = below_b - below_a
+    # E clip(Z) and E clip(Z)^2 for a standard normal Z, clipped to the ends
+    mean = a * below_a + (density_a - density_b) + b * (1 - below_b)
+    square = a * a * below_a + inside + a * density_a - b * density_b + b * b * (1 - below_b)
+    # (Var clip(X) - p^2 v) / K: what clipping adds once the mean of the K arrays is known
+    clipping = np.maximum(0.0, square - mean * mean - inside * inside) * scatter**2
+    # p^2 s^2: what the mean of the K is off by, as far as clipping lets it through
+    return truths + scatter * mean, np.sqrt(clipping / arrays + (inside * off) ** 2)
+
+
+_erf = np.vectorize(erf, otypes=[float])
+
+
+def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
+    """Standard deviation of (estimate without noise - sample mean) at the reference speeds, in quanta.
+
+    The sample mean is that of the plan's plates and of those left out, which have these counts. Before any projection.
+    """
+    return _with_fill(plan, *_scattered(plan, left_out))
+
+
+def _with_fill(plan: MeanPlan, scattered: float, filled: float) -> float:
+    if not filled:
+        return scattered
+    # for t anywhere in [0, U] alike, the fill adds d^2 ((c - U/2)^2 + U^2/12) to the variance
+    return hypot(scattered, filled * hypot(plan.fill - plan.range.width / 2, plan.range.width / sqrt(12)))
+
+
+def _scattered(plan: MeanPlan, left_out: Integers) -> tuple[float, float]:
+    """The spread around (1 - d) t + d c, where t is the true mean; and d, the share of the public fill c.
+
+    An estimate weighs sample j by w_j; the weights of plate l, of m_l samples, add up to A_l, and all of them to 1 - d.
+    """
+    counts, given = plan.counts, plan.given
+    if not (left_out.size or plan.bias_bound):
+        return 0.0, 0.0
+    weight: Floats | float = 1 / plan.divisor
+    if plan.arrays is not None:
+        weight = weight / plan.arrays.filled.take(plan.arrays.of_plate)
+    elif plan.moves is None:
+        weight = weight / plan.cap
+    of_plate = weight * given
+    # `add.reduce` is what `sum` calls, in less than half the time; a slot asks for some hundred thousand of these.
+    own = float(np.add.reduce(of_plate))  # 1 - d
+    # what a sample weighs in (1 - d) times the mean of all M samples
+    others = int(np.add.reduce(left_out)) if left_out.size else 0
+    even = own / (counts.total + others)
+    # between plates: sum_l (A_l - (1 - d) m_l / M)^2, where A_l = 0 for those left out
+    between = of_plate - even * counts.by_plate
+    squares = float(np.add.reduce(between * between))
+    if others:
+        squares += even**2 * float(np.add.reduce(left_out * left_out))
+    # within plates: sum_j (w_j - (1 - d) / M)^2 = sum_j w_j^2 - (1 - d)^2 / M
+    within = float(np.add.reduce(weight * of_plate)) - even * own
+    # U^2/24 (between + within)
+    scattered = VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * within)
+    return plan.range.width * sqrt(max(0.0, scattered)), max(0.0, 1 - own)
+
+
+def array_variance(plan: MeanPlan) -> float:
+    """Of an array's mean at the reference speeds, mean over the plan's arrays, in quanta^2.
+
+    Plates with the shares q_l of an array of w samples give it the variance U^2/24 (sum_l q_l^2 + 1/w).
+    """
+    if plan.arrays is not None:
+        filled = plan.arrays.filled
+        # sum_l q_l^2 and 1/w, means over arrays
+        shares = plan.given / filled.take(plan.arrays.of_plate)
+        squares, alone = float((shares * shares).sum()) / filled.size, float((1 / filled).mean())
+    else:
+        arrays, poured = int(plan.divisor), np.cumsum(plan.given[plan.counts.order])
+        # plates lie end to end and arrays are cut off in turn: every piece between two cuts is one share
+        cuts = np.union1d(poured, plan.cap * np.arange(arrays + 1))
+        shares = np.diff(cuts) / plan.cap
+        squares, alone = float((shares * shares).sum()) / arrays, 1 / plan.cap
+    return plan.range.width**2 * VARIANCE * (BETWEEN * squares + (1 - BETWEEN) * alone)
+
+
+# `mean = "auto"`: the mechanism and cap of least expected error for what its plates pay. Counts only.
+#
+# **At equal epsilon**, where it is configured. Candidates are Baseline, Optimal, and Array-Averaging with a few caps
+# among the counts, those of least expected error by formulas that need no packing. Their worst cases come first: a
+# guess of U/2 is off by at most U/2, so no plan is taken that promises less (where Optimal promises less, none that
+# promises less than Optimal). Then errors are compared as they are at that epsilon: hypot(noise, spread), the spread as
+# above. An error of 3 % more than the least is as good to a reader, so of these the one whose plates pay least
+# is taken: what they do not pay here serves other HATs.
+#
+# **At equal charge**, where epsilon is automatic: a planner then gives more epsilon where plates pay less of it, so
+# that they spend the same. A plate with a share w_l of the mean's weights moves it by U w_l and pays epsilon w_l / max
+# w. The shares add up to 1, so the mean charge of L plates is epsilon / (L max w), and with a mean charge of c the
+# noise U max w / epsilon is U / (L c): *the same for every grouping and cap*. So the one without bias wins, which is
+# Baseline: also in the worst case, wherever that noise is at most U/2 (docs/mechanisms/auto.md has the proofs).
+# Optimal's shares add up to less than 1: less noise, for a bias by its fill that counts cannot tell. It is not weighed.
+#
+# Levy and the quantile mechanisms are not weighed: they charge every plate in full, spend half of epsilon on an
+# interval, and counts cannot say what that interval will save. On the recorded feeds they err more than Array-Averaging
+# on each.
+
+Integers = NDArray[np.int64]
+
+AS_GOOD = 1.03
+"""Errors within this factor are as good: far below what a feed of hundreds of HATs could tell apart."""
+
+CAPS_TRIED = 4
+"""On the recorded feeds the best of four is within 3 % of the best of all counts in 99 of 100 HATs."""
+
+_ROUGH = 1.03
+"""One of the caps may be beyond what is allowed by so much: packing may show that it is not."""
+
+EXACT = 1 + 1e-9
+"""Worst cases that are equal but for rounding are equal."""
+
+
+def plan_automatic(
+    counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, compare_at: CompareAt
+) -> MeanPlan:
+    """The candidate of least charge among those of least expected error whose worst case is allowed; deterministic."""
+    asked = cost, range, grouping
+    baseline = Baseline().plan(counts, *asked)
+    if compare_at == "charge":
+        return baseline
+    optimal = Optimal().plan(counts, *asked)
+    allowed = EXACT * max(range.width / 2, optimal.error_bound)
+    plans = [baseline, optimal]
+    for cap in averaging_caps(counts, cost, grouping, allowed / range.width):
+        plans.append(ArrayAveraging().plan_with_cap(counts, *asked, cap))
+    noise, sizes = noise_of(cost), [plan.noise_bound for plan in plans]
+    errors = [
+        (noise.error(size, spread(plan)), plan)
+        for plan, size in zip(plans, sizes, strict=True)
+        if plan.bias_bound + size <= allowed
+    ]
+    good = AS_GOOD * min(error for error, _ in errors)
+    return min((plan for error, plan in errors if error <= good), key=_mean_share)
+
+
+def _mean_share(plan: MeanPlan) -> float:
+    """Which part of the cost a plate is charged, on average over the HAT's plates; 1 where each pays all."""
+    if plan.moves is None:
+        return 1.0
+    if plan.noise.power == 1:
+        return int(np.add.reduce(plan.moves)) / plan.moves.size / plan.sensitivity
+    return float(((plan.moves / plan.sensitivity) ** plan.noise.power).mean())
+
+
+def averaging_caps(counts: SamplesPerPlate, cost: Cost, grouping: Grouping, allowed: float) -> list[int]:
+    """The few counts that are likely the best caps for Array-Averaging, best first; O(L log L).
+
+    All but one have a worst case of at most `allowed`, a share of U, and that one hardly more. By formulas for arrays
+    that are all equally full: K = floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and the number of
+    plates too large to share.
+    """
+    caps, total = counts.descending[::-1], counts.total
+    kept, squares, products = _sums_at_every_count(caps)
+    arrays = kept // caps
+    if grouping == "best-fit":
+        arrays = np.maximum(-(-kept // caps), counts.plates - (2 * caps).searchsorted(caps, side="right"))
+    between = squares / kept**2 - (2 / total) * (products / kept) + int(squares[-1]) / total**2
+    within = 1 / kept - 1 / total
+    scattered = VARIANCE * (BETWEEN * between + (1 - BETWEEN) * within)
+    noise = expected_noise(1, cost) / arrays
+    used = kept if grouping == "best-fit" else arrays * caps
+    once = np.empty(caps.size, dtype=bool)
+    once[0] = True
+    np.not_equal(caps[1:], caps[:-1], out=once[1:])
+    worst = 1 - used / total + noise
+    candidates = (once & (worst <= _ROUGH * allowed)).nonzero()[0]
+    # Stable: of caps that are equally good the same one comes first on every machine.
+    best = candidates[(noise**2 + scattered)[candidates].argsort(kind="stable")]
+    surely = best[worst[best] <= allowed][: CAPS_TRIED - 1].tolist()
+    perhaps = [at for at in best[:CAPS_TRIED].tolist() if at not in surely][:1]
+    return [int(caps[at]) for at in surely + perhaps]
+
+
+def _sums_at_every_count(ascending: Integers) -> tuple[Integers, Integers, Integers]:
+    """For the cap m at each of the counts, the sums over all plates of G_l, G_l^2 and G_l m_l, G_l = min(m_l, m)."""
+    plates = ascending.size
+    sums, squares = ascending.cumsum(), ascending * ascending
+    above = np.arange(plates - 1, -1, -1)
+    upto = squares.cumsum()
+    return sums + above * ascending, upto + above * squares, upto + ascending * (sums[-1] - sums)
+
+
+# The statistics that HATs can be asked for: means, variance and CDF, by the names that terms use.
+#
+# Each joins its mechanisms, which state their sensitivity and cost, to what `base.py` says all share.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +378,7 @@ class NoisyVariance:
 class MeanStatistic:
     """By the mechanism that was chosen or is configured, or for "auto" the one of least expected error.
 
-    >>> from udp_stream.mechanisms.statistic import Range
+    >>> from udp_stream.mechanisms.base import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> statistic = MeanStatistic()
     >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
@@ -120,9 +429,9 @@ class MeanStatistic:
 class ForecastClipStatistic:
     """The mean around a forecast, which its terms carry.
 
-    >>> from udp_stream.mechanisms.statistic import Range
+    >>> from udp_stream.mechanisms.base import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
-    >>> from udp_stream.mechanisms.statistic import AroundForecast
+    >>> from udp_stream.mechanisms.base import AroundForecast
     >>> asked = StatisticTerms("forecast-clip", 10**9, around=AroundForecast.of(18.0, np.array([17.0, 19.0])))
     >>> statistic = ForecastClipStatistic()
     >>> plan = statistic.plan(counts, asked, public)
@@ -174,7 +483,7 @@ class ForecastClipStatistic:
 class VarianceStatistic:
     """By the clipped variance.
 
-    >>> from udp_stream.mechanisms.statistic import Range
+    >>> from udp_stream.mechanisms.base import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> statistic = VarianceStatistic()
     >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
@@ -219,7 +528,7 @@ class VarianceStatistic:
 class CdfStatistic:
     """By the mechanism that was chosen; "auto" is the best tree.
 
-    >>> from udp_stream.mechanisms.statistic import Range
+    >>> from udp_stream.mechanisms.base import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> statistic = CdfStatistic()
     >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)

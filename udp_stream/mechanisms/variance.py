@@ -36,10 +36,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.grouping import Integers, SamplesPerPlate, within_cap
+from udp_stream.mechanisms.base import Choice, Integers, Range, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.means import MeanQuery
 from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
-from udp_stream.mechanisms.statistic import Choice, Range
 
 Floats = NDArray[np.float64]
 

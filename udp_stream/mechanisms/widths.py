@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.noise import Cost, noise_of
-from udp_stream.mechanisms.noise.base import normal_below
+from udp_stream.mechanisms.noise import Cost, noise_of, normal_below
 
 Floats = NDArray[np.float64]
 

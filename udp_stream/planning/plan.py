@@ -13,14 +13,19 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
-from udp_stream.mechanisms.accuracy import EXACT, spread
 from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
+from udp_stream.mechanisms.base import (
+    AroundForecast,
+    CompareAt,
+    PublicSettings,
+    SamplesPerPlate,
+    StatisticPlan,
+    StatisticTerms,
+)
 from udp_stream.mechanisms.cdf import CdfPlan
-from udp_stream.mechanisms.grouping import SamplesPerPlate
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost, Measure
-from udp_stream.mechanisms.statistic import AroundForecast, CompareAt, PublicSettings, StatisticPlan, StatisticTerms
-from udp_stream.mechanisms.statistics import AROUND, STATISTICS
+from udp_stream.mechanisms.statistics import AROUND, EXACT, STATISTICS, spread
 from udp_stream.mechanisms.variance import VariancePlan
 from udp_stream.planning.policy import (
     EPSILON_NANO_MAX,

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.ledger.port import Balance
-from udp_stream.mechanisms.accuracy import spread
 from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
+from udp_stream.mechanisms.base import AroundForecast, StatisticPlan, StatisticTerms
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost, expected_noise
-from udp_stream.mechanisms.statistic import AroundForecast, StatisticPlan, StatisticTerms
+from udp_stream.mechanisms.statistics import spread
 from udp_stream.mechanisms.widths import ClipWidth, ball_widths, clip_width, clip_widths, mean_variance, plate_variance
 from udp_stream.planning.plan import HatForecast, HatPlan, HatPlans, Terms, slot_terms, terms_of
 from udp_stream.planning.policy import EPSILON_NANO_MAX, Policy, SlotInPeriod, least_nano

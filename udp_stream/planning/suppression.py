@@ -20,7 +20,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise.base import Cost, Floats, Integers, Measure
+from udp_stream.mechanisms.noise import Cost, Floats, Integers, Measure
 from udp_stream.queries.plane import QUANTA_PER_KM
 from udp_stream.queries.privatised import (
     Average,

@@ -13,7 +13,7 @@ from math import exp, inf
 
 import numpy as np
 
-from udp_stream.mechanisms.noise.base import Cost, Floats, Integers
+from udp_stream.mechanisms.noise import Cost, Floats, Integers
 from udp_stream.queries.elimination import (
     ABOVE,
     BELOW,
@@ -384,7 +384,7 @@ class Threshold:
     """Is a count of N people below q N? A quarter of beta is for the rounds, the rest for an answer after the last one.
 
     >>> import os
-    >>> from udp_stream.mechanisms.noise.base import concentrated
+    >>> from udp_stream.mechanisms.noise import concentrated
     >>> query = Threshold(share=0.3, people=10_000)
     >>> pie = query.elimination(concentrated(10**7), Split.even(64))
     >>> answer = query.answer(pie, pie.run(np.array([[1200]]), os.urandom))

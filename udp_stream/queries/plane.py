@@ -31,7 +31,7 @@ from typing import Protocol
 
 import numpy as np
 
-from udp_stream.mechanisms.noise.base import Cost, Floats, Integers, concentrated, pure
+from udp_stream.mechanisms.noise import Cost, Floats, Integers, concentrated, pure
 from udp_stream.units import nano_allowance
 from udp_stream.windows.tables import outlines_of
 

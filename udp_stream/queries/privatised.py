@@ -42,9 +42,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise.base import DIVISOR_MAX, SCALE_MAX, Cost, Floats, Integers, Measure
-from udp_stream.mechanisms.noise.families import noise_of
-from udp_stream.mechanisms.noise.samplers import discrete_gaussian, discrete_radial_laplace, radial_scale_max
+from udp_stream.mechanisms.noise import Cost, Floats, Integers, Measure, noise_of
+from udp_stream.mechanisms.samplers import (
+    DIVISOR_MAX,
+    SCALE_MAX,
+    discrete_gaussian,
+    discrete_radial_laplace,
+    radial_scale_max,
+)
 
 _SLOPES = 1 - 2.0 ** np.arange(-1, -9, -0.5)
 """k: from 0.5, for the average of many rounds, up to 0.996, for few."""

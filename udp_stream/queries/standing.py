@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from udp_stream.mechanisms.noise.base import Floats, Integers, Measure
+from udp_stream.mechanisms.noise import Floats, Integers, Measure
 from udp_stream.queries.elimination import Due, Elimination, How, Split, State, Terms, undecided
 from udp_stream.queries.kinds import Density, Nearest, RangeCount, RegionShare
 from udp_stream.queries.plane import QUANTA_PER_METRE, Plane, Polygon, Rectangle, Region, cell_set

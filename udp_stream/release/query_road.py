@@ -29,8 +29,8 @@ import numpy as np
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
-from udp_stream.mechanisms.noise.base import Integers
-from udp_stream.planning.periods import PositionPeriods
+from udp_stream.mechanisms.noise import Integers
+from udp_stream.planning.policy import PositionPeriods
 from udp_stream.queries.elimination import Due, State
 from udp_stream.queries.standing import Asked, AskedTogether, StandingQuery
 from udp_stream.release.charge import ReleaseContext, charge_once, require_no_overlap, require_one_budget

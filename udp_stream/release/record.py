@@ -6,25 +6,25 @@ import inspect
 import re
 from collections.abc import Callable
 from math import hypot, sqrt
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.filters import epsilon_of
-from udp_stream.mechanisms.accuracy import NOBODY, accuracy_of
 from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
-from udp_stream.mechanisms.noise import Cost
-from udp_stream.mechanisms.noise.base import interval95
-from udp_stream.mechanisms.statistics import NoisyMean
+from udp_stream.mechanisms.noise import Cost, interval95
+from udp_stream.mechanisms.statistics import NOBODY, NoisyMean, accuracy_of
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.planning.policy import Accounting, Policy
-from udp_stream.release.estimate import HatEstimate
 from udp_stream.units import NANO, QUANTA_PER_KMH
+
+if TYPE_CHECKING:
+    from udp_stream.release.road import HatEstimate
 
 WORDS: Final[dict[str, dict[str, str]]] = {
     "Release": {

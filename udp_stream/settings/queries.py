@@ -15,7 +15,7 @@ from msgspec import UNSET
 from udp_stream.errors import ConfigError
 from udp_stream.logs import counted
 from udp_stream.mechanisms.noise import Measure
-from udp_stream.planning.periods import OneBudget, amount_text
+from udp_stream.planning.policy import OneBudget, amount_text
 from udp_stream.queries.elimination import How
 from udp_stream.queries.standing import Kind, Position, StandingQuery
 from udp_stream.settings.limits import milliseconds, require, seconds_of, whole_seconds

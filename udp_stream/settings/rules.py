@@ -11,8 +11,7 @@ from msgspec import structs
 
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdf import bins_from_edges, equal_bins
-from udp_stream.planning.periods import amount_text
-from udp_stream.planning.policy import Policy
+from udp_stream.planning.policy import Policy, amount_text
 from udp_stream.settings.clients import kafka_faults, redis_faults, url_faults
 from udp_stream.settings.limits import (
     CONCENTRATED,

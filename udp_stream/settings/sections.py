@@ -24,14 +24,15 @@ from udp_stream.pings.json import (
     mapping_of,
 )
 from udp_stream.pings.times import EPOCHS
-from udp_stream.planning.periods import OneBudget, PositionPeriods
 from udp_stream.planning.policy import (
     Accounting,
     BudgetCalendar,
     CountsReleased,
     Grouping,
     Mean,
+    OneBudget,
     Policy,
+    PositionPeriods,
     Schedule,
     Suppression,
     amount_in_words,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from udp_stream.planning.periods import PositionPeriods
+from udp_stream.planning.policy import PositionPeriods
 from udp_stream.shuffle.wire import (
     PingChunk,
     PingsEnd,
@@ -26,8 +26,7 @@ from udp_stream.shuffle.wire import (
     shard_of_period,
 )
 from udp_stream.windows.positions import Moment
-from udp_stream.windows.slots import LogPlaces
-from udp_stream.windows.source import ReadResult, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import LogPlaces, ReadResult, Refused, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotPings
 
 ToShard = PingChunk | PingsEnd | PositionChunk | PositionsEnd
@@ -65,7 +64,7 @@ class SourceProtocol:
     >>> from udp_stream.pings.decode import PingDecoder, PingRules
     >>> from udp_stream.windows.slots import WindowRules
     >>> from udp_stream.windows.tables import SlotGrid
-    >>> from udp_stream.windows.source import ReadingRules
+    >>> from udp_stream.windows.slots import ReadingRules
     >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
     >>> rules = ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode())
     >>> protocol = SourceProtocol(0, shards=2, reader=SourceReader(rules, SourceCheckpoint(40)))

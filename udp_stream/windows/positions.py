@@ -257,6 +257,16 @@ class MomentRules:
         """The last boundary up to this time, Unix ms."""
         return max(int(grid.place(np.array([time_ms]))[0][0]) for grid in self.grids)
 
+    def of_source(
+        self,
+        windows: WindowRules,
+        hash_plate: Callable[[str], bytes],
+        watermark_ms: int | None,
+        before_ms: int | None = None,
+    ) -> SourceMoments:
+        """The moments of one source partition, from a checkpoint."""
+        return SourceMoments(self, windows, hash_plate, watermark_ms, before_ms)
+
 
 class SourceMoments:
     """Pings of one source partition in, moments out, in order of time and each of them once.

@@ -13,9 +13,9 @@ from streams.topics import create_topics, read_answers, read_releases, topics_of
 from udp_stream.cli.first_look import FeedWatch, require_readable_pings
 from udp_stream.cli.process import say_of_source, sigterm
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.entropy import OsEntropy
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import Heartbeat
+from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.logs import WARNING, begin_log, counted, say
 from udp_stream.pings.json import json_messages
 from udp_stream.settings import Settings

@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import epsilon_of
-from udp_stream.ledger.past import Forgotten, behind, forget, see
 from udp_stream.ledger.port import Ledger, Mark
-from udp_stream.ledger.rolling import RollingSums, largest_budgets, span_of
+from udp_stream.ledger.rules import Forgotten, RollingSums, behind, forget, largest_budgets, see, span_of
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import (
     counted_charges,
@@ -30,10 +29,12 @@ from udp_stream.ledgers.opening import (
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.pings.decode import plate_name
-from udp_stream.planning.periods import (
+from udp_stream.planning.policy import (
     IN_RHO,
     Loss,
+    Policy,
     amount_by_distance,
+    epsilon_text,
     is_of_positions,
     length_of,
     loss_in,
@@ -42,7 +43,6 @@ from udp_stream.planning.periods import (
     of_same_time,
     time_of,
 )
-from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.settings import Settings
 from udp_stream.units import NANO
 

@@ -27,13 +27,12 @@ from udp_stream.cli.report import (
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.logs import counted
-from udp_stream.mechanisms.accuracy import SCATTER, spread
 from udp_stream.mechanisms.noise import Cost
-from udp_stream.planning.periods import amount_text
+from udp_stream.mechanisms.statistics import SCATTER, spread
 from udp_stream.planning.plan import HatPlan, HatPlans, Terms, automatic_nano, plan_hat, terms_at
-from udp_stream.planning.policy import Policy, epsilon_text, least_nano
+from udp_stream.planning.policy import Policy, amount_text, epsilon_text, least_nano
 from udp_stream.planning.slot import PRICES_PER_BUDGET, is_too_little, terms_of_typical
-from udp_stream.release.estimate import estimate_hats
+from udp_stream.release.road import estimate_hats
 from udp_stream.settings import Settings
 from udp_stream.testing import SeededEntropy, seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH

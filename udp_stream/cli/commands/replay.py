@@ -18,8 +18,8 @@ from udp_stream.cli.outputs import (
     used_files,
 )
 from udp_stream.cli.report import SOFTWARE, ReadingProgress, print_json_summary, print_summary, troubles
-from udp_stream.entropy import OsEntropy
 from udp_stream.errors import UsageError
+from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.release.facts import Summary
 from udp_stream.release.forecaster import Smoothed

@@ -27,7 +27,7 @@ from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.experiments.base import Curve, DataSet, Experiment, Figure, Hat, Outcome, Panel, Positions, Setup, Table
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.grouping import SamplesPerPlate
+from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.queries.plane import Plane
 from udp_stream.settings import Settings, load
@@ -265,7 +265,7 @@ def named_apart(feeds: Iterable[DataSet]) -> tuple[DataSet, ...]:
     """Feeds by names that tell them apart in figures and tables: files of one name in two folders, or one file with
     other keys. The second one gets a number behind it.
 
-    >>> from udp_stream.mechanisms.statistic import Range
+    >>> from udp_stream.mechanisms.base import Range
     >>> [feed.name for feed in named_apart([DataSet("day", True, Range(0, 1), ())] * 3)]
     ['day', 'day-2', 'day-3']
     """

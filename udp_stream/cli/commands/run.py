@@ -19,10 +19,10 @@ from udp_stream.cli.outputs import (
 )
 from udp_stream.cli.process import say_of_source, sigterm
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.entropy import OsEntropy
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.files import ALIVE, Heartbeat
 from udp_stream.ledger.port import Ledger
+from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
 from udp_stream.logs import begin_log, counted, say
 from udp_stream.pings.json import json_messages

@@ -7,17 +7,22 @@ decide (2**-16 of all trials) more bits are taken: no trial is ever decided by r
 from __future__ import annotations
 
 from functools import cache
-from math import expm1, hypot, isqrt
+from math import isqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise.base import DIVISOR_MAX, SCALE_MAX, Cost, Floats, laplace_low_end
-from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+SCALE_MAX = 2**26
+"""Largest numerator t of a scale: leaves room in 63 bits for 32 random ones and the sampler's trials."""
+
+DIVISOR_MAX = 2**16
+"""Largest denominator s of a scale: one of a count or more is then off by less than 2**-16 when t is rounded up."""
 
 
 def words(bits: Bits, n: int, width: int) -> Integers:
@@ -78,95 +83,9 @@ def randbelow(bits: Bits, bound: int) -> int:
 # Steinke's (arXiv 2004.00010, Algorithms 1 and 2), reorganised so that a whole array of draws, each with its own scale,
 # advances in step: |X| = floor((U + t V) / s) with U uniform on 0..t-1 kept with probability exp(-U/t), V geometric
 # with ratio exp(-1), a random sign, and "minus zero" drawn again.
-#
-# **Loss.** Its odds change by at most exp(s/t) from one integer to the next. So a plate that moves the statistic by n
-# of the `most` steps that noise of cost epsilon is for loses epsilon n / most, and is charged just that.
-
-DRAWABLE_NANO_MIN = 32
-"""From this epsilon on every sensitivity has a lattice: two steps on it are t = 2e9 / 32 < 2**26."""
 
 _GEOMETRIC_TERMS = 64
 """P(V >= 64) = exp(-64); the draws beyond the table go on exactly, by memorylessness."""
-
-
-class DiscreteLaplace:
-    """Laplace noise of scale sensitivity / epsilon, the sensitivity in l1. See `Noise` for what each method promises.
-
-    >>> family = DiscreteLaplace()
-    >>> family.unit_scale(Cost("pure", 500_000_000)), family.expected_abs(2.0)
-    ((1000000000, 500000000), 2.0)
-    """
-
-    name = "discrete-laplace"
-    least_nano = DRAWABLE_NANO_MIN
-    power = 1
-
-    def unit_scale(self, cost: Cost) -> tuple[int, int]:
-        """1 / epsilon, exactly."""
-        return NANO, _positive(cost)
-
-    def counts_unit_scale(self, cost: Cost) -> tuple[int, int]:
-        """2 / epsilon: a sample that moves leaves one entry and enters another, so it counts twice in l1."""
-        return 2 * NANO, _positive(cost)
-
-    def counts_drawable(self, cost: Cost) -> int:
-        """With epsilon >= 32 nano per sample moved, 2 / epsilon is below `SCALE_MAX`, also a nano or two lower."""
-        return cost.nano // DRAWABLE_NANO_MIN
-
-    def charges(self, moves: NDArray[Any], most: int, cost: Cost) -> Integers:
-        """epsilon * move / most."""
-        # Python's integers where 64 bits could not hold the product
-        exact = moves if cost.nano * most < 2**62 else moves.astype(object)
-        charges: Integers = (-(-cost.nano * exact // most)).astype(np.int64, copy=False)
-        return charges
-
-    def within(self, moves: NDArray[Any], most: int, charges: Integers, cost: Cost) -> Cost:
-        """The least charge * most / move of all plates that move anything."""
-        pairs = zip(moves.tolist(), charges.tolist(), strict=True)
-        # Rounded down: the noise must cost no plate more than it was charged.
-        affordable: list[int] = [charge * most // move for move, charge in pairs if move]
-        return cost.with_nano(min([cost.nano, *affordable]))
-
-    def expected_abs(self, scale: float) -> float:
-        """E|Lap(b)| = b; the discrete one's is less, by one part in 2**25 at the largest scales."""
-        return scale
-
-    def expected_square(self, scale: float) -> float:
-        """2 b^2; the discrete one's is less, at a scale of one count or more by under 8 %."""
-        return 2 * scale * scale
-
-    def choice_epsilon_nano(self, cost: Cost) -> int:
-        """All of it: the exponential mechanism is epsilon-DP."""
-        return cost.nano
-
-    def error(self, size: float, spread: float) -> float:
-        """hypot(b, s): exact for s = 0, of second order for small s, and 7 % too much for s = b."""
-        return hypot(size, spread)
-
-    def clamped_error(self, size: float, spread: float, width: int) -> float:
-        """x (1 - x/U (1 - exp(-U/x))) for x = hypot(b, s)."""
-        both = hypot(size, spread)
-        return both * (1 + both / width * expm1(-width / both))
-
-    def log_likelihood(self, off: Floats, size: float, spread: Floats) -> Floats:
-        """Both together are taken for Laplace noise of their size b: the density is exp(-|off| / b) / 2b."""
-        both = np.hypot(size, spread)
-        likelihood: Floats = -np.abs(off) / both - np.log(both)
-        return likelihood
-
-    def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
-        """By the ratio of likelihoods (`base.py`)."""
-        return laplace_low_end(noisy, size, spread, width)
-
-    def draw(self, bits: Bits, t: Integers, s: Integers | int = 1) -> Integers:
-        """`discrete_laplace`."""
-        return discrete_laplace(bits, t, s)
-
-
-def _positive(cost: Cost) -> int:
-    if cost.nano < 1:
-        raise ValueError(f"expected a cost >= 1 nano-epsilon, got {cost.nano}")
-    return cost.nano
 
 
 def discrete_laplace(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) -> Integers:
