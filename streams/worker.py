@@ -65,7 +65,6 @@ class Deployment:
     settings: Settings
     entropy: Entropy
     software: str
-    allow_volatile: bool = False
     instance: str | None = None
     accept_loss: bool = False
     heartbeat: Path | None = None
@@ -106,9 +105,7 @@ def _ledger_in(thread: ThreadPoolExecutor, deployment: Deployment) -> Iterator[t
     """
     kafka, asked = deployment.settings.kafka, deployment.settings.ledger
     named = None if has_mark(asked) else claimed(kafka, topics_of(kafka).deployment)
-    opening = ledger_and_keys(
-        asked, allow_volatile=deployment.allow_volatile, named_elsewhere=None if named is None else named.ledger_id
-    )
+    opening = ledger_and_keys(asked, named_elsewhere=None if named is None else named.ledger_id)
     opened = thread.submit(opening.__enter__).result()
     try:
         yield opened

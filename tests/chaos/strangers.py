@@ -91,7 +91,8 @@ class Strangers:
         program = (
             SOUND if self.fault is None else (str(BROKEN), self.fault, str(self.city.session_s), str(self.city.stuck_s))
         )
-        command = [sys.executable, *program, "worker", "--config", str(self.city.config), "--ledger", ledger, *sets]
+        sets += ["--set", f"ledger.url={ledger}"]
+        command = [sys.executable, *program, "worker", "--config", str(self.city.config), *sets]
         with (folder / "said").open("wb") as said:
             process = subprocess.Popen(command, stdout=said, stderr=said, cwd=folder)
         self._came.append(_Started(kind, folder, process, before))

@@ -46,14 +46,14 @@ def test_all_is_well_before_the_ledger_is_made_and_after(deployment):
     url = f"sqlite:{deployment.parent}/city.ledger"
     with ledger_and_keys(load(deployment, (f"ledger.url={url}",), {}).ledger):
         pass
-    status, said = doctor(deployment, "--ledger", url)
+    status, said = doctor(deployment, "--set", f"ledger.url={url}")
     assert status == 0 and "bound to the key" in said, said
     (deployment.parent / "city.ledger").rename(deployment.parent / "kept")
-    status, said = doctor(deployment, "--ledger", url)
+    status, said = doctor(deployment, "--set", f"ledger.url={url}")
     assert status == 5 and "is not mounted" in said and not (deployment.parent / "city.ledger").exists()
     (deployment.parent / "kept").rename(deployment.parent / "city.ledger")
     (deployment.parent / "plates.key").unlink()
-    status, said = doctor(deployment, "--ledger", url)
+    status, said = doctor(deployment, "--set", f"ledger.url={url}")
     assert status == 5 and "restore it" in said, said
     assert not (deployment.parent / "plates.key").exists()
 
@@ -80,7 +80,7 @@ def test_a_redis_with_a_replica_that_is_not_waited_for_is_refused_by_every_verb_
     log = tmp_path / "pings.ndjson"
     log.write_bytes(b"\n".join(fleet_log(hours=0.3, clean=True)))
     with replicas_of(redis_server, tmp_path):
-        on_it = ("--ledger", redis_server.url)
+        on_it = ("--set", f"ledger.url={redis_server.url}")
         for verb, *more in (("replay", log), ("worker",), ("doctor",)):
             got, said = run(verb, deployment, *more, *on_it)
             assert got == 5 and "and ledger.replicas is 0" in said, said
@@ -92,5 +92,5 @@ def test_a_redis_with_a_replica_that_is_not_waited_for_is_refused_by_every_verb_
         assert got == 0 and "bound to the key" in said, said
         got, said = doctor(deployment, *on_it)
         assert got == 5 and "FAIL  ledger: " in said and "has 1 replica" in said, said
-        got, said = run("replay", deployment, log, *on_it, "--allow-volatile-ledger")
+        got, said = run("replay", deployment, log, *on_it, "--set", "ledger.allow_volatile=true")
         assert got == 0 and "has 1 replica" in said and "privacy statement does" in said, said

@@ -663,7 +663,7 @@ def test_a_server_that_forgets_is_refused(
 ) -> None:
     with client_of(redis_server.url) as client:
         client.config_set(setting, value)
-        with pytest.raises(PrivacyRefused, match=rf"{setting} {value} where [\s\S]*--allow-volatile-ledger") as raised:
+        with pytest.raises(PrivacyRefused, match=rf"{setting} {value} where [\s\S]*ledger.allow_volatile") as raised:
             open_redis_ledger(redis_server.url)
         assert str(raised.value).count(" where ") == 1
         assert client.keys() == []
@@ -674,7 +674,7 @@ def test_a_server_that_forgets_is_refused(
         client.config_set(setting, dict(DURABLE_SETTINGS)[setting])
         with open_redis_ledger(redis_server.url) as ledger:  # durable by now, and marked for ever
             (caveat,) = caveats(ledger.meta())
-    assert re.fullmatch(r"charges may have been lost since \d{4}-\d\d-\d\d \(--allow-volatile-ledger\)", caveat)
+    assert re.fullmatch(r"charges may have been lost since \d{4}-\d\d-\d\d \(ledger\.allow_volatile\)", caveat)
 
 
 def test_a_server_that_hides_its_settings_is_refused(redis_server: RunningRedis) -> None:
@@ -682,7 +682,7 @@ def test_a_server_that_hides_its_settings_is_refused(redis_server: RunningRedis)
     with client_of(redis_server.url) as client:
         client.execute_command("ACL", "SETUSER", "worker", "on", ">hush", "~*", "&*", "+@all", "-config")
     url = redis_server.url.replace("redis://", "redis://worker:hush@")
-    with pytest.raises(PrivacyRefused, match=r"does not report its settings[\s\S]*--allow-volatile-ledger"):
+    with pytest.raises(PrivacyRefused, match=r"does not report its settings[\s\S]*ledger.allow_volatile"):
         open_redis_ledger(url)
     with open_redis_ledger(url, allow_volatile=True) as ledger:
         assert ledger.admit("p", 10, [b"x"], [ask("hat", [3])])[0].admitted.all()
@@ -731,7 +731,7 @@ def test_a_server_whose_replica_could_take_over_without_the_last_charges_is_refu
             open_redis_ledger(redis_server.url)
         said = str(raised.value)
         assert "set ledger.replicas = 1, and min-replicas-to-write 1 in Redis" in said
-        assert "--allow-volatile-ledger" in said and f":{redis_server.port} has" in said and " where " not in said
+        assert "ledger.allow_volatile" in said and f":{redis_server.port} has" in said and " where " not in said
         with client_of(redis_server.url) as client:
             assert client.keys() == []
         with pytest.raises(PrivacyRefused, match=sentence):

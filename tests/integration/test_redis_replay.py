@@ -105,7 +105,9 @@ def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwis
     command = [sys.executable, "-m", "udp_stream", "replay", str(log), "--ledger", redis_server.url]
     refused = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, env=dict(os.environ))
     assert (refused.returncode, refused.stdout) == (5, b"") and b"appendfsync" in refused.stderr
-    allowed = subprocess.run([*command, "--allow-volatile-ledger"], cwd=tmp_path, capture_output=True, timeout=60)
+    allowed = subprocess.run(
+        [*command, "--set", "ledger.allow_volatile=true"], cwd=tmp_path, capture_output=True, timeout=60
+    )
     assert allowed.returncode == 0 and records(allowed.stdout) and b"does not hold" in allowed.stderr
     for line in allowed.stdout.splitlines():
         (caveat,) = decode(line).privacy.caveats

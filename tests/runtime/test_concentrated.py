@@ -150,7 +150,7 @@ def test_show_says_which_epsilon_was_spent_and_what_rho_is_left(tmp_path, capsys
             frames_of(LOG)
         )
         ((_, nano),) = ledger.charged_by_period(keys.hash_plate(plate)).items()
-    asked = argparse.Namespace(plate=plate, allow_volatile_ledger=False, json=False)
+    asked = argparse.Namespace(plate=plate, json=False)
     show(asked, settings)
     (line,) = capsys.readouterr().out.splitlines()
     period, charged, left, _, epsilon = line.split("\t")

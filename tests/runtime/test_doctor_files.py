@@ -18,7 +18,7 @@ METRE = 1 / 111_195
 
 
 def doctor(folder, *words):
-    status, out, _ = udp_stream(folder, "doctor", *words, "--ledger", "l")
+    status, out, _ = udp_stream(folder, "doctor", *words, "--set", "ledger.url=l")
     return status, {line.split()[1]: line for line in out.splitlines()}
 
 

@@ -1,6 +1,5 @@
 """`init` and `plan` of several files, and what they say of an address or a pipe in their place."""
 
-import json
 import re
 
 import pytest
@@ -49,8 +48,8 @@ def test_polls_of_gtfs_realtime_are_counted_together(tmp_path):
     done = run("init", *names, cwd=tmp_path)
     assert b"30 pings read" in done.stderr, done.stderr
     assert b"30 pings of 10 plates" in done.stdout
-    done = run("plan", *names, "--set", "speed.unit=mps", "--json", cwd=tmp_path)
-    assert done.returncode == 0 and json.loads(done.stdout)["pings"] == 30, done.stderr
+    done = run("plan", *names, "--set", "speed.unit=mps", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith(b"30 pings of 10 plates"), done.stderr
 
 
 @pytest.mark.parametrize("verb", ["init", "plan", "doctor"])

@@ -21,7 +21,7 @@ NEEDED = {
 VERBS = (
     "init", "replay", "run", "demo", "plan", "reproduce", "ledger show", "ledger verify", "ledger export",
     "ledger accept-older", "topics create", "worker", "feed", "releases", "status", "doctor", "services",
-    "config show", "config check",
+    "config",
 )  # fmt: skip
 
 
@@ -62,8 +62,8 @@ NOWHERE = ("--set", "kafka.bootstrap=127.0.0.1:1")
         ("replay", "pings.ndjson", "--ledger", "no/such/l"),
         ("run", "pings.ndjson", "--ledger", "no/such/l"),
         ("demo", "--headless", "--slots", "1", "--ledger", "no/such/l"),
-        ("ledger", "verify", "--ledger", "redis://127.0.0.1:1/0", "--set", "ledger.key_file=l.key"),
-        ("doctor", "pings.ndjson", "--ledger", "redis://127.0.0.1:1/0", "--set", "ledger.key_file=l.key"),
+        ("ledger", "verify", "--set", "ledger.url=redis://127.0.0.1:1/0", "--set", "ledger.key_file=l.key"),
+        ("doctor", "pings.ndjson", "--set", "ledger.url=redis://127.0.0.1:1/0", "--set", "ledger.key_file=l.key"),
         ("topics", "create", *NOWHERE),
         ("releases", *NOWHERE),
         ("feed", "pings.ndjson", *NOWHERE),

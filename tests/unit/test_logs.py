@@ -203,7 +203,7 @@ from udp_stream.cli import main
 def fail(arguments, *rest):
     raise {error}
 main._perform = fail
-sys.exit(main.main(["config", "show"]))
+sys.exit(main.main(["config"]))
 """
 
 

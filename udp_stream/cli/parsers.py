@@ -24,7 +24,7 @@ examples:
   udp-stream ledger show GJ05ZZ0001                what a plate was charged and has left
   udp-stream status                                what the deployment is doing
   udp-stream doctor                                check that the deployment is reachable and safe
-  udp-stream config check --config city.toml       every fault of a configuration
+  udp-stream config --config city.toml             a configuration with every key, or its faults
   udp-stream ledger show --help                    the options and examples of a verb
 
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
@@ -49,22 +49,10 @@ Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
     """A verb that the function of its name in `cli/commands/MODULE.py` does, with the options that every verb has."""
-    parser = _verb(verbs, name, summary)
-    parser.set_defaults(command=_lazily(module, name), reads_settings=True, is_text=False)
-    return parser
-
-
-def add_verb_without_settings(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
-    """The same, for a verb that works where the configuration is broken: its function takes the arguments alone."""
-    parser = _verb(verbs, name, summary)
-    parser.set_defaults(command=_lazily(module, name), reads_settings=False, is_text=False)
-    return parser
-
-
-def _verb(verbs: Verbs, name: str, summary: str) -> Parser:
     parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
+    parser.set_defaults(command=_lazily(module, name), reads_settings=True, is_text=False)
     return parser
 
 
@@ -89,26 +77,9 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
-def add_json_summary(parser: argparse.ArgumentParser) -> None:
-    """For verbs whose data is on standard output already."""
-    parser.add_argument(
-        "--json", action="store_true", help="print the summary as one JSON object, the last line of stderr"
-    )
-
-
 def add_ledger(parser: argparse.ArgumentParser, default: str = "ledger file or URL (default: ledger.url)") -> None:
     """Which ledger; `default` says what is taken where none is named."""
     parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help=default)
-
-
-def add_ledger_options(parser: argparse.ArgumentParser) -> None:
-    """For verbs whose ledger may be a Redis that holds charges."""
-    add_ledger(parser)
-    parser.add_argument(
-        "--allow-volatile-ledger",
-        action="store_true",
-        help="for trials: accept a Redis that can lose writes; the privacy statement then does not hold",
-    )
 
 
 def add_alive(parser: Parser) -> None:
@@ -203,7 +174,7 @@ def _replay(verbs: Verbs) -> None:
         default="-",
         help="one release record a line (default: stdout); or .csv, .geojson, .parquet, and .gz, by suffix",
     )
-    add_ledger_options(parser)
+    add_ledger(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="read, count, warn and say what to expect; charge and write nothing"
     )
@@ -215,7 +186,9 @@ def _replay(verbs: Verbs) -> None:
         "--queries", metavar="FILE", help="ask the configuration's [[query]]; their results, one a line, or .gz"
     )
     parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
-    add_json_summary(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as one JSON object, the last line of stderr"
+    )
     parser.epilog = """\
 examples:
   udp-stream replay monday.ndjson.gz --trial --out first-try.ndjson
@@ -245,7 +218,7 @@ def _run(verbs: Verbs) -> None:
     parser.add_argument("--smoothed", metavar="FILE", help="smoothed estimates, a line of JSON each")
     parser.add_argument("--queries", metavar="FILE", help="ask the configuration's [[query]]; a result a line")
     parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
-    add_ledger_options(parser)
+    add_ledger(parser)
     parser.add_argument(
         "--journal", type=Path, metavar="FOLDER", help="what arrived, until it is released (default: LEDGER.journal)"
     )
@@ -290,7 +263,6 @@ def _plan(verbs: Verbs) -> None:
         metavar="FILE",
         help="recorded pings: resolutions and slots side by side, from their counts; several are counted together",
     )
-    add_json(parser)
     sizes = parser.add_argument_group("without a FILE: HATs of typical sizes")
     sizes.add_argument("--plates", type=whole(1, 100_000), metavar="N", help="plates in a typical HAT")
     sizes.add_argument("--pings-per-plate", type=whole(1, 1_000_000), metavar="N", help="(default: 40)")
@@ -363,7 +335,7 @@ def _ledger(verbs: Verbs) -> None:
     older = add_verb(inner, "accept-older", "continue with a ledger that was restored from an older copy", "ledger")
     older.add_argument("--saying", metavar="WORDS", help="the words about what is forgotten, as this verb prints them")
     for parsed, example in zip((show, verify, export, older), _LEDGER_EXAMPLES, strict=True):
-        add_ledger_options(parsed)
+        add_ledger(parsed)
         parsed.epilog = f"examples:\n  {example}\n"
     parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in _LEDGER_EXAMPLES[:3])
 
@@ -390,7 +362,6 @@ def _worker(verbs: Verbs) -> None:
         help="continue even if the topics no longer hold all the data that is needed",
     )
     add_alive(parser)
-    add_ledger_options(parser)
     parser.epilog = """\
 examples:
   udp-stream worker --config city.toml --instance worker-1
@@ -476,12 +447,10 @@ no worker or run goes on, or a partition has none; 5 the ledger is refused. If s
 def _doctor(verbs: Verbs) -> None:
     parser = add_verb(verbs, "doctor", "check that everything is reachable and safely configured", "doctor")
     parser.add_argument("files", nargs="*", metavar="FILE", help="check speed.unit by these pings, instead of Kafka's")
-    add_ledger(parser)
-    add_json(parser)
     parser.epilog = """\
 examples:
   udp-stream doctor --config city.toml
-  udp-stream doctor pings.ndjson.gz --ledger city.ledger
+  udp-stream doctor pings.ndjson.gz --set ledger.url=city.ledger
 
 Checks the configuration, the ledger and its key, the durability of a Redis, and the topics' settings. Checks whether
 the latest pings move as fast as they report, which tells kmh, mps and mph apart, and whether the running workers have
@@ -491,38 +460,20 @@ it is no release.
 """
 
 
-_CONFIG_EXAMPLES = (
-    "udp-stream config show --config city.toml",
-    "udp-stream config check --config city.toml",
-)
+def _config(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "config", "every key, its value and where it came from; every fault", "config")
+    parser.set_defaults(reads_settings=False)  # it works where the configuration is broken
+    parser.epilog = """\
+examples:
+  udp-stream config --config city.toml
+  udp-stream config --set hat.resolution=8 > city.toml
 
-_CONFIG_SHOW = """
-The output is a configuration file: keys that are not set are comments. A password in ledger.url is left out. Values
-come from the file, from variables UDP_STREAM_SECTION__KEY over it, and from --set over both.
-"""
-
-_CONFIG_CHECK = """
-Status 0 if there is no fault, 3 if there are some. Files of secrets and certificates that keys name are tried as by
-`worker`, with the rights of the user who runs this; nothing of their content is shown. `udp-stream doctor` checks
+The output is a configuration file: keys that are not set are comments, and so are faults beside it. A password in
+ledger.url is left out. Values come from the file, from variables UDP_STREAM_SECTION__KEY over it, and from --set over
+both. Files of secrets and certificates that keys name are tried as by `worker`, with the rights of the user who runs
+this; nothing of their content is shown. Status 0 if there is no fault, 3 if there are some. `udp-stream doctor` checks
 whether the ledger and Kafka are there.
 """
-
-
-def _config(verbs: Verbs) -> None:
-    parser = verbs.add_parser(
-        "config", help="show or check the configuration", description="Look at the configuration."
-    )
-    inner = parser.add_subparsers(title="verbs", required=True, metavar="VERB", parser_class=Parser)
-    show = add_verb_without_settings(inner, "show", "every key, its value, and where the value came from", "config")
-    check = add_verb_without_settings(inner, "check", "every fault of the configuration, not only the first", "config")
-    only_prints(show)
-    for parsed, example, more in zip((show, check), _CONFIG_EXAMPLES, (_CONFIG_SHOW, _CONFIG_CHECK), strict=True):
-        add_json(parsed)
-        parsed.epilog = f"examples:\n  {example}\n  {example} --json\n{more}"
-    check.add_argument(
-        "--no-files", action="store_true", help="leave out the files that keys name: for a machine that has none"
-    )
-    parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in _CONFIG_EXAMPLES)
 
 
 def _services(verbs: Verbs) -> None:

@@ -108,7 +108,9 @@ class FeedPlan:
 
 def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> FeedPlan:
     """Rehearse every resolution and slot; ConfigError if none can be. `entropy` is for the noise of rehearsals."""
-    positions = read_positions(files, settings)
+    require_savable(files)
+    require_readable_pings(files, settings)
+    positions = _read(files, settings, RefusedSample(None)).positions
     rows, left_out = [], {}
     candidates = list(_candidates(settings))
     with StepProgress("rehearsing", len(candidates)) as progress:
@@ -121,33 +123,6 @@ def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> 
     if not rows:
         raise ConfigError(next(iter(left_out.values())))
     return FeedPlan(rows, left_out, positions)
-
-
-def read_positions(files: Sequence[str], settings: Settings) -> Positions:
-    """The accepted pings of files, in their order; UsageError if there is none."""
-    numbers: dict[str, int] = {}
-    columns: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = []
-    progress = ReadingProgress(files)
-    require_savable(files)
-    clock = AgreementClock(settings.window_rules)
-    with ExitStack() as stack:
-        opened = open_sources(files, settings.speed.unit, progress.of, form=settings.source.form)
-        sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
-        require_readable_pings(files, settings)
-        stack.enter_context(progress)
-        for name, source in sources:
-            decoder = PingDecoder(settings.ping_rules, source.format)
-            for messages in as_far_as_whole(looked_at(source, name, settings), print_warning):
-                pings, _ = decoder.decode(messages)
-                kept = ~from_future(clock, pings)
-                if kept.any():
-                    columns.append(
-                        (numbered(numbers, pings, kept), pings.time_ms[kept], pings.lat[kept], pings.lon[kept])
-                    )
-    if not columns:
-        raise UsageError(f"{named(files)}: expected pings, and none was accepted. `udp-stream replay` says why")
-    plate, time_ms, lat, lon = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return Positions(plate, len(numbers), time_ms, lat, lon)
 
 
 def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -234,38 +209,6 @@ def verdict(row: Row) -> str:
     if expected.over_guess < ABOUT[0]:
         return "better than both guesses"
     return "about as good as a guess"
-
-
-def facts_of_feed(plan: FeedPlan, settings: Settings) -> dict[str, object]:
-    """The same as JSON."""
-    grid, times = settings.calendar.slots, plan.positions.time_ms
-    start, why = start_of(plan.rows)
-    return {
-        "pings": int(plan.positions.time_ms.size),
-        "plates": plan.positions.plates,
-        "from": grid.iso(int(times.min())),
-        "to": grid.iso(int(times.max())),
-        "budget": f"{settings.policy.amount} per plate and {settings.policy.period}",
-        "start": {"why": why} | ({"hat.resolution": start.resolution, "hat.slot": start.slot} if start else {}),
-        "rows": [_facts(row) for row in plan.rows],
-        "left_out": dict(plan.left_out),
-    }
-
-
-def _facts(row: Row) -> dict[str, object]:
-    expected = row.expected
-    return {
-        "resolution": row.resolution,
-        "slot": row.slot,
-        "hats": row.hats,
-        "plates_per_hat": row.plates,
-        "hats_per_plate": row.visits,
-        "served": expected.served,
-        "expected_error_kmh": expected.error,
-        "constant_error_kmh": expected.constant,
-        "counts_error_kmh": expected.counts,
-        "verdict": verdict(row),
-    }
 
 
 def print_feed(plan: FeedPlan, settings: Settings) -> None:
@@ -365,6 +308,7 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
 
 
 def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _Read:
+    """UsageError if no ping is accepted."""
     numbers: dict[str, int] = {}
     columns: list[tuple[NDArray[np.generic], ...]] = []
     beginning: Pings | None = None
@@ -391,9 +335,7 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
                 read = (pings.time_ms, pings.lat, pings.lon, pings.speed)
                 columns.append((numbered(numbers, pings, kept), *(column[kept] for column in read)))
     if beginning is None:
-        raise UsageError(
-            "no ping was accepted. `udp-stream replay` without --dry-run says why: it charges nothing then"
-        )
+        raise UsageError(f"{named(names)}: no ping was accepted. `udp-stream replay --trial` says why")
     plate, time_ms, lat, lon, speed = (np.concatenate(column) for column in zip(*columns, strict=True))
     return _Read(Positions(plate, len(numbers), time_ms, lat, lon), speed, beginning, refused)
 

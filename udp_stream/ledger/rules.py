@@ -565,11 +565,11 @@ def caveats(meta: Mapping[str, str]) -> tuple[str, ...]:
     """Why a plate may have lost more than the ledger knows: a sentence for each reason, for records and statements.
 
     >>> caveats({"ledger_id": "5eed"}), caveats({"volatile": "2026-11-22"})
-    ((), ('charges may have been lost since 2026-11-22 (--allow-volatile-ledger)',))
+    ((), ('charges may have been lost since 2026-11-22 (ledger.allow_volatile)',))
     """
     found = [one.words for one in forgotten(meta)]
     if since := meta.get(VOLATILE):
-        found.append(f"charges may have been lost since {since} (--allow-volatile-ledger)")
+        found.append(f"charges may have been lost since {since} (ledger.allow_volatile)")
     return tuple(found)
 
 

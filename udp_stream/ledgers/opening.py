@@ -39,7 +39,6 @@ def ledger_and_keys(
     asked: LedgerSection,
     *,
     must_exist: bool = False,
-    allow_volatile: bool = False,
     accept_older: bool = False,
     only_look: bool = False,
     named_elsewhere: str | None = None,
@@ -63,7 +62,7 @@ def ledger_and_keys(
         raise UsageError(f"{ledger_place(asked.place)}: no ledger, but {kind}. Name one with --ledger")
     made = not key_file.exists()
     if made and is_file(asked.place) and not (_is_missing(asked.place) or _is_there(asked)):
-        with _opened(asked, None, allow_volatile):  # says what it is instead of a ledger: no key is made for that
+        with _opened(asked, None):  # says what it is instead of a ledger: no key is made for that
             pass
     if made and (must_exist or known is not None or _is_there(asked)):
         # Another process may have made both between the two looks: the key first.
@@ -72,7 +71,7 @@ def ledger_and_keys(
             raise _no_key(key_file, asked.place)
     # The key comes first: a crash here leaves a key without a ledger, not a ledger without its key.
     keys = PlateKeys(load_or_create_key(key_file))
-    with _opened(asked, id_file, allow_volatile) as ledger:
+    with _opened(asked, id_file) as ledger:
         try:
             ledger.bind(keys.fingerprint())
         except PrivacyRefused as error:
@@ -192,12 +191,12 @@ def _no_key(key_file: Path, url: str) -> PrivacyRefused:
     )
 
 
-def _opened(asked: LedgerSection, id_file: Path | None, allow_volatile: bool) -> AbstractContextManager[Ledger]:
+def _opened(asked: LedgerSection, id_file: Path | None) -> AbstractContextManager[Ledger]:
     url = asked.place
     if is_file(url):
         return open_sqlite_ledger(_path(url), id_file=id_file)
     opened: AbstractContextManager[Ledger] = _redis(url).open_redis_ledger(
-        url, id_file=id_file, allow_volatile=allow_volatile, replicas=asked.replicas, client=_client(asked)
+        url, id_file=id_file, allow_volatile=asked.allow_volatile, replicas=asked.replicas, client=_client(asked)
     )
     return opened
 

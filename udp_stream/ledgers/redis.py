@@ -640,7 +640,7 @@ def _batches(items: Sequence[T], sizes: Sequence[int], number: int, size: int) -
 
 # Opening: whether a Redis may keep budgets, by its settings and replicas, and which ledger is there.
 
-OVERRIDE = "--allow-volatile-ledger"
+OVERRIDE = "ledger.allow_volatile = true"
 WHAT_IS_LOST = (
     "plates get budget again, and HATs are drawn a second time, for every write that Redis loses: "
     "the privacy statement does not hold"

@@ -455,7 +455,7 @@ def _rule(name: str) -> str | None:
     return f"one of {', '.join(words)}" if words else None
 
 
-# All that is wrong with a configuration at once, with the line of the file: for `config check`.
+# All that is wrong with a configuration at once, with the line of the file: for `config`.
 
 
 @dataclass(frozen=True, slots=True)

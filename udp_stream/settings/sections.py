@@ -124,6 +124,7 @@ class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     key_file: str = ""
     client: dict[str, Option] = {}
     replicas: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
+    allow_volatile: bool = False
 
     @property
     def place(self) -> str:
@@ -134,8 +135,8 @@ class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         """ConfigError if no ledger was named: for commands that share one with others."""
         if not self.url:
             raise ConfigError(
-                "ledger.url: expected the one ledger that all workers of the deployment share, got none: name it with "
-                "--ledger redis://HOST:PORT/DB, or with --ledger sqlite:FILE where all workers run on this machine"
+                "ledger.url: expected the one ledger that all workers of the deployment share, got none: "
+                "redis://HOST:PORT/DB, or sqlite:FILE where all workers run on this machine"
             )
 
 

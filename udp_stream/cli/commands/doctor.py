@@ -9,12 +9,11 @@ no release, has no noise and costs no budget: it is for the operator, who may se
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -65,12 +64,7 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
             ("workers", lambda: _workers(settings)),
             ("speeds of the topic", lambda: _unit_of_topic(settings)),
         ]
-    results = [_result(name, check, as_json=arguments.json) for name, check in checks]
-    if arguments.json:
-        found = {one.ok for one in results}
-        ok = False if False in found else None if None in found else True
-        print(json.dumps({"ok": ok, "checks": [one.facts for one in results]}, indent=2))
-    failures = [one.error for one in results if one.error is not None]
+    failures = [error for name, check in checks if (error := _failure(name, check)) is not None]
     if failures:
         raise type(failures[0])(f"{len(failures)} of {len(checks)} checks failed")
 
@@ -94,40 +88,19 @@ def _others_read(file: Path) -> bool:
     return file.exists() and bool(file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    name: str
-    said: str
+def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
+    """Make a check and print what came of it; its error if it failed."""
     error: UdpStreamError | None = None
-
-    @property
-    def word(self) -> str:
-        if self.error is not None:
-            return "FAIL"
-        return "unknown" if isinstance(self.said, CannotTell) else "ok"
-
-    @property
-    def ok(self) -> bool | None:
-        """None where it cannot be known."""
-        return {"ok": True, "FAIL": False}.get(self.word)
-
-    @property
-    def facts(self) -> dict[str, object]:
-        status = 0 if self.error is None else self.error.exit_status
-        return {"check": self.name, "ok": self.ok, "status": status, "said": self.said}
-
-
-def _result(name: str, check: Callable[[], str], *, as_json: bool) -> _Result:
-    """What came of a check; a line about it, at once, unless all are printed together."""
     try:
-        result = _Result(name, check())
-    except UdpStreamError as error:
-        result = _Result(name, words_of(error), error)
-    except OSError as error:  # the folder of a file is closed to us, say: the other checks are made all the same
-        result = _Result(name, trouble_of(error), DependencyUnavailable(trouble_of(error)))
-    if not as_json:
-        print(f"{result.word:<5} {name}: {result.said}", flush=True)
-    return result
+        said = check()
+    except UdpStreamError as failed:
+        said, error = words_of(failed), failed
+    except OSError as failed:  # the folder of a file is closed to us, say: the other checks are made all the same
+        said = trouble_of(failed)
+        error = DependencyUnavailable(said)
+    word = "FAIL" if error else "unknown" if isinstance(said, CannotTell) else "ok"
+    print(f"{word:<5} {name}: {said}", flush=True)
+    return error
 
 
 def _topics(settings: Settings) -> str:

@@ -162,7 +162,6 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
             settings,
             OsEntropy(),
             SOFTWARE,
-            arguments.allow_volatile_ledger,
             arguments.instance,
             arguments.accept_loss,
             arguments.alive,

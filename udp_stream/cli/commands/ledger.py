@@ -164,7 +164,7 @@ def _facts_of_left(nano: int, policy: Policy) -> dict[str, object]:
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
     """What a plate was charged and has left, one period a line, oldest first; of a rolling budget a line for each span
     and one for its windows."""
-    with _open(arguments, settings) as (ledger, keys):
+    with _open(settings) as (ledger, keys):
         lines = lines_of_plate(ledger, keys.hash_plate(plate_name(arguments.plate)), settings)
         others = other_budgets(ledger.meta(), settings.policy)
     if others:  # as where --config was forgotten
@@ -182,7 +182,7 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def verify(arguments: argparse.Namespace, settings: Settings) -> None:
     """Recompute every balance; any discrepancy is a refusal to go on (exit status 5)."""
-    with _open(arguments, settings) as (ledger, _):
+    with _open(settings) as (ledger, _):
         found = ledger.verify()
         entries = sum(1 for _ in ledger.entries())
     if arguments.json:
@@ -198,9 +198,9 @@ def verify(arguments: argparse.Namespace, settings: Settings) -> None:
     print(f"{counted(entries, 'entry', 'entries')}: every balance is the sum of its charges, none is over its budget")
 
 
-def export(arguments: argparse.Namespace, settings: Settings) -> None:
+def export(_arguments: argparse.Namespace, settings: Settings) -> None:
     """The statement as JSON on stdout; on stderr, where the configuration is not what the ledger was charged under."""
-    with _open(arguments, settings) as (ledger, _):
+    with _open(settings) as (ledger, _):
         stated = statement(settings, ledger)
     if difference := disagreement(settings, stated):
         say(difference, level=WARNING)
@@ -212,9 +212,7 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
 
     Raises PrivacyRefused while the words were not given, and nothing is changed then.
     """
-    with ledger_and_keys(
-        settings.ledger, must_exist=True, allow_volatile=arguments.allow_volatile_ledger, accept_older=True
-    ) as (ledger, _):
+    with ledger_and_keys(settings.ledger, must_exist=True, accept_older=True) as (ledger, _):
         say_ledger(settings.ledger, ledger, settings)
         knows = has_mark(settings.ledger)
         kept = mark_beside(settings.ledger) or see(ledger).mark()
@@ -252,9 +250,8 @@ def _why_older(ledger: Ledger, kept: Mark | None) -> str:
 
 
 @contextmanager
-def _open(arguments: argparse.Namespace, settings: Settings) -> Iterator[tuple[Ledger, PlateKeys]]:
+def _open(settings: Settings) -> Iterator[tuple[Ledger, PlateKeys]]:
     """The ledger that is there, named on stderr."""
-    allow_volatile = arguments.allow_volatile_ledger
-    with ledger_and_keys(settings.ledger, must_exist=True, allow_volatile=allow_volatile) as (ledger, keys):
+    with ledger_and_keys(settings.ledger, must_exist=True) as (ledger, keys):
         say_ledger(settings.ledger, ledger, settings)
         yield ledger, keys

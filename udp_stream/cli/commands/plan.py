@@ -1,13 +1,12 @@
 """`plan`: what to expect of a configuration. Nothing is charged, and no speed is read.
 
 With files: resolutions and slots side by side, from their counts (`cli/plan_of_feed.py`). Without: a row for each of
-some typical sizes of HATs, beside guesses that need no release.
+some typical sizes of HATs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -15,15 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from udp_stream.cli.report import (
-    CDF_CONSTANT,
-    MEAN_CONSTANT,
-    MEAN_COUNTS,
-    VARIANCE_CONSTANT,
-    guess_column,
-    print_whole,
-    printer,
-)
+from udp_stream.cli.report import beside_guess, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.logs import counted
@@ -61,61 +52,25 @@ class Bought:
 
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print a table and what it says, or JSON. UsageError for options that belong to the other table, and for more
-    pings than a slot may have."""
+    """Print a table and what it says. UsageError for options that belong to the other table, and for more pings than a
+    slot may have."""
     plates, pings_per_plate = arguments.plates, arguments.pings_per_plate
     if arguments.files:
         if plates or pings_per_plate:
             raise UsageError("--plates, --pings-per-plate: expected no FILE beside them, whose plates and pings count")
-        from udp_stream.cli.plan_of_feed import facts_of_feed, plan_of_feed, print_feed
+        from udp_stream.cli.plan_of_feed import plan_of_feed, print_feed
 
-        found = plan_of_feed(arguments.files, settings, SeededEntropy("plan"))
-        if arguments.json:
-            print(json.dumps(facts_of_feed(found, settings), indent=2))
-        else:
-            print_feed(found, settings)
+        print_feed(plan_of_feed(arguments.files, settings, SeededEntropy("plan")), settings)
         return
     pings_per_plate = pings_per_plate or 40
     if (plates or max(TYPICAL_PLATES)) * pings_per_plate > PINGS_MAX:
         raise UsageError(f"expected --plates times --pings-per-plate <= {PINGS_MAX}, the most pings of a slot")
     sizes = (plates,) if plates else TYPICAL_PLATES
-    bought = [buy(settings.policy, size, pings_per_plate) for size in sizes]
-    if arguments.json:
-        rows = [_facts(one, settings.policy.delta) for one in bought]
-        print(json.dumps({"budget": settings.policy.promise, "rows": rows}, indent=2))
-    else:
-        _print(bought, settings.policy)
-
-
-def _charge_facts(cost: Cost, delta: float) -> dict[str, object]:
-    """The largest charge to a plate; of a rho also what that alone is as epsilon with delta."""
-    if cost.measure == "pure":
-        return {"epsilon": cost.nano / NANO}
-    return {"rho": cost.nano / NANO, "epsilon": epsilon_of(cost.nano, delta), "delta": delta}
-
-
-def _facts(one: Bought, delta: float) -> dict[str, object]:
-    mean, variance, cdf = one.plan.mean or one.plan.around, one.plan.variance, one.plan.cdf
-    facts: dict[str, object] = {"plates": one.plates, "served": one.served}
-    if not one.served:
-        return facts
-    facts |= {**_charge_facts(one.plan.terms.cost, delta), "releases": one.releases_per_plate}
-    if mean is not None:
-        facts["mean"] = {
-            "mechanism": mean.mechanism,
-            "noise_kmh": mean.noise_bound / QUANTA_PER_KMH,
-            "expected_error_kmh": one.mean_error_kmh,
-        }
-    if variance is not None:
-        facts["variance"] = {"noise_kmh2": variance.noise_bound / QUANTA_PER_KMH**2}
-    if cdf is not None:
-        facts["cdf"] = {"bins": cdf.bins.count, "expected_rms_error": cdf.rms_error}
-    return facts
+    _print([buy(settings.policy, size, pings_per_plate) for size in sizes], settings.policy)
 
 
 def _print(bought: list[Bought], policy: Policy) -> None:
-    """A row for each size of HAT. No verdict: whether a guess is better depends on cells and slots, as a file has
-    them."""
+    """A row for each size of HAT."""
     out = printer(width=160)
     out.print(_head(policy))
     print_whole(out, _table(bought, policy))
@@ -131,8 +86,7 @@ def _notes(policy: Policy, served: list[Bought]) -> list[str]:
     ]
     if any((one.plan.mean or one.plan.around) is not None for one in served):
         notes.append(
-            "constant, + counts: how far two guesses are off on the feeds we measured, the city's mean for every "
-            "HAT, and a line in its pings per plate. A mean that errs more buys nothing that counts do not tell."
+            f"{beside_guess(None, policy.resolution)} A mean that errs more buys nothing that counts do not tell."
         )
     if any(one.plan.mean is not None and one.plan.mean.moves is None for one in served):
         notes.append(
@@ -272,32 +226,24 @@ def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:
 
 
 def _cells(one: Bought, policy: Policy) -> list[tuple[str, str]]:
-    """Columns and their contents: those of the statistics that are released, each beside the guesses of it.
-
-    Of a HAT that is withheld only that.
-    """
+    """Columns and their contents, of the statistics that are released; of a HAT that is withheld only that."""
     mean, variance, cdf = one.plan.mean or one.plan.around, one.plan.variance, one.plan.cdf
-    resolution, charge = policy.resolution, _charge_cells(one.plan.terms.cost, policy.delta)
-    cells = [("plates", str(one.plates)), *charge]
+    cells = [("plates", str(one.plates)), *_charge_cells(one.plan.terms.cost, policy.delta)]
     if mean is not None:
         cells += [
             ("mechanism", mean.mechanism),
             ("noise km/h", f"{mean.noise_bound / QUANTA_PER_KMH:.2f}"),
             ("expected error", f"{one.mean_error_kmh:.2f}"),
-            guess_column("constant", MEAN_CONSTANT, resolution),
-            guess_column("+ counts", MEAN_COUNTS, resolution),
             ("error bound", f"{min(mean.error_bound, mean.range.width) / QUANTA_PER_KMH:.2f}"),
         ]
     if variance is not None:
         cells += [
             ("variance noise", f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}"),
-            guess_column("baseline guess", VARIANCE_CONSTANT, resolution),
         ]
     if cdf is not None:
         cells += [
             ("CDF bins", str(cdf.bins.count)),
             ("CDF rms error", f"{cdf.rms_error:.3f}"),
-            guess_column("baseline guess", CDF_CONSTANT, resolution),
         ]
     cells.append(("releases", str(one.releases_per_plate)))
     if one.served:

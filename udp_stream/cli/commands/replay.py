@@ -54,7 +54,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         for name in (arguments.out, arguments.smoothed):
             require_form(name or "-")
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger
-        ledger, keys = stack.enter_context(ledger_and_keys(place, allow_volatile=arguments.allow_volatile_ledger))
+        ledger, keys = stack.enter_context(ledger_and_keys(place))
         others = begin_run(place, ledger, settings)
         out = stack.enter_context(records_out(arguments.out, Release))
         rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None

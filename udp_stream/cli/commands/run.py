@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     with ExitStack() as stack:
         source = _source(arguments.source, settings)
         require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
-        opening = ledger_and_keys(settings.ledger, allow_volatile=arguments.allow_volatile_ledger)
+        opening = ledger_and_keys(settings.ledger)
         ledger, keys = stack.enter_context(opening)
         others = begin_work(settings, ledger)
         log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
