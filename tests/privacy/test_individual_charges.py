@@ -53,7 +53,7 @@ def linear_plans(counts, epsilon_nano, speed):
         yield Optimal().plan_with_fill(hat, pure(epsilon_nano), Range(0, speed), fill)
     for grouping in GROUPINGS:
         for cap in range(1, hat.largest + 1):
-            yield ArrayAveraging().plan_with_cap(hat, pure(epsilon_nano), Range(0, speed), grouping, cap)
+            yield ArrayAveraging().plan(hat, pure(epsilon_nano), Range(0, speed), grouping, cap)
 
 
 def subsets(plates):
@@ -115,9 +115,7 @@ def test_a_plan_for_the_admitted_is_within_its_bias_bound(counts):
 
 
 def test_a_plate_with_one_sample_of_a_full_array_pays_for_one_sample():
-    plan = ArrayAveraging().plan_with_cap(
-        SamplesPerPlate(np.array([8, 7, 1])), pure(NANO), Range(0, 65 * 4096), "best-fit", 8
-    )
+    plan = ArrayAveraging().plan(SamplesPerPlate(np.array([8, 7, 1])), pure(NANO), Range(0, 65 * 4096), "best-fit", 8)
     assert plan.charges.tolist() == [NANO, NANO * 7 // 8, NANO // 8]
 
 

@@ -17,9 +17,9 @@ from udp_stream.mechanisms.means import (
     MECHANISMS,
     ArrayAveraging,
     Baseline,
+    Levy,
     Optimal,
     means_of_arrays,
-    plan_projected,
     projected_queries,
     touched,
 )
@@ -60,7 +60,7 @@ def linear_plans(counts, epsilon_nano):
         yield Optimal().plan_with_fill(hat, pure(epsilon_nano), Range(0, U), fill)
     for grouping in GROUPINGS:
         for cap in range(1, hat.largest + 1):
-            yield ArrayAveraging().plan_with_cap(hat, pure(epsilon_nano), Range(0, U), grouping, cap)
+            yield ArrayAveraging().plan(hat, pure(epsilon_nano), Range(0, U), grouping, cap)
 
 
 @pytest.mark.parametrize("counts", long_but(FEW, COUNTS), ids=str)
@@ -98,7 +98,7 @@ def test_sensitivities_and_bias_bounds_are_not_larger_than_needed(counts):
 def test_wrap_around_averaging_needs_half_of_what_the_papers_charge():
     """One plate in two arrays moves the mean by U/K, not 2U/K: both parts together are at most one array long."""
     counts = (3, 2, 2)
-    plan = ArrayAveraging().plan_with_cap(SamplesPerPlate(np.array(counts)), pure(NANO), Range(0, U), "wrap-around", 3)
+    plan = ArrayAveraging().plan(SamplesPerPlate(np.array(counts)), pure(NANO), Range(0, U), "wrap-around", 3)
     statistic = np.array([ArrayAveraging().query(plan, row, seeded_bits(0)).statistic for row in datasets(7)])
     arrays = plan.divisor // plan.cap
     assert range_over_one_plate(counts, statistic)[0] / plan.divisor == U / arrays
@@ -109,7 +109,7 @@ def test_wrap_around_averaging_needs_half_of_what_the_papers_charge():
 def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(counts, grouping):
     """For every interval the sum moves by (b - a) per array touched; the ranks behind every cost by one per array."""
     data = datasets(sum(counts))
-    plan = plan_projected("levy", SamplesPerPlate(np.array(counts)), pure(NANO), Range(0, U), grouping)
+    plan = Levy().plan(SamplesPerPlate(np.array(counts)), pure(NANO), Range(0, U), grouping)
     means = np.array([means_of_arrays(plan, row) for row in data])
     arrays = touched(grouping)
     for low, high in itertools.combinations_with_replacement(range(U + 1), 2):

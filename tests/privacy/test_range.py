@@ -64,7 +64,7 @@ def linear_plans(counts):
         yield Optimal().plan_with_fill(hat, pure(NANO), SMALL, fill)
     for grouping in GROUPINGS:
         for cap in range(1, hat.largest + 1):
-            yield ArrayAveraging().plan_with_cap(hat, pure(NANO), SMALL, grouping, cap)
+            yield ArrayAveraging().plan(hat, pure(NANO), SMALL, grouping, cap)
 
 
 @pytest.mark.parametrize("counts", LARGEST_LAST, ids=str)

@@ -34,7 +34,7 @@ def plan_of(statistic, counts, cost):
         return plan_variance_with_cap(counts, cost, SPEEDS, cap)
     if statistic == "forecast-clip":
         return plan_around(counts, Around(18 * 4096, np.full(counts.plates, 18 * 4096)), cost, SPEEDS)
-    return MECHANISMS[statistic].plan_with_cap(counts, cost, SPEEDS, "best-fit", cap)
+    return MECHANISMS[statistic].plan(counts, cost, SPEEDS, "best-fit", cap)
 
 
 @settings(max_examples=25, deadline=None)

@@ -34,7 +34,7 @@ def test_auto_takes_the_least_charge_within_three_percent_of_the_least_expected_
     candidates = [mechanism.plan(hat, pure(nano), Range(0, U), grouping) for mechanism in (Baseline(), Optimal())]
     allowed = max(U / 2, candidates[1].error_bound) * (1 + 1e-9)
     caps = averaging_caps(hat, pure(nano), grouping, allowed / U)
-    candidates += [ArrayAveraging().plan_with_cap(hat, pure(nano), Range(0, U), grouping, cap) for cap in caps]
+    candidates += [ArrayAveraging().plan(hat, pure(nano), Range(0, U), grouping, cap) for cap in caps]
     candidates = [plan for plan in candidates if plan.error_bound <= allowed]
     errors = [hypot(plan.noise_bound, spread(plan)) for plan in candidates]
     chosen = plan_automatic(hat, pure(nano), Range(0, U), grouping, "epsilon")
@@ -84,7 +84,7 @@ def test_the_caps_are_the_best_of_all_counts_by_formulas_written_plainly(counts,
 def test_at_equal_charge_every_grouping_and_cap_has_the_noise_of_the_plain_mean(counts, which, grouping):
     """Noise times the mean share of epsilon that plates pay is U / (L eps): so Baseline, without bias, is taken."""
     hat = SamplesPerPlate(np.array(counts))
-    averaging = ArrayAveraging().plan_with_cap(hat, pure(NANO), Range(0, U), grouping, counts[which % len(counts)])
+    averaging = ArrayAveraging().plan(hat, pure(NANO), Range(0, U), grouping, counts[which % len(counts)])
     for plan in (averaging, Baseline().plan(hat, pure(NANO), Range(0, U), grouping)):
         assert plan.noise_bound * mean_share(plan) == pytest.approx(U / len(counts), rel=1e-3)
     assert plan_automatic(hat, pure(NANO), Range(0, U), grouping, "charge").mechanism == "baseline"
@@ -97,7 +97,7 @@ def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts
     hat, nano = SamplesPerPlate(np.array(counts)), round(epsilon * NANO)
     charge = times / len(counts)
     others = (
-        ArrayAveraging().plan_with_cap(hat, pure(nano), Range(0, U), grouping, counts[which % len(counts)]),
+        ArrayAveraging().plan(hat, pure(nano), Range(0, U), grouping, counts[which % len(counts)]),
         Optimal().plan(hat, pure(nano), Range(0, U), grouping),
         Optimal().plan_with_fill(hat, pure(nano), Range(0, U), fill=U // 5),
     )

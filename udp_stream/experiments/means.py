@@ -139,7 +139,7 @@ class Series:
         """The mechanism's own plan for these counts."""
         asked = counts, pure(round(epsilon * NANO)), range, self.grouping
         if self.levys_cap:
-            return ArrayAveraging().plan_with_cap(*asked, levy_cap(counts))
+            return ArrayAveraging().plan(*asked, levy_cap(counts))
         return MECHANISMS[self.mechanism].plan(*asked)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -56,10 +56,9 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     """How one HAT's mean will be taken, from counts, cost and range only; speeds in quanta.
 
     The estimate is low + (statistic + noise) / divisor. `sensitivity` is the statistic's for a plate, before any
-    private interval narrows it. `noise_cost` is what the final noise may cost; the rest of `cost` pays for the
-    interval. `bias_bound` is the worst over all speeds in the range of |estimate without noise - sample mean|; what it
-    is likely to be: `statistics.py`. Where the samples' weights add up to less than 1, `fill` has the rest, in quanta
-    above the low end.
+    private interval narrows it. `bias_bound` is the worst over all speeds in the range of |estimate without noise -
+    sample mean|; what it is likely to be: `statistics.py`. Where the samples' weights add up to less than 1, `fill` has
+    the rest, in quanta above the low end.
 
     Plate by plate, in the order of the counts: `given` is how many of its first samples enter the statistic, `moves`
     by how much it alone can move it; None where every plate is charged in full.
@@ -76,7 +75,6 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     counts: SamplesPerPlate
     range: Range
     cost: Cost
-    noise_cost: Cost
     cap: int
     given: Integers
     moves: Integers | None
@@ -92,9 +90,16 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
         return Choice(self.mechanism, self.cap)
 
     @property
+    def noise_cost(self) -> Cost:
+        """What the final noise may cost: all of `cost`, but where a private interval has half of it."""
+        if self.moves is not None:
+            return self.cost
+        return self.cost.with_nano(self.cost.nano - interval_cost(self.cost).nano)
+
+    @property
     def noise(self) -> Noise:
         """The family that the noise is of."""
-        return noise_of(self.noise_cost)
+        return noise_of(self.cost)
 
     @property
     def noise_bound(self) -> float:
@@ -141,41 +146,36 @@ class MeanQuery(msgspec.Struct, frozen=True):
     projected_to: tuple[int, int] | None = None
 
 
-class MeanMechanism(Protocol):
+class MeanMechanism(ABC):
     """One way of taking a mean.
 
-    >>> from udp_stream.mechanisms.means import Baseline
     >>> mechanism: MeanMechanism = Baseline()
     >>> mechanism.name
     'baseline'
     """
 
-    @property
-    def name(self) -> str:
-        """As in the configuration and in release records."""
-        ...
+    name: str
+    """As in the configuration and in release records."""
 
-    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
-        """Fix everything that counts can fix, the cap too."""
-        ...
-
-    def plan_with_cap(
-        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int
+    @abstractmethod
+    def plan(
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
     ) -> MeanPlan:
-        """The plan with a cap that was chosen before, 1 <= cap <= the largest count."""
-        ...
+        """Fix everything that counts can fix: with the mechanism's own cap, or with one that was chosen before,
+        1 <= cap <= the largest count."""
 
     def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
-        """What `plan` gives for the same plates at another cost; `plan` was made by that, or by `at`."""
-        ...
+        """What `plan` gives for the same plates at another cost; `plan` was made by that, or by `at`. Neither cap nor
+        arrays depend on the cost."""
+        return replace(plan, cost=cost)
 
+    @abstractmethod
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
-        ...
 
+    @abstractmethod
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
         """The statistic of the samples (plate by plate, in the order of the counts); bits pay for private intervals."""
-        ...
 
 
 def narrowed(plan: MeanPlan, admitted: NDArray[np.bool_], **changes: Any) -> MeanPlan:
@@ -195,7 +195,6 @@ def narrowed(plan: MeanPlan, admitted: NDArray[np.bool_], **changes: Any) -> Mea
         moves=moves,
         sensitivity=sensitivity,
         cost=cost,
-        noise_cost=cost,
         **changes,
     )
 
@@ -226,30 +225,6 @@ def array_means(plan: MeanPlan, samples: Integers) -> Integers:
 # be as narrow as U n / w, or narrower.
 
 
-def plan_projected(
-    name: str, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
-) -> MeanPlan:
-    """A plan with this cap, else the one that maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
-    cap = levy_cap(counts) if cap is None else cap
-    arrays = best_fit(counts, cap) if grouping == "best-fit" else None
-    count = wrap_around_count(counts, cap) if arrays is None else arrays.count
-    return MeanPlan(
-        mechanism=name,
-        grouping=grouping,
-        counts=counts,
-        range=range,
-        cost=cost,
-        noise_cost=noise_cost(cost),
-        cap=cap,
-        given=wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap),
-        moves=None,
-        divisor=count,
-        sensitivity=range.width * touched(grouping),
-        bias_bound=float(range.width),
-        arrays=arrays,
-    )
-
-
 def interval_cost(cost: Cost) -> Cost:
     """What of a projected mean's cost its private interval may spend: half, rounded down; the rest is the noise's.
 
@@ -259,12 +234,7 @@ def interval_cost(cost: Cost) -> Cost:
     return cost.with_nano(cost.nano // 2)
 
 
-def noise_cost(cost: Cost) -> Cost:
-    """The rest of it, which the final noise may cost."""
-    return cost.with_nano(cost.nano - interval_cost(cost).nano)
-
-
-class Projected(ABC):
+class Projected(MeanMechanism):
     """The mechanisms that project: the same cap and grouping for all, every plate charged in full.
 
     Each has its own private interval, for half of the cost.
@@ -275,8 +245,6 @@ class Projected(ABC):
     [1000000000]
     """
 
-    name: str
-
     @abstractmethod
     def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
         """The lower and upper ends, in 0..U above the range's low end, of that many independent intervals.
@@ -284,19 +252,26 @@ class Projected(ABC):
         Each interval costs `interval_cost`.
         """
 
-    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
-        """Cap by the paper's equation 1."""
-        return plan_projected(self.name, counts, cost, range, grouping)
-
-    def plan_with_cap(
-        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int
+    def plan(
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
     ) -> MeanPlan:
-        """Another cap."""
-        return plan_projected(self.name, counts, cost, range, grouping, cap)
-
-    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
-        """Neither cap nor arrays depend on the cost."""
-        return replace(plan, cost=cost, noise_cost=noise_cost(cost))
+        """Its own cap maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
+        cap = levy_cap(counts) if cap is None else cap
+        arrays = best_fit(counts, cap) if grouping == "best-fit" else None
+        return MeanPlan(
+            mechanism=self.name,
+            grouping=grouping,
+            counts=counts,
+            range=range,
+            cost=cost,
+            cap=cap,
+            given=wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap),
+            moves=None,
+            divisor=wrap_around_count(counts, cap) if arrays is None else arrays.count,
+            sensitivity=range.width * touched(grouping),
+            bias_bound=float(range.width),
+            arrays=arrays,
+        )
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
@@ -347,7 +322,7 @@ def projected_queries(plan: MeanPlan, means: Integers, low: Integers, high: Inte
 # Baseline: the plain sample mean plus noise for its full sensitivity (arXiv 2401.15906, Section III-B).
 
 
-class Baseline:
+class Baseline(MeanMechanism):
     """Sum of all samples over M.
 
     Sensitivity of the sum: U m_max, since the plate with most samples can move each of them by U; plate l moves it by
@@ -360,15 +335,21 @@ class Baseline:
 
     name = "baseline"
 
-    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
-        """Baseline has no parameters; it does not group."""
+    def plan(
+        self,
+        counts: SamplesPerPlate,
+        cost: Cost,
+        range: Range,
+        grouping: Grouping,  # noqa: ARG002
+        cap: int | None = None,  # noqa: ARG002
+    ) -> MeanPlan:
+        """It neither groups nor caps: every plate gives all of its samples."""
         return MeanPlan(
             mechanism=self.name,
             grouping=None,
             counts=counts,
             range=range,
             cost=cost,
-            noise_cost=cost,
             cap=counts.largest,
             given=counts.by_plate,
             moves=range.width * counts.by_plate,
@@ -376,21 +357,6 @@ class Baseline:
             sensitivity=range.width * counts.largest,
             bias_bound=0.0,
         )
-
-    def plan_with_cap(
-        self,
-        counts: SamplesPerPlate,
-        cost: Cost,
-        range: Range,
-        grouping: Grouping,
-        cap: int,  # noqa: ARG002
-    ) -> MeanPlan:
-        """It does not cap either: every plate gives all of its samples."""
-        return self.plan(counts, cost, range, grouping)
-
-    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
-        """Nothing but the noise depends on the cost."""
-        return replace(plan, cost=cost, noise_cost=cost)
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The sum of fewer plates, over fewer samples."""
@@ -424,25 +390,22 @@ class Baseline:
 # becomes U sum_i u_i max(0, 1 / (w_i D) - 1/M).
 
 
-class ArrayAveraging:
+class ArrayAveraging(MeanMechanism):
     """Mean of array means; the cap is the median of the counts unless another is given.
 
     >>> counts = SamplesPerPlate(np.array([4, 2, 2]))
-    >>> plan = ArrayAveraging().plan_with_cap(counts, Cost("pure", 10**9), Range(0, 100), "best-fit", cap=4)
+    >>> plan = ArrayAveraging().plan(counts, Cost("pure", 10**9), Range(0, 100), "best-fit", cap=4)
     >>> plan.divisor, plan.sensitivity, plan.charges.tolist()  # two plates share the second array, and its charge
     (2, 100, [1000000000, 500000000, 500000000])
     """
 
     name = "array-averaging"
 
-    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:
-        """The papers' cap: the median, at most a factor two from the least possible noise (their Lemma III.2)."""
-        return self.plan_with_cap(counts, cost, range, grouping, counts.median)
-
-    def plan_with_cap(
-        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int
+    def plan(
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
     ) -> MeanPlan:
-        """Array-Averaging with arrays of length `cap`, 1 <= cap <= the largest count."""
+        """Its own cap is the papers': the median, at most a factor two from the least noise (their Lemma III.2)."""
+        cap = counts.median if cap is None else cap
         if not 1 <= cap <= counts.largest:
             raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
         arrays, width = None, range.width
@@ -463,7 +426,6 @@ class ArrayAveraging:
             counts=counts,
             range=range,
             cost=cost,
-            noise_cost=cost,
             cap=cap,
             given=given,
             moves=moves,
@@ -472,10 +434,6 @@ class ArrayAveraging:
             bias_bound=width * excess,
             arrays=arrays,
         )
-
-    def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
-        """The median, hence the arrays, do not depend on the cost."""
-        return replace(plan, cost=cost, noise_cost=cost)
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The arrays as they were, without the plates that were halted."""
@@ -642,7 +600,7 @@ class EpsQuantile(Projected):
 #   rho the expected size of noise for a sensitivity of one, 1 / sqrt(pi rho), stands for 1 / eps.
 
 
-class Optimal:
+class Optimal(MeanMechanism):
     """Capped sum with a public fill. With fewer than k plates the constant alone would be better in the worst case.
 
     In that case the cap is the smallest count, so that every plate still has its say; the error bound, which the plan
@@ -656,36 +614,31 @@ class Optimal:
 
     name = "optimal"
 
-    def plan(self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping) -> MeanPlan:  # noqa: ARG002
-        """Fill with the middle of the range, the constant whose worst error is least when nothing is known."""
-        return self.plan_with_fill(counts, cost, range, fill=range.low + range.width // 2)
-
-    def plan_with_fill(self, counts: SamplesPerPlate, cost: Cost, range: Range, fill: int) -> MeanPlan:
-        """The cap of least worst-case error for this fill (in the range, public: a constant or an old release)."""
-        above, width = fill - range.low, range.width
-        noise = noise_of(cost)
-        over, under = noise.unit_scale(cost)
-        # the noise's expected size for each of its scale: 1 for Laplace's
-        size, by = noise.expected_abs(1.0).as_integer_ratio()
-        # in integers: rounding must not decide which plate's count is the cap
-        k = -(-width * over * size // (max(above, width - above) * under * by))
-        cap = int(counts.descending[min(k, counts.plates) - 1])
-        return self._filled(counts, cost, range, above, cap)
-
-    def plan_with_cap(
+    def plan(
         self,
         counts: SamplesPerPlate,
         cost: Cost,
         range: Range,
         grouping: Grouping,  # noqa: ARG002
-        cap: int,
+        cap: int | None = None,
     ) -> MeanPlan:
-        """With this cap, filled with the middle of the range too."""
-        return self._filled(counts, cost, range, range.width // 2, cap)
+        """Fill with the middle of the range, the constant whose worst error is least when nothing is known."""
+        return self.plan_with_fill(counts, cost, range, range.low + range.width // 2, cap)
 
-    def _filled(self, counts: SamplesPerPlate, cost: Cost, range: Range, above: int, cap: int) -> MeanPlan:
-        """With a fill that lies this far above the range's low end."""
-        given, width = np.minimum(counts.by_plate, cap), range.width
+    def plan_with_fill(
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, fill: int, cap: int | None = None
+    ) -> MeanPlan:
+        """Of this fill (in the range, public: a constant or an old release), by its cap of least worst-case error."""
+        above, width = fill - range.low, range.width
+        if cap is None:
+            noise = noise_of(cost)
+            over, under = noise.unit_scale(cost)
+            # the noise's expected size for each of its scale: 1 for Laplace's
+            size, by = noise.expected_abs(1.0).as_integer_ratio()
+            # in integers: rounding must not decide which plate's count is the cap
+            k = -(-width * over * size // (max(above, width - above) * under * by))
+            cap = int(counts.descending[min(k, counts.plates) - 1])
+        given = np.minimum(counts.by_plate, cap)
         dropped = 1 - int(given.sum()) / counts.total
         return MeanPlan(
             mechanism=self.name,
@@ -693,7 +646,6 @@ class Optimal:
             counts=counts,
             range=range,
             cost=cost,
-            noise_cost=cost,
             cap=cap,
             given=given,
             moves=width * given,

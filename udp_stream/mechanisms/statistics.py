@@ -285,7 +285,7 @@ def plan_automatic(
     allowed = EXACT * max(range.width / 2, optimal.error_bound)
     plans = [baseline, optimal]
     for cap in averaging_caps(counts, cost, grouping, allowed / range.width):
-        plans.append(ArrayAveraging().plan_with_cap(counts, *asked, cap))
+        plans.append(ArrayAveraging().plan(counts, *asked, cap))
     noise, sizes = noise_of(cost), [plan.noise_bound for plan in plans]
     errors = [
         (noise.error(size, spread(plan)), plan)
@@ -393,7 +393,7 @@ class MeanStatistic:
         """`auto` searches among mechanisms and caps, each mechanism for its cap."""
         terms, choice = (asked.cost, public.range, asked.grouping), asked.choice
         if choice is not None:
-            return MECHANISMS[choice.mechanism].plan_with_cap(counts, *terms, choice.cap_among(counts))
+            return MECHANISMS[choice.mechanism].plan(counts, *terms, choice.cap_among(counts))
         if asked.mechanism == "auto":
             return plan_automatic(counts, *terms, asked.compare_at)
         return MECHANISMS[asked.mechanism].plan(counts, *terms)
