@@ -130,7 +130,9 @@ async def _work(
     given = settings.policy, settings.calendar, deployment.entropy, deployment.software
     context = ReleaseContext(*given, caveats=caveats(meta), derive_key=keys.hash_plate)
     observers = [closing.observe, log.observe]
-    queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
+    queries_asked = settings.standing_queries
+    of_queries = settings.zone, settings.position_periods, context
+    queries = query_set(queries_asked, *of_queries) if queries_asked else None
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
         common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries)

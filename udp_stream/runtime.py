@@ -28,10 +28,10 @@ from udp_stream.errors import DependencyUnavailable
 from udp_stream.files import draft_of, sync_directory
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import caveats
-from udp_stream.ledgers.opening import note_policy
 from udp_stream.logs import say
 from udp_stream.pings.decode import PingDecoder, PingFormat, Reason, Refusal, originals
 from udp_stream.pings.json import JSON
+from udp_stream.planning.policy import note_policy
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.facts import (
     Fact,
@@ -121,7 +121,7 @@ class _Runtime:
         is_forecasting = settings.policy.forecasts or smooth is not None
         self._context = with_forecaster(context) if is_forecasting else context
         asked = () if answer is None else settings.standing_queries
-        self._queries = query_set(asked, settings.zone, settings.position_periods, self._context)
+        self._queries = query_set(asked, settings.zone, settings.position_periods, self._context) if asked else None
         self._noted = False
         self._due: frozenset[str] | None = None
         self._written = frozenset[str]()

@@ -4,7 +4,7 @@ import re
 
 from tests.integration.deployment import charges, log_of, worker
 from tests.runtime.harness import fleet_log
-from udp_stream.ledgers.opening import written
+from udp_stream.planning.policy import written
 
 
 def test_a_worker_names_its_ledger_and_the_keys_in_which_other_settings_differ(city, redis_server):

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import fields, replace
 
-from udp_stream.ledgers.opening import note_policy, other_policies, written
+from udp_stream.ledgers.opening import other_policies
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.planning.policy import Policy
+from udp_stream.planning.policy import Policy, note_policy, written
 from udp_stream.settings import known_keys, load
 
 KEYS = {

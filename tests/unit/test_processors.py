@@ -155,7 +155,9 @@ class Worker:
         self.broker = broker
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
-        queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
+        queries_asked = settings.standing_queries
+        of_queries = settings.zone, settings.position_periods, context
+        queries = query_set(queries_asked, *of_queries) if queries_asked else None
         common = Common(self.topics, broker, broker, binding, accept_loss, observers, queries)
         rules = rules_of(settings, context, queries and queries.moments)
         self.pings = SourceProcessor(common, rules, 60, clock=lambda: self.time_s)

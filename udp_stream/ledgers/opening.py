@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from decimal import ROUND_CEILING, Decimal
-from math import sqrt
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -19,18 +17,16 @@ import msgspec
 
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
 from udp_stream.files import TLS_FILES, tls_context, with_secrets
-from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.port import Ledger, Mark, Progress
-from udp_stream.ledger.rules import ROLLING, caveats
+from udp_stream.ledger.rules import caveats
 from udp_stream.ledgers.keys import PlateKeys, adopt, kept_mark, known_ledger, load_or_create_key, replace_mark
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
 from udp_stream.logs import WARNING, counted, say
-from udp_stream.planning.policy import Policy, amount_text, epsilon_text
+from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
 from udp_stream.release.query_road import NOTE
 from udp_stream.release.record import CITY, CLIPS, decode, kind_of, slot_of
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
 from udp_stream.settings.clients import url_faults
-from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name
 from udp_stream.windows.tables import SlotGrid
 
 
@@ -260,59 +256,13 @@ def _path(url: str) -> Path:
     return Path(url.removeprefix(SQLITE))
 
 
-# The settings behind a policy's fingerprint, as configuration keys: what a ledger notes, and what a warning names.
-#
-# A record says by a fingerprint under which settings it was made, and a fingerprint cannot be read back. So a ledger
-# notes the keys and values of every policy before anything is charged under it. Older ledgers note none: there the
-# fingerprints are named.
-
-POLICY_NOTE = "policy:"
-"""Before a fingerprint: the name of the note."""
+# The settings that a ledger was charged under, where they are not ours: what a warning names.
 
 BUDGET = ("budget.epsilon", "budget.rho", "budget.delta", "budget.period", "budget.accounting")
 """What a plate can lose, and in which time."""
 
 NAMED_MAX = 3
 """Other policies that one warning names."""
-
-
-def written(policy: Policy) -> dict[str, str]:
-    """Every configuration key that the policy comes from, with its value as a user writes it.
-
-    `neighbours` has no key: there is one relation. `budget.period` stands for two fields. `[source]` has keys where a
-    feed has a form of its own.
-    """
-    return {
-        "hat.resolution": _plain(policy.resolution),
-        "hat.slot": duration_name(policy.slot_seconds),
-        "hat.timezone": policy.timezone,
-        "hat.grace": _duration(policy.grace_ms),
-        "speed.max_kmh": _kmh(policy.max_speed),
-        "speed.unit": policy.unit,
-        "speed.reject_above_kmh": _plain(policy.reject_above_kmh),
-        "pings.box": "none" if policy.box is None else _list(policy.box),
-        **_budget(policy),
-        "budget.period": _period(policy),
-        "budget.accounting": policy.accounting,
-        "release.mean": policy.mean,
-        "release.grouping": policy.grouping,
-        "release.mean_epsilon": _epsilon(policy.mean_nano, policy),
-        "release.variance_epsilon": _epsilon(policy.variance_nano, policy),
-        "release.cdf_epsilon": _epsilon(policy.cdf_nano, policy),
-        "release.bins": _list(policy.bins) if isinstance(policy.bins, tuple) else str(policy.bins),
-        "release.min_plates": _plain(policy.min_plates),
-        "release.suppression": policy.suppression,
-        "release.hats_max": _plain(policy.hats_max),
-        "release.counts": policy.counts_released,
-        "budget.schedule": policy.schedule,
-        "neighbours": policy.neighbours,
-        **{f"source.{key}": value for key, value in policy.source},
-    }
-
-
-def note_policy(ledger: Ledger, policy: Policy) -> None:
-    """Remember in the ledger what the policy's fingerprint stands for; the first note of it stands."""
-    ledger.note(f"{POLICY_NOTE}{policy.fingerprint()}", msgspec.json.encode(written(policy)).decode())
 
 
 def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
@@ -337,7 +287,7 @@ def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
     >>> from udp_stream.settings import Settings
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> ledger, ours = MemoryLedger(), Settings().policy
-    >>> note_policy(ledger, replace(ours, budget_nano=3 * NANO))
+    >>> note_policy(ledger, replace(ours, budget_nano=3_000_000_000))
     >>> other_budgets(ledger.meta(), ours)
     ['budget.epsilon 3 -> 10']
     """
@@ -402,53 +352,6 @@ def _noted(note: str | None) -> dict[str, str]:
         return {} if note is None else msgspec.json.decode(note, type=dict[str, str])
     except msgspec.DecodeError:
         return {}
-
-
-def _plain(number: float | Decimal) -> str:
-    """In digits, without an exponent and without zeros at the end."""
-    text = format(Decimal(str(number)), "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _budget(policy: Policy) -> dict[str, str]:
-    """By the keys that are read under its accounting."""
-    match policy.accounting:
-        case "pure":
-            return {"budget.epsilon": amount_text(policy.budget_nano)}
-        case "zcdp":
-            return {"budget.rho": amount_text(policy.budget_nano), "budget.delta": f"{policy.delta:g}"}
-        case "approximate":
-            epsilon = epsilon_text(epsilon_of(policy.budget_nano, policy.delta))
-            return {"budget.epsilon": epsilon, "budget.delta": f"{policy.delta:g}"}
-
-
-def _period(policy: Policy) -> str:
-    if policy.period_seconds is None:
-        return policy.period
-    return f"{ROLLING if policy.rolls else ''}{duration_name(policy.period_seconds)}"
-
-
-def _epsilon(nano: int | None, policy: Policy) -> str:
-    if nano is None:
-        return "auto"
-    return amount_text(nano) if policy.measure == "pure" else f"{sqrt(2 * nano / NANO):.9g}"
-
-
-def _kmh(quanta: int) -> str:
-    """The shortest number of km/h that is rounded down to these quanta."""
-    exact = Decimal(quanta) / QUANTA_PER_KMH
-    rounded = (exact.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING) for digits in range(12))
-    return _plain(next(kmh for kmh in rounded if int(float(kmh) * QUANTA_PER_KMH) == quanta))
-
-
-def _duration(milliseconds: int) -> str:
-    if milliseconds % 1000:
-        return f"{_plain(Decimal(milliseconds) / 1000)}s"
-    return duration_name(milliseconds // 1000) if milliseconds else "0s"
-
-
-def _list(numbers: Sequence[Any]) -> str:
-    return f"[{', '.join(_plain(number) for number in numbers)}]"
 
 
 # Which ledger a run is on, said on stderr before anything is charged; and a ledger for one run only.

@@ -1,7 +1,7 @@
 """Budgets of a deployment: periods and their names, what a plate may spend on a HAT, and the settings that fix it.
 
 In this order: periods by their names, and which overlap; one budget for speeds and positions; allowances; `Policy`, the
-settings that change privacy, with their hash; `BudgetCalendar`, its slots and periods.
+settings that change privacy, with their hash and their keys; `BudgetCalendar`, its slots and periods.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from math import ceil, floor, inf, isfinite
-from typing import Literal, NamedTuple
+from math import ceil, floor, inf, isfinite, sqrt
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.filters import epsilon_of
+from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import ROLLING, span_name, span_of
 from udp_stream.mechanisms.base import BinsAsked, PublicSettings, Range
 from udp_stream.mechanisms.noise import Measure
-from udp_stream.units import NANO, duration_name, parse_duration
+from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name, parse_duration
 from udp_stream.windows.tables import SlotGrid
 
 # Budget periods by their names: when they are, which of them overlap, and what their budgets sum to.
@@ -229,7 +230,12 @@ def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
 
 def amount_text(nano: int) -> str:
     """Nano-units in units, exactly."""
-    text = f"{Decimal(nano) / NANO:f}"
+    return _plain(Decimal(nano) / NANO)
+
+
+def _plain(number: float | Decimal) -> str:
+    """In digits, without an exponent and without zeros at the end."""
+    text = format(Decimal(str(number)), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -623,6 +629,96 @@ def amount_in_words(measure: Measure, nano: int, delta: float, accounting: Accou
         return f"epsilon {amount_text(nano)}"
     rho, epsilon = amount_text(nano), f"{epsilon_text(epsilon_of(nano, delta))} with delta {delta:g}"
     return f"rho {rho} (epsilon {epsilon})" if accounting == "zcdp" else f"epsilon {epsilon} (rho {rho})"
+
+
+# The settings behind a policy's fingerprint, as configuration keys: what a ledger notes.
+#
+# A record says by a fingerprint under which settings it was made, and a fingerprint cannot be read back. So a ledger
+# notes the keys and values of every policy before anything is charged under it. Older ledgers note none: there the
+# fingerprints are named.
+
+POLICY_NOTE = "policy:"
+"""Before a fingerprint: the name of the note."""
+
+
+def written(policy: Policy) -> dict[str, str]:
+    """Every configuration key that the policy comes from, with its value as a user writes it.
+
+    `neighbours` has no key: there is one relation. `budget.period` stands for two fields. `[source]` has keys where a
+    feed has a form of its own.
+    """
+    return {
+        "hat.resolution": _plain(policy.resolution),
+        "hat.slot": duration_name(policy.slot_seconds),
+        "hat.timezone": policy.timezone,
+        "hat.grace": _duration(policy.grace_ms),
+        "speed.max_kmh": _kmh(policy.max_speed),
+        "speed.unit": policy.unit,
+        "speed.reject_above_kmh": _plain(policy.reject_above_kmh),
+        "pings.box": "none" if policy.box is None else _list(policy.box),
+        **_budget(policy),
+        "budget.period": _period(policy),
+        "budget.accounting": policy.accounting,
+        "release.mean": policy.mean,
+        "release.grouping": policy.grouping,
+        "release.mean_epsilon": _epsilon(policy.mean_nano, policy),
+        "release.variance_epsilon": _epsilon(policy.variance_nano, policy),
+        "release.cdf_epsilon": _epsilon(policy.cdf_nano, policy),
+        "release.bins": _list(policy.bins) if isinstance(policy.bins, tuple) else str(policy.bins),
+        "release.min_plates": _plain(policy.min_plates),
+        "release.suppression": policy.suppression,
+        "release.hats_max": _plain(policy.hats_max),
+        "release.counts": policy.counts_released,
+        "budget.schedule": policy.schedule,
+        "neighbours": policy.neighbours,
+        **{f"source.{key}": value for key, value in policy.source},
+    }
+
+
+def note_policy(ledger: Ledger, policy: Policy) -> None:
+    """Remember in the ledger what the policy's fingerprint stands for; the first note of it stands."""
+    ledger.note(f"{POLICY_NOTE}{policy.fingerprint()}", msgspec.json.encode(written(policy)).decode())
+
+
+def _budget(policy: Policy) -> dict[str, str]:
+    """By the keys that are read under its accounting."""
+    match policy.accounting:
+        case "pure":
+            return {"budget.epsilon": amount_text(policy.budget_nano)}
+        case "zcdp":
+            return {"budget.rho": amount_text(policy.budget_nano), "budget.delta": f"{policy.delta:g}"}
+        case "approximate":
+            epsilon = epsilon_text(epsilon_of(policy.budget_nano, policy.delta))
+            return {"budget.epsilon": epsilon, "budget.delta": f"{policy.delta:g}"}
+
+
+def _period(policy: Policy) -> str:
+    if policy.period_seconds is None:
+        return policy.period
+    return f"{ROLLING if policy.rolls else ''}{duration_name(policy.period_seconds)}"
+
+
+def _epsilon(nano: int | None, policy: Policy) -> str:
+    if nano is None:
+        return "auto"
+    return amount_text(nano) if policy.measure == "pure" else f"{sqrt(2 * nano / NANO):.9g}"
+
+
+def _kmh(quanta: int) -> str:
+    """The shortest number of km/h that is rounded down to these quanta."""
+    exact = Decimal(quanta) / QUANTA_PER_KMH
+    rounded = (exact.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING) for digits in range(12))
+    return _plain(next(kmh for kmh in rounded if int(float(kmh) * QUANTA_PER_KMH) == quanta))
+
+
+def _duration(milliseconds: int) -> str:
+    if milliseconds % 1000:
+        return f"{_plain(Decimal(milliseconds) / 1000)}s"
+    return duration_name(milliseconds // 1000) if milliseconds else "0s"
+
+
+def _list(numbers: Sequence[Any]) -> str:
+    return f"[{', '.join(_plain(number) for number in numbers)}]"
 
 
 # The calendar of a deployment: its slots, its budget periods, and which periods of a ledger overlap them.

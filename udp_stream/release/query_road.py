@@ -355,9 +355,9 @@ class QuerySet:
 
 def query_set(
     queries: Sequence[StandingQuery], zone: tzinfo, periods: PositionPeriods, context: ReleaseContext
-) -> QuerySet | None:
-    """The queries that a deployment asks beside its releases; None for none."""
-    return QuerySet(queries, zone, query_context(periods, context)) if queries else None
+) -> QuerySet:
+    """The queries that a deployment asks beside its releases: at least one."""
+    return QuerySet(queries, zone, query_context(periods, context))
 
 
 def note_queries(queries: Sequence[StandingQuery], ledger: Ledger) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -349,8 +350,8 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     counts: CountsReleased = "all"
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole configuration."""
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
+    """The whole configuration. What follows from it is worked out once, when it is first asked for."""
 
     hat: HatSection = HatSection()
     speed: SpeedSection = SpeedSection()
@@ -364,7 +365,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ledger: LedgerSection = LedgerSection()
     kafka: KafkaSection = KafkaSection()
 
-    @property
+    @cached_property
     def policy(self) -> Policy:
         """What changes privacy, or what is computed."""
         budget, (period, period_seconds) = self.budget, budget_period(self.budget.period)
@@ -416,7 +417,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """What the windows keep open, and for how long."""
         return WindowRules(grace_ms=milliseconds(self.hat.grace))
 
-    @property
+    @cached_property
     def zone(self) -> ZoneInfo:
         """The zone of the slots; raises ConfigError if there is none of that name."""
         try:
@@ -424,7 +425,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder of zones
             raise ConfigError(f"hat.timezone: expected an IANA time zone, got {self.hat.timezone!r}") from error
 
-    @property
+    @cached_property
     def calendar(self) -> BudgetCalendar:
         """Slots and periods in the zone."""
         policy = self.policy
@@ -434,12 +435,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         periods = None if seconds is None else SlotGrid(seconds, self.zone)
         return BudgetCalendar(policy, SlotGrid(policy.slot_seconds, self.zone), periods, self._one_budget)
 
-    @property
+    @cached_property
     def standing_queries(self) -> tuple[StandingQuery, ...]:
         """What is asked of positions; raises ConfigError for a query that cannot be asked."""
         return standing_queries(self.queries, self.query, self.pings.box, self._position_budget)
 
-    @property
+    @cached_property
     def position_periods(self) -> PositionPeriods:
         """The budget periods of positions, in the zone of the slots."""
         grid = None if (seconds := self.queries.period_seconds) is None else SlotGrid(seconds, self.zone)
@@ -447,11 +448,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         whole = amount_in_words(own.measure, budget.nano, budget.delta, self.policy.accounting) if one else ""
         return PositionPeriods(*own, self.queries.period_name, grid, one, whole)
 
-    @property
+    @cached_property
     def _one_budget(self) -> OneBudget | None:
         return self.queries.one_budget(self._position_budget.measure, self.budget.nano)
 
-    @property
+    @cached_property
     def _position_budget(self) -> PositionBudget:
         measure: Measure = "pure" if self.budget.accounting == "pure" else "zcdp"
         return self.queries.position_budget(measure, self.budget.nano)
