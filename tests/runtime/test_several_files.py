@@ -1,7 +1,5 @@
 """`init` and `plan` of several files, and what they say of an address or a pipe in their place."""
 
-import re
-
 import pytest
 
 from benchmarks.feed_forms import FORMS, recorded
@@ -53,16 +51,9 @@ def test_polls_of_gtfs_realtime_are_counted_together(tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["init", "plan", "doctor"])
-@pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        ("https://example.org/v.pb?token=secret", r"`curl -o 1\.pb ADDRESS`, .*then name 1\.pb 2\.pb. `run` reads"),
-        ("http://me:secret@example.org/v", r"`curl -o 1\.json ADDRESS`"),
-        ("amqps://me:secret@example.org/", r"its messages, one a line, as sample\.ndjson"),
-    ],
-)
-def test_an_address_is_answered_with_what_to_do_and_not_shown(verb, address, words, tmp_path):
+@pytest.mark.parametrize("address", ["https://example.org/v.pb?token=secret", "amqps://me:secret@example.org/"])
+def test_an_address_is_answered_with_what_to_do_and_not_shown(verb, address, tmp_path):
     done = run(verb, address, cwd=tmp_path)
     said = done.stderr.decode()
-    assert done.returncode == 2 and re.search(words, said) and "secret" not in said and "example" not in said
+    assert done.returncode == 2 and "`run` reads the address" in said and "secret" not in said and "example" not in said
     assert done.stdout == b""

@@ -8,11 +8,10 @@ the same for neighbours.
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -26,7 +25,7 @@ from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Refused, advise, pl
 from udp_stream.pings.json import FeedForm
 from udp_stream.release.facts import Summary
 from udp_stream.settings import Settings
-from udp_stream.sources.recordings import Source, is_gtfs_file, open_sources, scheme_of
+from udp_stream.sources.recordings import Source, open_sources, scheme_of
 from udp_stream.windows.slots import ReadResult
 
 LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
@@ -56,22 +55,13 @@ def is_sea(zone: str) -> bool:
     return zone.startswith("Etc/")
 
 
-def zone_offset_minutes(zone: str, at_ms: int) -> int:
-    """How far a zone is ahead of UTC at a time.
-
-    >>> zone_offset_minutes("Asia/Kolkata", 1706159153000)
-    330
-    """
-    moment = datetime.fromtimestamp(at_ms / 1000, ZoneInfo(zone))
-    return (moment.utcoffset() or timedelta(0)) // timedelta(minutes=1)
-
-
 def zone_warning(pings: Pings, zone: str) -> str | None:
     """A sentence if clocks in this zone do not show the hour of the place where these pings lie; None if they do."""
-    middle_ms, place = int(np.median(pings.time_ms)), zone_of(float(np.median(pings.lon)), float(np.median(pings.lat)))
+    place = zone_of(float(np.median(pings.lon)), float(np.median(pings.lat)))
     if is_sea(place):
         return "the pings lie at sea: are longitude and latitude exchanged in [source]?"
-    if zone_offset_minutes(place, middle_ms) == zone_offset_minutes(zone, middle_ms):
+    middle = datetime.fromtimestamp(int(np.median(pings.time_ms)) / 1000, UTC)
+    if middle.astimezone(ZoneInfo(place)).utcoffset() == middle.astimezone(ZoneInfo(zone)).utcoffset():
         return None
     return f"hat.timezone is {zone!r}, and the pings lie in {place!r}: slots would go by another city's clock"
 
@@ -214,7 +204,8 @@ def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
 
 
 class FeedWatch:
-    """The same of a feed that goes on, each sentence once, in the log: mostly refused, zone, plates.
+    """What is likely to be set wrongly of a feed that goes on, each sentence once, in the log: mostly refused, zone,
+    plates.
 
     >>> from udp_stream.settings import Settings
     >>> from udp_stream.pings.decode import Reason
@@ -228,43 +219,35 @@ class FeedWatch:
     True
     """
 
-    REFUSALS_MIN, WINDOW, PINGS_MIN, BYTES_MAX, SPAN_MS = 10, 4096, 4096, 2**24, 600_000
-    """Refusals before something is said; pings after which those before count half, so that a feed that changes after
-    months is noticed; pings that tell zone and plates, kept for so many bytes, and the time that they must span: a
-    vehicle pings more than once in ten minutes."""
+    REFUSALS_MIN, PINGS_MIN, BYTES_MAX, SPAN_MS = 10, 4096, 2**24, 600_000
+    """Refusals before something is said; pings that tell zone and plates, kept for so many bytes, and the time that
+    they must span: a vehicle pings more than once in ten minutes."""
 
     def __init__(self, settings: Settings, warn: Callable[[str, str, Mapping[str, object]], None] = _warn) -> None:
         """Nothing was read yet."""
         self._settings, self._warn = settings, warn
         self._sample: list[Refused] = []
         self._refused: Counter[str] = Counter()
-        self._accepted = 0
-        self._total: Counter[bool] = Counter()  # by whether it was accepted
-        self._is_mostly_refused = False
+        self._accepted = self._pings = 0
+        self._is_said = False
         self._beginning: list[bytes] | None = []
-        self._bytes = self._pings = 0
-        self._newest_ms: int | None = None
+        self._first_ms: int | None = None
 
     def look(self, messages: Sequence[bytes], read: ReadResult) -> None:
         """Look at what became of a batch of messages; those that were read before are not in `read`."""
         if not read.messages:
             return
         refused = [one for one in read.refused if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
-        accepted = read.pings + len(read.refused) - len(refused)
-        self._total.update({True: accepted, False: len(refused)})
-        self._accepted += accepted
+        self._accepted += read.pings + len(read.refused) - len(refused)
         self._refused.update(str(one.refusal.reason) for one in refused)
-        self._sample = [*self._sample, *(Refused(one.refusal, one.original) for one in refused)][-SAMPLE_MAX:]
+        self._sample += [Refused(one.refusal, one.original) for one in refused[: SAMPLE_MAX - len(self._sample)]]
         self._judge(self.REFUSALS_MIN)
-        if self._accepted + self._refused.total() >= self.WINDOW:
-            self._accepted //= 2
-            self._refused = Counter({reason: count // 2 for reason, count in self._refused.items()})
         if read.pings and self._beginning is not None:
-            self._newest_ms = self._newest_ms or read.newest_ms
+            self._first_ms = self._first_ms or read.newest_ms
             self._beginning += messages
-            self._bytes, self._pings = self._bytes + sum(map(len, messages)), self._pings + read.pings
-            span_ms = (read.newest_ms or 0) - (self._newest_ms or 0)
-            if self._bytes > self.BYTES_MAX or (self._pings >= self.PINGS_MIN and span_ms >= self.SPAN_MS):
+            self._pings += read.pings
+            has_enough = self._pings >= self.PINGS_MIN and (read.newest_ms or 0) - (self._first_ms or 0) >= self.SPAN_MS
+            if has_enough or sum(map(len, self._beginning)) > self.BYTES_MAX:
                 self._judge_beginning()
 
     def end(self) -> None:
@@ -275,15 +258,16 @@ class FeedWatch:
     @property
     def accepted_nothing(self) -> bool:
         """Whether something was refused, and all of it, for what its messages are."""
-        return self._total[False] > 0 and self._total[True] == 0
+        return self._accepted == 0 and self._refused.total() > 0
 
     def _judge(self, least: int) -> None:
-        refused, was = self._refused.total(), self._is_mostly_refused
-        self._is_mostly_refused = refused > self._accepted and refused >= least
-        if self._is_mostly_refused and not was:
-            said = "; ".join(advise(self._sample, self._settings.source.form))
-            text = f"{refused:,} of {counted(refused + self._accepted, 'ping')} refused: {said}"
-            self._warn(text, "refused", {"refused": dict(self._refused), "accepted": self._accepted})
+        refused = self._refused.total()
+        if self._is_said or refused < least or refused <= self._accepted:
+            return
+        self._is_said = True
+        said = "; ".join(advise(self._sample, self._settings.source.form))
+        text = f"{refused:,} of {counted(refused + self._accepted, 'ping')} refused: {said}"
+        self._warn(text, "refused", {"refused": dict(self._refused), "accepted": self._accepted})
 
     def _judge_beginning(self) -> None:
         if not self._beginning:
@@ -292,9 +276,6 @@ class FeedWatch:
         self._beginning = None
         for sentence in warnings_of(pings, self._settings):
             self._warn(sentence, "feed", {})
-
-
-_SHOWN_MAX = 3
 
 
 def named(files: Sequence[str]) -> str:
@@ -306,44 +287,18 @@ def named(files: Sequence[str]) -> str:
     return files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
 
 
-def typed(files: Sequence[str]) -> str:
-    """The files as a shell takes them; of many, the first ones.
+def require_files(names: Sequence[str], *, twice: bool = False) -> None:
+    """UsageError for an address, which may hold a token and is not shown; where files are read twice, also for standard
+    input, a pipe or a device.
 
-    >>> typed(["my city.csv"]), typed([f"{at}.pb" for at in range(9)])
-    ("'my city.csv'", '0.pb 1.pb 2.pb ...')
-    """
-    shown = " ".join(map(shlex.quote, files[:_SHOWN_MAX]))
-    return f"{shown} ..." if len(files) > _SHOWN_MAX else shown
-
-
-def require_rereadable(names: Sequence[str]) -> None:
-    """UsageError for standard input, a pipe or a device, of which a second look would find nothing, or wait for ever.
-
-    >>> require_rereadable(["-"])
+    >>> require_files(["https://example.org/VehiclePositions.pb"])
     Traceback (most recent call last):
-    udp_stream.errors.UsageError: expected files, which can be read twice, got -: save some of it, such as sample.csv...
+    udp_stream.errors.UsageError: expected files, got an address of https://: save some of what it sends, such as ...
     """
+    save = "save some of what it sends, such as 1.pb, 1.json or sample.ndjson, and name that"
     for name in names:
+        if (scheme := scheme_of(name)) is not None:
+            raise UsageError(f"expected files, got an address of {scheme}://: {save}. `run` reads the address")
         path = Path(name)
-        if name == "-" or (path.exists() and not (path.is_file() or path.is_dir())):
-            save = "save some of it, such as sample.csv or sample.ndjson"
+        if twice and (name == "-" or (path.exists() and not (path.is_file() or path.is_dir()))):
             raise UsageError(f"expected files, which can be read twice, got {name}: {save}")
-
-
-def require_savable(names: Sequence[str]) -> None:
-    """UsageError for an address, with what to do instead; the address itself, which may hold a token, is not shown.
-
-    >>> require_savable(["https://example.org/VehiclePositions.pb"])
-    Traceback (most recent call last):
-    udp_stream.errors.UsageError: expected files, got an address of https://. Save some polls: `curl -o 1.pb ADDRESS`...
-    """
-    for name in names:
-        if (scheme := scheme_of(name)) is None:
-            continue
-        if scheme in ("http", "https"):
-            end = "pb" if is_gtfs_file(name.partition("?")[0]) else "json"
-            one, two = f"1.{end}", f"2.{end}"
-            save = f"some polls: `curl -o {one} ADDRESS`, a minute later `curl -o {two} ADDRESS`; then name {one} {two}"
-        else:
-            save = "some of its messages, one a line, as sample.ndjson; then name that"
-        raise UsageError(f"expected files, got an address of {scheme}://. Save {save}. `run` reads the address")

@@ -23,8 +23,8 @@ from udp_stream.cli.first_look import (
     looked_at,
     named,
     print_warning,
+    require_files,
     require_readable_pings,
-    require_savable,
     warnings_of,
 )
 from udp_stream.cli.report import SOFTWARE, ReadingProgress, StepProgress, console, print_whole, printer
@@ -108,7 +108,7 @@ class FeedPlan:
 
 def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> FeedPlan:
     """Rehearse every resolution and slot; ConfigError if none can be. `entropy` is for the noise of rehearsals."""
-    require_savable(files)
+    require_files(files)
     require_readable_pings(files, settings)
     positions = _read(files, settings, RefusedSample(None)).positions
     rows, left_out = [], {}

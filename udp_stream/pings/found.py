@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from math import isnan, log
 from unicodedata import normalize
@@ -34,68 +34,53 @@ from udp_stream.pings.json import (
 from udp_stream.pings.times import EPOCHS, ISO, NO_OFFSET, NO_TIME, TimeValue, as_float, number_of, read_times
 from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH
 
-# What a file is that holds no pings as text in UTF-8, by its first bytes; never a word of it.
-
 _MAGIC = (
-    (b"PK\x03\x04", "a zip archive or a spreadsheet (.xlsx): unpack it, or save the sheet as CSV"),
-    (b"PAR1", "Parquet: write it as CSV"),
-    (b"SQLite format 3\0", "a database of SQLite: write its table as CSV"),
-    (b"%PDF", "a PDF"),
-    (b"BZh", "compressed by bzip2: unpack it"),
-    (b"\xfd7zXZ\0", "compressed by xz: unpack it"),
-    (b"\x28\xb5\x2f\xfd", "compressed by Zstandard: unpack it"),
+    (b"PK\x03\x04", "a zip archive or a spreadsheet"),
+    (b"PAR1", "Parquet"),
+    (b"BZh", "data compressed by bzip2"),
+    (b"\xfd7zXZ\0", "data compressed by xz"),
+    (b"\x28\xb5\x2f\xfd", "data compressed by Zstandard"),
 )
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\x09-\x7e]\0){2}|(?:\0[\x09-\x7e]){2}")
-_NO_NUMBER = re.compile(rb"[:,\[]\s*-?(?:NaN|Infinity)\s*[,}\]]")
-
-_CUT = "JSON that is not whole (if it goes on in the next line, its name must not end in .ndjson)"
 
 KIND_BYTES = 4
 """As many bytes tell most kinds."""
 
 
 def other_kind(start: bytes) -> str | None:
-    """The kind that begins so, and what would help; None for what may be text in UTF-8."""
-    for magic, kind in _MAGIC:
-        if start.startswith(magic):
-            return kind
-    return "text in UTF-16: save it as UTF-8" if _UTF16.match(start) else None
+    """The kind of data that begin so; None for what may be text in UTF-8."""
+    kinds = (kind for magic, kind in _MAGIC if start.startswith(magic))
+    return next(kinds, "text in UTF-16" if _UTF16.match(start) else None)
 
 
-def odd_text(first: bytes) -> str | None:
-    """Of a first line that is not UTF-8, or that has more lines in it, which end as old programs end them."""
+def odd_text(line: bytes) -> str | None:
+    """Of a line that is not UTF-8."""
     try:
-        first.decode()
+        line.decode()
     except UnicodeDecodeError:
         return "text that is not UTF-8"
-    return "text whose lines end in a carriage return alone" if b"\r" in first.rstrip(b"\r") else None
+    return None
 
 
 def no_pings(text: bytes) -> str | None:
     """The kind of a file, a line or a message in which no ping was found; None where it is one of the right kind."""
-    if (kind := other_kind(text)) is not None:
-        return kind
     text = text.lstrip()
     if text.startswith(b"<"):
         return "XML or HTML"
+    kind = other_kind(text) or odd_text(text.partition(b"\n")[0])
+    if kind is not None:
+        return kind
     if any(byte < ord("\t") for byte in text[:200]):
         return "binary: GTFS-realtime has a name in .pb"
-    if (kind := odd_text(text.partition(b"\n")[0])) is not None:
-        return kind
     try:
         value = msgspec.json.decode(text)
     except UNREADABLE:
-        if _NO_NUMBER.search(text):
-            return "JSON with NaN or Infinity, which JSON has not"
-        return _CUT if text[:1] in (b"{", b"[", b'"', b"}", b"]") else "text, neither JSON nor CSV"
+        return "JSON that is not whole" if text[:1] in (b"{", b"[", b'"') else "text, neither JSON nor CSV"
     held = value[0] if isinstance(value, list) and value else value
     return None if isinstance(held, dict | list | str) and held else "JSON that is no object"
 
 
 # Where a feed that is not known has the fields of a ping: told from a sample of its records, by names and by formats.
-#
-# It is a proposal for a person to check: nothing is charged or released. Of values nothing leaves this file but the
-# kind; of names, only those that can be no plate.
 
 Value = str | int | float | bool | None
 """A value of JSON that is no object and no array."""
@@ -195,17 +180,17 @@ _TIMES_MAX = 200
 class TimeForm:
     """A format that reads nearly all of a sample. `has_offset`: times say how far they are from UTC.
 
-    `span_ms` is from the first to the last of them, read as UTC where they do not say. `month_first`: the same
-    format with day and month exchanged, where it reads them over the same span; else "".
+    `span_ms` is from the first to the last of them, read as UTC where they do not say. `is_ambiguous`: with day and
+    month exchanged the format reads them over the same span.
 
     >>> found_time_form(["25.01.2024 10:35:00", "26.01.2024 09:00:00"])
-    TimeForm(time_format='%d.%m.%Y %H:%M:%S', has_offset=False, span_ms=80700000, month_first='')
+    TimeForm(time_format='%d.%m.%Y %H:%M:%S', has_offset=False, span_ms=80700000, is_ambiguous=False)
     """
 
     time_format: str
     has_offset: bool
     span_ms: int
-    month_first: str = ""
+    is_ambiguous: bool = False
 
 
 def found_time_form(values: Sequence[Value]) -> TimeForm | None:
@@ -232,7 +217,7 @@ def found_time_form(values: Sequence[Value]) -> TimeForm | None:
         return None
     exchanged = re.sub("%d(.)%m", r"%m\1%d", best.time_format)
     same = {form.time_format for form in forms if form.span_ms == best.span_ms} - {best.time_format}
-    return TimeForm(best.time_format, best.has_offset, best.span_ms, exchanged if exchanged in same else "")
+    return replace(best, is_ambiguous=exchanged in same)
 
 
 def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
@@ -261,26 +246,13 @@ def _look(text: str) -> str:
     return re.sub(r"[^\W0-9_]+", "a", re.sub("[0-9]+", "0", text))
 
 
-def offset_minutes(text: Value) -> int | None:
-    """Minutes ahead of UTC that a text of a time says; 0 for Z, None if it says nothing."""
-    if not isinstance(text, str):
-        return None
-    if re.search("[0-9][Zz]$", text):
-        return 0
-    match = re.search(r"[0-9. ]([+-])([0-9]{2}):?([0-9]{2})$", text)
-    if match is None or len(text) < len("2024-01-25T10:35+05:30"):
-        return None
-    minutes = int(match[2]) * 60 + int(match[3])
-    return None if minutes > 14 * 60 else -minutes if match[1] == "-" else minutes  # more than 14 hours: a year
-
-
 PINGS_JUDGED_MIN, PLATES_PER_PING, SNAPSHOT_MS, POLL_MS = 50, 0.9, 60_000, 180_000
 """Fewer pings say nothing of a plate; more plates for each ping look like ids of messages, unless all are of a minute.
 They may be a poll's if the middle half of the times lies within three (43 s in one of 1,708 of Delhi's buses)."""
 
-SHARE_OF_ONE_PLATE, TIMES_MEDIAN, FAR_KM, FAR_SHARE = 0.1, 10, 5.0, 0.001
+SHARE_OF_ONE_PLATE, TIMES_MEDIAN = 0.1, 10
 """One of ten plates or more with a tenth of all pings and ten times the median's is a word for a missing plate (the
-busiest bus of five recorded days had 3.4 times the median's). One second in two places 5 km apart is no vehicle's."""
+busiest bus of five recorded days had 3.4 times the median's)."""
 
 
 class Doubt(str):
@@ -290,7 +262,7 @@ class Doubt(str):
 
 
 def plate_warning(pings: Pings, field: str = "source.plate") -> str | None:
-    """A sentence if the plate looks like a message's id, a route's, or a word for a missing one; None if it may be a
+    """A sentence if the plate looks like a message's id or a word for a missing one; None if it may be a
     vehicle's. A budget is a plate's: with an id of each message in its place, the promise for a vehicle is void.
     """
     plate, time_ms = pings.plate.astype(np.int64), pings.time_ms
@@ -306,19 +278,7 @@ def plate_warning(pings: Pings, field: str = "source.plate") -> str | None:
     most, median = int(of_each.max()), float(np.median(of_each))
     if of_each.size >= 10 and most >= max(SHARE_OF_ONE_PLATE * plate.size, TIMES_MEDIAN * median):
         return f"{what}, and {most:,} are of one: is it a word for a missing plate? Who shares a plate shares a budget"
-    far = _in_two_places(plate, time_ms, pings.lon, pings.lat)
-    if far >= max(10, FAR_SHARE * plate.size):
-        return f"{what}, and {far:,} are far from another of their plate and second: is {field} a route's?"
     return None
-
-
-def _in_two_places(
-    plate: NDArray[np.int64], time_ms: NDArray[np.int64], lon: NDArray[np.float64], lat: NDArray[np.float64]
-) -> int:
-    order = np.lexsort((time_ms, plate))
-    together = (np.diff(plate[order]) == 0) & (np.diff(time_ms[order] // 1000) == 0)
-    north, east = np.diff(lat[order]) * 111.2, np.diff(lon[order]) * 111.2 * np.cos(np.radians(lat[order][1:]))
-    return int((together & (np.hypot(north, east) >= FAR_KM)).sum())
 
 
 Names = tuple[str, ...]
@@ -507,14 +467,12 @@ _FITS: Mapping[str, Callable[[Sequence[Value]], bool]] = {
 # wrong unit the two differ by the ratio of the units: 3.6, 1.6, 2.2, or one over it. A unit is told only if the two
 # agree in it. Else none is: speeds may be in knots, or ten times too large.
 #
-# How near they must agree was measured on the recorded feeds. Pairs at an even speed, 4 to 30 s apart, weighed by their
-# distance: the logarithm of the ratio is 0.03 in Surat and 0.01, 0.03 and 0.01 on three days of Austin, in any unit. Of
-# 100 such pairs alone it is -0.05 to 0.07 in 98 of 100 draws. The least unit that is none of ours, feet a second, lies
-# 0.09 above km/h; knots lie 0.14 above mph. So a ratio may be `_ABOVE` more than one. Below a unit of ours there is
-# none as near, and sparse pings cut corners (-0.02 at 30 to 60 s): it may be `_BELOW` less.
+# How near they must agree was measured: the logarithm of the ratio is -0.05 to 0.07 in 98 of 100 draws of 100 pairs.
+# The least unit that is none of ours, feet a second, lies 0.09 above km/h, so a ratio may be `_ABOVE` more than one.
+# Below there is none as near, and sparse pings cut corners: it may be `_BELOW` less.
 #
-# This looks at speeds without noise. Only the unit may be shown, which is a verdict: the ratio, or the number of pairs
-# (which report to be moving), would tell one plate's speeds to a reader who knows all others.
+# This looks at speeds without noise. Only the unit may be shown: the ratio, or the number of pairs, would tell one
+# plate's speeds to a reader who knows all others.
 
 PAIRS_MIN = 100
 """With fewer pairs of pings nothing is said."""
@@ -553,10 +511,7 @@ class UnitEvidence:
 def unit_evidence(pings: Pings, configured: str) -> UnitEvidence:
     """The unit in which these pings' speeds fit their movement; `configured` is the one they were read in.
 
-    Only pairs of one plate 4 to 30 s apart count, with both speeds above 5 km/h and near each other. After `doctor`'s
-    test in the data exchange's own quality reports: for Surat's feed, read as km/h, the ratio is 1.03.
-
-    A bus that goes 100 m north every 10 s, and reports 10, reports metres a second:
+    Only pairs of one plate 4 to 30 s apart count, with both speeds above 5 km/h and near each other.
     """
     order = np.lexsort((pings.time_ms, pings.plate))
     plate, speed = pings.plate[order], pings.speed[order] / QUANTA_PER_KMH
@@ -584,9 +539,8 @@ def _median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
     return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
-# Refusals in words: for each of the commonest kinds the field, the form that was found there, and the form wanted.
-#
-# Nothing that is protected is shown: of values their kind alone, and names as `is_shown` allows.
+# Refusals in words: the field, the form that was found there, and the form wanted. Of values their kind alone is shown,
+# and names as `is_shown` allows.
 
 SENTENCES_MAX = 4
 """Kinds of refusals that are explained, the commonest first."""

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from udp_stream.cli.first_look import is_on_disk, joined, named, require_readable_pings, require_savable
+from udp_stream.cli.first_look import is_on_disk, joined, named, require_files, require_readable_pings
 from udp_stream.cli.process import words_of
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
@@ -48,7 +48,7 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
 
     UsageError for an address in place of a file: it may hold a token, and the checks show names.
     """
-    require_savable(arguments.files)
+    require_files(arguments.files)
     checks: list[tuple[str, Callable[[], str]]] = [
         ("configuration", lambda: f"valid, policy {settings.policy.fingerprint()}"),
         ("ledger", lambda: _ledger(settings, for_workers=not arguments.files)),

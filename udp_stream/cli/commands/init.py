@@ -15,7 +15,6 @@ import pathlib
 import re
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -30,15 +29,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.cli.first_look import (
-    is_sea,
-    named,
-    require_rereadable,
-    require_savable,
-    typed,
-    zone_of,
-    zone_offset_minutes,
-)
+from udp_stream.cli.first_look import is_sea, named, require_files, zone_of
 from udp_stream.cli.outputs import require_place
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
@@ -54,7 +45,6 @@ from udp_stream.pings.found import (
     flat,
     found_mapping,
     no_pings,
-    offset_minutes,
     plate_warning,
     unit_evidence,
     unit_of_name,
@@ -93,32 +83,13 @@ farther than a degree from the middle, and it is rounded outward to tenths, at l
 _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
 """Speeds in any unit, as they are."""
 
-_MONTH_FIRST = (
-    *(
-        "New_York",
-        "Chicago",
-        "Denver",
-        "Phoenix",
-        "Los_Angeles",
-        "Anchorage",
-        "Detroit",
-        "Boise",
-        "Indiana",
-        "Kentucky",
-    ),
-    *("Honolulu", "Manila"),
-)
-"""Zones of countries that write the month before the day."""
-
 
 class Sample(NamedTuple):
-    """Records; the delimiter of CSV, None for JSON; the path of the array of records in a message; whether the file
-    ends before its end."""
+    """Records; the delimiter of CSV, None for JSON; the path of the array of records in a message."""
 
     records: list[Record]
     delimiter: str | None
     envelope: Path
-    is_damaged: bool
 
 
 def read_sample(path: str) -> Sample:
@@ -132,13 +103,12 @@ def read_sample(path: str) -> Sample:
             lines.pop()  # cut short
         if is_named_as_csv(path) or not text.lstrip().startswith((b"{", b"[", b'"{', b'"[', b'"\\')):
             delimiter, records = _csv_records(path, lines)
-            return Sample(records, delimiter, (), bool(damages))
+            return Sample(records, delimiter, ())
         values = [value for line in lines if (value := _decoded(line)) is not None]
         if len(lines) == 1 or 2 * len(values) <= len(lines):  # one document
             text += _joined(blocks, DOCUMENT_BYTES)
             value = _decoded(text)
             if value is None and (part := whole_part(text)) is not None:
-                damages.append(path)
                 value = _decoded(part)
             values = values if value is None else [value]
     envelope = next((steps for value in values if (steps := _envelope(value)) is not None), ())
@@ -146,7 +116,7 @@ def read_sample(path: str) -> Sample:
     records = list(islice((record for record in found if record), RECORDS_MAX))
     if not records:
         raise UsageError(f"{path}: expected pings in JSON or CSV, found {no_pings(text) or 'no object'}")
-    return Sample(records, None, envelope, bool(damages))
+    return Sample(records, None, envelope)
 
 
 def _joined(blocks: Iterator[bytes], most: int) -> bytes:
@@ -264,8 +234,7 @@ class FoundFeed:
 def find_feed(paths: Sequence[str]) -> FoundFeed:
     """Read the beginning of a recording, or of several of one form. UsageError if it holds no pings that are known
     here, with what was found."""
-    require_savable(paths)
-    require_rereadable(paths)
+    require_files(paths, twice=True)
     if len({is_gtfs_file(path) for path in paths}) > 1:
         raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
     if is_gtfs_file(paths[0]):
@@ -290,15 +259,13 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     if is_exchanged:
         mapping, lon, lat = replace(mapping, longitude=mapping.latitude, latitude=mapping.longitude), lat, lon
     place = zone_of(lon, lat)
-    if found.times.month_first and any(one in place for one in _MONTH_FIRST):
-        mapping = replace(mapping, time_format=found.times.month_first)
     keys = _keys(mapping) | ({} if found.times.has_offset else {"time_zone": place})
     form = mapped_form(replace(mapping, zone=None if found.times.has_offset else ZoneInfo(place)))
     unit = unit_of_name(mapping.speed)
     feed = replace(_found(paths, form, sample, unit, "name" if unit else ""), keys=keys)
     if is_exchanged:
         feed.checks["source"].append("longitude and latitude stand under each other's name, by where they lie")
-    if found.times.month_first:
+    if found.times.is_ambiguous:
         day = feed.hours.partition(" ")[0]
         feed.checks["source"].append(f"day and month could be exchanged; this reads the first ping as of {day}")
     if mapping.one_element:
@@ -313,7 +280,7 @@ def _sample_of(paths: Sequence[str]) -> Sample:
         if one[1:3] != samples[0][1:3]:
             raise UsageError(f"{path}: not in the form of {paths[0]}: expected files of one form")
     records = [record for one in samples for record in one.records[: RECORDS_MAX // len(samples)]]
-    return samples[0]._replace(records=records, is_damaged=any(one.is_damaged for one in samples))
+    return samples[0]._replace(records=records)
 
 
 def _median_of(sample: Sample, path: Path) -> float:
@@ -375,7 +342,7 @@ def _found(paths: Sequence[str], form: FeedForm, sample: Sample | None, said: st
     plates = plate_warning(pings)
     checks = {
         "": [*([damage] if damage else []), *([plates] if plates else [])],
-        "hat": _of_zone(zone, pings, sample, form.mapping),
+        "hat": ["these positions lie at sea: are longitude and latitude exchanged?"] if is_sea(zone) else [],
         "speed": doubts,
         "source": [],
     }
@@ -399,20 +366,6 @@ def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]
     if said is not None and said != unit:
         doubts.append(f"the feed's {by} says {said}, not {unit}: one of the two is wrong")
     return unit, told, doubts
-
-
-def _of_zone(zone: str, pings: Pings, sample: Sample | None, mapping: FeedMapping) -> list[str]:
-    """Where the feed's own times, or the place, do not go with the zone."""
-    if is_sea(zone):
-        return ["these positions lie at sea: are longitude and latitude exchanged?"]
-    texts = [record.get(mapping.steps["time"]) for record in sample.records] if sample else []
-    said = Counter(minutes for minutes in map(offset_minutes, texts) if minutes is not None).most_common(1)
-    ours = zone_offset_minutes(zone, int(np.median(pings.time_ms)))
-    if not said or said[0][0] == ours:
-        return []
-    if said[0][0] == 0:
-        return ["times are marked as UTC. Some feeds mark local times so: do buses go at the hours above?"]
-    return [f"the feed's times say {said[0][0] / 60:+g} h from UTC, and the place has {ours / 60:+g} h"]
 
 
 def _box(what: str, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> tuple[float, float, float, float]:
@@ -493,9 +446,6 @@ def _toml(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# `init`: a recording of any form in, a commented configuration out.
-
-
 def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001 (every verb has settings)
     """Find the feed, check that what is written can be read, write it; UsageError if the file is there already."""
     out = arguments.out
@@ -522,7 +472,8 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
     for line in re.findall("^# (?:CHECK|NOT KNOWN).*", text, re.MULTILINE):
         _say(line.removeprefix("# "))
     if out != "-":
-        command = f"udp-stream replay {typed(arguments.files)} --config {shlex.quote(out)} --trial"
+        some = " ".join(map(shlex.quote, arguments.files[:3])) + (" ..." if arguments.files[3:] else "")
+        command = f"udp-stream replay {some} --config {shlex.quote(out)} --trial"
         _say(f"wrote {out}: look through it, set U and epsilon, then: {command}")
 
 
