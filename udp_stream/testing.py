@@ -6,6 +6,7 @@ Nothing here may run in a deployment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC
 from hashlib import blake2b
 from typing import Any
@@ -19,7 +20,7 @@ from udp_stream.planning.plan import HatPlan, plan_hat, terms_of
 from udp_stream.planning.policy import BudgetCalendar, Policy, PositionPeriods
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.query_record import QueryResult, ResultContext, decode_result
+from udp_stream.release.query_record import QueryResult, decode_result
 from udp_stream.release.query_road import QueryContext, answer_moment
 from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -183,7 +184,7 @@ def a_query_context(seed: int | str = 1) -> QueryContext:
     """Days of UTC, rho 200 per square km."""
     days = SlotGrid(86_400, UTC)
     periods = PositionPeriods("zcdp", 200 * NANO, "1d", days)
-    return QueryContext(periods, SeededEntropy(seed), ResultContext("udp-stream example", days.iso))
+    return QueryContext(periods, replace(a_context(), entropy=SeededEntropy(seed)))
 
 
 def a_result() -> QueryResult:

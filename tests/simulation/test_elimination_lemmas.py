@@ -13,8 +13,8 @@ from scipy import stats
 
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries import elimination
-from udp_stream.queries.elimination import ABOVE, BELOW, Between, Everyone, Round, Split, Terms, undecided
-from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold, holder
+from udp_stream.queries.elimination import ABOVE, BELOW, EVERYONE, Between, Round, Split, Terms, undecided
+from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold
 from udp_stream.queries.plane import Rectangle, epsilon_per_metre, positions_inside, rho_per_square_metre
 from udp_stream.queries.privatised import draw_radial
 from udp_stream.testing import seeded_bits
@@ -90,7 +90,7 @@ def may_fail(failures, runs, beta):
 def test_estimates_are_off_by_more_than_their_radius_with_probability_beta(how, cost, split):
     n = 10_000
     where = np.tile([[18_000, 500]], (n, 1))
-    pie = Terms.alike(cost, n, how, split).elimination(SQUARE.signed_distance, Everyone())
+    pie = Terms.alike(cost, n, how, split).elimination(SQUARE.signed_distance, EVERYONE)
     phi = SQUARE.signed_distance(where.astype(float))
     for state in ran(pie, where, f"triple/{how}/{split.rounds}")[1:]:
         off = np.abs(pie.estimate(state, np.arange(n)) - phi)
@@ -110,7 +110,7 @@ def test_noise_is_longer_than_its_radius_with_probability_beta_in_d_dimensions(d
     n = 6000
     query = Nearest(1, (0.0,) * dimensions, steps_per_unit=1)
     terms = Terms.alike(cost, n, "point", Split.even(3))
-    pie = replace(query.elimination(terms), rule=Everyone())
+    pie = replace(query.elimination(terms), rule=EVERYONE)
     for state in ran(pie, np.zeros((n, dimensions), np.int64), dimensions)[1:]:
         length = pie.estimate(state, np.arange(n))
         for beta in (0.3, 0.05):
@@ -238,12 +238,12 @@ def test_corollaries_6_3_6_4_and_6_5_where_all_is_decided_the_answer_is_right():
 
 @pytest.mark.parametrize(("split", "runs"), with_splits([(60,)], [(1000,)]))
 def test_corollary_c_1_a_threshold_that_is_decided_is_right(split, runs):
-    query, cost = Threshold(0.3, 1000, beta=0.8), concentrated(2 * 10**5)
-    pie = query.elimination(cost, SPLITS[split])  # beta0 = 0.2
+    terms = replace(Terms.alike(concentrated(2 * 10**5), 1, "point", SPLITS[split]), beta=0.8)
+    pie = Threshold(0.3, 1000).elimination(terms)  # beta0 = 0.2
     for count in (293, 305, 330):
         wrong = sum(
             (state.status[0] == (ABOVE if count < 300 else BELOW))
-            for state in (ran(pie, holder(count), f"{count}/{i}")[-1] for i in range(runs))
+            for state in (ran(pie, np.array([[count]]), f"{count}/{i}")[-1] for i in range(runs))
         )
         assert may_fail(int(wrong), runs, pie.beta0)
 

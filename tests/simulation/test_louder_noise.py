@@ -22,7 +22,7 @@ from tests.simulation.test_elimination_lemmas import RHO, may_fail, ran
 from tests.simulation.test_elimination_lemmas import pool as pool  # a fixture
 from udp_stream.mechanisms.noise import concentrated
 from udp_stream.queries.elimination import ABOVE, How, Split, Terms
-from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold, holder
+from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold
 from udp_stream.queries.plane import Rectangle
 
 BETA = 0.02
@@ -93,8 +93,9 @@ def the_nearest_is_let_go(how, seed, factor):
 
 def a_threshold_is_decided_wrongly(seed, factor):
     """Corollary C.1, at beta0: the count is one below the limit."""
-    pie = Threshold(0.3, 10_000, BETA).elimination(concentrated(2 * 10**5), ROUNDS)
-    return bool(ran(pie, holder(2999), seed, factor)[-1].status[0] == ABOVE)
+    terms = replace(Terms.alike(concentrated(2 * 10**5), 1, "point", ROUNDS), beta=BETA)
+    pie = Threshold(0.3, 10_000).elimination(terms)
+    return bool(ran(pie, np.array([[2999]]), seed, factor)[-1].status[0] == ABOVE)
 
 
 class Statement(NamedTuple):

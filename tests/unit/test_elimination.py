@@ -14,10 +14,10 @@ from udp_stream.mechanisms.noise import SCALE_MAX, Cost, concentrated
 from udp_stream.queries.elimination import (
     ABOVE,
     BELOW,
+    EVERYONE,
     IN,
     REFUSED,
     Between,
-    Everyone,
     Round,
     Smallest,
     Split,
@@ -120,7 +120,7 @@ def positions(n=40, seed=1):
 
 @pytest.mark.parametrize("kind", ["point", "distance"])
 @pytest.mark.parametrize("measure", ["pure", "zcdp"])
-@pytest.mark.parametrize("rule", [Between(0, 0), Between(-inf, 30_000), Smallest(3), Everyone()], ids=str)
+@pytest.mark.parametrize("rule", [Between(0, 0), Between(-inf, 30_000), Smallest(3), EVERYONE], ids=str)
 def test_a_run_is_a_function_of_its_recorded_rounds(kind, measure, rule):
     pie, where, bits = pie_of(kind, rule, measure=measure, nano=10**11), positions(), seeded_bits(3)
     state, rounds, states = pie.begin(), [], []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from udp_stream.errors import ConfigError
-from udp_stream.queries.elimination import Everyone
+from udp_stream.queries.elimination import EVERYONE
 from udp_stream.queries.plane import QUANTA_PER_METRE
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
@@ -138,7 +138,7 @@ def test_the_noise_that_plan_tells_is_that_of_estimates(tmp_path, amount, how):
     text = BUDGET.replace("rho = 100.0", amount) + DENSITY.replace("place", "budget = 20\nplace")
     (query,) = loaded(tmp_path, text).standing_queries
     asked = msgspec.structs.replace(query, privatisation=how, rounds=3).asked(plates=4000)
-    pie, noise = replace(asked.pie, rule=Everyone()), np.zeros(4000)
+    pie, noise = replace(asked.pie, rule=EVERYONE), np.zeros(4000)
     where = np.tile(asked.plane.quanta(np.array([30.27]), np.array([-97.64])), (4000, 1))
     state = pie.run(where, seeded_bits(f"{amount}{how}even"))
     if how == "point":

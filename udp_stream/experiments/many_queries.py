@@ -42,7 +42,7 @@ from udp_stream.experiments.savings import (
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, concentrated
 from udp_stream.queries.elimination import How, Split, Terms
-from udp_stream.queries.kinds import RangeCount, Threshold, holder
+from udp_stream.queries.kinds import RangeCount, Threshold
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.units import NANO
 
@@ -262,15 +262,17 @@ def _threshold_jobs(setup: Setup) -> list[Job]:
 def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow | BesideRow]:
     rng = setup.rng(f"threshold/{share}")
     counts = rng.binomial(PEOPLE, SHARE, min(setup.repetitions, THRESHOLD_MOST)).tolist()
-    query, cost = Threshold(share, PEOPLE), concentrated(round(rho * NANO))
+    query = Threshold(share, PEOPLE)
     asked, rows, base = (COUNTS, "threshold", share, rho), list[SavingsRow | BesideRow](), list[Once]()
     for split, shape in COUNT_SPLITS.items():
         bits, noise, runs = setup.bits(f"threshold/{share}/{rho}/{split}"), PreparedNoise(len(counts)), list[Once]()
+        terms = Terms.alike(concentrated(round(rho * NANO)), 1, "point", shape)
+        terms = terms.baseline() if split == "BM" else terms
         for count in counts:
-            pie = query.baseline(cost) if split == "BM" else query.elimination(cost, shape)
-            state = pie.run(holder(count), bits, noise)
-            answer = query.answer(pie, state)
-            runs.append((float(answer.yes) - float(count < query.limit), 1 - answer.charged_nano / cost.nano))
+            pie = query.elimination(terms)
+            state = pie.run(np.array([[count]]), bits, noise)
+            is_below, _ = query.answer(terms, pie, state)
+            runs.append((float(is_below) - float(count < query.limit), terms.saved(state)))
         rows.append(row_of(*asked, "count", split, runs))
         base = base or runs
         if split != "BM":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
+from math import inf
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -143,7 +144,7 @@ class Tariff:
 #
 # * `Between(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above `high`.
 # * `Smallest(k)`, PIE-k: a plate leaves once k others are surely nearer.
-# * `Everyone`: no plate leaves. With one round, the baselines BM0 and BM1.
+# * `EVERYONE`: no plate leaves. With one round, the baselines BM0 and BM1.
 #
 # "Surely" is: with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3), each of the c rounds
 # having beta0 / c, and each plate in it an even part of that.
@@ -226,22 +227,10 @@ class Smallest:
         return np.where(low > kth, ABOVE, IN).astype(np.int8)
 
 
-@dataclass(frozen=True)
-class Everyone:
-    """No plate leaves.
+Rule = Between | Smallest
 
-    >>> Everyone().decide(np.array([1.0]), np.array([2.0])).tolist()
-    [0]
-    """
-
-    enough: int = 0
-
-    def decide(self, low: Floats, high: Floats) -> NDArray[np.int8]:  # noqa: ARG002
-        """IN."""
-        return np.full(low.size, IN, np.int8)
-
-
-Rule = Between | Smallest | Everyone
+EVERYONE = Between(-inf, inf)
+"""No plate leaves. With one round, the paper's baselines BM0 and BM1."""
 
 
 @dataclass(frozen=True)
@@ -279,8 +268,7 @@ class State:
     the weights, `sharpest` the largest 1/scale; `asked` rounds; `charged` nano-units; `survivors` how many were in
     after each round.
 
-    >>> from udp_stream.queries.privatised import CountNoise
-    >>> begun = Elimination(CountNoise("zcdp"), np.array([10**9]), Split.even(2), Everyone(), 0.01).begin()
+    >>> begun = Terms("zcdp", np.array([10**9]), "point").elimination(np.ravel, EVERYONE, dimensions=1).begin()
     >>> begun.still_in.tolist(), begun.unknown, begun.survivors
     ([0], 0, ())
     """
@@ -447,31 +435,23 @@ class Elimination:
         raise ValueError(f"expected plates that round {state.rounds + 1} asks, each once")
 
 
-# What a run answers: a value, bounds that hold with probability 1 - beta, who was charged what, and who was left.
+# What a run answers: a value, and bounds that hold with probability 1 - beta.
 
 
 @dataclass(frozen=True)
 class Answer:
     """A number, and the interval that holds the truth with probability 1 - beta over the run's noise.
 
-    `survivors` are the plates still in after each round, `charged` the nano-units that each plate was charged, and
-    `unknown` the plates that gave nothing, because the ledger admitted them to no round.
+    `unknown` are the plates that gave nothing, because the ledger admitted them to no round.
 
-    >>> Answer(120.0, 117.0, 124.0, unknown=0, survivors=(400, 31), charged=np.array([5])).bound
-    4.0
+    >>> Answer(120.0, 117.0, 124.0, unknown=0).high
+    124.0
     """
 
     value: float
     low: float
     high: float
     unknown: int
-    survivors: tuple[int, ...]
-    charged: Integers
-
-    @property
-    def bound(self) -> float:
-        """How far the value is off at most, with probability 1 - beta."""
-        return max(self.high - self.value, self.value - self.low)
 
 
 @dataclass(frozen=True)
@@ -586,7 +566,7 @@ class Terms:
             least = int(self.budgets_nano.min()) if self.budgets_nano.size else 10**9
             parts = self.split.parts(least)
             kind = DistanceNoise.finest(phi, steps_per_unit, Cost(self.measure, max(1, min(parts))))
-        decides = rule if self.eliminates else Everyone()
+        decides = rule if self.eliminates else EVERYONE
         return Elimination(kind, self.budgets_nano, self.split, decides, self.beta0, self.shared)
 
     def saved(self, state: State) -> float:

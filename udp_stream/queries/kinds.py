@@ -22,16 +22,14 @@ from udp_stream.queries.elimination import (
     Answer,
     Between,
     Elimination,
-    Everyone,
     Smallest,
-    Split,
     State,
     Terms,
     Undecided,
     undecided,
 )
 from udp_stream.queries.plane import QUANTA_PER_KM, QUANTA_PER_METRE, Region
-from udp_stream.queries.privatised import Average, CountNoise, DistanceNoise, SummedNoise
+from udp_stream.queries.privatised import Average, DistanceNoise, SummedNoise
 
 
 @dataclass(frozen=True)
@@ -45,9 +43,9 @@ class RangeCount:
     >>> count = RangeCount(Rectangle(0, 0, 20_000, 20_000))
     >>> terms = Terms.alike(rho_per_square_metre(1e-4), plates=300)
     >>> pie = count.elimination(terms)
-    >>> answer = count.answer(terms, pie, pie.run(where, os.urandom))
-    >>> answer.value, answer.bound, int(answer.charged.max()) < 10**10
-    (100.0, 0.0, True)
+    >>> state = pie.run(where, os.urandom)
+    >>> count.answer(terms, pie, state), int(state.charged.max()) < 10**10
+    (Answer(value=100.0, low=100.0, high=100.0, unknown=0), True)
 
     `shifted` counts by the region's own threshold where distances have noise; else by 0.
     """
@@ -65,7 +63,7 @@ class RangeCount:
         inside = int((state.status == BELOW).sum())
         value = inside + int((left.estimate < self._threshold(pie, state, left)).sum())
         low, high = inside + int((left.high < 0).sum()), inside + int((left.low < 0).sum()) + state.unknown
-        return Answer(float(value), float(low), float(high), state.unknown, state.survivors, state.charged)
+        return Answer(float(value), float(low), float(high), state.unknown)
 
     def _threshold(self, pie: Elimination, state: State, left: Undecided) -> Floats:
         if not (self.shifted and isinstance(pie.privatised, DistanceNoise)):
@@ -135,7 +133,7 @@ class Density:
         low = float(self._kernel(np.maximum(np.abs(left.low), np.abs(left.high))).sum()) / n
         nearest = np.where(left.low > 0, left.low, np.where(left.high < 0, -left.high, 0.0))
         high = (float(self._kernel(nearest).sum()) + far + state.unknown) / n
-        return Answer(value, min(low, value), max(high, value), state.unknown, state.survivors, state.charged)
+        return Answer(value, min(low, value), max(high, value), state.unknown)
 
     def truth(self, positions: Integers) -> float:
         """The density itself, which is not private."""
@@ -165,17 +163,15 @@ class NearestAnswer:
 
     With probability 1 - beta over the run's noise; `excess` is 0 where exactly k plates were left: these are the k
     nearest, though noise may have put them in another order. It is infinite where a plate gave nothing: it is not
-    found, and may be nearer than any. `unknown`, `survivors` and `charged` are as in `Answer`.
+    found, and may be nearer than any. `unknown` is as in `Answer`.
 
-    >>> NearestAnswer(np.array([7, 2]), 1600.0, 0, (9, 4), np.array([5])).excess_metres
+    >>> NearestAnswer(np.array([7, 2]), 1600.0, 0).excess_metres
     100.0
     """
 
     plates: Integers
     excess: float
     unknown: int
-    survivors: tuple[int, ...]
-    charged: Integers
 
     @property
     def excess_metres(self) -> float:
@@ -228,7 +224,7 @@ class Nearest:
         excess = 0.0 if alone else float(2 * left.radius.max(initial=0.0))
         if state.unknown:
             excess = inf  # a plate of which nothing is known may be at the place itself
-        return NearestAnswer(found, excess, state.unknown, state.survivors, state.charged)
+        return NearestAnswer(found, excess, state.unknown)
 
     def truth(self, positions: Integers) -> Integers:
         """The k nearest themselves, which is not private."""
@@ -367,68 +363,41 @@ class RegionShare:
 
 
 @dataclass(frozen=True)
-class ThresholdAnswer:
-    """Yes if the count was found below q N; `sure` if that holds with probability 1 - beta; what it cost, nano-units.
-
-    >>> ThresholdAnswer(yes=True, sure=False, charged_nano=40).yes
-    True
-    """
-
-    yes: bool
-    sure: bool
-    charged_nano: int
-
-
-@dataclass(frozen=True)
 class Threshold:
-    """Is a count of N people below q N? A quarter of beta is for the rounds, the rest for an answer after the last one.
+    """Is a count of N people below q N? It is the one "position" of its run, with noise of its own (`how` "point").
 
     >>> import os
-    >>> from udp_stream.mechanisms.noise import concentrated
-    >>> query = Threshold(share=0.3, people=10_000)
-    >>> pie = query.elimination(concentrated(10**7), Split.even(64))
-    >>> answer = query.answer(pie, pie.run(np.array([[1200]]), os.urandom))
-    >>> answer.yes, answer.sure, answer.charged_nano  # one round of 64: 10^7 / 64
-    (True, True, 156250)
+    >>> query, terms = Threshold(share=0.3, people=10_000), Terms("zcdp", np.array([10**7]), "point")
+    >>> pie = query.elimination(terms)
+    >>> state = pie.run(np.array([[1200]]), os.urandom)
+    >>> query.answer(terms, pie, state), int(state.charged[0])  # one round of 64: 10^7 / 64
+    ((True, True), 156250)
 
-    Raises ValueError for a share that is not between 0 and 1, and for no plates.
+    Raises ValueError for a share that is not between 0 and 1, and for no people.
     """
 
     share: float
     people: int
-    beta: float = 0.05
 
     def __post_init__(self) -> None:
-        """Check the share, the number and beta."""
-        if not 0 < self.share < 1 or self.people < 1 or not 0 < self.beta < 1:
-            raise ValueError(
-                f"expected 0 < share < 1, people >= 1 and 0 < beta < 1, got {self.share}, {self.people}, {self.beta}"
-            )
+        """Check the share and the number."""
+        if not 0 < self.share < 1 or self.people < 1:
+            raise ValueError(f"expected 0 < share < 1 and people >= 1, got {self.share} and {self.people}")
 
     @property
     def limit(self) -> float:
         """The count q N."""
         return self.share * self.people
 
-    def elimination(self, cost: Cost, split: Split) -> Elimination:
-        """Its rounds, with one "plate", the holder of the data, whose position is the count."""
-        rule = Between(self.limit, self.limit)
-        return Elimination(CountNoise(cost.measure), np.array([cost.nano]), split, rule, self.beta / 4)
+    def elimination(self, terms: Terms) -> Elimination:
+        """Its rounds, with one "plate", the holder of the data; one noisy count with `terms.baseline()`: BM1."""
+        return terms.elimination(np.ravel, Between(self.limit, self.limit), dimensions=1, steps_per_unit=1)
 
-    def baseline(self, cost: Cost) -> Elimination:
-        """One noisy count for all of the budget: BM1."""
-        return Elimination(CountNoise(cost.measure), np.array([cost.nano]), Split.even(1), Everyone(), self.beta / 4)
-
-    def answer(self, pie: Elimination, state: State) -> ThresholdAnswer:
-        """By the side that a round found, or else by the average of all."""
-        charged = int(state.charged[0])
+    def answer(self, terms: Terms, pie: Elimination, state: State) -> tuple[bool, bool]:
+        """Whether the count is below q N, by the side that a round found, or else by the average of all; and whether
+        that holds with probability 1 - beta."""
         if state.status[0] != IN:
-            return ThresholdAnswer(bool(state.status[0] == BELOW), True, charged)
-        left = undecided(pie, state, self.beta * (1 if isinstance(pie.rule, Everyone) else 0.75))
+            return bool(state.status[0] == BELOW), True
+        left = undecided(pie, state, terms.beta1)
         estimate, radius = float(left.estimate[0]), float(left.radius[0])
-        return ThresholdAnswer(estimate < self.limit, abs(estimate - self.limit) > radius, charged)
-
-
-def holder(count: int) -> Integers:
-    """A count as the one position of `Elimination.run` and `draw`."""
-    return np.array([[count]], np.int64)
+        return estimate < self.limit, abs(estimate - self.limit) > radius

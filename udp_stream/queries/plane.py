@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from math import sqrt
-from typing import Protocol
 
 import numpy as np
 
@@ -188,23 +187,6 @@ _AT_ONCE = 1 << 22
 """Pairs of a position and an edge that are worked on together: 32 MB a column."""
 
 
-class Region(Protocol):
-    """Something with an inside.
-
-    >>> region: Region = Rectangle(0, 0, 800, 400)
-    >>> region.signed_distance(np.array([[0.0, 0.0]])).tolist()
-    [-3200.0]
-    """
-
-    def signed_distance(self, positions: Floats) -> Floats:
-        """Of each row (east, north), in quanta: below 0 inside."""
-        ...
-
-    def threshold(self, deviation: Floats) -> Floats:
-        """Below which a noisy distance is counted as inside, where its noise has this standard deviation."""
-        ...
-
-
 @dataclass(frozen=True)
 class Rectangle:
     """A rectangle with its sides to the north and east, in metres around a plane's centre.
@@ -315,6 +297,10 @@ class Polygon:
         distance = np.sqrt(square.min(axis=1))
         signed: Floats = np.where(inside, -distance, distance)
         return signed
+
+
+Region = Rectangle | Polygon
+"""Something with an inside."""
 
 
 def cell_set(cells: Sequence[int], plane: Plane) -> Polygon:

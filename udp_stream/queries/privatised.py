@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, pi, sqrt
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -198,8 +198,7 @@ def radius_of(measure: Measure, of: Average, dimensions: int, beta: float) -> Fl
     return laplace_radius(of, dimensions, beta) if measure == "pure" else gaussian_radius(of, dimensions, beta)
 
 
-# What of a position gets noise: the position itself, a distance, a sum, or a count. With radius and estimate, a valid
-# triple.
+# What of a position gets noise: the position itself, a distance, or a sum. With radius and estimate, a valid triple.
 #
 # A *valid triple* (M, g, h) for a 1-Lipschitz function phi (*Adaptive Privacy Budgeting*, Liang and Yi, Definition 5):
 # M makes a value noisy, g estimates phi from the noisy values of several rounds, h bounds the estimate's error with
@@ -222,42 +221,6 @@ Phi = Callable[[Floats], Floats]
 FINE_BITS_MAX = 10
 
 _FINE_BITS_MIN = 4
-
-
-class Privatised(Protocol):
-    """What gets noise, and what follows from the average of noisy values about phi.
-
-    >>> kind: Privatised = PointNoise("zcdp", lambda positions: positions[:, 0], dimensions=2, steps_per_unit=16_000)
-    >>> kind.values(np.array([[3, 4]])).tolist(), kind.moves
-    ([[3, 4]], 16000)
-    """
-
-    @property
-    def measure(self) -> Measure:
-        """What its charges are counted in."""
-        ...
-
-    @property
-    def dimensions(self) -> int:
-        """Of a value."""
-        ...
-
-    @property
-    def moves(self) -> int:
-        """By how many steps a value moves at most for each unit of distance that charges are counted for."""
-        ...
-
-    def values(self, positions: Integers) -> Integers:
-        """What noise is added to, in steps: a row for each row of positions. Not private."""
-        ...
-
-    def estimate(self, averages: Floats) -> Floats:
-        """Phi, in lattice steps of positions, from average noisy values."""
-        ...
-
-    def radius(self, of: Average, beta: float) -> Floats:
-        """How far estimates are off at most, in the same unit, with probability 1 - beta each."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -398,26 +361,7 @@ class SummedNoise:
         return (radius_of(self.measure, of, 1, beta) + self.terms / 2) / 2.0**self.each.fine_bits
 
 
-@dataclass(frozen=True)
-class CountNoise:
-    """A whole number gets noise, that one person moves by at most one: the central model. Its `positions` are one row.
-
-    >>> CountNoise("zcdp").values(np.array([[120]])).tolist()
-    [[120]]
-    """
-
-    measure: Measure
-    dimensions: int = 1
-    moves: int = 1
-
-    def values(self, positions: Integers) -> Integers:
-        """The number."""
-        return positions
-
-    def estimate(self, averages: Floats) -> Floats:
-        """The average."""
-        return averages[:, 0]
-
-    def radius(self, of: Average, beta: float) -> Floats:
-        """The noise's."""
-        return radius_of(self.measure, of, 1, beta)
+Privatised = PointNoise | DistanceNoise | SummedNoise
+"""What gets noise (`values`, in steps: not private), and what follows from the average of noisy values: an `estimate`
+of phi, in lattice steps of positions, and its `radius`. `moves`: by how many steps a value moves at most for each unit
+of distance that charges are counted for."""

@@ -207,8 +207,7 @@ def _in_metres(quanta: Floats) -> tuple[float, ...]:
 # A standing query: what is asked of plates' positions again and again, as a value that can be written down.
 #
 # It says all that its rounds and its answer depend on besides positions and noise, so what a ledger remembers of it is
-# enough to go on. `StandingQuery.asked` makes the query of `kinds.py`, `kinds.py`, `kinds.py` or
-# `kinds.py`.
+# enough to go on. `StandingQuery.asked` makes the query of `kinds.py`.
 
 Kind = Literal["range", "density", "nearest", "threshold"]
 Position = tuple[float, float]
@@ -255,30 +254,23 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     def asked(self, plates: int) -> Asked | AskedTogether:
         """The query over these plates. ValueError for a region, a place or a budget that there can be no query of."""
-        split = Split.even(self.rounds)
         query = self.region_or_place()
-        if isinstance(query, RegionShare):
-            return AskedTogether.over(self._plane, self._terms(split, 1), query, plates)
-        terms = self._terms(split, plates)
-        return Asked(self._plane, terms, query, query.elimination(terms))
-
-    def _terms(self, split: Split, holders: int) -> Terms:
+        holders = 1 if isinstance(query, RegionShare) else plates
         budgets = np.full(holders, self.budget_nano, np.int64)
-        return Terms(self.measure, budgets, self.privatisation, split)
+        terms = Terms(self.measure, budgets, self.privatisation, Split.even(self.rounds))
+        if isinstance(query, RegionShare):
+            return AskedTogether.over(self._plane, terms, query, plates)
+        return Asked(self._plane, terms, query, query.elimination(terms))
 
     def region_or_place(self) -> RangeCount | Density | Nearest | RegionShare:
         """What is asked of positions in the plane. ValueError for a region or a place that there is none of."""
-        return self._of(self._plane)
-
-    @property
-    def _plane(self) -> Plane:
-        return Plane(self.center[1], self.center[0])
-
-    def _of(self, plane: Plane) -> RangeCount | Density | Nearest | RegionShare:
+        plane = self._plane
         if self.kind == "range":
             return RangeCount(self._region(plane))
         if self.kind == "threshold":
-            return self._threshold(plane)
+            if self.share is UNSET or self.edge_m is UNSET:
+                raise ValueError("expected a share and an edge_m for a threshold")
+            return RegionShare(self._region(plane), self.share, self.edge_m)
         if self.place is None:
             raise ValueError(f"expected a place for {self.kind}")
         ((east, north),) = _metres(plane, [self.place]).tolist()
@@ -286,10 +278,9 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
             return Density(east, north, self.bandwidth_m)
         return Nearest.to_stop(self.k, east, north)
 
-    def _threshold(self, plane: Plane) -> RegionShare:
-        if self.share is UNSET or self.edge_m is UNSET:
-            raise ValueError("expected a share and an edge_m for a threshold")
-        return RegionShare(self._region(plane), self.share, self.edge_m)
+    @property
+    def _plane(self) -> Plane:
+        return Plane(self.center[1], self.center[0])
 
     def _region(self, plane: Plane) -> Region:
         if self.box is not None:

@@ -6,8 +6,6 @@ made private already, and what is public: who was asked, as places among the mom
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil
 from typing import Annotated, Final, Literal
 
@@ -19,6 +17,7 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.queries.elimination import BETA, How, Round, State
 from udp_stream.queries.standing import Asked, AskedTogether, Found, Kind, Position, StandingQuery
+from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.record import Count, NonNegative, Positive
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.positions import Moment
@@ -177,11 +176,10 @@ def decode_round(payload: bytes, dimensions: int, id_: str) -> Round:
         plates, decided = np.array(record.plates, np.int64), np.array(record.decided, np.int8)
         # `reshape` would also take rows of another length, and cut them elsewhere.
         fits = all(len(row) == dimensions for row in record.values)
-        fits = fits and len(record.plates) == len(record.values) == len(record.decided)
+        if not fits or not len(record.plates) == len(record.values) == len(record.decided):
+            raise ValueError("expected rows of one length, one for each plate")
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError) as error:
-        raise PrivacyRefused(_other_bytes(id_)) from error
-    if not fits:
-        raise PrivacyRefused(_other_bytes(id_))
+        raise PrivacyRefused(f"{id_}: expected a round's record in the ledger, got other bytes") from error
     return Round(plates, values, decided)
 
 
@@ -203,27 +201,7 @@ def moment_of(id_: str) -> int:
     return int(parts[2]) * 1000
 
 
-def _other_bytes(id_: str) -> str:
-    return f"{id_}: expected a round's record in the ledger, got other bytes"
-
-
 # What is written of a query's answer: the rounds' outcome as a `QueryResult`, or that it is withheld.
-
-
-@dataclass(frozen=True)
-class ResultContext:
-    """What every result says beside its answer. `iso` writes a time (Unix ms); `counts_shown`: whether records state
-    the number of plates.
-
-    >>> ResultContext("udp-stream test", str).caveats
-    ()
-    """
-
-    software: str
-    iso: Callable[[int], str]
-    caveats: tuple[str, ...] = ()
-    trial: bool = False
-    counts_shown: bool = True
 
 
 def answered(
@@ -232,35 +210,34 @@ def answered(
     asked: Asked | AskedTogether,
     state: State,
     moment: Moment,
-    context: ResultContext,
+    context: ReleaseContext,
 ) -> QueryResult:
     """The result of a run's last state. Lengths to 0.1 m, densities to nine digits; all of it after the noise."""
     found = asked.found(state)
-    charged = asked.charged(state)
-    plates = Plates(len(moment.plates), found.unknown, state.rounds) if context.counts_shown else None
-    return _result(id_, "answered", query, moment, _answer(found), plates, charged, context)
+    shown = context.policy.counts_released != "none"
+    plates = Plates(len(moment.plates), found.unknown, state.rounds) if shown else None
+    return _result(id_, query, moment, context, asked.charged(state), _answer(found), plates)
 
 
-def withheld(id_: str, query: StandingQuery, moment: Moment, context: ResultContext) -> QueryResult:
+def withheld(id_: str, query: StandingQuery, moment: Moment, context: ReleaseContext) -> QueryResult:
     """The result where rounds began with other plates; what these were charged is at most the moment's amount."""
-    return _result(id_, "withheld_other_plates", query, moment, None, None, query.budget_nano, context)
+    return _result(id_, query, moment, context, query.budget_nano, None, None)
 
 
 def _result(
     id_: str,
-    status: ResultStatus,
     query: StandingQuery,
     moment: Moment,
+    context: ReleaseContext,
+    charged: int,
     answer: QueryAnswer | None,
     plates: Plates | None,
-    charged: int,
-    context: ResultContext,
 ) -> QueryResult:
     return QueryResult(
         schema=SCHEMA,
         release_id=id_,
-        status=status,
-        query=_query(query, context.iso(moment.time_ms)),
+        status="withheld_other_plates" if answer is None else "answered",
+        query=_query(query, context.calendar.slots.iso(moment.time_ms)),
         answer=answer,
         plates=plates,
         privacy=GeoPrivacy(

@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.port import Admission, Entropy, Ledger, Mark
+from udp_stream.ledger.port import Admission, Ledger, Mark
 from udp_stream.mechanisms.noise import Integers
 from udp_stream.planning.policy import PositionPeriods
 from udp_stream.queries.elimination import Due, State
@@ -37,7 +37,6 @@ from udp_stream.release.charge import ReleaseContext, charge_once, require_no_ov
 from udp_stream.release.facts import Observer, QueriesPublished, QueryRecorded
 from udp_stream.release.query_record import (
     QueryResult,
-    ResultContext,
     ResultStatus,
     answered,
     decode_result,
@@ -57,7 +56,7 @@ _NO_PLATES = np.array([], np.int64)
 
 @dataclass(frozen=True)
 class QueryContext:
-    """What every moment is answered with: budget periods, bits, and what results say beside the answer.
+    """What every moment is answered with: the budget periods of positions, and what releases are made with.
 
     >>> from udp_stream.testing import a_query_context
     >>> a_query_context().periods.promise
@@ -65,8 +64,7 @@ class QueryContext:
     """
 
     periods: PositionPeriods
-    entropy: Entropy
-    results: ResultContext
+    release: ReleaseContext
 
 
 @dataclass(frozen=True)
@@ -183,7 +181,7 @@ class _Rounds:
 
     def result(self, id_: str) -> QueryResult:
         """The answer's record, after all rounds that are due."""
-        context = self._context.results
+        context = self._context.release
         charged = self._first()
         if self._terms.plates != self._digest:
             return withheld(id_, self._query, self._moment, context)
@@ -243,7 +241,7 @@ class _Rounds:
         """The round's record as the ledger holds it; ours, if no other was there before."""
 
         def draw(todo: Sequence[int]) -> list[bytes]:
-            ((_, bits),) = self._context.entropy.streams([id_ for _ in todo])
+            ((_, bits),) = self._context.release.entropy.streams([id_ for _ in todo])
             return [encode_round(self._pie.settled(state, self._pie.draw(state, members, positions, bits)))]
 
         return draw_once(self._ledger, [id_], draw).payloads[0]
@@ -291,18 +289,6 @@ NOTE = "query:"
 """Before a query's fingerprint: the name of the note that says what it stands for."""
 
 
-def query_context(periods: PositionPeriods, context: ReleaseContext) -> QueryContext:
-    """What moments are answered with, beside the releases of this context."""
-    results = ResultContext(
-        context.software,
-        context.calendar.slots.iso,
-        context.caveats,
-        context.trial,
-        counts_shown=context.policy.counts_released != "none",
-    )
-    return QueryContext(periods, context.entropy, results)
-
-
 def asked_digest(queries: Sequence[StandingQuery], zone: tzinfo) -> str:
     """The same for workers that ask the same at the same moments: 16 hexadecimal digits; "" where none is asked."""
     asked = (str(zone), *(query.fingerprint() for query in queries))
@@ -324,32 +310,35 @@ class QuerySet:
         """At least one query; ValueError for none. `digest` is that of `asked_digest`."""
         if not queries:
             raise ValueError("expected at least one query, got none")
-        self._context = context
-        self.digest = asked_digest(queries, zone)
-        self._queries = _by_every(queries)
+        self._context, self.digest = context, asked_digest(queries, zone)
+        self._queries: dict[int, list[StandingQuery]] = {}
+        for query in queries:
+            self._queries.setdefault(query.every_s, []).append(query)
         self.grids = {every_s: SlotGrid(every_s, zone) for every_s in self._queries}
-        self._age_ms = _age_ms(queries)
+        age_ms = round(1000 * max(query.age_s for query in queries))
+        self.moments = MomentRules(tuple(self.grids.values()), age_ms)
+        """When positions are asked, and how old they may be."""
 
     @property
     def periods(self) -> PositionPeriods:
         """The budget periods of positions."""
         return self._context.periods
 
-    @property
-    def moments(self) -> MomentRules:
-        """When positions are asked, and how old they may be."""
-        return MomentRules(tuple(self.grids.values()), self._age_ms)
-
     def due(self, time_ms: int) -> list[StandingQuery]:
         """The queries that are asked at this moment, Unix ms, in the order in which they are answered."""
-        asked = (every_s for every_s, grid in sorted(self.grids.items()) if _is_boundary(grid, time_ms))
+        at = np.array([time_ms])
+        asked = (every_s for every_s, grid in sorted(self.grids.items()) if int(grid.place(at)[0][0]) == time_ms)
         return [query for every_s in asked for query in self._queries[every_s]]
 
     def record(self, moment: Moment, ledger: Ledger, every_s: int | None = None) -> AnsweredMoment | None:
-        """Charge, draw and record what is due at a moment, or of it what is asked so often; None where no query is."""
+        """Charge, draw and record what is due at a moment, or of it what is asked so often; None where no query is.
+
+        Before anything is charged the ledger is told what the queries' fingerprints stand for.
+        """
         if not (due := self.due(moment.time_ms) if every_s is None else self._queries[every_s]):
             return None
-        note_queries(due, ledger)
+        for query in due:
+            ledger.note(f"{NOTE}{query.fingerprint()}", msgspec.json.encode(query).decode())
         return record_moment(due, moment, self._context, ledger)
 
 
@@ -357,13 +346,7 @@ def query_set(
     queries: Sequence[StandingQuery], zone: tzinfo, periods: PositionPeriods, context: ReleaseContext
 ) -> QuerySet:
     """The queries that a deployment asks beside its releases: at least one."""
-    return QuerySet(queries, zone, query_context(periods, context))
-
-
-def note_queries(queries: Sequence[StandingQuery], ledger: Ledger) -> None:
-    """Before anything is charged: what the queries' fingerprints stand for."""
-    for query in queries:
-        ledger.note(f"{NOTE}{query.fingerprint()}", msgspec.json.encode(query).decode())
+    return QuerySet(queries, zone, QueryContext(periods, context))
 
 
 def report_answers(report: Observer, moment_ms: int, answers: Sequence[Answered]) -> None:
@@ -375,18 +358,3 @@ def report_answers(report: Observer, moment_ms: int, answers: Sequence[Answered]
 def report_published(report: Observer, moment_ms: int, answers: Sequence[Answered]) -> None:
     """The fact that readers have a moment's answers."""
     report(QueriesPublished(moment_ms, len(answers)))
-
-
-def _by_every(queries: Sequence[StandingQuery]) -> dict[int, list[StandingQuery]]:
-    found: dict[int, list[StandingQuery]] = {}
-    for query in queries:
-        found.setdefault(query.every_s, []).append(query)
-    return found
-
-
-def _age_ms(queries: Sequence[StandingQuery]) -> int:
-    return round(1000 * max((query.age_s for query in queries), default=0))
-
-
-def _is_boundary(grid: SlotGrid, time_ms: int) -> bool:
-    return int(grid.place(np.array([time_ms]))[0][0]) == time_ms
