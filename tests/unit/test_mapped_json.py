@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from udp_stream.pings.decode import PingDecoder, PingRules, originals
-from udp_stream.pings.json import FIELDS, FeedMapping, mapped_format, single_ping
+from udp_stream.pings.json import FIELDS, FeedMapping, mapped_form, single_ping
 from udp_stream.pings.times import NO_TIME, READ, read_times
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200, max_pings_per_message=4, max_message_bytes=4000)
@@ -27,7 +27,7 @@ def nested(plate="A1", time=SECONDS, lon=72.5, lat=21.25, speed=12.5):
 
 def decode(mapping, *messages):
     raw = [message if isinstance(message, bytes) else json.dumps(message).encode() for message in messages]
-    return PingDecoder(RULES, mapped_format(mapping)).decode(raw)
+    return PingDecoder(RULES, mapped_form(mapping).format).decode(raw)
 
 
 def rows(pings):
@@ -128,7 +128,7 @@ def test_a_fault_is_refused_by_the_feeds_own_path_and_costs_no_other_ping(change
         (1, -1, reason, path),
     ]
     raw = [json.dumps(message).encode(), json.dumps(nested(**changes)).encode()]
-    kept = list(originals(raw, refusals, mapped_format(NESTED)))
+    kept = list(originals(raw, refusals, mapped_form(NESTED).format))
     assert [json.loads(one) for one in kept] == [nested(**changes)] * 2
 
 
@@ -268,7 +268,7 @@ def mutated(rng):
 def test_mutated_messages_give_what_a_plain_reading_gives_and_nothing_is_lost(count):
     rng = np.random.default_rng(5)
     mapping = FeedMapping(plate="plate", time="time", longitude="longitude", latitude="latitude", time_format="epoch_s")
-    decoder = PingDecoder(RULES, mapped_format(mapping))
+    decoder = PingDecoder(RULES, mapped_form(mapping).format)
     for first in range(0, count, 1000):
         records = [[mutated(rng) for _ in range(rng.integers(1, 4))] for _ in range(1000)]
         messages = [json.dumps(some if rng.random() < 0.5 or len(some) > 1 else some[0]).encode() for some in records]

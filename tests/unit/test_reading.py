@@ -10,7 +10,7 @@ import pytest
 
 from tests.forms import long_but
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
-from udp_stream.pings.json import JSON, FeedMapping, mapped_format
+from udp_stream.pings.json import JSON, FeedMapping, mapped_form
 from udp_stream.shuffle.wire import cut_pings, encode_message
 from udp_stream.windows.slots import LogPlaces, ReadingRules, SourceCheckpoint, SourceReader, WindowRules
 from udp_stream.windows.tables import SlotGrid
@@ -153,7 +153,7 @@ def test_a_tick_closes_what_is_open_and_then_nothing_holds_the_checkpoint():
 
 def test_messages_of_a_topic_are_read_by_the_feeds_mapping_and_refused_by_its_paths():
     mapping = FeedMapping(plate="bus", time="t", time_format="epoch_s", longitude="x", latitude="y", records="buses")
-    rules = replace(RULES, decoder=PingDecoder(RULES.decoder.rules, mapped_format(mapping)))
+    rules = replace(RULES, decoder=PingDecoder(RULES.decoder.rules, mapped_form(mapping).format))
     reader = SourceReader(rules, SourceCheckpoint(0))
     message = b'{"buses": [{"bus": 7, "t": 3600, "x": 1, "y": 2, "speed": 3}, {"bus": 8, "t": 1706159153, "x": "1,5", '
     message += b'"y": 2, "speed": "3"}]}'

@@ -27,7 +27,6 @@ from udp_stream.pings.json import (
     Path,
     first_element,
     json_path,
-    mapping_of,
     steps_of,
     trim,
 )
@@ -356,7 +355,9 @@ def found_mapping(records: Sequence[Record]) -> FoundMapping | list[str]:
         paths["plate"] = (vehicles or plates)[0]
     if form is None or len(paths) < len(FIELDS):
         return [_instead(field, values) for field in FIELDS if field not in paths]
-    mapping = mapping_of({field: dotted(path) for field, path in paths.items()} | {"time_format": form.time_format})
+    mapping = FeedMapping(
+        **{field: dotted(path) for field, path in paths.items()}, time_format=form.time_format, zone=None
+    )
     return FoundMapping(mapping, form)
 
 

@@ -22,7 +22,7 @@ cannot be read and is refused as not JSON.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from operator import attrgetter, itemgetter
@@ -168,22 +168,6 @@ class FeedMapping:
         return self.time_format == ISO or self.time_format in EPOCHS or "%z" in self.time_format
 
 
-def mapping_of(keys: Mapping[str, str], zone: tzinfo | None = None, delimiter: str = "") -> FeedMapping:
-    """The mapping of these keys of `[source]`; others have the values of the contract's form."""
-    plain = FeedMapping()
-    return FeedMapping(
-        plate=keys.get("plate", plain.plate),
-        time=keys.get("time", plain.time),
-        longitude=keys.get("longitude", plain.longitude),
-        latitude=keys.get("latitude", plain.latitude),
-        speed=keys.get("speed", plain.speed),
-        records=keys.get("records", plain.records),
-        time_format=keys.get("time_format", plain.time_format),
-        zone=zone,
-        delimiter=delimiter,
-    )
-
-
 def steps_of(path: str, name: str = "path") -> Path:
     """A path taken apart. ValueError, with the name of what has it, if it is none."""
     text = re.sub(r"\[([0-9]+)\]", r".\1", path.removeprefix("$")).removeprefix(".")
@@ -263,13 +247,8 @@ class FeedForm:
 
 def mapped_form(mapping: FeedMapping) -> FeedForm:
     """Read by this mapping, and leniently, whatever it says."""
-    return FeedForm(mapping, mapped_format(mapping))
-
-
-def mapped_format(mapping: FeedMapping) -> PingFormat:
-    """The format of a feed."""
     reader = _Reader(mapping)
-    return PingFormat(reader.read, reader.split, mapping.paths, is_json=True)
+    return FeedForm(mapping, PingFormat(reader.read, reader.split, mapping.paths, is_json=True))
 
 
 class _Reader:
@@ -627,8 +606,7 @@ class Fault(Exception):
     def __init__(self, reason: Reason, path: str) -> None:
         """A reason, and a JSON path to the fault."""
         super().__init__(reason, path)
-        self.reason = reason
-        self.path = path
+        self.reason, self.path = reason, path
 
 
 def trim(text: bytes) -> bytes:
@@ -741,7 +719,7 @@ PLAIN = FeedForm(FeedMapping(), JSON)
 # Each is read from its specification or from recorded messages; docs/feeds.md has the addresses.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Preset:
     """The keys of `[source]` that a feed needs, and the unit of its speeds; None where the feed does not say.
 
@@ -750,92 +728,58 @@ class Preset:
     """
 
     title: str
-    keys: dict[str, str]
     unit: str | None
-    origin: str
+    keys: dict[str, str]
 
     @property
     def mapping(self) -> FeedMapping:
         """Where the feed has the fields of a ping."""
-        return mapping_of(self.keys)
+        return FeedMapping(**self.keys, zone=None)
+
+
+def _preset(title: str, unit: str | None, *paths: str, **more: str) -> Preset:
+    """Paths in the order of `FIELDS`, as many as are not those of the contract's form."""
+    return Preset(title, unit, dict(zip(FIELDS, paths, strict=False)) | more)
 
 
 PRESETS: Final = {
-    "iudx": Preset(
-        title="India's data exchange, TransitManagement; also numbers as text and integer plates",
-        keys={},
-        unit="kmh",
-        origin="iudx-resource-server docs/openapi.yaml; unit by displacement (docs/pings.md)",
+    # iudx-resource-server docs/openapi.yaml; unit by displacement (docs/pings.md)
+    "iudx": _preset("India's data exchange, TransitManagement; also numbers as text and integer plates", "kmh"),
+    # RFC 7946, sections 3.2 and 3.3
+    "geojson": _preset(
+        *("GeoJSON features with the exchange's names as properties", None),
+        *("properties.license_plate", "properties.observationDateTime"),
+        *("geometry.coordinates.0", "geometry.coordinates.1", "properties.speed"),
     ),
-    "geojson": Preset(
-        title="GeoJSON features with the exchange's names as properties",
-        keys={
-            "plate": "properties.license_plate",
-            "time": "properties.observationDateTime",
-            "longitude": "geometry.coordinates.0",
-            "latitude": "geometry.coordinates.1",
-            "speed": "properties.speed",
-        },
-        unit=None,
-        origin="RFC 7946, sections 3.2 and 3.3",
+    # google/transit gtfs-realtime.proto, JSON by protobuf's own mapping
+    "gtfs-rt": _preset(
+        *("GTFS-realtime VehiclePositions as JSON, names in camelCase or with underscores", "mps"),
+        *("vehicle.vehicle.id", "vehicle.timestamp"),
+        *("vehicle.position.longitude", "vehicle.position.latitude", "vehicle.position.speed"),
+        time_format="epoch_s",
+        records="entity",
     ),
-    "gtfs-rt": Preset(
-        title="GTFS-realtime VehiclePositions as JSON, names in camelCase or with underscores",
-        keys={
-            "plate": "vehicle.vehicle.id",
-            "time": "vehicle.timestamp",
-            "time_format": "epoch_s",
-            "longitude": "vehicle.position.longitude",
-            "latitude": "vehicle.position.latitude",
-            "speed": "vehicle.position.speed",
-            "records": "entity",
-        },
-        unit="mps",
-        origin="google/transit gtfs-realtime.proto, JSON by protobuf's own mapping",
+    # scascketta/CapMetrics, data/vehicle_positions/2017-03-21.csv
+    "capmetro": _preset(
+        *("CSV of CapMetrics' recordings of Austin's buses, from 2016 on", "mps"),
+        *("vehicle_id", "timestamp", "longitude", "latitude"),
     ),
-    "capmetro": Preset(
-        title="CSV of CapMetrics' recordings of Austin's buses, from 2016 on",
-        keys={"plate": "vehicle_id", "time": "timestamp", "longitude": "longitude", "latitude": "latitude"},
-        unit="mps",
-        origin="scascketta/CapMetrics, data/vehicle_positions/2017-03-21.csv",
+    # api-v3.mbta.com, resource Vehicle
+    "mbta": _preset(
+        *("MBTA's V3 API, /vehicles (JSON:API)", "mps", "id", "attributes.updated_at"),
+        *("attributes.longitude", "attributes.latitude", "attributes.speed"),
+        records="data",
     ),
-    "mbta": Preset(
-        title="MBTA's V3 API, /vehicles (JSON:API)",
-        keys={
-            "plate": "id",
-            "time": "attributes.updated_at",
-            "longitude": "attributes.longitude",
-            "latitude": "attributes.latitude",
-            "speed": "attributes.speed",
-            "records": "data",
-        },
-        unit="mps",
-        origin="api-v3.mbta.com, resource Vehicle",
+    # digitransit.fi, high-frequency positioning; HSLdevcom/transitdata-common protos/hfp.proto
+    "hfp": _preset(
+        *("HSL's high-frequency positions (Digitransit), the payload of event VP", "mps"),
+        *("VP.veh", "VP.tst", "VP.long", "VP.lat", "VP.spd"),
     ),
-    "hfp": Preset(
-        title="HSL's high-frequency positions (Digitransit), the payload of event VP",
-        keys={
-            "plate": "VP.veh",
-            "time": "VP.tst",
-            "longitude": "VP.long",
-            "latitude": "VP.lat",
-            "speed": "VP.spd",
-        },
-        unit="mps",
-        origin="digitransit.fi, high-frequency positioning; HSLdevcom/transitdata-common protos/hfp.proto",
-    ),
-    "rio-sppo": Preset(
-        title="Rio de Janeiro's buses (SPPO): text throughout, decimal commas",
-        keys={
-            "plate": "ordem",
-            "time": "datahora",
-            "time_format": "epoch_ms",
-            "longitude": "longitude",
-            "latitude": "latitude",
-            "speed": "velocidade",
-        },
-        unit="kmh",
-        origin="dados.mobilidade.rio/gps/sppo, as its readers describe it",
+    # dados.mobilidade.rio/gps/sppo, as its readers describe it
+    "rio-sppo": _preset(
+        *("Rio de Janeiro's buses (SPPO): text throughout, decimal commas", "kmh"),
+        *("ordem", "datahora", "longitude", "latitude", "velocidade"),
+        time_format="epoch_ms",
     ),
 }
 """By the name that `source.preset` has. Keys that a preset leaves out have the values of the contract's form."""

@@ -26,7 +26,7 @@ from udp_stream.pings.decode import (
     WirePing,
     originals,
 )
-from udp_stream.pings.json import JSON, trim, unwrap, with_infinite
+from udp_stream.pings.json import JSON, Fault, trim, unwrap, with_infinite
 
 if TYPE_CHECKING:
     from google.transit.gtfs_realtime_pb2 import FeedHeader, FeedMessage, VehiclePosition
@@ -64,25 +64,17 @@ _HEADER_TAG, _CONTINUES = 0x0A, 0x80
 _encode = msgspec.json.Encoder().encode
 
 
-class _Fault(Exception):
-    """Why an entity is no ping. It never leaves this file."""
-
-    def __init__(self, reason: Reason, path: str) -> None:
-        super().__init__(reason, path)
-        self.reason, self.path = reason, path
-
-
 def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int) -> WireBatch:
     """The pings of a batch of messages; nothing is raised, whatever the bytes."""
     batch = _Batch()
     for index, message in enumerate(messages):
         try:
             if len(message) > max_message_bytes:
-                raise _Fault(Reason.OVERSIZED_MESSAGE, "$")
+                raise Fault(Reason.OVERSIZED_MESSAGE, "$")
             feed = _parse(message)
             if len(feed.entity) > max_pings_per_message:
-                raise _Fault(Reason.TOO_MANY_PINGS, "$")
-        except _Fault as fault:
+                raise Fault(Reason.TOO_MANY_PINGS, "$")
+        except Fault as fault:
             batch.refusals.append(Refusal(index, NOT_IN_ARRAY, fault.reason, fault.path))
         else:
             batch.add(index, feed)
@@ -149,7 +141,7 @@ class _Batch:
             vehicle = entity.vehicle
             try:
                 ping, time_s, source = _ping(vehicle, header)
-            except _Fault as fault:
+            except Fault as fault:
                 self.refusals.append(Refusal(index, place, fault.reason, fault.path))
                 continue
             self.notes[source] += 1
@@ -171,16 +163,16 @@ def _ping(vehicle: VehiclePosition, header: FeedHeader) -> tuple[WirePing, int, 
     """One vehicle, its time and the source of its plate, or the first fault in the order of the contract's fields."""
     plate, source = _plate(vehicle)
     if plate is None:
-        raise _Fault(Reason.MISSING_FIELD, "$.license_plate")
+        raise Fault(Reason.MISSING_FIELD, "$.license_plate")
     if not isinstance(plate, str):
-        raise _Fault(Reason.WRONG_TYPE, "$.license_plate")
+        raise Fault(Reason.WRONG_TYPE, "$.license_plate")
     if (time_s := _time_s(vehicle, header)) is None:
-        raise _Fault(Reason.MISSING_FIELD, "$.observationDateTime")
+        raise Fault(Reason.MISSING_FIELD, "$.observationDateTime")
     has = (where := vehicle.position).HasField
     if not (has("longitude") and has("latitude")):
-        raise _Fault(Reason.MISSING_FIELD, "$.location")
+        raise Fault(Reason.MISSING_FIELD, "$.location")
     if not has("speed"):
-        raise _Fault(Reason.MISSING_FIELD, "$.speed")
+        raise Fault(Reason.MISSING_FIELD, "$.speed")
     return WirePing(plate, "", Location(Point(where.longitude, where.latitude)), where.speed), time_s, source
 
 
@@ -226,9 +218,9 @@ def _parse(message: bytes) -> FeedMessage:
     try:
         feed = message_class.FromString(message)
     except error_class:
-        raise _Fault(Reason.NOT_GTFS_REALTIME, "$") from None
+        raise Fault(Reason.NOT_GTFS_REALTIME, "$") from None
     if not feed.HasField("header"):  # the specification demands it; a few other bytes can be read as a message, too
-        raise _Fault(Reason.NOT_GTFS_REALTIME, "$")
+        raise Fault(Reason.NOT_GTFS_REALTIME, "$")
     return feed
 
 

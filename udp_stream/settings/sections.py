@@ -22,7 +22,6 @@ from udp_stream.pings.json import (
     FeedMapping,
     Preset,
     mapped_form,
-    mapping_of,
 )
 from udp_stream.pings.times import EPOCHS
 from udp_stream.planning.policy import (
@@ -152,7 +151,7 @@ DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
 """What a delimiter may be, and the character that is meant."""
 
 _OF_MAPPING = (*FIELDS, "records", "time_format")
-_NO_PRESET = Preset(title="", keys={}, unit=None, origin="")
+_NO_PRESET = Preset("", None, {})
 
 
 class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -187,7 +186,7 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         if self.delimiter not in DELIMITERS:
             raise ConfigError(f'source.delimiter: expected one of , ; | tab, or "", got {self.delimiter!r}')
         try:
-            mapping = mapping_of(keys, self._zone, DELIMITERS[self.delimiter])
+            mapping = FeedMapping(**keys, zone=self._zone, delimiter=DELIMITERS[self.delimiter])
         except ValueError as error:
             raise ConfigError(f"source.{error}") from error
         if mapping.zone is None and not mapping.reads_offsets:
