@@ -169,4 +169,5 @@ def test_theorems_are_tried_against_brute_force_and_a_wrong_one_is_found():
     assert sensitivity.agrees and not printed.agrees and not corollary.agrees
     assert "exchanged in 300" in printed.seen and "9/100" in corollary.seen
     # brute force itself, on a case small enough to see: 1 of 4 samples dropped, at U against three at 0
-    assert variance.largest_bias(4, 3) == Fraction(3, 16) == variance.swapped_bias(4, 3) != variance.printed_bias(4, 3)
+    printed, exchanged = (variance.printed_bias(4, 3, exchanged=which) for which in (False, True))
+    assert variance.largest_bias(4, 3) == Fraction(3, 16) == exchanged != printed

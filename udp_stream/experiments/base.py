@@ -163,6 +163,9 @@ class Setup:
         return np.random.default_rng([self.seed, *name.encode()])
 
 
+NOT_STATED = "not stated by them; the baseline guess"
+"""Where a verdict beside the baseline guess is from."""
+
 Row = Any
 """A frozen dataclass; its fields are the columns of its table."""
 
@@ -177,6 +180,12 @@ class Curve:
     x: tuple[float, ...]
     y: tuple[float, ...]
     kind: Literal["curve", "guess", "marks"] = "curve"
+
+
+def curve(name: str, rows: Sequence[Row], x: str, y: str, kind: Literal["curve", "guess"] = "curve") -> Curve:
+    """The line of two columns."""
+    xs, ys = (tuple(float(getattr(row, column)) for row in rows) for column in (x, y))
+    return Curve(name, xs, ys, kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from functools import partial
 import numpy as np
 
 from udp_stream.experiments.base import (
-    Curve,
     Experiment,
     Figure,
     Integers,
@@ -27,8 +26,11 @@ from udp_stream.experiments.base import (
     Setup,
     Table,
     Verdict,
+    curve,
+    slug,
 )
 from udp_stream.experiments.savings import (
+    SPLITS,
     SURE,
     BesideRow,
     Once,
@@ -36,12 +38,13 @@ from udp_stream.experiments.savings import (
     SavingsRow,
     beside,
     beside_baseline,
+    error_and_saved,
     no_worse,
     row_of,
 )
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, concentrated
-from udp_stream.queries.elimination import How, Split, Terms
+from udp_stream.queries.elimination import How, Terms
 from udp_stream.queries.kinds import RangeCount, Threshold
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.units import NANO
@@ -71,7 +74,6 @@ PEOPLE, SHARE = 10_000, 0.055
 COUNTS = "counts about 5.5 %"
 LIMITS = (0.03, 0.05, 0.06, 0.1)
 COUNT_RHOS = (1e-5, 1e-4, 1e-3, 1e-2)
-COUNT_SPLITS = {"BM": Split.even(1), "c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def _a_day(day: Sequence[Asked], cost: Cost, how: How, method: str, bits: Bits) 
         even = np.full(plates.size, cost.nano / m)
         amounts = even if method == BM else np.array([allowance(one, number, m, cost.nano) for one in left[at]])
         budgets = np.maximum(np.minimum(amounts, left[at]), 1.0).astype(np.int64)
-        terms = Terms("zcdp", budgets, how, COUNT_SPLITS[SPLIT])
+        terms = Terms("zcdp", budgets, how, SPLITS[SPLIT])
         terms = terms if method == PM else terms.baseline()
         query = RangeCount(Rectangle(*place, WIDTH, WIDTH))
         pie, truth = query.elimination(terms), positions_inside(query.region, where)
@@ -164,8 +166,9 @@ def _multi_conclude(setup: Setup, rows: Sequence[MultiRow]) -> Outcome:
             _multi_panel("number of queries", "queries", [row for row in some if row.budget == BUDGET_THEIRS]),
             _multi_panel("budget", "budget", [row for row in some if row.queries == QUERIES_THEIRS]),
         )
-        name = "".join(c if c.isalnum() else "-" for c in data)
-        figures.append(Figure(f"multi-query-{name}", f"{data}: mean error of m range counts, {WIDTH:g} m wide", panels))
+        figures.append(
+            Figure(f"multi-query-{slug(data)}", f"{data}: mean error of m range counts, {WIDTH:g} m wide", panels)
+        )
         verdicts += multi_verdicts(some, data)
     return Outcome((Table("multi-query", tuple(rows)),) if rows else (), tuple(figures), tuple(verdicts))
 
@@ -177,8 +180,7 @@ def _multi_panel(title: str, of: str, rows: Sequence[MultiRow]) -> Panel:
             some = sorted(
                 (r for r in rows if (r.privatisation, r.method) == (how, method)), key=lambda r: getattr(r, of)
             )
-            xs, ys = tuple(float(getattr(row, of)) for row in some), tuple(row.error_mean for row in some)
-            curves.append(Curve(f"{method}, {how}", xs, ys))
+            curves.append(curve(f"{method}, {how}", some, of, "error_mean"))
     return Panel(title, of, "mean relative error", tuple(curves), log_x=True)
 
 
@@ -264,7 +266,7 @@ def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow |
     counts = rng.binomial(PEOPLE, SHARE, min(setup.repetitions, THRESHOLD_MOST)).tolist()
     query = Threshold(share, PEOPLE)
     asked, rows, base = (COUNTS, "threshold", share, rho), list[SavingsRow | BesideRow](), list[Once]()
-    for split, shape in COUNT_SPLITS.items():
+    for split, shape in SPLITS.items():
         bits, noise, runs = setup.bits(f"threshold/{share}/{rho}/{split}"), PreparedNoise(len(counts)), list[Once]()
         terms = Terms.alike(concentrated(round(rho * NANO)), 1, "point", shape)
         terms = terms.baseline() if split == "BM" else terms
@@ -300,17 +302,14 @@ def _threshold_conclude(setup: Setup, found: Sequence[SavingsRow | BesideRow]) -
 
 
 def _threshold_panel(rows: Sequence[SavingsRow], share: float, what: str) -> Panel:
-    curves = []
-    for split in COUNT_SPLITS if what == "error_mean" else list(COUNT_SPLITS)[1:]:
-        some = [row for row in rows if (row.parameter, row.split) == (share, split)]
-        curves.append(Curve(split, tuple(r.rho for r in some), tuple(float(getattr(r, what)) for r in some)))
-    label = "share of wrong answers" if what == "error_mean" else "share of the budget left"
-    return Panel(f"q = {share:g}", "rho", label, tuple(curves), log_x=True)
+    of = [(split, {"parameter": share, "split": split}) for split in SPLITS]
+    return error_and_saved(rows, f"q = {share:g}", what, of, "share of wrong answers")
 
 
-MULTI_QUERY = Experiment(
-    "multi-query", "what savings buy over many queries, by Algorithm 3", _multi_jobs, _multi_conclude
-)
-THRESHOLD = Experiment(
-    "threshold", "what a threshold query by elimination leaves of a budget", _threshold_jobs, _threshold_conclude
+EXPERIMENTS = (
+    Experiment("multi-query", "what savings buy over many queries, by Algorithm 3", _multi_jobs, _multi_conclude),
+    Experiment(
+        *("threshold", "what a threshold query by elimination leaves of a budget"),
+        *(_threshold_jobs, _threshold_conclude),
+    ),
 )

@@ -7,7 +7,7 @@ draw is made anew for each repetition. Repetitions charge nothing because nothin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from udp_stream.experiments.base import (
     EPSILONS,
     LAMBDA,
-    Curve,
+    NOT_STATED,
     DataSet,
     Experiment,
     Figure,
@@ -27,9 +27,11 @@ from udp_stream.experiments.base import (
     Job,
     Outcome,
     Panel,
+    Row,
     Setup,
     Table,
     Verdict,
+    curve,
     gaussian_hat,
     itms_like,
     samples_scaled,
@@ -65,11 +67,10 @@ def repeated_means_of(plans: Sequence[MeanPlan], samples: Sequence[Integers], dr
     queries = [_on_lattice(plan, speeds, draws, bits) for plan, speeds in zip(plans, samples, strict=True)]
     steps, t, shift = (np.concatenate(columns) for columns in zip(*queries, strict=True))
     noisy = (steps + plans[0].noise.draw(bits, t) << shift).astype(np.float64).reshape(len(plans), draws)
-    return [_released(plan, row) for plan, row in zip(plans, noisy, strict=True)]
-
-
-def _released(plan: MeanPlan, noisy: Floats) -> Floats:
-    return np.clip(plan.range.low + noisy / plan.divisor, float(plan.range.low), float(plan.range.high))
+    return [
+        np.clip(plan.range.low + row / plan.divisor, float(plan.range.low), float(plan.range.high))
+        for plan, row in zip(plans, noisy, strict=True)
+    ]
 
 
 def _on_lattice(plan: MeanPlan, samples: Integers, draws: int, bits: Bits) -> tuple[Integers, Integers, Integers]:
@@ -176,11 +177,9 @@ class MeanRow:
     repetitions: int
 
 
-def points(setup: Setup, data: DataSet, label: str, hats: Sequence[Hat], series: Iterable[Series]) -> Iterator[Job]:
+def points(setup: Setup, data: DataSet, label: str, hats: Sequence[Hat], series: Iterable[Series]) -> list[Job]:
     """A piece of work for each mechanism and epsilon."""
-    for one in series:
-        for epsilon in EPSILONS:
-            yield partial(_point, setup, data, label, hats, one, epsilon)
+    return [partial(_point, setup, data, label, hats, one, epsilon) for one in series for epsilon in EPSILONS]
 
 
 def _point(
@@ -245,27 +244,35 @@ class Errors:
 
     def panel(self, title: str, series: Iterable[Series]) -> Panel:
         """Error over epsilon, with the baseline guess across."""
-        curves = [Curve(one.name, EPSILONS, tuple(row.error_kmh for row in self.of(one))) for one in series]
-        constant = (self.rows[0].constant_kmh,) * 2
-        curves.append(
-            Curve(f"baseline guess ({self.rows[0].constant})", (EPSILONS[0], EPSILONS[-1]), constant, "guess")
-        )
-        log = all(y > 0 for curve in curves for y in curve.y)
-        return Panel(title, "epsilon per mean", "mean absolute error, km/h", tuple(curves), log_y=log)
+        of = [(one.name, self.of(one)) for one in series]
+        return over_epsilon(title, "mean", "km/h", of, "error_kmh", "constant_kmh")
 
     def beside_the_constant(self, series: Iterable[Series]) -> str:
         """Which mechanism beats the baseline guess, and from which epsilon on."""
-        constant = self.rows[0].constant_kmh
-        better: list[str] = []
-        never: list[str] = []
+        first, better, never = self.rows[0], list[str](), list[str]()
         for one in series:
-            won = [row.error_kmh < constant for row in self.of(one)]
+            won = [row.error_kmh < first.constant_kmh for row in self.of(one)]
             since = next((row.epsilon for i, row in enumerate(self.of(one)) if all(won[i:])), None)
             (never if since is None else better).append(one.name if since is None else f"{one.name} from {since:g}")
-        said = f"the baseline guess ({self.rows[0].constant}) errs by {constant:.2f} km/h; "
-        said += f"share of pings served {self.rows[0].share_of_pings:.0%}; "
+        said = f"the baseline guess ({first.constant}) errs by {first.constant_kmh:.2f} km/h; "
+        said += f"share of pings served {first.share_of_pings:.0%}; "
         said += f"better than it, by epsilon: {', '.join(better) or 'none'}"
         return said + (f"; not up to {EPSILONS[-1]:g}: {', '.join(never)}" if never else "")
+
+
+def over_epsilon(
+    title: str, what: str, unit: str, of: Sequence[tuple[str, Sequence[Row]]], y: str, guess: str
+) -> Panel:
+    """A line for each series of rows, with the baseline guess across."""
+    curves, rows = [curve(name, some, "epsilon", y) for name, some in of], of[0][1]
+    curves.append(curve(f"baseline guess ({rows[0].constant})", [rows[0], rows[-1]], "epsilon", guess, "guess"))
+    log = all(value > 0 for one in curves for value in one.y)
+    return Panel(title, f"epsilon per {what}", f"mean absolute error, {unit}", tuple(curves), log_y=log)
+
+
+def listed(epsilons: Iterable[float]) -> str:
+    """'0.5, 1'."""
+    return ", ".join(f"{epsilon:g}" for epsilon in epsilons)
 
 
 def falls(values: Sequence[float]) -> bool:
@@ -302,12 +309,12 @@ def choices(setup: Setup, data: DataSet) -> list[tuple[str, Sequence[Hat]]]:
 
 def jobs(setup: Setup) -> list[Job]:
     """The busiest HAT under both groupings, and, of feeds, all HATs with enough plates."""
-    work: list[Job] = []
-    for data in data_sets(setup):
-        for label, hats in choices(setup, data):
-            wrapped = WRAPPED if label == BUSIEST else ()
-            work += points(setup, data, label, hats, (*PUBLISHED, *OURS, *wrapped))
-    return work
+    return [
+        job
+        for data in data_sets(setup)
+        for label, hats in choices(setup, data)
+        for job in points(setup, data, label, hats, (*PUBLISHED, *OURS, *(WRAPPED if label == BUSIEST else ())))
+    ]
 
 
 def conclude(setup: Setup, rows: Sequence[MeanRow]) -> Outcome:
@@ -356,14 +363,12 @@ def _clipping_beats_baseline(data: DataSet, found: Errors) -> Verdict:
     baseline, counts = PUBLISHED[0], data.busiest.counts
     failed = {one.name: at for one in CLIPPING if (at := found.not_below(one, baseline))}
     gain = counts.largest * counts.plates / counts.total
-    tell = "; ".join(
-        f"{name} not below Baseline at epsilon {', '.join(f'{e:g}' for e in at)}" for name, at in failed.items()
-    )
+    tell = "".join(f"; {name} not below Baseline at epsilon {listed(at)}" for name, at in failed.items())
     return Verdict(
         f"{data.name}: clipping results in much better performance than Baseline",
         f"{LATE}, Figure 1",
         not failed,
-        f"at epsilon 1: {found.said(PUBLISHED)} km/h{'; ' if tell else ''}{tell}",
+        f"at epsilon 1: {found.said(PUBLISHED)} km/h{tell}",
         f"capping divides the noise by at most m_max L / M = {gain:.2f} here (their Section III-C), and a private "
         "interval costs half of epsilon: at best twice the noise again unless the interval is narrow",
     )
@@ -381,7 +386,7 @@ def _best_fit_beats_wrap_around(data: DataSet, found: Errors) -> Verdict:
         f"{EARLY}, Figure 1",
         not failed,
         f"WrapAround's error over BestFit's at epsilon 1: {ratios}"
-        + "".join(f"; {name} not better at epsilon {', '.join(f'{e:g}' for e in at)}" for name, at in failed.items()),
+        + "".join(f"; {name} not better at epsilon {listed(at)}" for name, at in failed.items()),
         f"{users} plates make so few arrays that estimates are clamped to [0, U] or projected to a wrong interval more "
         "often than noise decides"
         if users < 60
@@ -390,13 +395,14 @@ def _best_fit_beats_wrap_around(data: DataSet, found: Errors) -> Verdict:
 
 
 def _averaging_under_both(data: DataSet, found: Errors) -> Verdict:
-    ratios = found.error(WRAPPED[0]) / found.error(CLIPPING[0])
+    ratios, counts = found.error(WRAPPED[0]) / found.error(CLIPPING[0]), data.busiest.counts
+    arrays = f"{wrap_around_count(counts, counts.median)} and {best_fit(counts, counts.median).count}"
     return Verdict(
         f"{data.name}: for Array-Averaging the two groupings perform similarly",
         f"{EARLY}, Figure 1",
         bool((ratios < SIMILAR).all() and (ratios > 1 / SIMILAR).all()),
         f"WrapAround's error is {ratios.min():.2f} to {ratios.max():.2f} times BestFit's (similar: within {SIMILAR})",
-        f"both add noise of U over the number of arrays, {_both_counts(data)}, but weigh samples differently",
+        f"both add noise of U over the number of arrays, {arrays}, but weigh samples differently",
     )
 
 
@@ -410,12 +416,6 @@ def _half_the_noise(data: DataSet, found: Errors) -> Verdict:
         "2U/K bounds the two arrays that a plate can touch one by one; its samples in both fill at most one, so the "
         "sensitivity is U/K, which is what we charge and draw for (docs/mechanisms/array-averaging.md)",
     )
-
-
-def _both_counts(data: DataSet) -> str:
-    counts = data.busiest.counts
-    cap = counts.median
-    return f"{wrap_around_count(counts, cap)} and {best_fit(counts, cap).count}"
 
 
 def _little_difference(data: DataSet, found: Errors) -> Verdict:
@@ -436,7 +436,7 @@ def _numbers_to_beat(found: Errors, everywhere: Errors) -> list[Verdict]:
     return [
         Verdict(
             f"{one.rows[0].data}, {one.rows[0].hats}: at epsilon 1 a release of the papers' beats the baseline guess",
-            "not stated by them; the baseline guess",
+            NOT_STATED,
             any(one.at(other) < one.rows[0].constant_kmh for other in PUBLISHED),
             one.beside_the_constant(series),
             "noise of about U / (K epsilon), K at most the number of plates, must cover all of [0, U], of which HATs' "
@@ -445,9 +445,6 @@ def _numbers_to_beat(found: Errors, everywhere: Errors) -> list[Verdict]:
         for one in (found, everywhere)
         if one.rows
     ]
-
-
-EXPERIMENT = Experiment("mean-itms", "errors of the mean mechanisms on recorded pings", jobs, conclude)
 
 
 # `sample-scaling` and `user-scaling`: ten times the samples per user, or the users (arXiv 2401.15906, Figure 2).
@@ -464,7 +461,7 @@ SCALED: dict[str, Callable[[Integers], Integers]] = {"samples": samples_scaled, 
 
 def pairs(setup: Setup, what: str) -> list[tuple[DataSet, DataSet]]:
     """Each HAT (the papers' likeness, each feed's busiest) drawn anew as it is, and scaled."""
-    return [_pair(setup, data, what) for data in (itms_like(setup.rng("itms-like")), *setup.data)]
+    return [_pair(setup, data, what) for data in data_sets(setup)]
 
 
 def _pair(setup: Setup, data: DataSet, what: str) -> tuple[DataSet, DataSet]:
@@ -504,7 +501,7 @@ def _title(base: DataSet, scaled: DataSet) -> str:
 
 
 def _best_of(scaled: DataSet, after: Errors, best: Series, others: Sequence[Series], source: str, why: str) -> Verdict:
-    failed = [f"{one.name} at epsilon {_list(at)}" for one in others if (at := after.not_below(best, one))]
+    failed = [f"{one.name} at epsilon {listed(at)}" for one in others if (at := after.not_below(best, one))]
     return Verdict(
         f"{scaled.name}: {best.name} performs better than all other algorithms",
         source,
@@ -513,10 +510,6 @@ def _best_of(scaled: DataSet, after: Errors, best: Series, others: Sequence[Seri
         + (f"; no worse than it: {'; '.join(failed)}" if failed else ""),
         why,
     )
-
-
-def _list(epsilons: Sequence[float]) -> str:
-    return ", ".join(f"{epsilon:g}" for epsilon in epsilons)
 
 
 def _levy(data: DataSet) -> tuple[int, int, float, float]:
@@ -641,34 +634,20 @@ def _exact_quantiles(scaled: DataSet, levy_kmh: float, most: float) -> Verdict:
 def _number_to_beat(after: Errors, what: str) -> Verdict:
     return Verdict(
         f"{after.rows[0].data}: at epsilon 1 every mechanism of the papers beats the baseline guess",
-        "not stated by them; the baseline guess",
+        NOT_STATED,
         all(after.at(one) < after.rows[0].constant_kmh for one in PUBLISHED),
         after.beside_the_constant(SERIES[what]),
         "scaled up, but not far enough for every mechanism's noise to fall below that",
     )
 
 
-def sample_jobs(setup: Setup) -> list[Job]:
-    """Ten times the samples per user."""
-    return _jobs(setup, "samples")
-
-
-def sample_conclude(setup: Setup, rows: Sequence[MeanRow]) -> Outcome:
-    """Levy is stated to be best."""
-    return _conclude(setup, rows, "samples")
-
-
-def user_jobs(setup: Setup) -> list[Job]:
-    """Ten times the users."""
-    return _jobs(setup, "users")
-
-
-def user_conclude(setup: Setup, rows: Sequence[MeanRow]) -> Outcome:
-    """FixedQuantile is stated to be best."""
-    return _conclude(setup, rows, "users")
-
-
-SAMPLE_SCALING = Experiment(
-    "sample-scaling", "ten times the samples of every plate, Gaussian speeds", sample_jobs, sample_conclude
+EXPERIMENTS = (
+    Experiment("mean-itms", "errors of the mean mechanisms on recorded pings", jobs, conclude),
+    *(
+        Experiment(f"{what[:-1]}-scaling", about, partial(_jobs, what=what), partial(_conclude, what=what))
+        for what, about in (
+            ("samples", "ten times the samples of every plate, Gaussian speeds"),
+            ("users", "ten times the plates, Gaussian speeds"),
+        )
+    ),
 )
-USER_SCALING = Experiment("user-scaling", "ten times the plates, Gaussian speeds", user_jobs, user_conclude)

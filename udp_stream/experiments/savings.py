@@ -15,7 +15,6 @@ from itertools import pairwise
 import numpy as np
 
 from udp_stream.experiments.base import (
-    Curve,
     Experiment,
     Figure,
     Job,
@@ -25,6 +24,8 @@ from udp_stream.experiments.base import (
     Setup,
     Table,
     Verdict,
+    curve,
+    slug,
 )
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, Integers, Measure, concentrated
@@ -234,10 +235,10 @@ def conclude(kind: Kind, setup: Setup, found: Sequence[SavingsRow | BesideRow]) 
     figures, verdicts = list[Figure](), list[Verdict]()
     for data in dict.fromkeys(row.data for row in rows):
         of_data = [row for row in rows if row.data == data and row.privatisation != UNSHIFTED]
-        ours, slug = [row for row in pairs if row.data == data], "".join(c if c.isalnum() else "-" for c in data)
+        ours = [row for row in pairs if row.data == data]
         panels = [_panel(of_data, value, what) for what in ("error_mean", "saved_mean") for value in kind.values]
         title = f"{kind.name}, {data}: {kind.parameter} {', '.join(f'{value:g}' for value in kind.values)}"
-        figures.append(Figure(f"{kind.name}-{slug}", title, tuple(panels)))
+        figures.append(Figure(f"{kind.name}-{slug(data)}", title, tuple(panels)))
         verdicts += _judged(kind, data, of_data)
         verdicts.append(no_worse(ours, f"{SOURCE}, Remark 6", data))
         verdicts.append(beats(kind, [row for row in ours if row.second != UNSHIFTED], data))
@@ -246,31 +247,40 @@ def conclude(kind: Kind, setup: Setup, found: Sequence[SavingsRow | BesideRow]) 
         if some := [row for row in ours if row.second == UNSHIFTED]:
             title = f"range counts, {data}: the shifted threshold beside 0, {kind.parameter}"
             both = tuple(_shift_panel(some, value) for value in kind.values)
-            figures.append(Figure(f"shifted-threshold-{slug}", title, both))
+            figures.append(Figure(f"shifted-threshold-{slug(data)}", title, both))
             verdicts += shift_verdicts(some, data)
     tables = [Table(kind.name, tuple(rows)), Table(f"{kind.name}-pairs", tuple(pairs))] if rows else []
     return Outcome(tuple(tables), tuple(figures), tuple(verdicts))
 
 
-def _panel(rows: Sequence[SavingsRow], value: float, what: str) -> Panel:
+def error_and_saved(
+    rows: Sequence[SavingsRow], title: str, what: str, of: Sequence[tuple[str, Mapping[str, object]]], error: str
+) -> Panel:
+    """A line over rho for each of these ways that has rows: their errors, or what they save (BM saves nothing)."""
     curves = []
-    for how in HOWS:
-        for split in SPLITS if what == "error_mean" else list(SPLITS)[1:]:
-            some = [row for row in rows if (row.parameter, row.privatisation, row.split) == (value, how, split)]
-            if some:
-                xs, ys = tuple(row.rho for row in some), tuple(float(getattr(row, what)) for row in some)
-                curves.append(Curve(f"{split}, {how}", xs, ys))
-    label = "mean error" if what == "error_mean" else "share of the budget left"
-    return Panel(f"{value:g}", "rho", label, tuple(curves), log_x=True)
+    for name, given in of:
+        some = [row for row in rows if all(getattr(row, key) == value for key, value in given.items())]
+        if some and (what == "error_mean" or given["split"] != "BM"):
+            curves.append(curve(name, some, "rho", what))
+    label = error if what == "error_mean" else "share of the budget left"
+    return Panel(title, "rho", label, tuple(curves), log_x=True)
+
+
+def _panel(rows: Sequence[SavingsRow], value: float, what: str) -> Panel:
+    of = [
+        (f"{split}, {how}", {"parameter": value, "privatisation": how, "split": split})
+        for how in HOWS
+        for split in SPLITS
+    ]
+    return error_and_saved(rows, f"{value:g}", what, of, "mean error")
 
 
 def _shift_panel(rows: Sequence[BesideRow], value: float) -> Panel:
     curves = []
     for split in SPLITS:
         some = [row for row in rows if (row.parameter, row.split) == (value, split)]
-        rhos = tuple(row.rho for row in some)
-        curves.append(Curve(f"{split}, shifted", rhos, tuple(row.first_error for row in some)))
-        curves.append(Curve(f"{split}, 0", rhos, tuple(row.second_error for row in some)))
+        curves.append(curve(f"{split}, shifted", some, "rho", "first_error"))
+        curves.append(curve(f"{split}, 0", some, "rho", "second_error"))
     return Panel(f"{value:g}", "rho", "mean error", tuple(curves), log_x=True)
 
 
@@ -522,10 +532,7 @@ def _image_rows(setup: Setup, k: float, rho: float) -> list[SavingsRow | BesideR
     return rows
 
 
-def _experiment(kind: Kind, about: str) -> Experiment:
-    return Experiment(kind.name, about, partial(_jobs, kind), partial(conclude, kind))
-
-
-SAVINGS_RANGE = _experiment(RANGE, "what range counts by elimination leave of a budget")
-SAVINGS_KDE = _experiment(KDE, "what densities by elimination leave of a budget")
-SAVINGS_KNN = _experiment(KNN, "what the nearest by elimination leave of a budget")
+EXPERIMENTS = tuple(
+    Experiment(one.name, f"what {what} by elimination leave of a budget", partial(_jobs, one), partial(conclude, one))
+    for one, what in ((RANGE, "range counts"), (KDE, "densities"), (KNN, "the nearest"))
+)

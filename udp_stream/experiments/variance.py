@@ -12,7 +12,7 @@ import numpy as np
 
 from udp_stream.experiments.base import (
     EPSILONS,
-    Curve,
+    NOT_STATED,
     DataSet,
     Experiment,
     Figure,
@@ -25,7 +25,7 @@ from udp_stream.experiments.base import (
     Verdict,
     slug,
 )
-from udp_stream.experiments.means import buffered, choices, data_sets, error_of, repeated_variances
+from udp_stream.experiments.means import buffered, choices, data_sets, error_of, over_epsilon, repeated_variances
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.variance import VariancePlan, plan_variance, plan_variance_with_cap
@@ -61,12 +61,13 @@ class VarianceRow:
 
 def jobs(setup: Setup) -> list[Job]:
     """Each rule and epsilon, on the busiest HAT and, of feeds, on all HATs with enough plates."""
-    work: list[Job] = []
-    for data in data_sets(setup):
-        for label, hats in choices(setup, data):
-            for rule in RULES:
-                work += [partial(_point, setup, data, label, hats, rule, epsilon) for epsilon in EPSILONS]
-    return work
+    return [
+        partial(_point, setup, data, label, hats, rule, epsilon)
+        for data in data_sets(setup)
+        for label, hats in choices(setup, data)
+        for rule in RULES
+        for epsilon in EPSILONS
+    ]
 
 
 def _plan(rule: str, counts: SamplesPerPlate, epsilon: float, range: Range) -> VariancePlan:
@@ -133,23 +134,18 @@ def _of_rule(rows: Sequence[VarianceRow], rule: str) -> list[VarianceRow]:
 
 
 def _panel(label: str, rows: Sequence[VarianceRow]) -> Panel:
-    curves = [Curve(rule, EPSILONS, tuple(row.error_kmh2 for row in _of_rule(rows, rule))) for rule in RULES]
-    ends = EPSILONS[0], EPSILONS[-1]
-    curves.append(Curve(f"baseline guess ({rows[0].constant})", ends, (rows[0].constant_kmh2,) * 2, "guess"))
-    log = all(y > 0 for curve in curves for y in curve.y)
     title = f"{label} ({rows[0].share_of_pings:.0%} of pings)"
-    return Panel(title, "epsilon per variance", "mean absolute error, (km/h)\u00b2", tuple(curves), log_y=log)
+    of = [(rule, _of_rule(rows, rule)) for rule in RULES]
+    return over_epsilon(title, "variance", "(km/h)\u00b2", of, "error_kmh2", "constant_kmh2")
 
 
 def _cap_helps(name: str, label: str, rows: Sequence[VarianceRow]) -> Verdict:
     whole, capped = (_of_rule(rows, rule) for rule in RULES)
     pairs = list(zip(whole, capped, strict=True))
-    chance = [3 * math.hypot(one.standard_error_kmh2, other.standard_error_kmh2) for one, other in pairs]
-    worse = [
-        one.epsilon
-        for (one, other), room in zip(pairs, chance, strict=True)
-        if other.error_kmh2 - one.error_kmh2 > room
-    ]
+    worse = any(
+        other.error_kmh2 - one.error_kmh2 > 3 * math.hypot(one.standard_error_kmh2, other.standard_error_kmh2)
+        for one, other in pairs
+    )
     at = next((one, other) for one, other in pairs if one.epsilon == 1.0)
     bounds = [one.noise_kmh2 + one.bias_bound_kmh2 for one in at]
     return Verdict(
@@ -167,7 +163,7 @@ def _number_to_beat(name: str, label: str, rows: Sequence[VarianceRow]) -> Verdi
     best, constant = min(row.error_kmh2 for row in at_one), rows[0].constant_kmh2
     return Verdict(
         f"{name}, {label}: at epsilon 1 a released variance beats the baseline guess",
-        "not stated by them; the baseline guess",
+        NOT_STATED,
         best < constant,
         f"{best:.3g} against {constant:.3g} (km/h)^2 of the baseline guess ({rows[0].constant}); share of pings served "
         f"{rows[0].share_of_pings:.0%}",
@@ -200,20 +196,14 @@ def printed_move(kept: int, given: int) -> Fraction:
     return Fraction(1, 4) if kept % 2 == 0 else Fraction(1, 4) * (1 - Fraction(1, kept**2))
 
 
-def printed_bias(total: int, kept: int) -> Fraction:
-    """The slides' worst-case clipping error as they print its cases, in units of U^2."""
-    return _bias(total, kept, minority=total > 2 * kept)
+def printed_bias(total: int, kept: int, exchanged: bool = False) -> Fraction:
+    """The slides' worst-case clipping error as they print its cases, or with its two cases exchanged, in units of U^2.
 
-
-def swapped_bias(total: int, kept: int) -> Fraction:
-    """The same with its two cases exchanged (where half is kept both give U^2/4)."""
-    return _bias(total, kept, minority=total <= 2 * kept)
-
-
-def _bias(total: int, kept: int, minority: bool) -> Fraction:
+    Where half is kept both give U^2/4.
+    """
     if kept == total:
         return Fraction(0)
-    if minority:
+    if (total > 2 * kept) is not exchanged:
         return Fraction(kept * (total - kept), total**2)
     return Fraction(1, 4) if total % 2 == 0 else Fraction(1, 4) * (1 - Fraction(1, total**2))
 
@@ -224,7 +214,7 @@ def theorem_verdicts() -> list[Verdict]:
     biases = {case: largest_bias(*case) for case in cases}
     moves = sum(printed_move(*case) == largest_move(*case) for case in cases)
     printed = sum(printed_bias(*case) == biases[case] for case in cases)
-    swapped = sum(swapped_bias(*case) == biases[case] for case in cases)
+    swapped = sum(printed_bias(*case, exchanged=True) == biases[case] for case in cases)
     users = 10
     item = largest_move(users, 1)
     return [
