@@ -263,6 +263,7 @@ class World:
         self.ledgers = Kept((self.lock,))
         self.checkpoints, self.messages, self.payloads = Kept(), Kept(), Kept()
         self.memo: dict[Any, Any] = {}
+        self.known: dict[int, tuple[Any, int, Any]] = {}
         self.batches = [self._batches(source) for source in range(2)]
 
     flags = FLAGS
@@ -326,11 +327,21 @@ class World:
 
     def kind(self, i: int, actor: Actor, state: State) -> str:
         """What it would do next. A zombie reads no more."""
-        step = self._cached(("step", actor.local), lambda: self.locals.objects[actor.local].next())
-        is_owner = actor == state.actors[i]
-        if is_owner and (step is None or self.whole_batches) and self._unread(i, actor, state) is not None:
-            return "read"
+        step, next_offset, batch = self._about(i, actor.local)
+        if (step is None or self.whole_batches) and actor == state.actors[i]:
+            unread = batch if i in SOURCES else (next_offset if state.faults else 0) < len(state.logs[i - 2])
+            if unread:
+                return "read"
         return "idle" if step is None else type(step).__name__
+
+    def _about(self, i: int, local: int) -> tuple[Any, int, Any]:
+        """Of a local state, which is asked again and again: its step, the next offset, and a source's next batch."""
+        if (found := self.known.get(local)) is None:
+            protocol = self.locals.objects[local]
+            at = protocol.reader.next_offset if i in SOURCES else protocol.next_offset
+            rest = [one for one in self.batches[i] if one[1].offset[-1] >= at] if i in SOURCES else []
+            found = self.known[local] = protocol.next(), at, rest[0] if rest else None
+        return found
 
     def _cached(self, key: Any, work: Callable[[], Any]) -> Any:
         if key not in self.memo:
@@ -338,13 +349,11 @@ class World:
         return self.memo[key]
 
     def _unread(self, i: int, actor: Actor, state: State) -> Any:
-        protocol = self.locals.objects[actor.local]
+        """What there is to be read, by one that would read."""
+        _, next_offset, batch = self._about(i, actor.local)
         if i in SOURCES:
-            rest = [one for one in self.batches[i] if one[1].offset[-1] >= protocol.reader.next_offset]
-            return rest[0] if rest else None
-        log = state.logs[i - 2]
-        at = protocol.next_offset if state.faults else 0
-        return (protocol.next_offset, log[at]) if at < len(log) else None
+            return batch
+        return next_offset, state.logs[i - 2][next_offset if state.faults else 0]
 
     def _local(self, actor: Actor, event: Any, do: Callable[[Any], object]) -> Actor:
         """The actor after something happened to it."""
