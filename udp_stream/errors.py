@@ -34,11 +34,10 @@ class DependencyUnavailable(UdpStreamError):
 
 
 class PackageMissing(DependencyUnavailable):
-    """A package is not installed that comes with an extra. The command line says what to type instead of `str()`."""
+    """A package is not installed that comes with an extra."""
 
     def __init__(self, what: str, extra: str, otherwise: str = "") -> None:
         """`what` the package is to us; `otherwise` is another way to have it, from "or" on."""
-        self.what, self.extra, self.otherwise = what, extra, otherwise
         super().__init__(
             f"no {what}: it comes with the extra [{extra}] of udp-stream{f', {otherwise}' * bool(otherwise)}"
         )

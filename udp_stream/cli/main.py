@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from types import FrameType
 
 from udp_stream.cli.parsers import program
-from udp_stream.cli.process import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams, words_of
-from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
+from udp_stream.cli.process import STANDARD_OUTPUT, let_go_of_stdout, use_standard_streams
+from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.logs import ERROR, begin_log, end_log, fault, say, say_errors_only, trouble_of
 
 OPTIONS = {
@@ -63,26 +63,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _perform(arguments: argparse.Namespace) -> None:
-    if not arguments.reads_settings:
-        arguments.command(arguments)
-        return
-    from udp_stream.settings import load, located  # numpy comes with it, and `--help` does without
+    from udp_stream.settings import load  # numpy comes with it, and `--help` does without
 
-    options = _options(arguments)
-    try:
-        settings = load(arguments.config, arguments.set, options=options)
-    except ConfigError as error:
-        raise located(error, arguments.config, arguments.set, options) from error
-    arguments.command(arguments, settings)
-
-
-def _options(arguments: argparse.Namespace) -> dict[str, str]:
     asked = {key: getattr(arguments, option, None) for option, key in OPTIONS.items()}
-    return {key: value for key, value in asked.items() if value is not None}
+    options = {key: value for key, value in asked.items() if value is not None}
+    arguments.command(arguments, load(arguments.config, arguments.set, options=options))
 
 
 def _fail(error: UdpStreamError) -> int:
-    say(words_of(error), "failed", {"status": error.exit_status}, ERROR)
+    say(str(error), "failed", {"status": error.exit_status}, ERROR)
     return error.exit_status
 
 

@@ -24,7 +24,7 @@ examples:
   udp-stream ledger show GJ05ZZ0001                what a plate was charged and has left
   udp-stream status                                what the deployment is doing
   udp-stream doctor                                check that the deployment is reachable and safe
-  udp-stream config --config city.toml             a configuration with every key, or its faults
+  udp-stream config --config city.toml             a configuration with every key
   udp-stream ledger show --help                    the options and examples of a verb
 
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;
@@ -52,7 +52,7 @@ def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
     parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
-    parser.set_defaults(command=_lazily(module, name), reads_settings=True, is_text=False)
+    parser.set_defaults(command=_lazily(module, name), is_text=False)
     return parser
 
 
@@ -461,18 +461,16 @@ it is no release.
 
 
 def _config(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "config", "every key, its value and where it came from; every fault", "config")
-    parser.set_defaults(reads_settings=False)  # it works where the configuration is broken
+    parser = add_verb(verbs, "config", "every key, its value and where it came from", "config")
+    only_prints(parser)
     parser.epilog = """\
 examples:
   udp-stream config --config city.toml
   udp-stream config --set hat.resolution=8 > city.toml
 
-The output is a configuration file: keys that are not set are comments, and so are faults beside it. A password in
-ledger.url is left out. Values come from the file, from variables UDP_STREAM_SECTION__KEY over it, and from --set over
-both. Files of secrets and certificates that keys name are tried as by `worker`, with the rights of the user who runs
-this; nothing of their content is shown. Status 0 if there is no fault, 3 if there are some. `udp-stream doctor` checks
-whether the ledger and Kafka are there.
+The output is a configuration file: keys that are not set are comments. A password in ledger.url is left out. Values
+come from the file, from variables UDP_STREAM_SECTION__KEY over it, and from --set over both. Status 3 if a key is
+unknown or breaks a rule. `udp-stream doctor` checks whether the ledger and Kafka are there.
 """
 
 

@@ -26,7 +26,7 @@ from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
 from udp_stream.release.query_road import NOTE
 from udp_stream.release.record import CITY, CLIPS, decode, kind_of, slot_of
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
-from udp_stream.settings.clients import url_faults
+from udp_stream.settings.clients import check_url
 from udp_stream.windows.tables import SlotGrid
 
 
@@ -199,8 +199,7 @@ def _opened(asked: LedgerSection, id_file: Path | None) -> AbstractContextManage
 
 def _redis(url: str) -> Any:
     """The module of Redis ledgers, imported only where one is asked for; ConfigError for a URL of something else."""
-    for fault in url_faults(url):
-        raise fault
+    check_url(url)
     with needs("Redis client", "redis"):
         from udp_stream.ledgers import redis as opening
     return opening

@@ -29,7 +29,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from udp_stream.errors import ConfigError, DependencyUnavailable
-from udp_stream.settings.clients import url_faults
+from udp_stream.settings.clients import check_url
 
 # The Lua scripts, in the folder `lua`.
 
@@ -315,8 +315,7 @@ def connection_to(
     >>> connection_to("redis+cluster://:secret@10.0.0.1:7000", "{udp}", {}).name()
     '10.0.0.1:7000'
     """
-    for fault in url_faults(url):
-        raise fault
+    check_url(url)
     scheme, mark, rest = url.partition("://")
     if not mark:
         raise ConfigError("ledger.url: expected redis://, rediss://, unix:// or redis+cluster://, got a file")

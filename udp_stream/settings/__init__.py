@@ -1,16 +1,7 @@
 """The configuration: `load` reads it, `Settings` is what it says, one frozen value per section, with defaults."""
 
 from udp_stream.settings.limits import DURATIONS, EPSILON_MAX, EPSILON_MIN
-from udp_stream.settings.loading import (
-    Fault,
-    Origin,
-    faults_in,
-    known_keys,
-    load,
-    load_with_origins,
-    located,
-    query_keys,
-)
+from udp_stream.settings.loading import known_keys, load, query_keys, read_tables
 from udp_stream.settings.rules import NO_LEDGERS
 from udp_stream.settings.sections import SQLITE, LedgerSection, Settings, SourceSection, is_file
 
@@ -20,16 +11,12 @@ __all__ = [
     "EPSILON_MIN",
     "NO_LEDGERS",
     "SQLITE",
-    "Fault",
     "LedgerSection",
-    "Origin",
     "Settings",
     "SourceSection",
-    "faults_in",
     "is_file",
     "known_keys",
     "load",
-    "load_with_origins",
-    "located",
     "query_keys",
+    "read_tables",
 ]

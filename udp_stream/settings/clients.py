@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from udp_stream.errors import ConfigError
-from udp_stream.settings.limits import breach
+from udp_stream.settings.limits import require
 from udp_stream.settings.sections import KafkaSection, LedgerSection, Option, is_file
 
 _USERNAME = re.compile(r"[!-~]+")
@@ -46,55 +46,53 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
 
-def kafka_faults(kafka: KafkaSection) -> Iterator[ConfigError]:
-    """A fault where brokers cannot be reached as is asked, or not as safely: a file of authorities beside "PLAINTEXT"
-    shows that TLS was meant.
+def check_kafka(kafka: KafkaSection) -> None:
+    """ConfigError where brokers cannot be reached as is asked, or not as safely: a file of authorities beside
+    "PLAINTEXT" shows that TLS was meant.
 
     >>> login = {"sasl_plain_username": "worker", "sasl_plain_password_file": "/run/secrets/kafka"}
-    >>> list(kafka_faults(KafkaSection(client={"security_protocol": "SASL_SSL"} | login)))
-    []
+    >>> check_kafka(KafkaSection(client={"security_protocol": "SASL_SSL"} | login))
     """
-    # What is none of this would be a fault of a client, in the middle of its work.
     rule = "HOST:PORT, or several of them with commas"
-    yield from breach(all(map(_is_address, kafka.bootstrap.split(","))), "kafka.bootstrap", rule, repr(kafka.bootstrap))
+    require(all(map(_is_address, kafka.bootstrap.split(","))), "kafka.bootstrap", rule, repr(kafka.bootstrap))
     rule = f"at most {_PREFIX_MAX} letters, digits, dots, underscores and hyphens, as names of topics have"
-    yield from breach(_PREFIX.fullmatch(kafka.prefix) is not None, "kafka.prefix", rule, repr(kafka.prefix))
-    yield from breach(bool(kafka.group.strip()), "kafka.group", "a name", repr(kafka.group))
-    yield from _client_faults("kafka", kafka.client, KAFKA_CLIENT)
+    require(_PREFIX.fullmatch(kafka.prefix) is not None, "kafka.prefix", rule, repr(kafka.prefix))
+    require(bool(kafka.group.strip()), "kafka.group", "a name", repr(kafka.group))
+    _check_client("kafka", kafka.client, KAFKA_CLIENT)
     client, protocol, name = kafka.client, kafka.protocol, "kafka.client.security_protocol"
     if protocol not in PROTOCOLS:
-        yield from breach(False, name, f"one of {', '.join(PROTOCOLS)}", repr(protocol))
+        require(False, name, f"one of {', '.join(PROTOCOLS)}", repr(protocol))
         return
     for prefix, of_protocol in (("ssl_", "SSL"), ("sasl_", "SASL")):
         if (given := [key for key in client if key.startswith(prefix)]) and of_protocol not in protocol:
-            yield from breach(False, name, f"one with {of_protocol}, as kafka.client.{given[0]} is set", repr(protocol))
+            require(False, name, f"one with {of_protocol}, as kafka.client.{given[0]} is set", repr(protocol))
     if protocol.startswith("SASL"):
         for key in ("sasl_plain_username", "sasl_plain_password_file"):
-            yield from breach(bool(client.get(key)), f"kafka.client.{key}", f"one, as {name} is {protocol!r}", "none")
+            require(bool(client.get(key)), f"kafka.client.{key}", f"one, as {name} is {protocol!r}", "none")
         mechanism = client.get("sasl_mechanism", MECHANISMS[0])
         rule = f"one of {', '.join(MECHANISMS)}"
-        yield from breach(mechanism in MECHANISMS, "kafka.client.sasl_mechanism", rule, repr(mechanism))
+        require(mechanism in MECHANISMS, "kafka.client.sasl_mechanism", rule, repr(mechanism))
         # One of the clients sends a comma or an equals sign of a SCRAM user as it is, which means something else there.
         user = str(client.get("sasl_plain_username", ""))
         plain = not user or (_USERNAME.fullmatch(user) and not set(",=") & set(user))
         rule = "printable ASCII without white space, comma or ="
-        yield from breach(bool(plain), "kafka.client.sasl_plain_username", rule, repr(user))
+        require(bool(plain), "kafka.client.sasl_plain_username", rule, repr(user))
 
 
-def _client_faults(section: str, client: Mapping[str, Option], known: Sequence[str]) -> Iterator[ConfigError]:
-    """A fault for an option that is not handed on, one that is no path where a file is meant, and a certificate without
-    its key. No value is shown: it may be a secret."""
+def _check_client(section: str, client: Mapping[str, Option], known: Sequence[str]) -> None:
+    """ConfigError for an option that is not handed on, one that is no path where a file is meant, and a certificate
+    without its key. No value is shown: it may be a secret."""
     for key, value in client.items():
         if key not in known:
             meant = get_close_matches(key, known, n=1, cutoff=0.0)[0]
-            yield ConfigError(f"unknown key {section}.client.{key}; did you mean {section}.client.{meant}?")
-        elif key.endswith("_file") or key.startswith("ssl_"):
+            raise ConfigError(f"unknown key {section}.client.{key}; did you mean {section}.client.{meant}?")
+        if key.endswith("_file") or key.startswith("ssl_"):
             named = isinstance(value, str) and bool(value)
-            yield from breach(named, f"{section}.client.{key}", "the path of a file", NOT_SHOWN)
+            require(named, f"{section}.client.{key}", "the path of a file", NOT_SHOWN)
     pair = "ssl_certfile", "ssl_keyfile"
     for key, other in (pair, pair[::-1]):
         has_both = key in client or other not in client
-        yield from breach(has_both, f"{section}.client.{key}", f"one, as {section}.client.{other} is set", "none")
+        require(has_both, f"{section}.client.{key}", f"one, as {section}.client.{other} is set", "none")
 
 
 def _is_address(text: str) -> bool:
@@ -102,42 +100,40 @@ def _is_address(text: str) -> bool:
     return found is not None and 0 < int(found[1]) <= _PORT_MAX
 
 
-def redis_faults(ledger: LedgerSection) -> Iterator[ConfigError]:
-    """A fault where `[ledger.client]` is set for a file, does not fit to the URL, or says the same.
+def check_redis(ledger: LedgerSection) -> None:
+    """ConfigError where `[ledger.client]` is set for a file, does not fit to the URL, or says the same.
 
-    >>> list(redis_faults(LedgerSection(url="rediss://ledger:6379/0", client={"ssl_ca_certs": "/etc/ca.pem"})))
-    []
+    >>> check_redis(LedgerSection(url="rediss://ledger:6379/0", client={"ssl_ca_certs": "/etc/ca.pem"}))
     """
     scheme, client = ledger.url.partition("://")[0], ledger.client
-    yield from _client_faults("ledger", client, REDIS_CLIENT)
+    _check_client("ledger", client, REDIS_CLIENT)
     if tls := [key for key in client if key.startswith("ssl_")]:
         rule = f"rediss:// or rediss+cluster://, as ledger.client.{tls[0]} is set"
-        yield from breach(scheme.startswith("rediss"), "ledger.url", rule, f"{scheme}://...")
+        require(scheme.startswith("rediss"), "ledger.url", rule, f"{scheme}://...")
     if client:
         rule = f"a Redis, as ledger.client.{next(iter(client))} is set"
-        yield from breach(not is_file(ledger.place), "ledger.url", rule, "a file")
+        require(not is_file(ledger.place), "ledger.url", rule, "a file")
     if login := [key for key in client if key in ("username", "password_file")]:
         rule = f"no user and password, as ledger.client.{login[0]} is set"
-        yield from breach(not has_password(ledger.url), "ledger.url", rule, f"{scheme}://...@...")
+        require(not has_password(ledger.url), "ledger.url", rule, f"{scheme}://...@...")
     lacks = "username" in client and "password_file" not in client
-    yield from breach(not lacks, "ledger.client.password_file", "one for ledger.client.username", "none")
+    require(not lacks, "ledger.client.password_file", "one for ledger.client.username", "none")
 
 
-def url_faults(url: str) -> Iterator[ConfigError]:
-    """A fault of a ledger's URL that names no file and that no run would take; nothing is connected. What may be a
+def check_url(url: str) -> None:
+    """ConfigError for a ledger's URL that names no file and that no run would take; nothing is connected. What may be a
     password is not repeated.
 
-    >>> [str(fault) for fault in url_faults("redis://ledger:6379/surat")]
-    ['ledger.url: expected the number of a database behind the host, got something else']
-    >>> list(url_faults("rediss+cluster://ledger:7000")), list(url_faults("sqlite:city.ledger"))
-    ([], [])
+    >>> check_url("redis://ledger:6379/surat")
+    Traceback (most recent call last):
+    udp_stream.errors.ConfigError: ledger.url: expected the number of a database behind the host, got something else
     """
     if is_file(url):
         return
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
         rule = "sqlite:FILE or redis://HOST:PORT/DB (or rediss, redis+cluster, rediss+cluster, unix:///SOCKET)"
-        yield from breach(False, "ledger.url", rule, f"{scheme}://...")
+        require(False, "ledger.url", rule, f"{scheme}://...")
         return
     try:
         parts = urlsplit(f"redis://{rest}")
@@ -146,25 +142,25 @@ def url_faults(url: str) -> Iterator[ConfigError]:
         named = False
     if not named:
         rule = "redis://HOST:PORT with a port of 1 to 65535"
-        yield from breach(False, "ledger.url", rule, "something else")
+        require(False, "ledger.url", rule, "something else")
         return
-    yield from _socket_faults(parts) if scheme == "unix" else _database_faults(parts.path.strip("/"))
+    _check_socket(parts) if scheme == "unix" else _check_database(parts.path.strip("/"))
     options = parse_qs(parts.query, keep_blank_values=True)
     once = all(name in _OPTIONS and len(values) == 1 for name, values in options.items())
     number = once and all(map(_DATABASE.fullmatch, options.get("db", ())))
-    yield from breach(number, "ledger.url", "?db=NUMBER or no option", ", ".join(options))
+    require(number, "ledger.url", "?db=NUMBER or no option", ", ".join(options))
 
 
-def _socket_faults(parts: SplitResult) -> Iterator[ConfigError]:
+def _check_socket(parts: SplitResult) -> None:
     """The client would leave out a folder that stands in the place of a host."""
     is_path = len(parts.path) > 1 and not parts.netloc.rpartition("@")[2]
-    yield from breach(is_path, "ledger.url", "unix:///PATH of a socket, from the root", "something else")
+    require(is_path, "ledger.url", "unix:///PATH of a socket, from the root", "something else")
 
 
-def _database_faults(path: str) -> Iterator[ConfigError]:
+def _check_database(path: str) -> None:
     """The client would take database 0 for a name."""
     is_number = not path or _DATABASE.fullmatch(path) is not None
-    yield from breach(is_number, "ledger.url", "the number of a database behind the host", "something else")
+    require(is_number, "ledger.url", "the number of a database behind the host", "something else")
 
 
 def has_password(url: str) -> bool:

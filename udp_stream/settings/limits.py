@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from math import sqrt
 from typing import Annotated, Literal
 
@@ -104,28 +103,11 @@ def seconds_of(name: str, duration: str) -> float:
 
 
 def require(holds: bool, key: str, rule: str, value: object) -> None:
-    """ConfigError, with the key, the rule and the value, unless it holds."""
-    for fault in breach(holds, key, rule, value):
-        raise fault
+    """ConfigError, with the key, the rule and the value, unless it holds.
 
-
-def breach(holds: bool, key: str, rule: str, value: object) -> Iterator[ConfigError]:
-    """The same error, given back instead of raised: for those who want every fault and not only the first.
-
-    >>> [str(fault) for fault in breach(3 > 4, "hat.resolution", "more than 4", 3)]
-    ['hat.resolution: expected more than 4, got 3']
+    >>> require(3 > 4, "hat.resolution", "more than 4", 3)
+    Traceback (most recent call last):
+    udp_stream.errors.ConfigError: hat.resolution: expected more than 4, got 3
     """
     if not holds:
-        yield ConfigError(f"{key}: expected {rule}, got {value}")
-
-
-def raised(call: Callable[[], object]) -> Iterator[ConfigError]:
-    """The ConfigError of this call, if it raises one.
-
-    >>> [str(fault) for fault in raised(lambda: seconds_of("hat.grace", "32d"))]
-    ['hat.grace: expected 0s to 31d, got 32d']
-    """
-    try:
-        call()
-    except ConfigError as error:
-        yield error
+        raise ConfigError(f"{key}: expected {rule}, got {value}")

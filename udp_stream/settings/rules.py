@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
-
-from msgspec import structs
 
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdf import bins_from_edges, equal_bins
 from udp_stream.planning.policy import Policy, amount_text
-from udp_stream.settings.clients import kafka_faults, redis_faults, url_faults
+from udp_stream.settings.clients import check_kafka, check_redis, check_url
 from udp_stream.settings.limits import (
     CONCENTRATED,
     DURATIONS,
@@ -20,9 +16,8 @@ from udp_stream.settings.limits import (
     EPSILON_MIN,
     EPSILONS,
     RHO_MIN,
-    breach,
     budget_period,
-    raised,
+    require,
     seconds_of,
     whole_seconds,
 )
@@ -37,41 +32,18 @@ _HOST_PORT = re.compile(r"[^/:@]+:[0-9]+(/[0-9]*)?")
 
 def check(settings: Settings) -> None:
     """What types cannot say. Raises ConfigError: the first fault."""
-    for fault in faults_of(settings):
-        raise fault
-
-
-def faults_of(settings: Settings) -> Iterator[ConfigError]:
-    """Every fault that types do not show. One may follow from another: that of a key which comes first is its cause."""
-    unread: list[str] = []
-    for fault in raised(lambda: check_source(settings.source, settings.speed.unit)):
-        unread.append("source")
-        yield fault
+    check_source(settings.source, settings.speed.unit)
     for name in DURATIONS:
-        for fault in raised(partial(_read_duration, name, _value(settings, name))):
-            unread.append(name)
-            yield fault
-    readable = _with_defaults(settings, unread)
-    for fault in _policy_faults(readable, readable.policy):
-        if not any(name in str(fault) for name in unread):  # else it is about the default
-            yield fault
-    yield from _faults_beside(settings)
-    yield from _ledger_faults(settings.ledger)
-    yield from kafka_faults(settings.kafka)
-    yield from redis_faults(settings.ledger)
-    yield from raised(lambda: settings.standing_queries)
-    yield from raised(lambda: settings.zone)
-
-
-def _with_defaults(settings: Settings, names: Sequence[str]) -> Settings:
-    """The same with default values of these sections and keys, so that a policy follows."""
-    for name in names:
-        section, _, key = name.partition(".")
-        default = getattr(Settings(), section)
-        ours = getattr(settings, section)
-        value = structs.replace(ours, **{key: getattr(default, key)}) if key else default
-        settings = structs.replace(settings, **{section: value})
-    return settings
+        _read_duration(name, _value(settings, name))
+    policy = settings.policy
+    _check_period(settings, policy)
+    _check_epsilon(settings, policy)
+    _check_schedule(policy)
+    _check_beside(settings)
+    _check_ledger(settings.ledger)
+    check_kafka(settings.kafka)
+    check_redis(settings.ledger)
+    _ = settings.standing_queries, settings.zone
 
 
 def _read_duration(name: str, duration: str) -> None:
@@ -83,79 +55,71 @@ def _read_duration(name: str, duration: str) -> None:
         seconds_of(name, duration)
 
 
-def _policy_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
-    yield from _period_faults(settings, policy)
-    yield from _epsilon_faults(settings, policy)
-    yield from _schedule_faults(policy)
-
-
-def _faults_beside(settings: Settings) -> Iterator[ConfigError]:
+def _check_beside(settings: Settings) -> None:
     """Of values that must fit to one another."""
     if (box := settings.pings.box) is not None:
         on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
         rule = "[west, south, east, north] with -180 <= west < east <= 180 and -90 <= south < north <= 90"
-        yield from breach(on_earth, "pings.box", rule, list(box))
+        require(on_earth, "pings.box", rule, list(box))
     most, reject = settings.speed.max_kmh, settings.speed.reject_above_kmh
-    yield from breach(reject >= most, "speed.reject_above_kmh", f"at least speed.max_kmh ({most})", reject)
+    require(reject >= most, "speed.reject_above_kmh", f"at least speed.max_kmh ({most})", reject)
     limited = settings.release.hats_max > 0 and settings.release.suppression == "off"
     rule = '0 where release.suppression is "off"'
-    yield from breach(not limited, "release.hats_max", rule, settings.release.hats_max)
+    require(not limited, "release.hats_max", rule, settings.release.hats_max)
     around = settings.release.mean == "forecast-clip" and settings.release.suppression != "off"
-    yield from breach(not around, "release.suppression", '"off" where release.mean is "forecast-clip"', "chop-user")
-    yield from _bins_faults(settings)
-    yield from _shared_budget_faults(settings)
+    require(not around, "release.suppression", '"off" where release.mean is "forecast-clip"', "chop-user")
+    _check_bins(settings)
+    _check_shared_budget(settings)
 
 
-def _shared_budget_faults(settings: Settings) -> Iterator[ConfigError]:
+def _check_shared_budget(settings: Settings) -> None:
     """Amounts add up where periods are the same ones."""
     if settings.queries.share:
         rule = f"that of budget.period ({settings.budget.period}), of which queries.share is a part"
-        yield from breach(
-            settings.queries.period == settings.budget.period, "queries.period", rule, settings.queries.period
-        )
+        require(settings.queries.period == settings.budget.period, "queries.period", rule, settings.queries.period)
 
 
-def _period_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
+def _check_period(settings: Settings, policy: Policy) -> None:
     """Slots lie in periods; a window of a rolling budget may begin anywhere, and holds a slot at least."""
     seconds, slot = policy.period_seconds, settings.hat.slot
     if seconds is None:
         return
     if policy.rolls:
         rule = f"windows of at least hat.slot ({slot})"
-        yield from breach(seconds >= policy.slot_seconds, "budget.period", rule, settings.budget.period)
+        require(seconds >= policy.slot_seconds, "budget.period", rule, settings.budget.period)
     else:
         rule = f"a multiple of hat.slot ({slot}), so that every slot lies in one period"
-        yield from breach(seconds % policy.slot_seconds == 0, "budget.period", rule, settings.budget.period)
+        require(seconds % policy.slot_seconds == 0, "budget.period", rule, settings.budget.period)
 
 
-def _ledger_faults(ledger: LedgerSection) -> Iterator[ConfigError]:
+def _check_ledger(ledger: LedgerSection) -> None:
     """A place that reads as a service, or as another library's URL of a file, is not taken for a file's name."""
     lonely, url = ledger.replicas == 0 or not is_file(ledger.place), ledger.url
-    yield from breach(lonely, "ledger.replicas", "0 where ledger.url is a file", ledger.replicas)
+    require(lonely, "ledger.replicas", "0 where ledger.url is a file", ledger.replicas)
     if "://" in url or not url:
         if url.startswith(f"{SQLITE}//"):
             file = url.removeprefix(f"{SQLITE}//")
-            yield ConfigError(f"ledger.url: expected sqlite:FILE, got {url!r}: did you mean sqlite:{file}?")
-        yield from url_faults(ledger.place)
+            raise ConfigError(f"ledger.url: expected sqlite:FILE, got {url!r}: did you mean sqlite:{file}?")
+        check_url(ledger.place)
         return
     if not url.startswith(SQLITE) and ":" in url:
         meant = f"redis://{url}" if _HOST_PORT.fullmatch(url) else "redis://HOST:PORT/DB"
         got = re.sub(":.*@", ":...@", url)  # a password, perhaps
-        yield ConfigError(
+        raise ConfigError(
             f"ledger.url: expected a file or a URL, got {got!r}: did you mean {meant}? A file whose name has a "
             f"colon is written {SQLITE}FILE"
         )
 
 
-def _epsilon_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
-    yield from _budget_faults(settings, policy)
+def _check_epsilon(settings: Settings, policy: Policy) -> None:
+    _check_budget(settings, policy)
     least, most, rules = (EPSILON_MIN, EPSILON_MAX, EPSILONS) if policy.measure == "pure" else CONCENTRATED
     for name, rule in rules.items():
         epsilon = _value(settings, name)
-        yield from breach(epsilon in ("auto", 0) or least <= epsilon <= most, name, rule, epsilon)
+        require(epsilon in ("auto", 0) or least <= epsilon <= most, name, rule, epsilon)
     nanos = policy.mean_nano, policy.variance_nano, policy.cdf_nano
     asked = sum(nano or 0 for nano in nanos)
-    yield from breach(None in nanos or asked > 0, "release", "at least one epsilon above 0", "none")
+    require(None in nanos or asked > 0, "release", "at least one epsilon above 0", "none")
     budget, key = settings.budget, "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon"
     unit = "" if policy.measure == "pure" else "rho "
     # In full: what is named as the least has to be taken.
@@ -165,52 +129,50 @@ def _epsilon_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]
         got += f", of which speeds have {ours}"
     elif policy.accounting == "approximate":
         got += f" ({ours})"
-    yield from breach(asked <= policy.budget_nano, key, f"at least the charge of one HAT ({charge})", got)
+    require(asked <= policy.budget_nano, key, f"at least the charge of one HAT ({charge})", got)
     lasting = policy.period_seconds is None
-    yield from breach(not (lasting and None in nanos), "budget.period", 'a duration for "auto"', "lifetime")
+    require(not (lasting and None in nanos), "budget.period", 'a duration for "auto"', "lifetime")
 
 
-def _budget_faults(settings: Settings, policy: Policy) -> Iterator[ConfigError]:
+def _check_budget(settings: Settings, policy: Policy) -> None:
     """A rho where it is read, and nowhere else; suppression compares worst cases of pure noise only."""
     budget, suppression = settings.budget, settings.release.suppression
     if policy.accounting == "zcdp":
         rule = f'at least {RHO_MIN:g}, as budget.accounting is "zcdp": epsilon 10 with delta 1e-06 is rho 1.539'
-        yield from breach(budget.rho >= RHO_MIN, "budget.rho", rule, f"{budget.rho:.15g}")
+        require(budget.rho >= RHO_MIN, "budget.rho", rule, f"{budget.rho:.15g}")
         rule = 'none where budget.accounting is "zcdp", whose budget is budget.rho'
-        yield from breach(budget.epsilon is None, "budget.epsilon", rule, budget.epsilon)
+        require(budget.epsilon is None, "budget.epsilon", rule, budget.epsilon)
     else:
-        yield from breach(
+        require(
             budget.rho == 0, "budget.rho", f'0 where budget.accounting is "{policy.accounting}"', f"{budget.rho:.15g}"
         )
     if policy.accounting == "approximate":
         rule = f"an epsilon that is a rho of at least {RHO_MIN:g} with delta {budget.delta:g}"
         got = f"{budget.promised} (rho {policy.budget_nano / NANO:.15g})"
-        yield from breach(policy.budget_nano >= RHO_MIN * NANO, "budget.epsilon", rule, got)
+        require(policy.budget_nano >= RHO_MIN * NANO, "budget.epsilon", rule, got)
     known = policy.measure == "pure" or suppression == "off"
-    yield from breach(known, "release.suppression", '"off" where budget.accounting is not "pure"', suppression)
+    require(known, "release.suppression", '"off" where budget.accounting is not "pure"', suppression)
 
 
-def _schedule_faults(policy: Policy) -> Iterator[ConfigError]:
+def _check_schedule(policy: Policy) -> None:
     """A schedule where there is something to schedule: automatic epsilons of the papers' mechanisms."""
     schedule = policy.schedule
     if schedule == "spread":
         return
-    yield from breach(
-        not policy.forecasts, "budget.schedule", '"spread" where means are taken around forecasts', schedule
-    )
+    require(not policy.forecasts, "budget.schedule", '"spread" where means are taken around forecasts', schedule)
     automatic = None in (policy.mean_nano, policy.cdf_nano)
-    yield from breach(automatic, "budget.schedule", '"spread" where no epsilon is "auto"', schedule)
+    require(automatic, "budget.schedule", '"spread" where no epsilon is "auto"', schedule)
 
 
-def _bins_faults(settings: Settings) -> Iterator[ConfigError]:
+def _check_bins(settings: Settings) -> None:
     bins, max_kmh = settings.release.bins, int(settings.speed.max_kmh * QUANTA_PER_KMH) / QUANTA_PER_KMH
     if isinstance(bins, int) and not 2 <= bins <= 4096:
-        yield from breach(False, "release.bins", "2 to 4096 bins", bins)
+        require(False, "release.bins", "2 to 4096 bins", bins)
     elif bins != "auto":
         try:
             _ = equal_bins(bins, max_kmh) if isinstance(bins, int) else bins_from_edges(bins, settings.speed.max_kmh)
         except ValueError as error:
-            yield ConfigError(f"release.bins: {error}")
+            raise ConfigError(f"release.bins: {error}") from error
 
 
 def _value(settings: Settings, name: str) -> Any:

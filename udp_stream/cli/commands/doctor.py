@@ -19,7 +19,6 @@ from itertools import groupby
 from pathlib import Path
 
 from udp_stream.cli.first_look import is_on_disk, joined, named, require_files, require_readable_pings
-from udp_stream.cli.process import words_of
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
@@ -94,7 +93,7 @@ def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
     try:
         said = check()
     except UdpStreamError as failed:
-        said, error = words_of(failed), failed
+        said, error = str(failed), failed
     except OSError as failed:  # the folder of a file is closed to us, say: the other checks are made all the same
         said = trouble_of(failed)
         error = DependencyUnavailable(said)
