@@ -27,6 +27,9 @@ Committing
     A commit is (offset, metadata) per partition, kept by the broker under the group, and made through Faust's consumer
     while the partition is ours. One that comes too late is dropped; the next worker reads that part of the log again.
 
+Claiming a ledger
+    The first record of the deployment's topic says which ledger and key all workers use (`Binding` in `topics.py`).
+
 Reaching a broker
     Clients try a refused connection again until their time is over, and keep the reason to themselves. So we connect
     ourselves (`why_not`): after a failure, and where brokers ask for more than an address also before, since a wrong
@@ -38,7 +41,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import defaultdict
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -46,6 +49,7 @@ from itertools import zip_longest
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import (
@@ -76,6 +80,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from streams.topics import (
     RIGHTS,
+    Binding,
     Topic,
     client_options,
     partitions_of,
@@ -83,7 +88,7 @@ from streams.topics import (
     security_options,
     unreachable_in_loop,
 )
-from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
+from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.logs import counted
 from udp_stream.settings.sections import KafkaSection
 
@@ -557,6 +562,51 @@ async def records_of(kafka: KafkaSection, topic: Topic, latest: int | None = Non
         return records
     finally:
         await consumer.stop()
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    ledger: str
+
+
+async def claim(kafka: KafkaSection, topic: Topic, binding: Binding, producer: Producer) -> None:
+    """Work on this ledger from now on, or raise PrivacyRefused if the deployment works on another one.
+
+    DependencyUnavailable if the broker does not tell.
+    """
+    first = await _first(kafka, topic)
+    if first is None:
+        await producer.write([OutgoingRecord(topic.name, msgspec.json.encode(_Claim(binding.text)), partition=0)])
+        first = await _first(kafka, topic)
+    binding.require(first, f"the deployment ({topic.name} at {kafka.bootstrap})")
+
+
+def claimed(kafka: KafkaSection, topic: Topic) -> Binding | None:
+    """On what the deployment works, None if no worker has claimed anything. Raises as `read_topic`, and PrivacyRefused
+    for a claim that cannot be read."""
+    text = _said(read_topic(kafka, topic))
+    try:
+        return None if text is None else Binding.read(text)
+    except ValueError as error:
+        raise PrivacyRefused(f"{topic.name}: expected a claim of a ledger in its first record: {error}") from error
+
+
+async def _first(kafka: KafkaSection, topic: Topic) -> str | None:
+    """What the first claim says, None if there is none."""
+    try:
+        records = await asyncio.wait_for(records_of(kafka, topic), SECONDS_MAX)
+    except (KafkaError, TimeoutError) as error:
+        raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {topic.name}: {str(error) or 'no answer'}") from error
+    return _said(records)
+
+
+def _said(records: Sequence[Any]) -> str | None:
+    if not records:
+        return None
+    try:
+        return msgspec.json.decode(records[0].value, type=_Claim).ledger
+    except msgspec.DecodeError:
+        # Not None: there is a claim, and `require` refuses one that names no ledger.
+        return ""
 
 
 PROBE_S = 5.0

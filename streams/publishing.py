@@ -28,7 +28,7 @@ from udp_stream.release.forecaster import Smoothed, encode_smoothed
 from udp_stream.release.query_record import QueryResult, decode_result, moment_of
 from udp_stream.release.query_road import Answered
 from udp_stream.release.record import SCHEMA, Release, decode, kind_of
-from udp_stream.shuffle.barrier import NOT_YET
+from udp_stream.shuffle.protocol import NOT_YET
 from udp_stream.shuffle.wire import shard_of, shard_of_period
 
 

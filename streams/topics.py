@@ -1,4 +1,4 @@
-"""The deployment as brokers know it, for whoever is no worker: connections, topics, the group, the outputs.
+"""The deployment as brokers know it, for whoever is no worker: connections, topics, the group, outputs, ledger.
 
 How every client of ours reaches the brokers is here too (`client_options`), and why one did not, in words. Tools
 outside of a worker use kafka-python. In this order:
@@ -11,6 +11,7 @@ outside of a worker use kafka-python. In this order:
    so that others see whether they agree without a word from it. What the group has not committed is more than what it
    has not read: a commit stays at the oldest ping of an open slot.
 4. The outputs, read from their beginning as any reader would.
+5. Which ledger and key all workers use (`Binding`), and how messages say so.
 
 Readers of `release`, `latest`, `smoothed` and `queries` need `isolation.level=read_committed` to have each record once
 and no slot or moment in part. It is librdkafka's default; that of Java, aiokafka and kafka-python is
@@ -28,10 +29,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from udp_stream.errors import ConfigError, DependencyUnavailable, needs
+import msgspec
+
+from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, needs
 from udp_stream.files import tls_context, with_secrets
+from udp_stream.ledger.port import Mark
 from udp_stream.logs import counted
 from udp_stream.release.facts import PublishedRelease, ReleaseReader
 from udp_stream.release.query_road import asked_digest
@@ -565,3 +570,123 @@ def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
                     yield from (record.value for record in records)
     except KafkaError as error:
         raise unreachable(kafka, error) from error
+
+
+# Which ledger and which key a deployment works on: one of each, for all of its workers and for ever
+#
+# Two ledgers are two budgets for every plate, and two keys make every plate two. A worker alone cannot see that the
+# others have another ledger, so there are three checks:
+#
+# * **The claim.** Before a worker joins the group, it looks at the deployment's topic. Where that is empty it writes
+#   what it works on, and looks again. The first claim in the log is the deployment's; a worker with another one is
+#   refused. Of two that start at the same moment one is first in the log, and both see which. Nothing is ever removed
+#   from there.
+# * **Messages.** Every message between workers names its writer's ledger and key; those between shards and the planner
+#   also carry the highest mark of the ledger that the writer knows (`ledger/rules.py`).
+# * **Commits.** So does the metadata of every commit, for the next worker of the partition.
+#
+# Messages and commits hold where the claim is lost: a topic made anew, or a worker of a version that did not claim. A
+# charge under one ledger follows from counts that were sent under it, and those stay in the log until a commit under it
+# moves past them. So a worker that could charge a slot a second time, under another ledger, first reads one or the
+# other.
+
+HEADER = "udp-stream-ledger"
+MARK = "udp-stream-mark"
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The id of the ledger, and the fingerprint of the plates' key: 32 hexadecimal digits each."""
+
+    ledger_id: str
+    key: str
+
+    @classmethod
+    def of(cls, meta: Mapping[str, str]) -> Binding:
+        """Of an opened ledger, from what it knows of itself."""
+        return cls(meta["ledger_id"], meta["key_fingerprint"])
+
+    @classmethod
+    def read(cls, text: str) -> Binding:
+        """Undo `text`; raises ValueError for anything else."""
+        ledger_id, dot, key = text.partition(".")
+        if not (dot and ledger_id and key):
+            raise ValueError(f"expected LEDGER.KEY, got {text!r}")
+        return cls(ledger_id, key)
+
+    @cached_property
+    def text(self) -> str:
+        """As it travels.
+
+        >>> Binding.read(Binding("5eed", "cafe").text)
+        Binding(ledger_id='5eed', key='cafe')
+        """
+        return f"{self.ledger_id}.{self.key}"
+
+    @cached_property
+    def header(self) -> tuple[str, bytes]:
+        """Of a message."""
+        return HEADER, self.text.encode()
+
+    def require(self, theirs: str | None, where: str) -> None:
+        """Raise PrivacyRefused unless what was found there is the same; None: it says nothing."""
+        if theirs == self.text:
+            return
+        raise PrivacyRefused(f"{where} {self._difference(theirs)}. {ADVICE}")
+
+    def require_in(self, headers: Sequence[tuple[str, bytes]], where: str) -> None:
+        """The same, of the headers of a message.
+
+        >>> Binding("5eed", "cafe").require_in([Binding("5eed", "cafe").header], "a message")
+        """
+        theirs = next((value for name, value in headers if name == HEADER), None)
+        if theirs != self.header[1]:
+            self.require(None if theirs is None else theirs.decode(errors="replace"), where)
+
+    def _difference(self, theirs: str | None) -> str:
+        try:
+            other = Binding.read(theirs or "")
+        except ValueError:
+            return "does not name its ledger: another version of udp-stream wrote it"
+        if other.ledger_id != self.ledger_id:
+            return f"works on the ledger {other.ledger_id}, and this worker on {self.ledger_id}"
+        return f"works with the plates' key {other.key}, and this worker with {self.key}"
+
+
+ADVICE = (
+    "All workers of a deployment need one ledger and one key file: two ledgers are two budgets for every plate. Give "
+    "this worker the others' ledger.url and a copy of their key file"
+)
+
+
+def mark_header(mark: Mark | None) -> list[tuple[str, bytes]]:
+    """The mark in the headers of a message, if one is known."""
+    return [] if mark is None else [(MARK, msgspec.json.encode(mark))]
+
+
+def mark_in(headers: Sequence[tuple[str, bytes]]) -> Mark | None:
+    """Undo `mark_header`; a mark that cannot be read is none.
+
+    >>> mark_in(mark_header(Mark("5eed", 0, 118, 91))), mark_in([])
+    (Mark(ledger_id='5eed', era=0, admitted=118, recorded=91, release_id='', digest=b''), None)
+    """
+    for name, value in headers:
+        if name == MARK:
+            try:
+                return msgspec.json.decode(value, type=Mark)
+            except msgspec.DecodeError:
+                return None
+    return None
+
+
+def other_version(what: str) -> ConfigError:
+    """What to raise for a message or commit that this version cannot read; nothing of it is quoted.
+
+    >>> str(other_version("the message at bus.parts.v1[0], offset 7,"))[:82]
+    'the message at bus.parts.v1[0], offset 7, is none that this version of udp-stream '
+    """
+    return ConfigError(
+        f"{what} is none that this version of udp-stream reads: another version, or another program, has written it. "
+        "All workers of a deployment need one version. After an upgrade: let the old version release every slot first, "
+        "as docs/operations.md says (Upgrading)"
+    )

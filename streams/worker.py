@@ -28,12 +28,19 @@ from typing import Any
 import faust
 from faust.types import TP
 
-from streams.binding import Binding, claim, claimed
-from streams.consumer import Common, batches, build_app
-from streams.kafka import KafkaError, Offsets, Producer, StrictlyOnce
-from streams.shards import ShardProcessor
-from streams.sources import SourceProcessor
-from streams.topics import Rules, Topics, client_id, differences, require_asked_alike, require_rights, topics_of
+from streams.consumer import batches, build_app
+from streams.kafka import KafkaError, Offsets, Producer, StrictlyOnce, claim, claimed
+from streams.processors import Common, ShardProcessor, SourceProcessor
+from streams.topics import (
+    Binding,
+    Rules,
+    Topics,
+    client_id,
+    differences,
+    require_asked_alike,
+    require_rights,
+    topics_of,
+)
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.files import Heartbeat
 from udp_stream.ledger.port import Entropy, Ledger

@@ -14,11 +14,10 @@ import faust
 from faust.types import TP
 
 from streams import worker
-from streams.binding import Binding
 from streams.consumer import BatchConsumer, BatchSchema
 from streams.kafka import OutgoingRecord, Producer
-from streams.sources import SourceProcessor
-from streams.topics import Topic
+from streams.processors import SourceProcessor
+from streams.topics import Binding, Topic
 from streams.worker import Lanes
 from udp_stream.cli import main as cli
 from udp_stream.ledger.port import Mark
@@ -26,7 +25,7 @@ from udp_stream.ledger.rules import see
 from udp_stream.ledgers import redis as redis_ledger
 from udp_stream.ledgers.redis import RedisLedger
 from udp_stream.ledgers.redis_connection import load_scripts, scripts_of
-from udp_stream.shuffle import source as source_protocol
+from udp_stream.shuffle import wire as source_protocol
 from udp_stream.shuffle.wire import cut_pings
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 

@@ -19,7 +19,7 @@ from redis.retry import Retry
 
 from streams.feed import Feed, Pace
 from streams.kafka import records_of
-from streams.sources import is_tick
+from streams.processors import is_tick
 from streams.topics import create_topics, topics_of
 from tests.chaos.checks import Collected, Expected, Stranger
 from tests.chaos.clips import clips_amiss

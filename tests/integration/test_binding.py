@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from redis import Redis
 
-from streams.binding import HEADER, Binding
-from streams.topics import admin
+from streams.topics import HEADER, Binding, admin
 from tests.forked import forked_to_log, run_forked
 from tests.integration.deployment import SERVING, worker
 from tests.runtime.harness import fleet_log

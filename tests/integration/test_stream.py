@@ -10,11 +10,10 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from streams.binding import Binding
 from streams.feed import Feed, Pace
 from streams.kafka import read_topic
-from streams.sources import ERROR
-from streams.topics import admin, group_of, read_releases, topics_of
+from streams.processors import ERROR
+from streams.topics import Binding, admin, group_of, read_releases, topics_of
 from tests.forked import run_forked
 from tests.integration.deployment import agree, log_of, worker
 from tests.runtime.harness import fleet_log

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import msgspec
 
-from streams.sources import ERROR
+from streams.processors import ERROR
 from tests.integration.deployment import agree, worker
 from udp_stream.release import record as release
 from udp_stream.trial.fleet import IST, Fleet, Imperfections

@@ -27,7 +27,8 @@ from udp_stream.release.record import kind_of
 from udp_stream.release.road import release_slot
 from udp_stream.runtime import Embedded
 from udp_stream.settings import load
-from udp_stream.shuffle import protocol, source
+from udp_stream.shuffle import protocol
+from udp_stream.shuffle import wire as source
 from udp_stream.shuffle.wire import Factors
 from udp_stream.testing import Died, SeededEntropy
 from udp_stream.units import NANO, QUANTA_PER_KMH

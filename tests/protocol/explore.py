@@ -47,8 +47,7 @@ from udp_stream.shuffle.protocol import (
     ShardCheckpoint,
     ShardProtocol,
 )
-from udp_stream.shuffle.source import SourceProtocol
-from udp_stream.shuffle.wire import decode_message, encode_message, merge_counts
+from udp_stream.shuffle.wire import SourceProtocol, decode_message, encode_message, merge_counts
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.slots import LogPlaces, ReadingRules, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotCounts, SlotValues, tabulate

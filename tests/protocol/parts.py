@@ -22,11 +22,17 @@ from typing import Any, NamedTuple
 
 from tests.protocol.explore import HOUR, OFFSETS, SOURCES, START, Actor, World, freeze
 from udp_stream.shuffle import protocol as shard_protocol
-from udp_stream.shuffle import source as source_protocol
-from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint, SlotBarrier
-from udp_stream.shuffle.protocol import Count, Release, ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.source import SourceProtocol
-from udp_stream.shuffle.wire import CountChunk, CountsEnd, PlanChunk, Released, decode_message
+from udp_stream.shuffle import wire as source_protocol
+from udp_stream.shuffle.protocol import (
+    NOT_YET,
+    BarrierCheckpoint,
+    Count,
+    Release,
+    ShardCheckpoint,
+    ShardProtocol,
+    SlotBarrier,
+)
+from udp_stream.shuffle.wire import CountChunk, CountsEnd, PlanChunk, Released, SourceProtocol, decode_message
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import tabulate
 

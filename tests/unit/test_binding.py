@@ -8,7 +8,8 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 from faust.types import TP
 
-from streams.binding import Binding, claim, mark_header, mark_in
+from streams.kafka import claim
+from streams.topics import Binding, mark_header, mark_in
 from tests.unit.test_processors import FLAGS, OURS, TOPICS, Died, Worker, filled, outcome
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledger.port import Mark
@@ -178,7 +179,7 @@ def test_a_broker_that_does_not_tell_who_was_first_is_a_dependency_that_is_away(
     async def fails(_bootstrap, _topic):
         raise error
 
-    monkeypatch.setattr("streams.binding.records_of", fails)
+    monkeypatch.setattr("streams.kafka.records_of", fails)
     with pytest.raises(DependencyUnavailable, match=r"bus\.deployment\.v1"):
         asyncio.run(claim(KafkaSection(bootstrap="host:1"), TOPICS.deployment, OURS, None))
 

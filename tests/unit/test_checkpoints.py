@@ -4,10 +4,9 @@ import random
 
 import pytest
 
-from streams.shards import decode_checkpoint, encode_checkpoint
+from streams.processors import decode_checkpoint, encode_checkpoint
 from udp_stream.ledger.port import Mark
-from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint
-from udp_stream.shuffle.protocol import ShardCheckpoint
+from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint
 
 START, HOUR = 1_704_067_200_000, 3_600_000
 MARK = Mark("a" * 32, 0, 10**6, 10**6, "87608c4d2ffffff-1704673800-3600", b"x" * 16)

@@ -14,8 +14,7 @@ from tests.unit.test_shards import HOUR, chunks_of, some_slot, two_sources
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import plan_slot
-from udp_stream.shuffle.barrier import SlotBarrier
-from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol, SlotBarrier
 from udp_stream.shuffle.wire import (
     CountChunk,
     CountsEnd,

@@ -10,13 +10,10 @@ from types import SimpleNamespace
 import pytest
 from faust.types import TP
 
-from streams.binding import Binding
-from streams.consumer import Common
 from streams.kafka import Committed
+from streams.processors import TICK, Common, ShardProcessor, SourceProcessor
 from streams.publishing import settle
-from streams.shards import ShardProcessor
-from streams.sources import TICK, SourceProcessor
-from streams.topics import topics_of
+from streams.topics import Binding, topics_of
 from tests.forms import long_but
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -27,7 +24,7 @@ from udp_stream.release.facts import SlotCounted, SlotPublished
 from udp_stream.release.query_road import query_set
 from udp_stream.release.record import decode
 from udp_stream.settings import load
-from udp_stream.shuffle import source as source_protocol
+from udp_stream.shuffle import wire as source_protocol
 from udp_stream.shuffle.protocol import ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import PingChunk, cut_pings, decode_message
 from udp_stream.testing import SeededEntropy

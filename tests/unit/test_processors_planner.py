@@ -11,8 +11,7 @@ import pytest
 from faust.types import TP
 
 from streams.kafka import Committed
-from streams.shards import decode_checkpoint
-from streams.sources import columns_of
+from streams.processors import columns_of, decode_checkpoint
 from tests.city_question import MeanSpeed
 from tests.forms import long_but
 from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
@@ -25,7 +24,7 @@ from udp_stream.release.record import CITY as OF_CITY
 from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import release_slot
 from udp_stream.settings import load
-from udp_stream.shuffle import source as source_protocol
+from udp_stream.shuffle import wire as source_protocol
 from udp_stream.shuffle.wire import (
     CountChunk,
     CountsEnd,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from faust.types import TP
 
-from streams.sources import columns_of
+from streams.processors import columns_of
 from streams.topics import topics_of
 from tests.forms import long_but
 from tests.unit.test_processors import Died, Worker, lives, outcome, rules_of
@@ -24,7 +24,7 @@ from udp_stream.release.query_road import query_set
 from udp_stream.release.record import kind_of
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
-from udp_stream.shuffle import source as source_protocol
+from udp_stream.shuffle import wire as source_protocol
 from udp_stream.shuffle.wire import cut_moment, decode_message, merge_moment
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader

@@ -11,7 +11,7 @@ import pytest
 
 from tests.forms import long_but
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UdpStreamError
-from udp_stream.shuffle.barrier import NOT_YET, BarrierCheckpoint, SlotBarrier
+from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, SlotBarrier
 from udp_stream.shuffle.wire import PingChunk, PingsEnd, cut_pings, decode_message, encode_message, merge_pings
 from udp_stream.windows.tables import PINGS_MAX, SlotPings, require_countable, tabulate
 

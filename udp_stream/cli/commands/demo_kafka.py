@@ -17,7 +17,7 @@ import numpy as np
 
 from streams.feed import Feed, Pace
 from streams.kafka import read_topic
-from streams.sources import ERROR
+from streams.processors import ERROR
 from streams.topics import create_topics, read_releases, topics_of
 from udp_stream.cli.report import console
 from udp_stream.errors import DependencyUnavailable

@@ -117,7 +117,7 @@ def _topics(settings: Settings) -> str:
 def _deployment(settings: Settings) -> str:
     """PrivacyRefused if the workers have another ledger than this configuration: its workers would be refused."""
     with needs("Kafka client", "kafka"):
-        from streams.binding import claimed
+        from streams.kafka import claimed
         from streams.topics import topics_of
     claim = claimed(settings.kafka, topics_of(settings.kafka).deployment)
     if claim is None:

@@ -1,0 +1,790 @@
+"""The two processors of a worker: of source partitions, and of shards. Each carries out a protocol, which does no I/O.
+
+`Partitions` is their base: what is assigned, read, sent and committed. Then `SourceProcessor`, then `ShardProcessor`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+import zlib
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+import numpy as np
+from faust.types import TP
+
+from streams.kafka import Committed, Headers, Offsets, OutgoingRecord, Producer, shortened
+from streams.publishing import (
+    AtLeastOnce,
+    Publisher,
+    PublisherOf,
+    query_records,
+    release_records,
+    settle,
+    smoothed_records,
+)
+from streams.topics import OTHER_QUERIES, Binding, Topics, mark_header, mark_in, other_version
+from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
+from udp_stream.ledger.port import Ledger, Mark
+from udp_stream.pings.decode import Refusal
+from udp_stream.planning.slot import SlotPlan
+from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
+from udp_stream.release.facts import (
+    Observer,
+    PublishedRelease,
+    SlotCounted,
+    batch_read,
+    report_recorded,
+    report_to,
+    slot_published,
+)
+from udp_stream.release.query_road import QuerySet, report_answers, report_published
+from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
+from udp_stream.shuffle import protocol as steps
+from udp_stream.shuffle.protocol import BarrierCheckpoint, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.wire import (
+    PLANNER,
+    PositionsEnd,
+    Reject,
+    Send,
+    SourceProtocol,
+    decode_message,
+    encode_message,
+    merge_counts,
+    merge_moment,
+)
+from udp_stream.windows.slots import LogPlaces, Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.tables import SlotCounts, tabulate
+
+
+class Common(NamedTuple):
+    """What both processors of a worker work with. `queries` are those that are asked, if any are."""
+
+    topics: Topics
+    offsets: Offsets
+    producer: Producer
+    binding: Binding
+    accept_loss: bool = False
+    observers: Sequence[Observer] = ()
+    queries: QuerySet | None = None
+
+
+@dataclass(slots=True)
+class Assignment:
+    """A partition in the hands of this worker: its protocol, the last checkpoint that was committed, and what has to be
+    acknowledged before the next one is."""
+
+    partition: int
+    protocol: Any
+    committed: Any = field(default=None, init=False)
+    unacknowledged: deque[asyncio.Future[None]] = field(default_factory=deque, init=False)
+
+    def checkpoint_if_moved(self) -> Any:
+        """The checkpoint to commit, if there is a new one and it is safe."""
+        if not self.protocol.may_commit or (to := self.protocol.checkpoint()) == self.committed:
+            return None
+        return to
+
+
+A = TypeVar("A", bound=Assignment)
+
+
+class Place(NamedTuple):
+    """A partition that becomes ours: its last commit, the first offset that is left, and that of its next record."""
+
+    tp: TP
+    committed: Committed
+    first: int
+    end: int
+
+
+class Partitions(ABC, Generic[A]):
+    """The partitions of one topic that are assigned to this worker, each with a protocol that says what is due.
+
+    | what happens | what is done |
+    | --- | --- |
+    | `assign` | fence off former owners, read checkpoints, resume; dropped if a rebalance comes meanwhile |
+    | `process` | read a batch, carry out what is due, commit |
+    | `commit` | commit the checkpoints that have moved, one commit after the other |
+    | `revoke` | drop all state at once |
+
+    Records may be gone from a log. A consumer whose next record is gone goes on with the first one that is left, and
+    says nothing: so a partition is looked at when it becomes ours, and whenever what comes next is not the record that
+    was to come. And a log may end before what was read of it: its broker has lost the end of it, or it was made anew
+    and the group's commits were kept. New records then have offsets that a reader would take for read: so a
+    partition's end is looked at when it becomes ours. Where the log has grown further meanwhile, nobody can tell. With
+    `accept_loss` reading goes on from the first record that is left.
+    """
+
+    lost: str
+    """What it means that records of this topic are gone, in words."""
+
+    def __init__(self, topic: str, common: Common) -> None:
+        """No partitions yet."""
+        self._topic, self._topics, self._offsets, self._producer, self._binding = topic, *common[:4]
+        self._accept_loss, self._queries = common.accept_loss, common.queries
+        self._asked = "" if self._queries is None else self._queries.digest
+        self._periods = None if self._queries is None else self._queries.periods
+        self._report = report_to(*common.observers)
+        self._assignments: dict[int, A] = {}
+        self._revocations, self._committing, self._goes_back = 0, asyncio.Lock(), False
+        self._headers: Headers = [self._binding.header]  # of messages between workers
+        self.done = 0  # steps, for the watchdog: one batch may hold many slots, and nothing is read meanwhile
+
+    def next_offsets(self) -> dict[TP, int]:
+        """The next offset to read, for each of our partitions."""
+        return {TP(self._topic, of): assigned.protocol.next_offset for of, assigned in self._assignments.items()}
+
+    def revoke(self) -> None:
+        """The partitions are no longer ours: drop their state at once."""
+        self._revocations += 1
+        for assigned in self._assignments.values():
+            self._drop(assigned)
+        self._assignments = {}
+
+    async def assign(self, tps: set[TP]) -> None:
+        """These partitions are ours, unless they are revoked meanwhile: fence off their former owners, and only then
+        read the checkpoints."""
+        self.revoke()
+        revocations, self._goes_back = self._revocations, False
+        assignments: dict[int, A] = {}
+        async with self._fenced(tps) as resume:
+            committed, first = await self._offsets.committed(tps), await self._offsets.first(tps)
+            ends = await self._offsets.ends(tps)
+            for tp in tps:
+                assignments[tp.partition] = await resume(Place(tp, committed[tp], first[tp], ends[tp]))
+            if revocations == self._revocations:
+                self._assignments = assignments
+        if self._goes_back and revocations == self._revocations:
+            await self.commit()  # the consumer goes by commits
+            await self._offsets.seek()
+
+    async def process(self, records: Sequence[Any]) -> None:
+        """Process a batch of one partition: read it, carry out what is due, commit."""
+        of = records[0].partition
+        if (assigned := self._assignments.get(of)) is None:
+            return
+        await self._require_before(records, assigned.protocol.next_offset)
+        self._read(assigned, records)
+        commit_is_due = False
+        try:
+            while self._assignments.get(of) is assigned and (step := assigned.protocol.next()) is not None:
+                commit_is_due = await self._carry_out(assigned, step) or commit_is_due
+                self.done += 1
+        except Fenced:  # its owner does the same, though the group has not said so yet
+            if self._is_ours(assigned):
+                self._drop(self._assignments.pop(assigned.partition))
+                await self._offsets.rejoin()
+            return
+        if commit_is_due:
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Commit the checkpoints that have moved, if everything before them is on the broker.
+
+        It runs to its end even if its caller is cancelled: until it has arrived, nothing else may move a checkpoint.
+        """
+        await asyncio.shield(self._commit())
+
+    async def _commit(self) -> None:
+        async with self._committing:
+            found = [(assigned, assigned.checkpoint_if_moved()) for assigned in self._assignments.values()]
+            moved = [(assigned, to) for assigned, to in found if to is not None]
+            # A list of its own: more may be sent while we wait.
+            for sending in [sending for assigned, _ in moved for sending in assigned.unacknowledged]:
+                await sending
+            if moved and await self._offsets.commit(self._commits(moved)):
+                for assigned, to in moved:
+                    assigned.committed = to
+
+    def _commits(self, moved: Sequence[tuple[A, Any]]) -> dict[TP, Committed]:
+        return {
+            TP(self._topic, assigned.partition): Committed(to.offset, self._metadata(assigned, to))
+            for assigned, to in moved
+        }
+
+    def _is_ours(self, assigned: A) -> bool:
+        return self._assignments.get(assigned.partition) is assigned
+
+    async def _send(self, messages: Sequence[tuple[int, Any]]) -> None:
+        """Send each message to the partition of a shard."""
+        name, headers = self._topics.parts.name, self._headers
+        await self._producer.write(
+            OutgoingRecord(name, encode_message(message), headers=headers, partition=partition)
+            for partition, message in messages
+        )
+
+    # What is needed has to be there, unless `accept_loss`.
+
+    def _require(self, tp: TP, first: int, offset: int) -> None:
+        """DependencyUnavailable if the partition begins, at `first`, behind this offset."""
+        if first > offset and not self._accept_loss:
+            raise DependencyUnavailable(
+                f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {offset} on: "
+                f"{self.lost}. `udp-stream worker --accept-loss` continues without them"
+            )
+
+    async def _require_before(self, records: Sequence[Any], next_offset: int) -> None:
+        """The same, for the records from `next_offset` up to these, which have come instead."""
+        # The broker is asked only where there is a gap. There may be one without a loss: offsets need not be dense.
+        if records[0].offset > next_offset and not self._accept_loss:
+            tp = TP(records[0].topic, records[0].partition)
+            self._require(tp, (await self._offsets.first({tp}))[tp], next_offset)
+
+    def _restart_offset(self, place: Place, read_to: int) -> int | None:
+        """Where to read the partition again if it ends before what was read of it: at its first record, as the consumer
+        does. None if it has all from the commit on. DependencyUnavailable unless `accept_loss`."""
+        self._require(place.tp, place.first, place.committed.offset)
+        if place.end >= read_to:
+            return None
+        if not self._accept_loss:
+            raise shortened(place.tp, place.end, read_to)
+        self._goes_back = True
+        return place.first
+
+    # What sources and shards do each in their way.
+
+    @abstractmethod
+    def _fenced(self, tps: set[TP]) -> AbstractAsyncContextManager[Callable[[Place], Awaitable[A]]]:
+        """Fence off former owners; what it yields resumes a partition from its checkpoint."""
+
+    @abstractmethod
+    def _read(self, assigned: A, records: Sequence[Any]) -> None:
+        """Give a batch to the protocol."""
+
+    @abstractmethod
+    async def _carry_out(self, assigned: A, step: Any) -> bool:
+        """Do what a step of the protocol says, and tell it; whether a commit is due."""
+
+    @abstractmethod
+    def _metadata(self, assigned: A, to: Any) -> str:
+        """What is committed beside the offset of this checkpoint."""
+
+    def _drop(self, assigned: A) -> None:
+        """A partition is no longer ours. Work that is waiting sees that its assignment is gone."""
+
+
+# --- the source processor: a reader for each of our source partitions ---
+#
+# Closed slots are sent to the shards, then offsets move. This order makes it safe to be killed at any instant: chunks
+# and refusals are on all replicas before the checkpoint behind them is committed. A crash in between sends them again,
+# under the same ids.
+#
+# A rebalance replaces all readers. Work that was waiting meanwhile sees that its assignment is gone and stops. What it
+# has sent by then are the same chunks that the next reader will send.
+
+LOG_APPEND_TIME = 1
+REJECTED_BYTES_MAX = 2**20 - 2**14
+"""Kept of a refused message: all of it, unless the message alone nearly fills a record."""
+
+
+UNDER_WAY_MAX = 16
+"""Batches of refusals of one partition that may be unacknowledged."""
+
+
+TICK = "udp-stream-tick"
+"""The header of a tick record: no ping, only the time at which the broker appends it."""
+
+ERROR = "udp-stream.errors"
+
+
+class _SourceMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
+    watermark: int | None = None
+    rejected_through: int = 0
+    binding: str = ""
+    positions: int | None = None
+    asked: str = ""
+
+
+@dataclass(slots=True)
+class _Source(Assignment):
+    """One of our partitions. What is unacknowledged is refusals; reading continues meanwhile."""
+
+    protocol: SourceProtocol
+    active_s: float
+
+
+class SourceProcessor(Partitions[_Source]):
+    """The source partitions that are assigned to this worker."""
+
+    lost = "pings were deleted before they were counted"
+
+    def __init__(
+        self,
+        common: Common,
+        rules: ReadingRules,
+        idle_s: float,
+        look: Look = lambda _messages, _read: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """No partitions yet. Queries are what the rules ask for moments for."""
+        super().__init__(common.topics.pings.name, common)
+        self._rules, self._idle_s, self._look, self._clock = rules, idle_s, look, clock
+
+    @asynccontextmanager
+    async def _fenced(self, _tps: set[TP]) -> AsyncIterator[Callable[[Place], Awaitable[_Source]]]:
+        """Nothing keeps a former owner from sending: it sends the same chunks, under the same ids."""
+        yield self._resume
+
+    async def _resume(self, place: Place) -> _Source:
+        start, asked_before = self._start(place)
+        reader, shards, of = SourceReader(self._rules, start), self._topics.parts.partitions, place.tp.partition
+        protocol = SourceProtocol(of, shards, reader, self._periods, self._asked, asked_before)
+        return _Source(of, protocol, self._clock())
+
+    def _start(self, place: Place) -> tuple[SourceCheckpoint, str]:
+        """Where to resume, and for which queries moments were sent up to there.
+
+        The watermark stays, also where a log is read again: what is closed may not be counted again. What is refused
+        from now on is rejected.
+        """
+        tp, committed, first, end = place
+        if committed.offset < 0:
+            return SourceCheckpoint(first), self._asked
+        try:
+            metadata = msgspec.json.decode(committed.metadata or b"{}", type=_SourceMetadata)
+        except msgspec.DecodeError as error:
+            raise other_version(f"the last commit of {tp.topic}[{tp.partition}]") from error
+        if committed.metadata:
+            self._binding.require(metadata.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
+        offset, rejected_through = max(first, committed.offset), metadata.rejected_through
+        if (again := self._restart_offset(place, max(committed.offset, rejected_through))) is not None:
+            offset, rejected_through = again, min(rejected_through, end)
+        return SourceCheckpoint(offset, metadata.watermark, rejected_through, metadata.positions), metadata.asked
+
+    def _read(self, assigned: _Source, records: Sequence[Any]) -> None:
+        if records[0].timestamp_type != LOG_APPEND_TIME:
+            raise ConfigError(f"{records[0].topic}: expected message.timestamp.type=LogAppendTime, got CreateTime")
+        messages, places = columns_of(records)
+        result = assigned.protocol.read(messages, places)
+        self._look(messages, result)
+        # What is refused moves no clock: who sends nothing else would hold up the slots of all partitions.
+        if result.pings or places.tick.any():
+            assigned.active_s = self._clock()
+        refusals = [one.refusal for one in result.refused]
+        self._report(batch_read(result.messages, result.pings, refusals, result.newest_ms))
+
+    async def _carry_out(self, assigned: _Source, step: Send | Reject) -> bool:
+        if isinstance(step, Send):
+            await self._send([(one.shard, one) for one in step.messages])
+        else:
+            await self._reject(assigned, step.refused)
+        assigned.protocol.done(step)
+        return isinstance(step, Send)
+
+    async def _reject(self, assigned: _Source, refused: Sequence[Refused]) -> None:
+        """Send the refusals; `commit` waits until the broker has them."""
+        under_way = assigned.unacknowledged
+        # Those that are done are awaited, too: so an error among them is raised here.
+        while len(under_way) >= UNDER_WAY_MAX or (under_way and under_way[0].done()):
+            await under_way.popleft()
+        target, place = self._topics.rejected.name, (self._topic, assigned.partition)
+        sent = await self._producer.send(
+            OutgoingRecord(
+                target,
+                one.original[:REJECTED_BYTES_MAX],
+                headers=rejected_headers(one.refusal, *place, one.offset),
+            )
+            for one in refused
+        )
+        under_way.append(sent)
+
+    def _metadata(self, assigned: _Source, to: SourceCheckpoint) -> str:
+        known = to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms, assigned.protocol.asked
+        return msgspec.json.encode(_SourceMetadata(*known)).decode()
+
+    async def tick(self, wall_ms: int) -> None:
+        """Append a tick record to each partition that is silent and read to its end, if the time alone closes a slot.
+        Silent is one from which no ping was accepted for `idle_s`.
+
+        The decision is then in the log, at the same offset for every reader.
+        """
+        for partition, assigned in list(self._assignments.items()):
+            is_silent = self._clock() - assigned.active_s >= self._idle_s
+            if not is_silent or not assigned.protocol.wants_tick(wall_ms):
+                continue
+            is_read = await self._offsets.is_read(TP(self._topic, partition), assigned.protocol.next_offset)
+            # A rebalance may have come while the broker was asked.
+            if is_read and self._is_ours(assigned):
+                # Before the write: the tick may be read before the write returns, and reading resets this.
+                assigned.protocol.ticked()
+                record = OutgoingRecord(self._topic, b"{}", headers=[(TICK, b"1")], partition=partition)
+                await self._producer.write([record])
+
+
+def rejected_headers(refusal: Refusal, topic: str, partition: int, offset: int) -> Headers:
+    """Where a refused message was and why it was refused; a refusal that is sent twice has the same `id`."""
+    attributes = {
+        f"{ERROR}.id": f"{topic}-{partition}-{offset}-{refusal.position}",
+        f"{ERROR}.reason": str(refusal.reason),
+        f"{ERROR}.path": refusal.path,
+        f"{ERROR}.topic": topic,
+        f"{ERROR}.partition": str(partition),
+        f"{ERROR}.offset": str(offset),
+    }
+    if refusal.lag_ms is not None:
+        attributes[f"{ERROR}.lag_ms"] = str(refusal.lag_ms)
+    return [(name, value.encode()) for name, value in attributes.items()]
+
+
+def is_tick(headers: Sequence[tuple[str, bytes]]) -> bool:
+    """Whether a record of the pings only tells the time.
+
+    >>> is_tick([(TICK, b"1")]), is_tick([])
+    (True, False)
+    """
+    return any(name == TICK for name, _ in headers)
+
+
+def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
+    """The messages of the consumer's records, and their places; the value of a tick record is ignored."""
+    tick = [bool(one.headers) and is_tick(one.headers) for one in records]
+    places = LogPlaces(
+        np.array([one.offset for one in records], dtype=np.int64),
+        np.array([one.timestamp for one in records], dtype=np.int64),
+        np.array(tick, dtype=bool),
+    )
+    values = [one.value or b"" for one in records]
+    return [b"" if ticks else value for value, ticks in zip(values, tick, strict=True)] if any(tick) else values, places
+
+
+# --- the shard processor: the protocol of each of our shards, and on partition 0 of the planner, over Kafka ---
+#
+# What is due, and what may be committed, is decided in `shuffle/protocol.py`. Here messages are read and sent, the
+# ledger is called, slots are published, and checkpoints are committed.
+#
+# Releases are published, and with them or after them the checkpoint moves past the slot (`publishing.py`); then the
+# ledger is informed. If a worker dies before that, the next owner of the shard informs it. Checkpoints are committed
+# one after the other: one that arrived late would undo what was published meanwhile.
+#
+# The planner charges under the fence of partition 0, shards record under their own: of the workers that think a shard
+# is theirs, the ledger serves the one that was assigned it last. What the planner learns from releases, it learns anew
+# whenever partition 0 is assigned: another worker may have planned meanwhile. Rounds of queries are charged and
+# recorded by the shard that has the moment's positions.
+#
+# The metadata of a commit has the checkpoint of the shard, on partition 0 of the planner, and of queries where they are
+# asked; which ledger the worker uses, and the ledger's high-water mark. Brokers take 4096 bytes of it, and 256 sources
+# and 256 shards may each have closed slots of their own. So it is packed and compressed (2.9 kB at worst). What sources
+# have closed of moments is written as how far that is from what they have closed of slots: nearly the same for all.
+
+
+class _ShardMetadata(msgspec.Struct, frozen=True, array_like=True):
+    shard: BarrierCheckpoint
+    planner: BarrierCheckpoint | None = None
+    binding: str = ""
+    mark: Mark | None = None
+    moments: BarrierCheckpoint | None = None
+
+
+class ShardCommit(NamedTuple):
+    """A commit's metadata; `binding` is the text of a `Binding`, None if the offsets were set by hand."""
+
+    checkpoint: ShardCheckpoint
+    binding: str | None
+    mark: Mark | None
+
+
+def encode_checkpoint(checkpoint: ShardCheckpoint, binding: str, mark: Mark | None) -> str:
+    """The metadata of a commit."""
+    moments = _shifted(checkpoint.moments, checkpoint.shard, -1)
+    found = _ShardMetadata(checkpoint.shard, checkpoint.planner, binding, mark, moments)
+    return base64.b64encode(zlib.compress(msgspec.msgpack.encode(found), 9)).decode()
+
+
+def decode_checkpoint(metadata: str, offset: int, name: str = "the commit") -> ShardCommit:
+    """Undo `encode_checkpoint`. Offsets that were set by hand come without metadata. ConfigError, which names the
+    commit, for anything else."""
+    if not metadata:
+        return ShardCommit(ShardCheckpoint.at(offset), None, None)
+    try:
+        found = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(metadata)), type=_ShardMetadata)
+    except (ValueError, zlib.error, msgspec.DecodeError) as error:
+        raise other_version(name) from error
+    checkpoint = ShardCheckpoint(found.shard, found.planner, _shifted(found.moments, found.shard, 1))
+    return ShardCommit(checkpoint, found.binding, found.mark)
+
+
+def _shifted(moments: BarrierCheckpoint | None, shard: BarrierCheckpoint, sign: int) -> BarrierCheckpoint | None:
+    """The times up to which sources have closed moments, plus or minus those for slots, where there are any."""
+    if moments is None:
+        return None
+    others = (*shard.through_ms, *[0] * len(moments.through_ms))
+    through_ms = tuple(ms + sign * other for ms, other in zip(moments.through_ms, others, strict=False))
+    return BarrierCheckpoint(moments.offset, through_ms, moments.done_ms)
+
+
+@runtime_checkable
+class Fencing(Protocol):
+    """A ledger that lets only the latest owner of a shard charge and record."""
+
+    def take_epoch(self, shard: str) -> int:
+        """The next epoch; owners with an earlier one are refused from now on."""
+        ...
+
+    def fenced(self, fence: Any) -> Ledger:
+        """The same ledger for the owner of (shard, epoch)."""
+        ...
+
+
+def fenced_for(ledger: Ledger, shard: str) -> Ledger:
+    """The ledger for the new owner of this shard; the same one where it knows no fences."""
+    if not isinstance(ledger, Fencing):
+        return ledger
+    from udp_stream.ledgers.redis import Fence
+
+    return ledger.fenced(Fence(shard, ledger.take_epoch(shard)))
+
+
+@dataclass(slots=True)
+class ShardAssignment(Assignment):
+    """One of our shards: its protocol, its fenced ledger, how it publishes, and what it releases with."""
+
+    protocol: ShardProtocol
+    ledger: Ledger
+    publisher: Publisher
+    context: ReleaseContext
+    begun: int = 0
+    """The partition's end when it became ours: who writes behind that is running now."""
+
+
+T = TypeVar("T")
+
+
+class ShardProcessor(Partitions[ShardAssignment]):
+    """The shards that are assigned to this worker."""
+
+    lost = "chunks were deleted before they were released"
+
+    def __init__(
+        self,
+        common: Common,
+        context: ReleaseContext,
+        ledger: Ledger,
+        thread: ThreadPoolExecutor,
+        publisher_of: PublisherOf | None = None,
+    ) -> None:
+        """No shards yet. The ledger is called in `thread` alone. Without `publisher_of`, releases are at least once."""
+        super().__init__(common.topics.parts.name, common)
+        self._context, self._ledger, self._thread = context, ledger, thread
+        self._publisher_of = self._at_least_once if publisher_of is None else publisher_of
+        self._mark: Mark | None = None
+        self._last_plan: SlotPlan | None = None  # our own planner has priced most HATs that we release
+        self._closing: set[asyncio.Future[None]] = set()
+        self._work: Mapping[type, Callable[[ShardAssignment, Any], Awaitable[None]]] = {
+            steps.Send: self._send_all,
+            steps.Count: self._count,
+            steps.Measure: self._measure,
+            steps.Release: self._release,
+            steps.PlanSlot: self._plan,
+            steps.AskCity: self._ask_city,
+            steps.Learn: self._learn,
+            steps.Remember: self._remember,
+            steps.Answer: self._answer,
+        }
+
+    async def close(self) -> None:
+        """Drop all partitions, and close their publishers."""
+        self.revoke()
+        await asyncio.gather(*self._closing)
+
+    def _drop(self, assigned: ShardAssignment) -> None:
+        self._close_later(assigned.publisher)
+
+    def _close_later(self, publisher: Publisher) -> None:
+        closing = asyncio.ensure_future(publisher.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _at_least_once(self, _tp: TP) -> Publisher:
+        return AtLeastOnce(self._producer, self._offsets)
+
+    @asynccontextmanager
+    async def _fenced(self, tps: set[TP]) -> AsyncIterator[Callable[[Place], Awaitable[ShardAssignment]]]:
+        """A publisher for each partition; those of partitions that do not become ours are closed at the end."""
+        publishers = dict(zip(tps, await asyncio.gather(*map(self._publisher_of, tps)), strict=True))
+        try:
+            yield lambda place: self._resume(place, publishers[place.tp])
+        finally:
+            taken = [assigned.publisher for assigned in self._assignments.values()]
+            for publisher in publishers.values():
+                if not any(publisher is one for one in taken):
+                    self._close_later(publisher)
+
+    async def _resume(self, place: Place, publisher: Publisher) -> ShardAssignment:
+        """A partition from its checkpoint on; the ledger is informed of what its former owner published."""
+        tp, start = place.tp, await self._start(place)
+        shards, known = self._topics.parts.partitions, len(start.shard.through_ms)
+        sources, follows = self._offsets.partitions(self._topics.pings.name, known), self._context.policy.forecasts
+        given = self._accept_loss, follows, self._periods is not None, self._asked
+        protocol = ShardProtocol(tp.partition, shards, sources, start, *given)
+        ledger = await self._in_thread(partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}"))
+        through = protocol.done_ms, protocol.answered_ms
+        await self._in_thread(partial(settle, self._ledger, tp.partition, shards, *through, self._periods))
+        if isinstance(step := protocol.next(), steps.Send):  # what the former owner released, and may have died on
+            await self._send(step.messages)
+            protocol.sent(step)
+        context = with_forecaster(self._context) if follows and tp.partition == PLANNER else self._context
+        return ShardAssignment(tp.partition, protocol, ledger, publisher, context, place.end)
+
+    async def _start(self, place: Place) -> ShardCheckpoint:
+        """Where to resume. PrivacyRefused if the last worker used another ledger, or if ours is older than its mark."""
+        tp, committed = place.tp, place.committed
+        if committed.offset < 0:
+            return ShardCheckpoint.at(place.first)
+        found = decode_checkpoint(
+            committed.metadata, committed.offset, f"the last commit of {tp.topic}[{tp.partition}]"
+        )
+        if found.binding is not None:
+            self._binding.require(found.binding, f"the worker that last committed {tp.topic}[{tp.partition}]")
+        if found.mark is not None:
+            await self._in_thread(partial(self._ledger.compare, found.mark))
+            self._remember_mark(found.mark)
+        again = self._restart_offset(place, found.checkpoint.read_to)
+        return found.checkpoint if again is None else found.checkpoint.with_offset(again)
+
+    def _remember_mark(self, mark: Mark | None) -> None:
+        """Remember the highest mark of the ledger that any worker has seen."""
+        if mark is not None and (self._mark is None or mark.at_least(self._mark)):
+            self._mark, self._headers = mark, [self._binding.header, *mark_header(mark)]
+
+    def _read(self, assigned: ShardAssignment, records: Sequence[Any]) -> None:
+        """Add the records. ConfigError if another version wrote one, or if its writer, who is running, asks other
+        queries."""
+        for one in records:
+            where = f"{one.topic}[{one.partition}] at {one.offset}"
+            self._binding.require_in(one.headers, f"the writer of {where}")
+            if (mark := mark_in(one.headers)) is not None:
+                self._remember_mark(mark)
+            try:
+                message = decode_message(one.value)
+            except msgspec.DecodeError as error:
+                raise other_version(f"the message at {one.topic}[{one.partition}], offset {one.offset},") from error
+            # Without `asked` it is no other configuration: it tells up to when moments are lost.
+            is_running = one.offset >= assigned.begun
+            if is_running and isinstance(message, PositionsEnd) and message.asked not in ("", self._asked):
+                raise ConfigError(f"the writer of {where} {OTHER_QUERIES}")
+            assigned.protocol.add(one.offset, message)
+
+    async def _carry_out(self, assigned: ShardAssignment, step: Any) -> bool:
+        await self._work[type(step)](assigned, step)
+        return True
+
+    async def _count(self, assigned: ShardAssignment, step: steps.Count) -> None:
+        counts, values = await self._in_thread(partial(tabulate, step.pings))
+        self._report(SlotCounted(step.start, counts.repeats))
+        assigned.protocol.counted(step.start, counts, values)
+
+    async def _plan(self, assigned: ShardAssignment, step: steps.PlanSlot) -> None:
+        def plan_it() -> tuple[SlotCounts, SlotPlan]:
+            counts = merge_counts(step.chunks)
+            return counts, plan_slot(counts, assigned.context, assigned.ledger)
+
+        counts, plan = await self._compared(assigned, plan_it)
+        assigned.protocol.planned(step.start, counts, plan)
+        self._last_plan = plan
+
+    async def _learn(self, assigned: ShardAssignment, step: steps.Learn) -> None:
+        """Publish the slot's smoothed estimates, with the checkpoint behind its counts."""
+        smoothed = partial(assigned.context.smoothed, (step.start, step.end_ms), assigned.ledger)
+        # An older copy of the ledger lacks releases: what was not learnt from it would never be said.
+        records = smoothed_records(self._topics, await self._compared(assigned, smoothed))
+        protocol = assigned.protocol
+        await self._publish(assigned, records, None, partial(protocol.publishing, step), partial(protocol.learnt, step))
+
+    async def _measure(self, assigned: ShardAssignment, step: steps.Measure) -> None:
+        """How far the slot's plates are from their forecasts, and its part of the sums over the whole city. Secret."""
+        of_slot, context = (step.counts, step.values, step.plan), assigned.context
+        measured = lambda: (slot_norms(*of_slot, context.policy), slot_sums(context.city, *of_slot))  # noqa: E731
+        assigned.protocol.measured(step, *await self._in_thread(measured))
+
+    async def _ask_city(self, assigned: ShardAssignment, step: steps.AskCity) -> None:
+        """Record what the whole city is asked."""
+        context = assigned.context
+        await self._in_thread(
+            partial(record_city, context.city, step.sums, step.plan, context.entropy, assigned.ledger)
+        )
+        assigned.protocol.city_asked()
+
+    async def _remember(self, assigned: ShardAssignment, step: steps.Remember) -> None:
+        """Remember the plates' norms; the factors that hold."""
+        of_slot = step.norms, step.expected, (step.start, step.end_ms)
+        work = partial(factors_once, *of_slot, assigned.context, assigned.ledger)
+        assigned.protocol.remembered(await self._compared(assigned, work))
+
+    async def _release(self, assigned: ShardAssignment, step: steps.Release) -> None:
+        plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
+        work = step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
+        recorded = await self._in_thread(partial(record_slot, *work))
+        releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
+        report_recorded(self._report, step.counts, recorded, releases)
+        protocol, start = assigned.protocol, step.start
+        out = release_records(self._topics, releases)
+        published = partial(protocol.recorded, start), partial(protocol.published, start)
+        await self._publish(assigned, out, recorded.mark, *published)
+        await self._in_thread(partial(recorded.published, assigned.ledger))
+        self._report(slot_published(step.start, releases))
+
+    async def _answer(self, assigned: ShardAssignment, step: steps.Answer) -> None:
+        """Answer the queries of a moment, in the shard's own rounds of charging and drawing; then publish them."""
+        moment = await self._in_thread(partial(merge_moment, step.chunks))
+        work = (lambda: None) if self._queries is None else partial(self._queries.record, moment, assigned.ledger)
+        recorded, protocol = await self._in_thread(work), assigned.protocol
+        answers = recorded.answers if recorded else ()
+        report_answers(self._report, step.time_ms, answers)
+        out, mark = query_records(self._topics, answers), recorded.mark if recorded else None
+        await self._publish(assigned, out, mark, partial(protocol.answering, step), partial(protocol.answered, step))
+        if recorded is not None:
+            await self._in_thread(partial(recorded.published, assigned.ledger))
+            report_published(self._report, step.time_ms, answers)
+
+    async def _publish(
+        self,
+        assigned: ShardAssignment,
+        records: Sequence[OutgoingRecord],
+        mark: Mark | None,
+        checkpoint: Callable[[], ShardCheckpoint],
+        done: Callable[[], None],
+    ) -> None:
+        """Publish records with the checkpoint behind them, once no other commit is under way."""
+        async with self._committing:
+            if not self._is_ours(assigned):
+                raise Fenced("a rebalance has taken the shard")
+            if mark is not None and self._mark is not None and not mark.at_least(self._mark):
+                # Another machine has seen the ledger further than the mark that is kept on this one.
+                await self._in_thread(lambda: self._ledger.compare(self._mark))
+            to = checkpoint()
+            self._remember_mark(mark)
+            await assigned.publisher.publish(records, self._commits([(assigned, to)]))
+            done()
+            assigned.committed = to
+
+    async def _send_all(self, assigned: ShardAssignment, step: steps.Send) -> None:
+        await self._send(step.messages)
+        assigned.protocol.sent(step)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run slow work in the ledger's thread, so that it blocks only the ledger."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _compared(self, assigned: ShardAssignment, work: Callable[[], T]) -> T:
+        """The same, and compare the ledger with its mark: what an older copy of it allows must not outlive it in the
+        log."""
+
+        def work_and_compare() -> T:
+            found = work()
+            assigned.ledger.compare(self._mark)
+            return found
+
+        return await self._in_thread(work_and_compare)
+
+    def _metadata(self, _assigned: ShardAssignment, to: ShardCheckpoint) -> str:
+        return encode_checkpoint(to, self._binding.text, self._mark)
