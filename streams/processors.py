@@ -88,12 +88,6 @@ class Assignment:
     committed: Any = field(default=None, init=False)
     unacknowledged: deque[asyncio.Future[None]] = field(default_factory=deque, init=False)
 
-    def checkpoint_if_moved(self) -> Any:
-        """The checkpoint to commit, if there is a new one and it is safe."""
-        if not self.protocol.may_commit or (to := self.protocol.checkpoint()) == self.committed:
-            return None
-        return to
-
 
 A = TypeVar("A", bound=Assignment)
 
@@ -173,7 +167,11 @@ class Partitions(ABC, Generic[A]):
         of = records[0].partition
         if (assigned := self._assignments.get(of)) is None:
             return
-        await self._require_before(records, assigned.protocol.next_offset)
+        next_offset = assigned.protocol.next_offset
+        # The broker is asked only where there is a gap. There may be one without a loss: offsets need not be dense.
+        if records[0].offset > next_offset and not self._accept_loss:
+            tp = TP(records[0].topic, of)
+            self._require(tp, (await self._offsets.first({tp}))[tp], next_offset)
         self._read(assigned, records)
         commit_is_due = False
         try:
@@ -197,8 +195,11 @@ class Partitions(ABC, Generic[A]):
 
     async def _commit(self) -> None:
         async with self._committing:
-            found = [(assigned, assigned.checkpoint_if_moved()) for assigned in self._assignments.values()]
-            moved = [(assigned, to) for assigned, to in found if to is not None]
+            moved = [
+                (assigned, to)
+                for assigned in self._assignments.values()
+                if assigned.protocol.may_commit and (to := assigned.protocol.checkpoint()) != assigned.committed
+            ]
             # A list of its own: more may be sent while we wait.
             for sending in [sending for assigned, _ in moved for sending in assigned.unacknowledged]:
                 await sending
@@ -232,13 +233,6 @@ class Partitions(ABC, Generic[A]):
                 f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {offset} on: "
                 f"{self.lost}. `udp-stream worker --accept-loss` continues without them"
             )
-
-    async def _require_before(self, records: Sequence[Any], next_offset: int) -> None:
-        """The same, for the records from `next_offset` up to these, which have come instead."""
-        # The broker is asked only where there is a gap. There may be one without a loss: offsets need not be dense.
-        if records[0].offset > next_offset and not self._accept_loss:
-            tp = TP(records[0].topic, records[0].partition)
-            self._require(tp, (await self._offsets.first({tp}))[tp], next_offset)
 
     def _restart_offset(self, place: Place, read_to: int) -> int | None:
         """Where to read the partition again if it ends before what was read of it: at its first record, as the consumer

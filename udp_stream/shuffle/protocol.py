@@ -49,6 +49,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -180,15 +181,12 @@ class SlotBarrier(Generic[C]):
             raise UdpStreamError(f"{chunk.__name__}: expected at least {max(1, len(known))} senders, got {senders}")
         self._chunk, self._marker, self._accept_loss = chunk, marker, accept_loss
         self._through = (*known, *[NOT_YET] * (senders - len(known)))
+        self.through_ms = min(self._through)
+        """Every sender has closed all slots that end by this time."""
         self._skips = skips
         self._next = start.offset
         self._done_ms = start.done_ms
         self._held: dict[int, _HeldSlot] = {}
-
-    @property
-    def through_ms(self) -> int:
-        """Every sender has closed all slots that end by this time."""
-        return min(self._through)
 
     @property
     def next_offset(self) -> int:
@@ -253,6 +251,7 @@ class SlotBarrier(Generic[C]):
         # A successor that resumes earlier closes earlier slots again. Those were ended by the first marker.
         before, through = self._through[marker.sender], max(self._through[marker.sender], marker.through_ms)
         self._through = (*self._through[: marker.sender], through, *self._through[marker.sender + 1 :])
+        self.through_ms = min(self._through)
         return [start for start, held in self._held.items() if before < held.end_ms <= through]
 
     def _end(self, start: int, marker: EndMarker) -> None:
@@ -275,8 +274,8 @@ class SlotBarrier(Generic[C]):
 
     def due(self) -> list[int]:
         """The starts of the slots that every sender has closed and that were not collected yet, oldest first."""
-        through = self.through_ms
-        return [start for start, held in sorted(self._held.items()) if held.end_ms <= through and not held.collected]
+        held = sorted(self._held.items())
+        return [start for start, slot in held if slot.end_ms <= self.through_ms and not slot.collected]
 
     def collect(self, start: int) -> list[C]:
         """The chunks of a due slot, by sender and number, once. DependencyUnavailable if some are missing."""
@@ -302,13 +301,9 @@ class SlotBarrier(Generic[C]):
         # A reader resumes at one offset, so the oldest chunk that is still needed decides. Chunks of slots that are
         # done may follow it: `done_ms` drops them when they are read again.
         held = (slot.checkpoint for start, slot in self._held.items() if start != done)
-        first = min(held, key=_offset, default=here)
+        first = min(held, key=attrgetter("offset"), default=here)
         done_ms = self._done_ms if done is None else max(self._done_ms, self._held[done].end_ms)
         return BarrierCheckpoint(first.offset, first.through_ms, done_ms)
-
-
-def _offset(checkpoint: BarrierCheckpoint) -> int:
-    return checkpoint.offset
 
 
 # --- the protocol of a partition ---
@@ -509,6 +504,10 @@ class Planner:
             # Only of slots held: norms that come again after `learnt` would never be removed.
             self._norms.setdefault(message.slot_start, {}).setdefault(message.sender, Arriving()).add(message)
 
+    def next(self) -> Step | None:
+        """What is due of the planned slot, or else the slot to plan."""
+        return self.city_to_ask() or self.norms_to_remember() or self.slot_to_learn() or self.slot_to_plan()
+
     def slot_to_plan(self) -> PlanSlot | None:
         """The slot to plan now; each slot once."""
         # One at a time: the next plan is to follow from what this one releases.
@@ -560,8 +559,8 @@ class Planner:
 
     def city_to_ask(self) -> AskCity | None:
         """What to record of the whole city now, before shards are answered. No sums, if a shard does not ask."""
-        slot, chunks = self._planned, self._all_norms()
-        if slot is None or slot.city is None or chunks is None:
+        slot = self._planned
+        if slot is None or slot.city is None or (chunks := self._all_norms()) is None:
             return None
         # Every chunk of a shard carries the shard's whole part, so only the first counts.
         return AskCity(slot.city, tuple(map(sum, zip(*(of_shard[0].city for of_shard in chunks), strict=False))))
@@ -574,8 +573,8 @@ class Planner:
     def norms_to_remember(self) -> Remember | None:
         """The norms to remember now, before shards are answered: once all of them are there, and what the whole city
         was asked is recorded."""
-        slot, chunks = self._planned, self._all_norms()
-        if slot is None or slot.city is not None or not slot.hats or chunks is None:
+        slot = self._planned
+        if slot is None or slot.city is not None or not slot.hats or (chunks := self._all_norms()) is None:
             return None
         norms = merged_norms([merge_norms(of_shard) for of_shard in chunks])
         return Remember(slot.start, slot.end_ms, norms, slot.hats)
@@ -755,15 +754,14 @@ class ShardProtocol:
     def next(self) -> Step | None:
         """The first step that is due; the same one until the caller says that it was done."""
         if self._step is None:
-            # Counts go out first, as other shards wait for the plan that needs them; answers last, as no release waits
-            # for one. The step is kept until it is done, so a call in between cannot start it twice.
-            steps: list[Callable[[], Step | None]] = [self._count, self._send]
             if (planner := self._planner) is not None:
                 # Shards that wait for factors though their plates share no clip by our plan are answered at once.
                 self._outbox += [(chunk.shard, chunk) for chunk in planner.answers_without_factors()]
-                steps += planner.city_to_ask, planner.norms_to_remember, planner.slot_to_learn, planner.slot_to_plan
-            steps += self._measure, self._release, self._answer
-            self._step = next((step for due in steps if (step := due()) is not None), None)
+            # Counts go out first, as other shards wait for the plan that needs them; answers last, as no release waits
+            # for one. The step is kept until it is done, so a call in between cannot start it twice.
+            of_shard = self._count() or self._send()
+            of_planner = None if of_shard or planner is None else planner.next()
+            self._step = of_shard or of_planner or self._measure() or self._release() or self._answer()
         return self._step
 
     def _count(self) -> Count | None:

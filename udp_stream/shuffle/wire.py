@@ -27,7 +27,7 @@ Tags end in a version: change it with the layout. A worker that meets a tag it d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
@@ -598,21 +598,11 @@ ToShard: TypeAlias = PingChunk | PingsEnd | PositionChunk | PositionsEnd
 
 Message: TypeAlias = ToShard | CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChunk | Released
 
-_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+encode_message: Callable[[Message], bytes] = _encoder.encode
+"""The message as bytes; equal messages give equal bytes."""
 
-
-def encode_message(message: Message) -> bytes:
-    """The message as bytes; equal messages give equal bytes."""
-    return _encoder.encode(message)
-
-
-def decode_message(data: bytes) -> Message:
-    """Undo `encode_message`; raises msgspec.DecodeError for any other bytes.
-
-    >>> decode_message(encode_message(Released(shard=1, through_ms=3_600_000)))
-    Released(shard=1, through_ms=3600000)
-    """
-    return _decoder.decode(data)
+decode_message: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
+"""Undo `encode_message`; raises msgspec.DecodeError for any other bytes."""
 
 
 # --- the protocol of a source partition: what to send, when a tick is wanted, when a commit is safe. No I/O. ---
