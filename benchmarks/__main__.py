@@ -31,7 +31,7 @@ from udp_stream.release.road import estimate_hats, release_slot
 from udp_stream.runtime import Embedded, record_writer
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.files import read_messages
-from udp_stream.trial.fleet import IST, Fleet, write_ndjson
+from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.windows.slots import Frame, Windows
 from udp_stream.windows.tables import SlotPings, tabulate
 
@@ -305,7 +305,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="udp-stream-bench-") as name:
         path = Path(name) / "pings.ndjson"
         with path.open("wb") as file:
-            pings = write_ndjson(Fleet(buses=1000, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=3), file)
+            pings = 0
+            for batch in Fleet(buses=1000, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=3).messages():
+                file.write(b"\n".join(batch) + b"\n")
+                pings += len(batch)
         bench_forms(path)
         bench_open_pings(path)
         bench_replay(path, pings)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -32,7 +33,7 @@ from benchmarks.forecast_days import OURS, Day, Run, day_of, day_of_fleet, run, 
 from benchmarks.guesses import constant_and_counts, without_noise
 from benchmarks.train_prior import trained
 from udp_stream.forecast.model import Coefficients
-from udp_stream.trial.fleet import Fleet, by_distance
+from udp_stream.trial.fleet import Fleet, FleetColumns
 
 Floats = NDArray[np.float64]
 
@@ -227,6 +228,20 @@ def print_hours(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
             served = np.mean([day.pings[here & one.measured].sum() for one in runs]) / day.pings[here].sum()
             said.append(f"{off / (day.pings * abs(day.constant - day.truth))[here].sum():.3f} ({served:.2f})")
         print(f"{name:<28}{'  '.join(said)}", flush=True)
+
+
+def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
+    """Of a fleet that pings about every second, the pings that it would send after each `metres` driven, and none while
+    it stands. Some feeds do so: their counts tell how far a bus drove in a cell, not how long it stayed."""
+    order = np.lexsort((dense.time_ms, dense.plate))
+    plate, seconds = dense.plate[order], dense.time_ms[order] / 1000
+    is_first = np.diff(plate, prepend=-1) != 0
+    step_m = dense.speed_kmh[order] / 3.6 * np.where(is_first, 0.0, np.diff(seconds, prepend=0.0))
+    driven = np.cumsum(step_m)
+    driven -= driven[is_first][np.cumsum(is_first) - 1]
+    marks = np.floor(driven / metres + 1e-9)
+    kept = np.sort(order[is_first | (np.diff(marks, prepend=0.0) > 0)])
+    return FleetColumns(*(getattr(dense, one.name)[kept] for one in fields(FleetColumns)))
 
 
 def print_by_distance(feeds: Feeds, seeds: int) -> None:

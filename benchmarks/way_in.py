@@ -176,7 +176,7 @@ def queued(folder: Path, pings: Sequence[Ping], port: int, *flags: str) -> WayIn
     """The exchange's queue on a broker of AMQP 0-9-1 at this port: its messages, single and in arrays."""
     import pika
 
-    from udp_stream.trial.services import PASSWORD, USER
+    from tests.integration.amqp_brokers import PASSWORD, USER
 
     queue, messages = f"way-in-{os.getpid()}-{folder.name}", FORMS["plain.ndjson"](pings).splitlines()
     (folder / "sample.ndjson").write_bytes(b"\n".join(messages[len(messages) // 2 :]))
@@ -243,7 +243,7 @@ def row(title: str, verbs: str, found: WayIn, plain: Hats) -> str:
 
 
 def main(files: Sequence[str]) -> None:
-    from udp_stream.trial.services import amqp
+    from tests.integration.amqp_brokers import amqp
 
     recorded_polls = [Path(file).resolve() for file in files if file.endswith(".pb")]
     pings = pings_of([file for file in files if not file.endswith(".pb")])

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from pika import BlockingConnection, ConnectionParameters, PlainCredentials
 from pika.exceptions import AMQPError
 
-from udp_stream.trial.services import PASSWORD, USER
+from udp_stream.trial.process import HOST, Program, Running, folder_or_temporary, launch, on_free_ports
+from udp_stream.trial.services import ANSWER_SECONDS, class_path, java
+
+QPID = "9.2.0"
+USER, PASSWORD = "reader", "a secret"
+GREETING = b"AMQP\x00\x00\x09\x01"
+
+AMQP_OPTIONS = (
+    "-Xms32m",
+    "-Xmx128m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-Djava.io.tmpdir=.",
+    "-DQPID_WORK=work",
+)
 
 
 @dataclass(frozen=True)
@@ -43,3 +63,88 @@ def listed_count(container: Any, queue: str) -> int:
     rows = [line.split("\t", 1) for line in told.decode().splitlines()]
     (count,) = [int(messages) for messages, name in rows[1:] if name == queue]
     return count
+
+
+# A real broker of AMQP 0-9-1 for tests: Apache Qpid Broker-J, from jars alone, with its messages in memory.
+#
+# It is ready when it greets with the name that we made up for it, so another broker on its port is never mistaken for
+# it, and then lets its user in: it greets before its virtual host is open. The jar `qpid-broker` is taken without all
+# that it asks for: one of those jars is on no public registry, and not used.
+
+
+@dataclass
+class RunningAmqp(Running):
+    """A broker that has answered at `url`, without a queue."""
+
+    url: str
+    port: int
+
+
+@contextmanager
+def amqp() -> Iterator[RunningAmqp]:
+    """A broker while the block runs, in a temporary folder; DependencyUnavailable as of `kafka`."""
+    with folder_or_temporary("amqp", None) as (place, disposable):
+        running = start_amqp(place, disposable)
+        try:
+            yield running
+        finally:
+            running.stop()
+
+
+def start_amqp(folder: Path, disposable: bool = False) -> RunningAmqp:
+    """Start a broker; the caller stops it. A restart has lost its queues."""
+    base = (java(), *AMQP_OPTIONS, "-cp", class_path(Path(__file__).with_name(f"qpid-{QPID}.jars")))
+
+    def start(ports: list[int]) -> RunningAmqp:
+        (port,) = ports
+        name = f"udp-stream-{uuid4().hex}"
+        (folder / "broker.json").write_text(json.dumps(configuration(name, port)))
+        command = (*base, "org.apache.qpid.server.Main", "-st", "Memory", "-icp", "broker.json")
+        program = Program("AMQP", command, folder, lambda _pid: is_ready(name, port), disposable)
+        return RunningAmqp(program, launch(program), f"amqp://{HOST}:{port}/", port)
+
+    return on_free_ports(1, start)
+
+
+def configuration(name: str, port: int) -> dict[str, object]:
+    """One user, one port, one virtual host, all in memory."""
+    aliases = [{"name": kind, "type": kind} for kind in ("nameAlias", "defaultAlias", "hostnameAlias")]
+    users = [{"name": USER, "type": "managed", "password": PASSWORD}]
+    return {
+        "name": name,
+        "modelVersion": "9.1",
+        "authenticationproviders": [{"name": "plain", "type": "Plain", "secureOnlyMechanisms": [], "users": users}],
+        "ports": [
+            {
+                "name": "AMQP",
+                "port": port,
+                "bindingAddress": HOST,
+                "protocols": ["AMQP_0_9_1"],
+                "authenticationProvider": "plain",
+                "virtualhostaliases": aliases,
+            }
+        ],
+        "virtualhostnodes": [
+            {
+                "name": "default",
+                "type": "Memory",
+                "defaultVirtualHostNode": "true",
+                "virtualHostInitialConfiguration": '{"type": "Memory"}',
+            }
+        ],
+    }
+
+
+def is_ready(name: str, port: int) -> bool:
+    """Whether the broker of this name is there and takes its user. OSError if nothing answers."""
+    if name.encode() not in greeting_at(port):
+        return False
+    connected(port).close()
+    return True
+
+
+def greeting_at(port: int) -> bytes:
+    """What a broker says first: its properties. OSError if nothing answers there."""
+    with socket.create_connection((HOST, port), timeout=ANSWER_SECONDS) as broker:
+        broker.sendall(GREETING)
+        return broker.recv(4096)

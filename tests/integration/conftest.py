@@ -23,16 +23,21 @@ from typing import Any
 
 import pytest
 
-from tests.integration.amqp_brokers import AmqpBroker, connected, declared_count, listed_count
+from tests.integration.amqp_brokers import (
+    PASSWORD,
+    USER,
+    AmqpBroker,
+    amqp,
+    connected,
+    declared_count,
+    listed_count,
+)
 from tests.integration.deployment import City, found_city
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.trial.process import free_ports
 from udp_stream.trial.services import (
-    PASSWORD,
-    USER,
     RunningKafka,
     RunningRedis,
-    amqp,
     cluster_id_at,
     command,
     kafka,

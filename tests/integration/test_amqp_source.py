@@ -10,12 +10,11 @@ import trustme
 from benchmarks import way_in
 from benchmarks.feed_forms import FORMS, recorded
 from tests.chaos.proxy import Proxy
-from tests.integration.amqp_brokers import connected
+from tests.integration.amqp_brokers import PASSWORD, USER, connected
 from tests.runtime.harness import fleet_log
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.sources.amqp import QueueOptions, QueueSource
 from udp_stream.sources.live import Handover
-from udp_stream.trial.services import PASSWORD, USER
 
 SECONDS_MAX = 20
 

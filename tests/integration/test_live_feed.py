@@ -14,10 +14,10 @@ from tests.chaos.proxy import Proxy
 from tests.forked import Forked
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
+from tests.integration.amqp_brokers import PASSWORD, USER
 from tests.integration.test_amqp_source import Queue, ping, plates
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.trial.services import PASSWORD, USER
 
 SECONDS_MAX = 30
 LINES = [ping(number) for number in range(9)]

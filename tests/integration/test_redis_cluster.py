@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,17 +17,67 @@ from redis.crc import key_slot
 from tests.contract.checks import ALL_LEDGER_CHECKS, LedgerFactory, ask, check_large_slots
 from udp_stream.errors import Fenced, PrivacyRefused
 from udp_stream.ledgers.redis import Fence, RedisLedger, inspect_redis, open_redis_ledger
-from udp_stream.trial.services import (
-    CLUSTER_CONFIGURATION,
-    RunningCluster,
-    RunningRedis,
-    command,
-    start_redis,
-    start_redis_cluster,
-)
+from udp_stream.trial.process import HOST, folder_or_temporary
+from udp_stream.trial.services import RunningRedis, command, start_redis
 
 NODES = 3
+SLOTS = 16384  # by the specification
 WAIT_SECONDS = 60
+
+CLUSTER_CONFIGURATION = """\
+cluster-enabled yes
+cluster-config-file nodes.conf
+cluster-node-timeout 5000
+"""
+
+
+@dataclass(frozen=True)
+class RunningCluster:
+    """A Redis Cluster whose nodes have met and share all slots."""
+
+    nodes: tuple[RunningRedis, ...]
+
+    @property
+    def url(self) -> str:
+        """As `ledger.url` takes it; the client finds the other nodes by itself."""
+        return self.nodes[0].url.replace("redis://", "redis+cluster://")
+
+    def stop(self) -> None:
+        """Stop every node."""
+        for node in self.nodes:
+            node.stop()
+
+
+@contextmanager
+def start_redis_cluster(nodes: int = 3) -> Iterator[RunningCluster]:
+    """A Redis Cluster of that many masters without replicas, in temporary folders, while the block runs."""
+    with ExitStack() as stack:
+        started = []
+        for _ in range(nodes):
+            place, disposable = stack.enter_context(folder_or_temporary("redis-cluster", None))
+            running = start_redis(place, disposable, CLUSTER_CONFIGURATION)
+            stack.callback(running.stop)
+            started.append(running)
+        _join(started)
+        yield RunningCluster(tuple(started))
+
+
+def _join(nodes: list[RunningRedis]) -> None:
+    """Give each node its share of the slots, make them known to each other, wait until all agree."""
+    share = -(-SLOTS // len(nodes))
+    for number, node in enumerate(nodes):
+        own = range(number * share, min((number + 1) * share, SLOTS))
+        command(node.port, "CLUSTER", "ADDSLOTS", *map(str, own))
+        # Set before they meet: nodes with equal epochs would have to settle first which of them counts.
+        command(node.port, "CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
+    for node in nodes[1:]:
+        command(nodes[0].port, "CLUSTER", "MEET", HOST, str(node.port))
+    _wait(lambda: all(_agrees(node.port, len(nodes)) for node in nodes))
+
+
+def _agrees(port: int, nodes: int) -> bool:
+    told = command(port, "CLUSTER", "INFO").split()
+    return {b"cluster_state:ok", b"cluster_known_nodes:%d" % nodes, b"cluster_slots_ok:%d" % SLOTS} <= set(told)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +94,7 @@ def clients(cluster: RunningCluster) -> Iterator[list[Any]]:
 
 def prefix_at(number: int) -> str:
     """A prefix of one's own whose hash slot that node holds: each has its third of the slots."""
-    share = -(-16384 // NODES)
+    share = -(-SLOTS // NODES)
     return next(name for name in (f"{{udp-{uuid4()}}}" for _ in count()) if key_slot(name.encode()) // share == number)
 
 

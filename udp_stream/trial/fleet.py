@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from itertools import count
-from typing import BinaryIO, Literal
 
 import msgspec
 import numpy as np
@@ -80,7 +79,6 @@ class City:
     nodes: Ints  # (routes,) how many nodes
     node_m: Floats  # (routes, most nodes) metres from the route's start, padded with its end
     node_is_stop: npt.NDArray[np.bool_]  # (routes, most nodes) else a signal
-    node_stop_id: Ints  # (routes, most nodes) the stop here, or the last before it
 
     def point(self, route: Ints, metres: Floats) -> Ints:
         """Index into the flat arrays of the sample at or just before `metres` along each route."""
@@ -111,19 +109,19 @@ def bell(rng: np.random.Generator, *shape: int) -> Floats:
     return (rng.random(shape) + rng.random(shape) + rng.random(shape) - 1.5) * 2.0
 
 
-def draw_city(rng: np.random.Generator, routes: int = ROUTES) -> City:
+def draw_city(rng: np.random.Generator) -> City:
     """A city; the same for the same generator."""
     hubs, terminals = _draw_hubs(rng)
-    lines = [_resample(_curve(_draw_corners(rng, hubs, terminals, rank))) for rank in range(routes)]
+    lines = [_resample(_curve(_draw_corners(rng, hubs, terminals, rank))) for rank in range(ROUTES)]
     sizes = np.array([len(line) for line in lines])
     x, y = np.clip(np.concatenate(lines), np.negative(EDGE_KM), EDGE_KM).T.copy()
     radius = np.sqrt((x / HALF_EXTENT_KM[0]) ** 2 + (y / HALF_EXTENT_KM[1]) ** 2)
     segments = np.concatenate([_draw_segments(rng, size) for size in sizes.tolist()])
-    weights = np.cumsum(1.0 / (np.arange(routes) + POPULARITY_SHIFT))
+    weights = np.cumsum(1.0 / (np.arange(ROUTES) + POPULARITY_SHIFT))
     stops = [_draw_nodes(rng, (size - 2) * STEP_M) for size in sizes.tolist()]
     node_m, node_is_stop = _padded([m for m, _ in stops]), _padded([s for _, s in stops])
     return City(
-        names=_names(routes),
+        names=_names(ROUTES),
         popularity=weights / weights[-1],
         first=np.cumsum(sizes) - sizes,
         length_m=(sizes - 2) * STEP_M,
@@ -135,7 +133,6 @@ def draw_city(rng: np.random.Generator, routes: int = ROUTES) -> City:
         nodes=np.array([len(m) for m, _ in stops]),
         node_m=node_m,
         node_is_stop=node_is_stop > 0,
-        node_stop_id=1000 + np.cumsum(node_is_stop > 0).reshape(node_m.shape),
     )
 
 
@@ -289,16 +286,9 @@ INTERVALS = ((10, 305), (12, 118), (5, 85), (15, 72), (20, 58), (8, 56), (4, 49)
              (19, 13), (6, 9), (60, 9), (14, 8), (30, 12), (25, 8), (40, 6), (120, 2))  # fmt: skip
 """(seconds between two pings of a bus, weight), as counted in the real feed; the rarest are lumped together."""
 
-DELAY_UNKNOWN, ARRIVAL_UNKNOWN = 0.007, 0.06
-"""Shares of stops that leave `trip_delay` null and, beside each trip's start, `last_stop_arrival_time`; fitted."""
-BASE_DELAY_S = 900.0
-"""Of a trip at its start, at most; a tenth of the time since then comes on top."""
-UNKNOWN = np.iinfo(np.int32).min
-
 FIRST_TRIP = 20_000_000
-PROGRESS = np.dtype([(name, "i4") for name in ("route", "direction", "trip", "trip_start", "stop", "delay", "arrival")])
-"""What passengers hear. `direction` is 1 up, -1 down; `trip_start` and `arrival` (at `stop`) are local seconds since
-midnight, `delay` is seconds, `UNKNOWN` stands for null. A trip's stop settles the rest."""
+PROGRESS = np.dtype([(name, "i4") for name in ("route", "direction", "trip")])
+"""`direction` is 1 up, -1 down."""
 LEG = np.dtype([("bus", "i4"), ("depart", "f8"), ("leave", "f8"), ("from_m", "f8"), ("speed_ms", "f8"),
                 ("cruise_s", "f8"), ("progress", PROGRESS)])  # fmt: skip
 PING = np.dtype([("bus", "i4"), ("second", "i8"), ("lon_e6", "i4"), ("lat_e6", "i4"), ("tenths", "i4"),
@@ -316,11 +306,6 @@ class Crew:
     node: Ints
     clock: Floats
     trip: Ints
-    trip_start: Ints
-    base_delay: Floats
-    stop: Ints  # the last one halted at on this trip, with the delay then and the time, or UNKNOWN
-    delay: Ints
-    arrival: Ints
 
 
 @dataclass(frozen=True)
@@ -372,10 +357,8 @@ def _first_crew(rng: np.random.Generator, city: City, duty: Duty, route: Ints, d
         node=np.where(upward, 0, city.nodes[route] - 1),
         clock=duty.opens.copy(),
         trip=np.full(buses, trips - 1),
-        **{name: np.zeros(buses, np.int64) for name in ("trip_start", "stop", "delay", "arrival")},
-        base_delay=np.zeros(buses),
     )
-    _turn_round(rng, city, crew, np.arange(buses))
+    _turn_round(rng, crew, np.arange(buses))
     return crew
 
 
@@ -407,29 +390,16 @@ def _drive_round(rng: np.random.Generator, city: City, duty: Duty, crew: Crew, b
         legs["progress"][name] = getattr(crew, name)[bus]
 
     crew.node[bus], crew.clock[bus] = halt, leave
-    at_stop = city.node_is_stop[route, halt]
-    _note_stop(rng, city, crew, bus[at_stop], arrive[at_stop])
-    _turn_round(rng, city, crew, bus[terminal])
+    rng.random(2 * np.count_nonzero(city.node_is_stop[route, halt]))  # unused: a seed keeps meaning the same day
+    _turn_round(rng, crew, bus[terminal])
     return legs
 
 
-def _note_stop(rng: np.random.Generator, city: City, crew: Crew, bus: Ints, arrive: Floats) -> None:
-    """What passengers are told once these buses have reached a stop: which, when, and how late."""
-    delay = np.floor(crew.base_delay[bus] + 0.1 * (arrive - crew.trip_start[bus]))
-    crew.stop[bus] = city.node_stop_id[crew.route[bus], crew.node[bus]]
-    crew.delay[bus] = np.where(rng.random(len(bus)) < DELAY_UNKNOWN, UNKNOWN, delay)
-    crew.arrival[bus] = np.where(rng.random(len(bus)) < ARRIVAL_UNKNOWN, UNKNOWN, np.floor(arrive))
-
-
-def _turn_round(rng: np.random.Generator, city: City, crew: Crew, bus: Ints) -> None:
+def _turn_round(rng: np.random.Generator, crew: Crew, bus: Ints) -> None:
     """Begin the next trips of these buses, from the node where they stand, when their layover is over."""
     crew.direction[bus] *= -1
-    crew.trip_start[bus] = crew.clock[bus].astype(np.int64)
     crew.trip[bus] = int(crew.trip.max()) + 1 + np.arange(bus.size)
-    crew.base_delay[bus] = BASE_DELAY_S * rng.random(bus.size)
-    crew.stop[bus] = city.node_stop_id[crew.route[bus], crew.node[bus]]
-    crew.delay[bus] = np.floor(crew.base_delay[bus])
-    crew.arrival[bus] = UNKNOWN
+    rng.random(bus.size)  # unused, as above
 
 
 def _next_halt(rng: np.random.Generator, city: City, route: Ints, direction: Ints, node: Ints) -> Ints:
@@ -529,8 +499,6 @@ IST = timezone(timedelta(hours=5, minutes=30))
 IST_OFFSET_S = 19_800
 PLATES_PER_SERIES = 9999
 MOST_BUSES = 26 * PLATES_PER_SERIES
-RESOURCE_ID = "synthetic.invalid/udp-stream/fleet"
-"""`.invalid` is a name that RFC 2606 keeps from ever being someone's."""
 
 _HEAD = (
     b'{"license_plate":"GJ05ZZ0001","observationDateTime":"2024-01-08T05:30:00+05:30",'
@@ -550,7 +518,6 @@ _SPEED_CODES = 1000
 """Speeds are looked up by their tenths of km/h, and this much more where a decimal is written."""
 TEXTS_PER_BUS = 16
 """Texts remembered at most, 5 kB a bus; then all are forgotten. More would only push live ones out of the cache."""
-STOP_BITS = 20
 
 
 def plate(bus: int) -> str:
@@ -563,20 +530,17 @@ class Encoder:
     """Turns `PING` records into messages; remembers the texts that repeat.
 
     A message is a head of fixed width (plate, time, place), filled in column by column; a middle that changes only
-    when the bus reaches a stop, remembered by trip and stop; and a tail with the speed.
+    with the trip, remembered by it; and a tail with the speed.
     """
 
-    def __init__(self, routes: tuple[str, ...], plates: tuple[str, ...], exchange: bool) -> None:
-        """`routes` without their direction's letter, `plates` by bus; `exchange` writes all 13 fields."""
+    def __init__(self, routes: tuple[str, ...], plates: tuple[str, ...]) -> None:
+        """`routes` without their direction's letter, `plates` by bus."""
         self._plates = np.array([plate.encode() for plate in plates])
         self._minutes = np.array([f"{minute // 60:02d}:{minute % 60:02d}".encode() for minute in range(1440)])
         self._digits2 = np.array([f"{number:02d}".encode() for number in range(60)])
         self._digits3 = np.array([f"{number:03d}".encode() for number in range(1000)])
         self._routes = routes
-        self._middle = self._exchange_middle if exchange else self._minimal_middle
-        self._stop_mask = (1 << STOP_BITS) - 1 if exchange else 0
         self._texts: dict[int, bytes] = {}
-        self._trips: dict[int, str] = {}
         self._tails = [f',"speed":{tenths // 10}}}'.encode() for tenths in range(_SPEED_CODES)]
         self._tails += [f',"speed":{tenths // 10}.{tenths % 10}}}'.encode() for tenths in range(_SPEED_CODES)]
 
@@ -602,46 +566,19 @@ class Encoder:
 
     def _middles(self, pings: Records) -> list[bytes]:
         progress = pings["progress"]
-        keys = ((progress["trip"].astype(np.int64) << STOP_BITS) | (progress["stop"] & self._stop_mask)).tolist()
+        trips = progress["trip"].tolist()
         if len(self._texts) > TEXTS_PER_BUS * len(self._plates):
             self._texts.clear()
-        for key, at in {key: at for at, key in enumerate(keys) if key not in self._texts}.items():
-            self._texts[key] = self._middle(pings[at]).encode()
-        return list(map(self._texts.__getitem__, keys))
-
-    def _minimal_middle(self, ping: np.void) -> str:
-        route, direction, trip, *_ = ping["progress"].item()
-        return f'"route_id":"{self._routes[route]}{"U" if direction > 0 else "D"}","trip_id":"{trip}"'
-
-    def _exchange_middle(self, ping: np.void) -> str:
-        _, _, trip, _, stop, delay, arrival = ping["progress"].item()
-        if len(self._trips) > TEXTS_PER_BUS * len(self._plates):
-            self._trips.clear()
-        if trip not in self._trips:
-            self._trips[trip] = self._exchange_trip(ping)
-        return (
-            f'{self._trips[trip]},"trip_delay":{"null" if delay == UNKNOWN else delay},"last_stop_id":"{stop}",'
-            f'"last_stop_arrival_time":{"null" if arrival == UNKNOWN else _clock(arrival)}'
-        )
-
-    def _exchange_trip(self, ping: np.void) -> str:
-        """What stays the same for a whole trip."""
-        _, direction, _, trip_start, *_ = ping["progress"].item()
-        started = int(ping["second"]) // DAY_S * DAY_S + trip_start
-        return (
-            f'"id":"{RESOURCE_ID}","vehicle_label":"Z{ping["bus"] + 1:02d}",{self._minimal_middle(ping)},'
-            f'"trip_direction":"{"UP" if direction > 0 else "DN"}","actual_trip_start_time":"{_iso(started)}"'
-        )
+        for trip, at in {trip: at for at, trip in enumerate(trips) if trip not in self._texts}.items():
+            route, direction, _ = progress[at].item()
+            way = "U" if direction > 0 else "D"
+            self._texts[trip] = f'"route_id":"{self._routes[route]}{way}","trip_id":"{trip}"'.encode()
+        return list(map(self._texts.__getitem__, trips))
 
 
 def _iso(second: int) -> str:
     """A local second since the epoch as ISO-8601."""
     return datetime.fromtimestamp(second - IST_OFFSET_S, IST).isoformat()
-
-
-def _clock(second: int) -> str:
-    """A second of the day as a JSON string, HH:MM:SS."""
-    return f'"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"'
 
 
 # What goes wrong between a made-up fleet and us: pings late, out of order, repeated or spoiled, each at its own rate.
@@ -804,8 +741,7 @@ class Fleet:
     """A fleet of `buses` on about 60 routes, from `start` for `hours`, each bus pinging about every `ping_seconds`.
 
     Service runs from 05:30 to 22:30 local (+05:30) with two hours of ramp at either end; outside of it there is
-    silence. `fields` is "minimal" (what the platform reads, and route and trip) or "exchange" (all 13 fields of the
-    exchange; `trip_delay` and `last_stop_arrival_time` are null as often as there).
+    silence. A message has what the platform reads, and route and trip.
 
     >>> fleet = Fleet(buses=3, start=datetime(2024, 1, 8, 10, 0, tzinfo=IST), hours=0.1)
     >>> fleet.plates
@@ -820,7 +756,6 @@ class Fleet:
     hours: float = 18
     ping_seconds: float = 10
     imperfections: Imperfections = field(default_factory=Imperfections)
-    fields: Literal["minimal", "exchange"] = "minimal"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be driven."""
@@ -834,8 +769,6 @@ class Fleet:
             raise UsageError(f"expected hours > 0, got {self.hours}")
         if not 1 <= self.ping_seconds <= 3600:
             raise UsageError(f"expected 1 <= ping_seconds <= 3600, got {self.ping_seconds}")
-        if self.fields not in ("minimal", "exchange"):
-            raise UsageError(f"expected fields minimal or exchange, got {self.fields}")
 
     @property
     def plates(self) -> tuple[str, ...]:
@@ -857,7 +790,7 @@ class Fleet:
         """
         if batch < 1:
             raise UsageError(f"expected batch >= 1, got {batch}")
-        encode = Encoder(self._city().names, self.plates, exchange=self.fields == "exchange").encode
+        encode = Encoder(self._city().names, self.plates).encode
         kept = np.empty(0, DELIVERY)
         for arrived in self._deliveries():
             arrived["ping"]["second"] += shift_s
@@ -927,34 +860,6 @@ def _columns(pings: Records) -> FleetColumns:
     )
 
 
-def write_ndjson(fleet: Fleet, file: BinaryIO) -> int:
-    """Write a fleet's messages to an open binary file, one a line; answers how many."""
-    count = 0
-    for batch in fleet.messages():
-        file.write(b"\n".join(batch) + b"\n")
-        count += len(batch)
-    return count
-
-
-# The same buses, reporting by distance: a ping each time a bus has driven a given distance, and none while it stands.
-#
-# Some feeds do so. Counts then tell how far a bus drove in a cell, and no longer how long it stayed, so what a forecast
-# takes from counts of a feed that reports by time is wrong there.
-
-
-def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
-    """Of a fleet that pings about every second, the pings that it would send after each `metres` driven."""
-    order = np.lexsort((dense.time_ms, dense.plate))
-    plate, seconds = dense.plate[order], dense.time_ms[order] / 1000
-    is_first = np.diff(plate, prepend=-1) != 0
-    step_m = dense.speed_kmh[order] / 3.6 * np.where(is_first, 0.0, np.diff(seconds, prepend=0.0))
-    driven = np.cumsum(step_m)
-    driven -= driven[is_first][np.cumsum(is_first) - 1]
-    marks = np.floor(driven / metres + 1e-9)
-    kept = np.sort(order[is_first | (np.diff(marks, prepend=0.0) > 0)])
-    return FleetColumns(*(getattr(dense, one.name)[kept] for one in fields(FleetColumns)))
-
-
 # The synthetic fleet as if it drove now, day and night.
 #
 # Its buses sleep at night, which would leave a trial with nothing to see. So its busy hours are moved to the present,
@@ -966,35 +871,23 @@ PAUSE_S = 0.25
 """Messages that arrive within it are handed on together."""
 
 
-def live_messages(
-    buses: int,
-    seed: int = 1,
-    ago_s: float = 0.0,
-    now: Callable[[], float] = time.time,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[list[bytes]]:
+def live_messages(buses: int, ago_s: float = 0.0) -> Iterator[list[bytes]]:
     """Messages without end, each list when the last of it has arrived; first, at once, those of the last `ago_s`.
 
     A list may be empty: nothing has arrived for a while. What is still on its way when a made-up day ends is lost.
     """
-    began = math.floor(now() - ago_s)
+    began = math.floor(time.time() - ago_s)
     for day in count():
         begins = began + day * BUSY_HOURS * 3600
-        fleet = Fleet(seed, buses, FIRST_MORNING + timedelta(days=day), BUSY_HOURS)
+        fleet = Fleet(1, buses, FIRST_MORNING + timedelta(days=day), BUSY_HOURS)
         for arrives, messages in fleet.deliveries(shift_s=begins - round(fleet.start.timestamp())):
             today = int(np.searchsorted(arrives, begins + BUSY_HOURS * 3600))
-            yield from _as_they_arrive(arrives[:today], messages[:today], now, sleep)
+            sent = 0
+            while sent < today:
+                here = min(today, int(np.searchsorted(arrives, time.time(), side="right")))
+                yield messages[sent:here]
+                sent = max(sent, here)  # the clock on the wall may step back
+                if sent < today:
+                    time.sleep(PAUSE_S)
             if today < len(messages):
                 break
-
-
-def _as_they_arrive(
-    arrives: Floats, messages: list[bytes], now: Callable[[], float], sleep: Callable[[float], None]
-) -> Iterator[list[bytes]]:
-    sent = 0
-    while sent < len(messages):
-        here = int(np.searchsorted(arrives, now(), side="right"))
-        yield messages[sent:here]
-        sent = max(sent, here)  # the clock on the wall may step back
-        if sent < len(messages):
-            sleep(PAUSE_S)

