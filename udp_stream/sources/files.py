@@ -88,6 +88,26 @@ class GzipMembers:
             raise GzipError(f"are damaged ({error})") from error
 
 
+def inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks, decompressed if they begin as gzip does. GzipError as of `GzipMembers`.
+
+    >>> import gzip
+    >>> list(inflated(iter([b"{", b"}"]))), list(inflated(iter([gzip.compress(b"{}")])))
+    ([b'{}'], [b'{}'])
+    """
+    start = b""
+    while len(start) < len(MAGIC) and (block := next(blocks, b"")):
+        start += block
+    blocks = itertools.chain([start], blocks)
+    if not start.startswith(MAGIC):
+        yield from blocks
+        return
+    members = GzipMembers(_BLOCK_BYTES)
+    for block in blocks:
+        yield from members.feed(block)
+    yield from members.end()
+
+
 # How files end: of one that is damaged, what came before the damage is used, and the damage is said.
 
 Part = TypeVar("Part")
@@ -362,19 +382,9 @@ def _size(file: BinaryIO | io.FileIO) -> int | None:
 
 
 def _inflate(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks, decompressed if they begin as gzip does."""
-    start = b""
-    while len(start) < len(MAGIC) and (block := next(blocks, b"")):
-        start += block
-    blocks = itertools.chain([start], blocks)
-    if not start.startswith(MAGIC):
-        yield from blocks
-        return
-    members = GzipMembers(_BLOCK_BYTES)
+    """The same, of a file; UsageError."""
     try:
-        for block in blocks:
-            yield from members.feed(block)
-        yield from members.end()
+        yield from inflated(blocks)
     except GzipError as error:
         raise UsageError(f"{path}: its gzip data {error}; what came before was read") from error
 

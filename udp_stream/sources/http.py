@@ -32,7 +32,7 @@ from udp_stream.logs import counted
 from udp_stream.pings.decode import PingFormat
 from udp_stream.pings.json import JSON, trim
 from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, GTFS_REALTIME, UNIT, Unrepeated
-from udp_stream.sources.files import MAGIC, GzipError, GzipMembers
+from udp_stream.sources.files import GzipError, inflated
 from udp_stream.sources.live import Failed, Retries
 from udp_stream.sources.recordings import VEHICLES_MAX, sentences
 
@@ -189,7 +189,7 @@ class HttpGet:
     def _body(self, response: BaseHTTPResponse) -> bytes:
         parts: list[bytes] = []
         size = 0
-        for block in _inflated(response.stream(_BLOCK_BYTES, decode_content=False)):
+        for block in inflated(response.stream(_BLOCK_BYTES, decode_content=False)):
             size += len(block)
             if size > self._options.max_bytes:
                 raise Failed(f"answers with more than {self._options.max_bytes:,} bytes")
@@ -275,24 +275,6 @@ def _seconds(retry_after: str | None) -> float | None:
         return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
     except (ValueError, OverflowError, OSError):
         return None
-
-
-def _inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Decompressed if it begins as gzip does: as its encoding, or as the file that it is."""
-    first = b""
-    for block in blocks:
-        first += block
-        if len(first) >= len(MAGIC):
-            break
-    if not first.startswith(MAGIC):
-        yield first
-        yield from blocks
-        return
-    members = GzipMembers(_BLOCK_BYTES)
-    yield from members.feed(first)
-    for block in blocks:
-        yield from members.feed(block)
-    yield from members.end()
 
 
 # An address that is polled, as a source: GTFS-realtime, or JSON.

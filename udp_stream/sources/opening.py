@@ -1,4 +1,4 @@
-"""Standard input as a live source: what a program writes is handed on at once, a line as soon as it is whole."""
+"""Live sources by name. First standard input: what a program writes is handed on, a line as soon as it is whole."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import select
 import sys
 from collections.abc import Callable, Iterator
 
-from udp_stream.pings.decode import PingFormat
-from udp_stream.pings.json import JSON, PLAIN, FeedForm
+from udp_stream.pings.json import PLAIN, FeedForm
 from udp_stream.settings import Settings
 from udp_stream.sources.amqp import QueueOptions, QueueSource
 from udp_stream.sources.files import prompt_messages, require_readable
@@ -70,21 +69,15 @@ class PipeSource:
         raise _Stopped
 
 
-# Live sources by scheme, as a deployment's settings have them.
-
-LiveOpener = Callable[[str, object], LiveSource]
-"""Makes a live source of its whole name; the second argument, for files, is not used."""
+# The others, by their schemes, as a deployment's settings have them.
 
 
-def live_sources(settings: Settings, say: Callable[[str], None], json: PingFormat = JSON) -> dict[str, LiveOpener]:
-    """Openers for `open_source`. `json` reads what is JSON; `say` is given sentences for people.
+def live_source(name: str, settings: Settings, say: Callable[[str], None]) -> LiveSource:
+    """The source of a name whose scheme is in `LIVE`, nothing of which is read yet; `say` is given sentences for
+    people."""
+    live, json = settings.live, settings.source.form.format
 
-    >>> sorted(live_sources(Settings(), print))
-    ['amqp', 'amqps', 'http', 'https']
-    """
-    live = settings.live
-
-    def polled(name: str, _progress: object) -> PolledSource:
+    if name.lower().startswith("http"):
         http = HttpOptions(
             timeout_s=parse_duration(live.timeout),
             token_file=live.token_file,
@@ -98,16 +91,12 @@ def live_sources(settings: Settings, say: Callable[[str], None], json: PingForma
             json=json,
         )
         return PolledSource(HttpGet(name, http, f"udp-stream/{__version__}"), poll, say)
-
-    def queued(name: str, _progress: object) -> QueueSource:
-        options = QueueOptions(
-            queue=live.queue,
-            username=live.username,
-            password_file=live.password_file,
-            timeout_s=parse_duration(live.timeout),
-            ca_file=live.ca_file,
-            format=json,
-        )
-        return QueueSource(name, options, say)
-
-    return {"http": polled, "https": polled, "amqp": queued, "amqps": queued}
+    options = QueueOptions(
+        queue=live.queue,
+        username=live.username,
+        password_file=live.password_file,
+        timeout_s=parse_duration(live.timeout),
+        ca_file=live.ca_file,
+        format=json,
+    )
+    return QueueSource(name, options, say)

@@ -8,9 +8,9 @@ handed on once (`Unrepeated`).
 from __future__ import annotations
 
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Final, Protocol
@@ -30,7 +30,7 @@ from udp_stream.pings.snapshots import (
     Unrepeated,
     header_time,
 )
-from udp_stream.sources.files import MAGIC, FileSource, GzipError, GzipMembers, Progress
+from udp_stream.sources.files import FileSource, GzipError, Progress, inflated
 
 SNAPSHOT_BYTES_MAX = 64 * 2**20
 """Of a message, after decompression: 600,000 vehicles."""
@@ -44,7 +44,6 @@ would be a part of them, in another unit."""
 
 _HEAD_BYTES = 4096
 _BLOCK_BYTES = 2**18
-_INFLATE_ANY = 32 + zlib.MAX_WBITS
 
 
 def is_gtfs_file(name: str) -> bool:
@@ -136,12 +135,9 @@ def _time_of(name: str) -> int | None:
             head = file.read(_HEAD_BYTES)
     except OSError as error:
         raise _unreadable(name, error) from error
-    if head.startswith(MAGIC):
-        try:
-            head = zlib.decompressobj(_INFLATE_ANY).decompress(head, _HEAD_BYTES)
-        except zlib.error:
-            return None
-    return header_time(head)
+    with suppress(GzipError):  # the head of a file ends too early
+        return header_time(next(inflated(iter([head])), b""))
+    return None
 
 
 def _read(name: str) -> bytes:
@@ -150,7 +146,7 @@ def _read(name: str) -> bytes:
     size = 0
     try:
         with Path(name).open("rb") as file:
-            for block in _inflated(iter(lambda: file.read(_BLOCK_BYTES), b"")):
+            for block in inflated(iter(lambda: file.read(_BLOCK_BYTES), b"")):
                 parts.append(block)
                 size += len(block)
                 if size > SNAPSHOT_BYTES_MAX:
@@ -163,29 +159,15 @@ def _read(name: str) -> bytes:
     return b"".join(parts)
 
 
-def _inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    first = next(blocks, b"")
-    if not first.startswith(MAGIC):
-        yield first
-        yield from blocks
-        return
-    members = GzipMembers(_BLOCK_BYTES)
-    for block in (first, *blocks):
-        yield from members.feed(block)
-    yield from members.end()
-
-
 def _unreadable(name: str, error: OSError) -> UsageError:
     return UsageError(f"{name}: the GTFS-realtime file cannot be read: {error.strerror or error}")
 
 
-# Sources of pings, chosen by the scheme of their name.
+# Recorded sources by name: a path, or `-` for standard input.
 #
-# A name with a scheme, such as `mqtt://broker/topic`, is given to the source that is registered for it in
-# `SOURCES`. Every other name is a path, or `-` for standard input. A scheme has two characters or more before
-# `://`: `a:b.ndjson`, `C:/pings.csv` and `file:pings` are paths. The name alone decides, and not which files
-# there are, so that a file cannot stand in for a live source. A file whose name looks like a scheme is reached
-# as `./mqtt://...`.
+# A scheme has two characters or more before `://`: `a:b.ndjson`, `C:/pings.csv` and `file:pings` are paths. The name
+# alone decides, and not which files there are, so that a file cannot stand in for a live source. A file whose name
+# looks like a scheme is reached as `./mqtt://...`.
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
@@ -216,13 +198,6 @@ class Source(Protocol):
         ...
 
 
-Opener = Callable[[str, Progress | None], Source]
-"""Makes a source from its whole name, and reports to the second argument how far it has read."""
-
-SOURCES: Final[dict[str, Opener]] = {}
-"""Sources by scheme, in lower case. Files have none."""
-
-
 LIVE: Final = ("amqp", "amqps", "http", "https")
 """Schemes of sources that go on until they are stopped (`sources/live.py`)."""
 
@@ -240,26 +215,18 @@ def open_source(
 ) -> Source:
     """The source of a name; nothing is read yet. `unit` is what speeds are taken to be in (`speed.unit`).
 
-    `form` is that of files of JSON and CSV (`[source]`); `say` is given sentences for people. UsageError: an unknown
-    scheme, or a file that cannot be read. ConfigError: a source of another unit.
+    `form` is that of files of JSON and CSV (`[source]`); `say` is given sentences for people. UsageError: a scheme,
+    or a file that cannot be read. ConfigError: a source of another unit.
     """
-    scheme = scheme_of(name)
-    if scheme is None:
-        if is_gtfs_file(name):
-            return _in_unit(GtfsFiles([name], lambda _: progress, say), unit, name)
-        return FileSource(name, progress, form)
-    if scheme not in SOURCES:
-        known = "".join(f"{one}://, " for one in sorted(SOURCES))
-        live = (
-            f" {scheme}:// goes on until it is stopped: `run` releases it, `feed` sends it to Kafka."
-            if scheme in LIVE
-            else ""
-        )
+    if (scheme := scheme_of(name)) is not None:
+        is_live = f" {scheme}:// goes on until it is stopped: `run` releases it, `feed` sends it to Kafka."
         raise UsageError(  # without the rest of the name, which may hold a password
-            f"expected {known}a file, or - for standard input, got a name that begins with {scheme}://. Give a "
-            f"file by its path; where its name begins so, as ./NAME.{live}"
+            f"expected a file, or - for standard input, got a name that begins with {scheme}://. Give a file by its "
+            f"path; where its name begins so, as ./NAME.{is_live if scheme in LIVE else ''}"
         )
-    return _in_unit(SOURCES[scheme](name, progress), unit, f"{scheme}://")
+    if is_gtfs_file(name):
+        return _in_unit(GtfsFiles([name], lambda _: progress, say), unit, name)
+    return FileSource(name, progress, form)
 
 
 def open_sources(

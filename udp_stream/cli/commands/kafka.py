@@ -20,8 +20,8 @@ from udp_stream.logs import WARNING, begin_log, counted, say
 from udp_stream.pings.json import json_messages
 from udp_stream.settings import Settings
 from udp_stream.sources.live import Handover, LiveSource
-from udp_stream.sources.opening import PipeSource, live_sources
-from udp_stream.sources.recordings import Source, open_sources, scheme_of
+from udp_stream.sources.opening import PipeSource, live_source
+from udp_stream.sources.recordings import LIVE, Source, open_sources, scheme_of
 
 
 def create(_arguments: argparse.Namespace, settings: Settings) -> None:
@@ -105,8 +105,8 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
 
 def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | None:
     """The live source that is to be sent; None for files and fleets. Standard input at a pace is read like a file."""
-    names, openers = arguments.files, live_sources(settings, say_of_source, settings.source.form.format)
-    named = [name for name in names if scheme_of(name) in openers]
+    names = arguments.files
+    named = [name for name in names if scheme_of(name) in LIVE]
     has_pace = arguments.rate or arguments.speedup
     if names == ["-"] and not has_pace and arguments.fleet is None:
         return PipeSource(settings.source.form)
@@ -114,7 +114,7 @@ def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | Non
         return None
     if len(names) > 1 or has_pace or arguments.fleet is not None:
         raise UsageError("a live source goes on until it is stopped: expected it alone, without --rate or --speedup")
-    return openers[scheme_of(names[0]) or ""](names[0], None)
+    return live_source(names[0], settings, say_of_source)
 
 
 def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack) -> Iterator[list[bytes]]:

@@ -31,8 +31,8 @@ from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog, rejected_writer
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import Journal
 from udp_stream.sources.live import Handover, LiveSource, RecordedSource
-from udp_stream.sources.opening import PipeSource, live_sources
-from udp_stream.sources.recordings import open_source, scheme_of
+from udp_stream.sources.opening import PipeSource, live_source
+from udp_stream.sources.recordings import LIVE, open_source, scheme_of
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -129,11 +129,11 @@ def _go_on(
 
 def _source(name: str, settings: Settings) -> LiveSource:
     """Live by its scheme, standard input, or a file, which ends."""
-    openers = live_sources(settings, say_of_source, settings.source.form.format)
     if name == "-":
         return PipeSource(settings.source.form)
-    if (scheme := scheme_of(name)) in openers:
-        source = openers[scheme or ""](name, None)
+    source: LiveSource
+    if scheme_of(name) in LIVE:
+        source = live_source(name, settings, say_of_source)
     else:
         source = RecordedSource(open_source(name, settings.speed.unit, say=say_of_source, form=settings.source.form))
     if not settings.source.form.is_plain and not source.format.is_json:
