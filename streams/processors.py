@@ -22,21 +22,24 @@ import msgspec
 import numpy as np
 from faust.types import TP
 
-from streams.kafka import Committed, Headers, Offsets, OutgoingRecord, Producer, shortened
-from streams.publishing import (
+from streams.kafka import (
     AtLeastOnce,
+    Committed,
+    Headers,
+    Offsets,
+    OutgoingRecord,
+    Producer,
     Publisher,
-    PublisherOf,
-    query_records,
-    release_records,
-    settle,
-    smoothed_records,
+    shortened,
 )
 from streams.topics import OTHER_QUERIES, Binding, Topics, mark_header, mark_in, other_version
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.pings.decode import Refusal
+from udp_stream.pings.times import parse_timestamps
+from udp_stream.planning.policy import PositionPeriods
 from udp_stream.planning.slot import SlotPlan
+from udp_stream.release import forecaster, query_record, record
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.facts import (
     Observer,
@@ -47,10 +50,13 @@ from udp_stream.release.facts import (
     report_to,
     slot_published,
 )
-from udp_stream.release.query_road import QuerySet, report_answers, report_published
+from udp_stream.release.forecaster import Smoothed, encode_smoothed
+from udp_stream.release.query_record import decode_result, moment_of
+from udp_stream.release.query_road import Answered, QuerySet, report_answers, report_published
+from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.shuffle import protocol as steps
-from udp_stream.shuffle.protocol import BarrierCheckpoint, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import (
     PLANNER,
     PositionsEnd,
@@ -61,6 +67,8 @@ from udp_stream.shuffle.wire import (
     encode_message,
     merge_counts,
     merge_moment,
+    shard_of,
+    shard_of_period,
 )
 from udp_stream.windows.slots import LogPlaces, Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotCounts, tabulate
@@ -456,7 +464,7 @@ def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
 # What is due, and what may be committed, is decided in `shuffle/protocol.py`. Here messages are read and sent, the
 # ledger is called, slots are published, and checkpoints are committed.
 #
-# Releases are published, and with them or after them the checkpoint moves past the slot (`publishing.py`); then the
+# Releases are published, and with them or after them the checkpoint moves past the slot (`kafka.py`); then the
 # ledger is informed. If a worker dies before that, the next owner of the shard informs it. Checkpoints are committed
 # one after the other: one that arrived late would undo what was published meanwhile.
 #
@@ -564,7 +572,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         context: ReleaseContext,
         ledger: Ledger,
         thread: ThreadPoolExecutor,
-        publisher_of: PublisherOf | None = None,
+        publisher_of: Callable[[TP], Awaitable[Publisher]] | None = None,
     ) -> None:
         """No shards yet. The ledger is called in `thread` alone. Without `publisher_of`, releases are at least once."""
         super().__init__(common.topics.parts.name, common)
@@ -782,3 +790,88 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
     def _metadata(self, _assigned: ShardAssignment, to: ShardCheckpoint) -> str:
         return encode_checkpoint(to, self._binding.text, self._mark)
+
+
+# --- what readers get: records with CloudEvents in their headers (binary mode) ---
+#
+# Each is a function of its slot or moment alone, so that what is published again is the same to the last byte.
+
+
+def release_records(topics: Topics, releases: Sequence[PublishedRelease]) -> list[OutgoingRecord]:
+    """Each release for two topics: all releases, and the latest of each cell."""
+    made = []
+    for one in releases:
+        hat = one.record.hat
+        made.append(
+            _event(topics.release.name, record.SCHEMA, one.record.release_id, hat.slot_end, hat.cell, one.payload)
+        )
+    return made + [OutgoingRecord(topics.latest.name, one.value, one.key, one.headers) for one in made]
+
+
+def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[OutgoingRecord]:
+    """Each estimate, under its cell; its id names cell and slot."""
+    made = []
+    for one in estimates:
+        hat, payload = one.hat, encode_smoothed(one)
+        id_ = f"{hat.cell}/{hat.slot_start}/{hat.slot_end}"
+        made.append(_event(topics.smoothed.name, forecaster.SCHEMA, id_, hat.slot_end, hat.cell, payload))
+    return made
+
+
+def query_records(topics: Topics, answers: Sequence[Answered]) -> list[OutgoingRecord]:
+    """Each answer of a moment, under its query's name."""
+    name, found = topics.queries.name, [(one.payload, decode_result(one.payload)) for one in answers]
+    return [
+        _event(name, query_record.SCHEMA, result.release_id, result.query.moment, result.query.name, payload)
+        for payload, result in found
+    ]
+
+
+def _event(topic: str, schema: str, id_: str, time: str, subject: str, value: bytes) -> OutgoingRecord:
+    """A record under its subject; `time` is the end of its slot, or its moment."""
+    headers = [
+        ("ce_specversion", b"1.0"),
+        ("ce_id", id_.encode()),
+        ("ce_type", schema.replace("/", ".").encode()),
+        ("ce_source", f"udp-stream/{topic}".encode()),
+        ("ce_time", time.encode()),
+        ("ce_subject", subject.encode()),
+        ("ce_dataschema", schema.encode()),
+        ("content-type", b"application/json"),
+    ]
+    return OutgoingRecord(topic, value, subject.encode(), headers)
+
+
+def settle(
+    ledger: Ledger,
+    shard: int,
+    shards: int,
+    released_ms: int,
+    answered_ms: int = NOT_YET,
+    periods: PositionPeriods | None = None,
+) -> None:
+    """Inform the ledger of what was published: of the shard, by its checkpoint, slots that end by `released_ms` and
+    moments up to `answered_ms`; `periods` are those of positions, where queries are asked."""
+    waiting = [(id_, payload) for id_, payload in ledger.unpublished()]
+    gone = _released([one for one in waiting if kind_of(one[0]) == "hat"], shard, shards, released_ms)
+    if periods is not None:
+        gone += [id_ for id_, _ in waiting if _is_answered(id_, shard, shards, answered_ms, periods)]
+    if gone:
+        ledger.published(gone)
+
+
+def _released(waiting: list[tuple[str, bytes]], shard: int, shards: int, released_ms: int) -> list[str]:
+    if not waiting:
+        return []
+    hats = [decode(payload).hat for _, payload in waiting]
+    ends, _ = parse_timestamps([hat.slot_end for hat in hats])
+    of = shard_of(np.array([int(hat.cell, 16) for hat in hats], dtype=np.uint64), shards)
+    through = (ends <= released_ms) & (of == shard)
+    return [id_ for (id_, _), is_gone in zip(waiting, through.tolist(), strict=True) if is_gone]
+
+
+def _is_answered(id_: str, shard: int, shards: int, answered_ms: int, periods: PositionPeriods) -> bool:
+    """Whether it is an answer, or a round of one, that this shard has published."""
+    if kind_of(id_) not in ("query", "round") or (moment_ms := moment_of(id_)) > answered_ms:
+        return False
+    return shard_of_period(periods.start_of(moment_ms), shards) == shard

@@ -13,8 +13,7 @@ from pathlib import Path
 from aiokafka import AIOKafkaProducer
 
 from streams import worker
-from streams.kafka import Producer, StrictlyOnce
-from streams.publishing import AtLeastOnce
+from streams.kafka import AtLeastOnce, Producer, StrictlyOnce
 from streams.worker import Deployment, run_worker
 from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.release.record import kind_of

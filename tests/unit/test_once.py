@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streams.publishing import settle
+from streams.processors import settle
 from tests.unit.test_flow import a_context, run, slot
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission

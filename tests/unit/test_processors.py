@@ -11,8 +11,7 @@ import pytest
 from faust.types import TP
 
 from streams.kafka import Committed
-from streams.processors import TICK, Common, ShardProcessor, SourceProcessor
-from streams.publishing import settle
+from streams.processors import TICK, Common, ShardProcessor, SourceProcessor, settle
 from streams.topics import Binding, topics_of
 from tests.forms import long_but
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused

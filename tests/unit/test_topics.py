@@ -8,12 +8,11 @@ import pytest
 
 from streams import topics as made_of
 from streams.feed import Pace
-from streams.processors import is_tick, rejected_headers
-from streams.publishing import release_headers
+from streams.processors import is_tick, rejected_headers, release_records
 from streams.topics import topics_of
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.pings.decode import Reason, Refusal
-from udp_stream.release import record as release
+from udp_stream.release.facts import PublishedRelease
 from udp_stream.settings.sections import KafkaSection
 
 
@@ -63,14 +62,18 @@ def without_warnings(call):
 def test_releases_carry_cloudevents_attributes(tmp_path):
     with (tmp_path / "out").open("wb") as out, embedded(tmp_path / "ledger", out) as runtime:
         runtime.run(frames_of(fleet_log(clean=True, hours=0.3)))
-    record = release.decode((tmp_path / "out").read_bytes().splitlines()[0])
-    headers = dict(release_headers(record, "somewhere"))
+    published = PublishedRelease((tmp_path / "out").read_bytes().splitlines()[0])
+    topics, record = topics_of(KafkaSection()), published.record
+    records = release_records(topics, [published])
+    assert [one.topic for one in records] == [topics.release.name, topics.latest.name]
+    assert {one.key for one in records} == {record.hat.cell.encode()}
+    headers = dict(records[0].headers)
     assert headers["ce_id"].decode() == record.release_id and headers["ce_time"].decode() == record.hat.slot_end
     assert headers["ce_specversion"] == b"1.0" and headers["content-type"] == b"application/json"
     assert {"ce_type", "ce_source", "ce_subject", "ce_dataschema"} <= set(headers) and not is_tick(
         list(headers.items())
     )
-    assert release_headers(record, "somewhere") == release_headers(record, "somewhere")
+    assert release_records(topics, [published]) == records
 
 
 def test_a_refused_message_says_why_and_where_it_stood():

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from streams.publishing import settle
+from streams.processors import settle
 from tests.city_question import MeanSpeed, answered
 from tests.unit.test_flow import FIXED, a_context, run, slot
 from udp_stream.ledger.port import Admission
