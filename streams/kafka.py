@@ -4,10 +4,6 @@ Writing
     A write is done once every replica has it. A slot's records go in batches that we fill ourselves: one future for
     each record takes half of publishing's time. A record goes where the client's own partitioner would send it.
 
-At least once
-    Records are written, then the checkpoint is committed. A crash in between writes the same bytes again, under the
-    same ids.
-
 Strictly once
     Records and checkpoint are one transaction: readers of committed records (`isolation.level=read_committed`) see all
     of a slot or nothing, and never twice.
@@ -51,7 +47,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import zip_longest
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -497,35 +493,6 @@ class Offsets:
                 "was deleted, or made anew. Give it as many; `udp-stream topics create` makes a topic that is missing"
             )
         return found
-
-
-class Publisher(Protocol):
-    """Publishes the slots of one shard while the shard is ours."""
-
-    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
-        """Return when readers can read the records and the checkpoint is committed. `Fenced`: the shard is not ours."""
-        ...
-
-    async def close(self) -> None:
-        """Disconnect; what was not published stays unpublished."""
-        ...
-
-
-class AtLeastOnce:
-    """Records first, then the checkpoint."""
-
-    def __init__(self, producer: Producer, offsets: Offsets) -> None:
-        """Nothing of its own to close."""
-        self._producer = producer
-        self._offsets = offsets
-
-    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
-        """If the shard is no longer ours, the checkpoint is not committed: its owner writes the same records again."""
-        await self._producer.write(records)
-        await self._offsets.commit(checkpoint)
-
-    async def close(self) -> None:
-        """Nothing."""
 
 
 def shortened(tp: TP, end: int, read_to: int) -> DependencyUnavailable:

@@ -11,7 +11,7 @@ import time
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,13 +23,11 @@ import numpy as np
 from faust.types import TP
 
 from streams.kafka import (
-    AtLeastOnce,
     Committed,
     Headers,
     Offsets,
     OutgoingRecord,
     Producer,
-    Publisher,
     shortened,
 )
 from streams.topics import OTHER_QUERIES, Binding, Topics, mark_header, mark_in, other_version
@@ -464,7 +462,7 @@ def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
 # What is due, and what may be committed, is decided in `shuffle/protocol.py`. Here messages are read and sent, the
 # ledger is called, slots are published, and checkpoints are committed.
 #
-# Releases are published, and with them or after them the checkpoint moves past the slot (`kafka.py`); then the
+# Releases are published, and with them or after them the checkpoint moves past the slot (`Publisher`); then the
 # ledger is informed. If a worker dies before that, the next owner of the shard informs it. Checkpoints are committed
 # one after the other: one that arrived late would undo what was published meanwhile.
 #
@@ -544,6 +542,35 @@ def fenced_for(ledger: Ledger, shard: str) -> Ledger:
     from udp_stream.ledgers.redis import Fence
 
     return ledger.fenced(Fence(shard, ledger.take_epoch(shard)))
+
+
+class Publisher(Protocol):
+    """Publishes the slots of one shard while the shard is ours."""
+
+    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
+        """Return when readers can read the records and the checkpoint is committed. `Fenced`: the shard is not ours."""
+        ...
+
+    async def close(self) -> None:
+        """Disconnect; what was not published stays unpublished."""
+        ...
+
+
+class AtLeastOnce:
+    """Records first, then the checkpoint."""
+
+    def __init__(self, producer: Producer, offsets: Offsets) -> None:
+        """Nothing of its own to close."""
+        self._producer = producer
+        self._offsets = offsets
+
+    async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
+        """If the shard is no longer ours, the checkpoint is not committed: its owner writes the same records again."""
+        await self._producer.write(records)
+        await self._offsets.commit(checkpoint)
+
+    async def close(self) -> None:
+        """Nothing."""
 
 
 @dataclass(slots=True)

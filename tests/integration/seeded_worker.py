@@ -13,7 +13,8 @@ from pathlib import Path
 from aiokafka import AIOKafkaProducer
 
 from streams import worker
-from streams.kafka import AtLeastOnce, Producer, StrictlyOnce
+from streams.kafka import Producer, StrictlyOnce
+from streams.processors import AtLeastOnce
 from streams.worker import Deployment, run_worker
 from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.release.record import kind_of

@@ -47,10 +47,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -620,46 +619,11 @@ class Planner:
 # --- the whole of one partition ---
 
 
-class SlotState(StrEnum):
-    """How far a slot has come.
-
-    >>> [state.value for state in SlotState]
-    ['open', 'closed', 'counted', 'planned', 'recorded', 'done']
-    """
-
-    OPEN = "open"
-    CLOSED = "closed"
-    COUNTED = "counted"
-    PLANNED = "planned"
-    RECORDED = "recorded"
-    DONE = "done"
-
-
-SLOT_LIFE: Final[Mapping[SlotState, Mapping[str, SlotState]]] = {
-    SlotState.OPEN: {"closed by all sources": SlotState.CLOSED},
-    SlotState.CLOSED: {"counted": SlotState.COUNTED},
-    SlotState.COUNTED: {"plan complete": SlotState.PLANNED},
-    SlotState.PLANNED: {"recorded": SlotState.RECORDED},
-    SlotState.RECORDED: {"published": SlotState.DONE},
-    SlotState.DONE: {},
-}
-"""From each state, by what happens, to the next one. No state is stored: whoever takes over finds a slot as far
-as the log says from the checkpoint on."""
-
-
-def advance(now: SlotState, event: str) -> SlotState:
-    """The state that follows; UdpStreamError if nothing of the kind can happen to a slot in this one."""
-    after = SLOT_LIFE[now].get(event)
-    if after is None:
-        raise UdpStreamError(f"expected one of {sorted(SLOT_LIFE[now])} for what is {now.value}, got {event!r}")
-    return after
-
-
 @dataclass(slots=True)
 class _Slot:
     """A slot that every source has closed, and once it is counted its tables."""
 
-    state: SlotState
+    is_recorded: bool = False
     table: tuple[SlotCounts, SlotValues] | None = None
     measured: Mapping[bytes, int] | None = None  # the check of each plate whose clip is shared
 
@@ -766,14 +730,14 @@ class ShardProtocol:
 
     def _count(self) -> Count | None:
         for start in self._pings.due()[:1]:
-            self._slots[start] = _Slot(advance(SlotState.OPEN, "closed by all sources"))
+            self._slots[start] = _Slot()
             return Count(start, merge_pings(self._pings.collect(start)))
         return None
 
     def counted(self, start: int, counts: SlotCounts, values: SlotValues) -> None:
         """The slot is counted. Its counts are sent to the planner next, unless its plan has arrived already."""
         slot, self._step = self._slots[start], None
-        slot.state, slot.table = advance(slot.state, "counted"), (counts, values)
+        slot.table = counts, values
         # A plan that is there was made from the same counts, which an earlier owner of this partition has sent.
         if self._plan_of(start) is None:
             self._outbox += [(PLANNER, message) for message in cut_counts(counts, self._partition)]
@@ -867,20 +831,18 @@ class ShardProtocol:
             if is_lost and slot.table is not None:
                 plan = SlotPlan.empty(slot.table[0])
             if plan is not None and slot.table is not None and (factors is not None or not plan.is_measured):
-                slot.state = advance(slot.state, "plan complete")
                 return Release(start, *slot.table, plan, None if factors is None else factors.of(slot.measured or {}))
         return None
 
     def recorded(self, start: int) -> ShardCheckpoint:
         """The slot's releases are recorded: publish them together with this checkpoint, which is behind the slot."""
-        slot = self._slots[start]
-        slot.state = advance(slot.state, "recorded")
+        self._slots[start].is_recorded = True
         return self._checkpoint(released=start)
 
     def published(self, start: int) -> None:
         """Readers have the slot, and its checkpoint is committed."""
         self._step = None
-        advance(self._slots.pop(start).state, "published")
+        del self._slots[start]
         self._pings.done(start)
         self._plans.pop(start, None)
         self._factors.pop(start, None)
@@ -912,7 +874,7 @@ class ShardProtocol:
         slot is being published, which commits a checkpoint of its own."""
         # A slot that is being published brings a checkpoint of its own, in the transaction with its records. A commit
         # beside it could move back.
-        is_quiet = all(slot.state in (SlotState.COUNTED, SlotState.PLANNED) for slot in self._slots.values())
+        is_quiet = all(slot.table is not None and not slot.is_recorded for slot in self._slots.values())
         return is_quiet and not self._pings.due() and self._send() is None
 
     def checkpoint(self) -> ShardCheckpoint:
