@@ -28,7 +28,7 @@ from udp_stream.cli import main as cli
 from udp_stream.cli.commands.kafka import services
 signal.signal(signal.SIGTERM, cli._drain)
 try:
-    services(argparse.Namespace(folder=None), None)
+    services(argparse.Namespace(), None)
 except cli.Drained:
     pass
 """
@@ -114,23 +114,20 @@ def test_the_command_tells_where_both_are_and_leaves_nobody_behind_on_sigterm() 
 
 
 @pytest.mark.long
-def test_the_data_of_both_outlives_a_crash_and_another_start_by_packages_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with services(tmp_path) as first:
-        create_topic(first.kafka.bootstrap, "kept")
-        produce(first.kafka.bootstrap, "kept", b"before")
-        with client(first.redis.url) as asked:
-            asked.set("kept", "value")
-        first.kafka.kill()
-        first.kafka.restart()  # at the same address
-        produce(first.kafka.bootstrap, "kept", b"after")
+def test_the_data_of_both_outlives_a_crash_by_packages_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))  # no java, no redis-server
-    with services(tmp_path) as second:
-        assert (second.kafka.bootstrap, second.redis.url) == (first.kafka.bootstrap, first.redis.url)
-        for running in (second.kafka, second.redis):
+    with services() as both:
+        for running in (both.kafka, both.redis):
             assert Path(running.program.command[0]).is_relative_to(sys.prefix)
-        assert [record.value for record in consume(second.kafka.bootstrap, "kept", 2)] == [b"before", b"after"]
-        with client(second.redis.url) as asked:
+        create_topic(both.kafka.bootstrap, "kept")
+        produce(both.kafka.bootstrap, "kept", b"before")
+        with client(both.redis.url) as asked:
+            asked.set("kept", "value")
+        for running in (both.kafka, both.redis):
+            running.kill()
+            running.restart()  # at the same address
+        produce(both.kafka.bootstrap, "kept", b"after")
+        assert [record.value for record in consume(both.kafka.bootstrap, "kept", 2)] == [b"before", b"after"]
+        with client(both.redis.url) as asked:
             assert asked.get("kept") == "value"

@@ -13,8 +13,7 @@ import pytest
 
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.trial import process as processes
-from udp_stream.trial.process import PortTaken, Program, Running, launch, on_kept_ports
-from udp_stream.trial.services import _alone_in
+from udp_stream.trial.process import PortTaken, Program, Running, launch
 
 SLEEPER = ("sleep", "600")
 STUBBORN = ("sh", "-c", "trap '' TERM; echo ready; exec sleep 600")  # what is ignored stays so
@@ -67,11 +66,11 @@ def test_nobody_but_its_owner_may_read_what_a_service_keeps(tmp_path: Path, is_t
         if is_there:
             (place / "kafka").mkdir(parents=True)
         keeps = "mkdir data && echo pings > data/log && echo pings > log && echo ready && exec sleep 600"
-        with _alone_in(place), processes.folder_or_temporary("kafka", place / "kafka") as (folder, _):
+        with processes.folder_or_temporary("kafka", place / "kafka") as (folder, _):
             kept = Program("Test", ("sh", "-c", keeps), folder, lambda _: says_ready(folder))
             with running(kept):
                 assert [path.stat().st_mode & 0o077 for path in (folder / "data", folder / "log")] == [0, 0]
-                assert is_there or [path.stat().st_mode & 0o777 for path in (place, folder)] == [0o700, 0o700]
+                assert is_there or [path.stat().st_mode & 0o777 for path in (folder,)] == [0o700]
     finally:
         os.umask(before)
 
@@ -130,21 +129,3 @@ def test_no_child_and_no_folder_outlives_a_killed_parent(tmp_path: Path) -> None
         assert ends(child)
         assert ends(guard)
         assert not folder.exists()
-
-
-def test_ports_are_kept_and_given_again_and_never_exchanged_for_others(tmp_path: Path) -> None:
-    kept, tried = tmp_path / "ports", []
-
-    def start(ports: list[int]) -> list[int]:
-        tried.append(ports)
-        if len(tried) == 1:
-            raise PortTaken("taken meanwhile")
-        return ports
-
-    first = on_kept_ports(kept, 2, start)
-    assert first == tried[1] != tried[0]
-    assert on_kept_ports(kept, 2, start) == first
-    tried.clear()
-    with pytest.raises(DependencyUnavailable, match=f"listens on {first[0]} or {first[1]}.*remove the file"):
-        on_kept_ports(kept, 2, start)
-    assert tried == [first]

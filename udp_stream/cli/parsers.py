@@ -476,11 +476,9 @@ unknown or breaks a rule. `udp-stream doctor` checks whether the ledger and Kafk
 
 def _services(verbs: Verbs) -> None:
     parser = add_verb(verbs, "services", "start a real Kafka and Redis on this machine, for trials and tests", "kafka")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep data and ports there (default: temporary)")
     parser.epilog = """\
 examples:
   udp-stream services
-  udp-stream services --folder trial-data
 """
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.errors import DependencyUnavailable
 from udp_stream.trial import guard as services_guard
 
 HOST = "127.0.0.1"
@@ -259,33 +259,6 @@ def on_free_ports(number: int, start: Callable[[list[int]], _T]) -> _T:
             return start(free_ports(number))
     # The last try stands alone, so that its PortTaken reaches the caller.
     return start(free_ports(number))
-
-
-def on_kept_ports(file: Path, number: int, start: Callable[[list[int]], _T]) -> _T:
-    """What `start` makes on the ports that a file holds; on free ones, which it holds from then on, if there is none.
-
-    Clients of a service that is started again find it where it was. Raises UsageError for a file of something else,
-    DependencyUnavailable, and never another port, if one is taken.
-    """
-    if not file.exists():
-        return on_free_ports(number, lambda ports: _kept(file, ports, start))
-    text = file.read_text(errors="replace")
-    ports = [int(word) for word in text.split() if word.isdigit() and 0 < int(word) < 2**16]
-    if len(ports) != number or len(text.split()) != number:
-        raise UsageError(f"{file}: expected {number} numbers of ports, got something else; without the file, new ones")
-    try:
-        return start(ports)
-    except PortTaken as error:
-        said = " or ".join(map(str, ports))
-        advice = "end it, or remove the file to have other ports"
-        raise DependencyUnavailable(f"{file}: another program listens on {said}: {advice}") from error
-
-
-def _kept(file: Path, ports: list[int], start: Callable[[list[int]], _T]) -> _T:
-    """Written once something has been started there."""
-    made = start(ports)
-    file.write_text(" ".join(map(str, ports)) + "\n")
-    return made
 
 
 @contextmanager

@@ -12,7 +12,6 @@ Another version: change `KAFKA`, call `write_jar_list()`, and commit the new lis
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ import subprocess
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
@@ -32,7 +31,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 from uuid import uuid4
 
-from udp_stream.errors import DependencyUnavailable, PackageMissing, UsageError, needs
+from udp_stream.errors import DependencyUnavailable, PackageMissing, needs
 from udp_stream.trial.process import (
     HOST,
     PRIVATE_UMASK,
@@ -41,7 +40,6 @@ from udp_stream.trial.process import (
     folder_or_temporary,
     launch,
     on_free_ports,
-    on_kept_ports,
 )
 
 KAFKA = "4.3.0"
@@ -270,14 +268,13 @@ class RunningKafka(Running):
 
 
 @contextmanager
-def kafka(folder: Path | None = None, ports: Path | None = None) -> Iterator[RunningKafka]:
-    """A broker while the block runs, with its data in the folder, or in a temporary one; `ports`: a file that keeps its
-    ports.
+def kafka() -> Iterator[RunningKafka]:
+    """A broker while the block runs, with its data in a temporary folder.
 
     Raises DependencyUnavailable, with what to install, if there is no Java, no jar, or no answer.
     """
-    with folder_or_temporary("kafka", folder) as (place, disposable):
-        running = start_kafka(place, disposable, ports=ports)
+    with folder_or_temporary("kafka", None) as (place, disposable):
+        running = start_kafka(place, disposable)
         try:
             yield running
         finally:
@@ -289,7 +286,6 @@ def start_kafka(
     disposable: bool = False,
     more: str = "",
     listeners: Sequence[Listener] = (),
-    ports: Path | None = None,
 ) -> RunningKafka:
     """Start a broker with `more` lines of configuration; the caller stops it. Existing data in the folder is reused.
 
@@ -320,8 +316,7 @@ def start_kafka(
         )
         return RunningKafka(program, launch(program), f"{HOST}:{broker}", addresses)
 
-    number = 2 + len(listeners)
-    return on_free_ports(number, start) if ports is None else on_kept_ports(ports, number, start)
+    return on_free_ports(2 + len(listeners), start)
 
 
 def _formatted(base: tuple[str, ...], folder: Path) -> str:
@@ -414,21 +409,20 @@ class RunningRedis(Running):
 
 
 @contextmanager
-def redis(folder: Path | None = None, ports: Path | None = None) -> Iterator[RunningRedis]:
-    """A server while the block runs, with its data in the folder, or in a temporary one; `ports`: a file that keeps its
-    port.
+def redis() -> Iterator[RunningRedis]:
+    """A server while the block runs, with its data in a temporary folder.
 
     Raises DependencyUnavailable, with what to install, if there is no server program or no answer.
     """
-    with folder_or_temporary("redis", folder) as (place, disposable):
-        running = start_redis(place, disposable, ports=ports)
+    with folder_or_temporary("redis", None) as (place, disposable):
+        running = start_redis(place, disposable)
         try:
             yield running
         finally:
             running.stop()
 
 
-def start_redis(folder: Path, disposable: bool = False, more: str = "", ports: Path | None = None) -> RunningRedis:
+def start_redis(folder: Path, disposable: bool = False, more: str = "") -> RunningRedis:
     """Start a server with `more` lines of configuration; the caller stops it. Existing data in the folder is reused."""
     server = server_program()
 
@@ -445,7 +439,7 @@ def start_redis(folder: Path, disposable: bool = False, more: str = "", ports: P
         )
         return RunningRedis(program, launch(program), f"redis://{HOST}:{port}/0", port)
 
-    return on_free_ports(1, start) if ports is None else on_kept_ports(ports, 1, start)
+    return on_free_ports(1, start)
 
 
 def server_program() -> str:
@@ -516,28 +510,8 @@ class Services:
 
 
 @contextmanager
-def services(folder: Path | None = None) -> Iterator[Services]:
-    """Both while the block runs, with their data in `folder`/kafka and `folder`/redis, or in temporary folders.
-
-    A folder can be used again, and keeps the ports as well, but not by two at once (UsageError). It is made for its
-    owner alone, as it will hold raw pings and a ledger; one that is there keeps its mode, and new data is private.
-    Raises DependencyUnavailable, with what to install, if one of them cannot be started.
-    """
-    with (
-        nullcontext() if folder is None else _alone_in(folder),
-        redis(folder and folder / "redis", folder and folder / "redis.port") as running_redis,
-        kafka(folder and folder / "kafka", folder and folder / "kafka.ports") as running_kafka,
-    ):
+def services() -> Iterator[Services]:
+    """Both while the block runs, with their data in temporary folders. DependencyUnavailable, with what to install, if
+    one of them cannot be started."""
+    with redis() as running_redis, kafka() as running_kafka:
         yield Services(running_kafka, running_redis)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Two Redis servers on one append-only file would ruin it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(f"{folder}: in use by other services") from error
-        yield

@@ -175,14 +175,14 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
 LOOK_SECONDS = 0.5
 
 
-def services(arguments: argparse.Namespace, _settings: Settings) -> None:
+def services(_arguments: argparse.Namespace, _settings: Settings) -> None:
     """Start both, print where they answer, stop them on SIGTERM or SIGINT.
 
     Raises DependencyUnavailable if one cannot be started, or ends early.
     """
     from udp_stream.trial.services import services as both
 
-    with both(arguments.folder) as running:
+    with both() as running:
         # Flushed: a program that reads them through a pipe would wait until the end for them.
         print(f"KAFKA_BOOTSTRAP={running.kafka.bootstrap}\nREDIS_URL={running.redis.url}", flush=True)
         with suppress(KeyboardInterrupt):  # Ctrl-C is how a person stops it
