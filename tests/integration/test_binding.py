@@ -63,7 +63,7 @@ def serves(process):
 
 
 def ledger_flags(folder, name, key="plates.key"):
-    return "--ledger", f"sqlite:{folder}/{name}", "--set", f"ledger.key_file={folder}/{key}"
+    return "--set", f"ledger.url=sqlite:{folder}/{name}", "--set", f"ledger.key_file={folder}/{key}"
 
 
 def doctor(city, *flags):
