@@ -20,19 +20,15 @@ import numpy as np
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, say
-from udp_stream.pings.decode import PingDecoder, PingFormat, Pings, Refusal, originals
+from udp_stream.pings.decode import PingDecoder, PingFormat, Pings, originals
 from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Refused, advise, plate_warning
 from udp_stream.pings.json import FeedForm
-from udp_stream.release.facts import Summary
 from udp_stream.settings import Settings
 from udp_stream.sources.recordings import Source, open_sources, scheme_of
 from udp_stream.windows.slots import ReadResult
 
 LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
 """Messages of a file; refused messages that are kept; messages and bytes that pairs of pings are looked for in."""
-
-SHARE_WORTH_ADVICE = 0.05
-"""Of all pings: fewer refusals of one kind are faults of the feed, and no wrong setting."""
 
 
 def zone_of(lon: float, lat: float) -> str:
@@ -172,33 +168,6 @@ def _require_mostly_read(
     )
 
 
-class RefusedSample:
-    """Keeps the first refused messages of a run for advice, and hands all of them on."""
-
-    def __init__(self, reject: Callable[[bytes, Refusal], None] | None) -> None:
-        """`reject` is where refused messages go, if anywhere."""
-        self._reject = reject
-        self._kept: list[Refused] = []
-
-    def __call__(self, message: bytes, refusal: Refusal) -> None:
-        """Take the next refused message."""
-        if len(self._kept) < SAMPLE_MAX and refusal.reason not in OF_THE_CLOCK:
-            self._kept.append(Refused(refusal, message))
-        if self._reject is not None:
-            self._reject(message, refusal)
-
-    def advice(self, summary: Summary, settings: Settings) -> list[str]:
-        """The kinds of refusals that are more than a feed's own faults."""
-        least = SHARE_WORTH_ADVICE * (summary.pings + summary.refused.total())
-        many = [one for one in self._kept if summary.refused[one.refusal.reason] > least]
-        return [f"refused: {sentence}" for sentence in advise(many, settings.source.form)]
-
-    def print_advice(self, summary: Summary, settings: Settings) -> None:
-        """The same, for people."""
-        for sentence in self.advice(summary, settings):
-            console().print(sentence, markup=False, soft_wrap=True)
-
-
 def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
     say(text, event, figures, WARNING)
 
@@ -208,7 +177,7 @@ class FeedWatch:
     plates.
 
     >>> from udp_stream.settings import Settings
-    >>> from udp_stream.pings.decode import Reason
+    >>> from udp_stream.pings.decode import Reason, Refusal
     >>> from udp_stream.windows.slots import Refused as ReadRefused
     >>> watch = FeedWatch(Settings(), lambda text, event, _: print(f"{event}: {text}"))
     >>> page = b"<html>"

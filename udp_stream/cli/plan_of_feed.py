@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from udp_stream.cli.first_look import (
-    RefusedSample,
     joined,
     looked_at,
     named,
@@ -27,22 +26,20 @@ from udp_stream.cli.first_look import (
     require_readable_pings,
     warnings_of,
 )
-from udp_stream.cli.report import SOFTWARE, ReadingProgress, StepProgress, console, print_whole, printer
+from udp_stream.cli.report import SOFTWARE, ReadingProgress, console, print_whole, printer, stepwise
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.logs import counted
-from udp_stream.pings.decode import PingDecoder, Pings, Reason, originals
+from udp_stream.pings.decode import PingDecoder, Pings, Reason
 from udp_stream.pings.found import FITS_NONE, unit_evidence
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.facts import Summary
 from udp_stream.release.rehearsal import Rehearsed, rehearse
 from udp_stream.settings import Settings
 from udp_stream.settings.limits import seconds_of
 from udp_stream.settings.rules import check
 from udp_stream.sources.files import as_far_as_whole
 from udp_stream.sources.recordings import open_sources
-from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slots import AgreementClock, Frame, slots_of
 from udp_stream.windows.tables import SlotCounts, cells_of
 
@@ -110,16 +107,14 @@ def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> 
     """Rehearse every resolution and slot; ConfigError if none can be. `entropy` is for the noise of rehearsals."""
     require_files(files)
     require_readable_pings(files, settings)
-    positions = _read(files, settings, RefusedSample(None)).positions
+    positions = _read(files, settings).positions
     rows, left_out = [], {}
-    candidates = list(_candidates(settings))
-    with StepProgress("rehearsing", len(candidates)) as progress:
-        for candidate in progress.each(candidates):
-            try:
-                check(candidate)
-                rows.append(row_of(positions, candidate, entropy))
-            except ConfigError as error:
-                left_out[f"H3 {candidate.hat.resolution}, {candidate.hat.slot}"] = str(error)
+    for candidate in stepwise("rehearsing", list(_candidates(settings))):
+        try:
+            check(candidate)
+            rows.append(row_of(positions, candidate, entropy))
+        except ConfigError as error:
+            left_out[f"H3 {candidate.hat.resolution}, {candidate.hat.slot}"] = str(error)
     if not rows:
         raise ConfigError(next(iter(left_out.values())))
     return FeedPlan(rows, left_out, positions)
@@ -254,19 +249,15 @@ def print_feed(plan: FeedPlan, settings: Settings) -> None:
 #
 # It charges nothing, draws nothing and writes nothing.
 #
-# It looks at speeds in three ways, for the operator's eyes alone: are they in the unit that is configured, how many are
-# above U, and which pings are refused. Its output is not private: do not publish it.
-
-ABOVE_WORTH_A_WORD = 0.01
-"""The share of pings above U from which a dry run warns: clamping them lowers means."""
+# It looks at speeds in two ways, for the operator's eyes alone: are they in the unit that is configured, and are they
+# refused. Its output is not private: do not publish it.
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """All accepted pings; speeds in quanta, not clamped to U."""
+    """Where all accepted pings were, the first of them, and what was refused."""
 
     positions: Positions
-    speed: NDArray[np.int32]
     beginning: Pings
     refused: Counter[str]
 
@@ -277,37 +268,30 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     `entropy` is for the noise of the rehearsal.
     """
     require_readable_pings(names, settings, warn=lambda _: None)  # of the zone it is said below
-    sample = RefusedSample(None)
-    read = _read(names, settings, sample)
-    out = printer(width=160)
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("pings", f"{read.speed.size:,} accepted of {counted(read.positions.plates, 'plate')}")
-    if repeats := _repeats(read.positions):
-        table.add_row("", f"{counted(repeats, 'repeat')} of a plate and time: not counted")
+    read = _read(names, settings)
+    row, times = row_of(read.positions, settings, entropy), read.positions.time_ms
+    expected, grid = row.expected, settings.calendar.slots
+    out, table = printer(width=160), Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("pings", f"{times.size:,} accepted of {counted(read.positions.plates, 'plate')}")
     for reason, count in (+read.refused).most_common():
         table.add_row("", f"{count:,} refused: {reason}")
-    row = row_of(read.positions, settings, entropy)
-    grid, times = settings.calendar.slots, read.positions.time_ms
     table.add_row("times", f"{grid.iso(int(times.min()))} to {grid.iso(int(times.max()))}")
     half = f"half of the pings lie in HATs of {counted(row.plates, 'plate')} or more"
     table.add_row("HATs", f"{row.hats:,} of H3 {row.resolution}, {row.slot}; {half}")
-    expected = row.expected
     table.add_row(
         "expected error",
         f"{expected.error:.2f} km/h, {expected.served:.0%} of pings in HATs with a mean; the baseline guess errs by "
         f"{expected.constant:.2f}, a line on counts by {expected.counts:.2f}: {verdict(row)}",
     )
     out.print(table)
-    for warning in _warnings(read, settings):
+    for warning in _warnings(read.beginning, settings):
         out.print(f"warning: {warning}", markup=False, soft_wrap=True)
-    summary = Summary(pings=read.speed.size, refused=read.refused)
-    sample.print_advice(summary, settings)
     console().print(
         "Dry run: nothing was charged, drawn or written. It looked at speeds without noise, so keep it to yourself."
     )
 
 
-def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _Read:
+def _read(names: Sequence[str], settings: Settings) -> _Read:
     """UsageError if no ping is accepted."""
     numbers: dict[str, int] = {}
     columns: list[tuple[NDArray[np.generic], ...]] = []
@@ -324,42 +308,24 @@ def _read(names: Sequence[str], settings: Settings, sample: RefusedSample) -> _R
             for messages in joined(as_far_as_whole(looked_at(source, name, settings), print_warning)):
                 pings, refusals = decoder.decode(messages)
                 refused.update(str(refusal.reason) for refusal in refusals)
-                for message, refusal in zip(originals(messages, refusals, source.format), refusals, strict=True):
-                    sample(message, refusal)
                 if not len(pings):
                     continue
-                if beginning is None:
-                    beginning = pings
+                beginning = beginning or pings
                 kept = ~from_future(clock, pings)
                 refused[str(Reason.TIME_IN_FUTURE)] += int((~kept).sum())
-                read = (pings.time_ms, pings.lat, pings.lon, pings.speed)
-                columns.append((numbered(numbers, pings, kept), *(column[kept] for column in read)))
+                where = (column[kept] for column in (pings.time_ms, pings.lat, pings.lon))
+                columns.append((numbered(numbers, pings, kept), *where))
     if beginning is None:
         raise UsageError(f"{named(names)}: no ping was accepted. `udp-stream replay --trial` says why")
-    plate, time_ms, lat, lon, speed = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return _Read(Positions(plate, len(numbers), time_ms, lat, lon), speed, beginning, refused)
+    plate, time_ms, lat, lon = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return _Read(Positions(plate, len(numbers), time_ms, lat, lon), beginning, refused)
 
 
-def _repeats(positions: Positions) -> int:
-    """How many pings have the plate and the time of another; a replay counts one of these."""
-    order = np.lexsort((positions.time_ms, positions.plate))
-    return int(((np.diff(positions.plate[order]) == 0) & (np.diff(positions.time_ms[order]) == 0)).sum())
-
-
-def _warnings(read: _Read, settings: Settings) -> Iterator[str]:
+def _warnings(pings: Pings, settings: Settings) -> Iterator[str]:
     """What is likely to be set wrongly."""
-    evidence = unit_evidence(read.beginning, settings.speed.unit)
+    evidence, configured = unit_evidence(pings, settings.speed.unit), settings.speed.unit
     if evidence.fits_none:
-        yield f"speed.unit is {settings.speed.unit!r}, and {FITS_NONE}"
-    if (unit := evidence.unit) is not None and unit != settings.speed.unit:
-        yield (
-            f"speed.unit is {settings.speed.unit!r}, and pings move about as fast as they report in {unit!r}: set "
-            f"speed.unit = {unit!r}"
-        )
-    above = float(np.mean(read.speed > settings.speed.max_kmh * QUANTA_PER_KMH))
-    if above > ABOVE_WORTH_A_WORD:
-        yield (
-            f"{above:.1%} of the pings are above speed.max_kmh = {settings.speed.max_kmh:g} and would be clamped to "
-            "it. Choose U from what buses may drive, not from this figure"
-        )
-    yield from warnings_of(read.beginning, settings)
+        yield f"speed.unit is {configured!r}, and {FITS_NONE}"
+    if (unit := evidence.unit) is not None and unit != configured:
+        yield f"speed.unit is {configured!r}, and pings move about as fast as they report in {unit!r}"
+    yield from warnings_of(pings, settings)

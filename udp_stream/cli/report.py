@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, track
 from rich.table import Table
 
 from udp_stream.ledgers.opening import difference, named
@@ -271,20 +271,20 @@ def _estimates(summary: Summary) -> dict[str, float] | None:
     return {name: error / summary.estimated for name, error in errors}
 
 
-# Progress bars on stderr, on a terminal only: bytes read of all, pings a second; steps done of all; time left.
+# Progress bars on stderr, on a terminal only: bytes read of all; steps done of all; time left.
 
 Step = TypeVar("Step")
 
 
-class _Bar:
-    """A bar that is there while the block runs, and on a terminal only."""
+class ReadingProgress:
+    """Follows several files, read one after another; their sizes on disk are the measure."""
 
-    def __init__(self, name: str, total: int | None, *columns: ProgressColumn) -> None:
-        """Nothing is shown before entering; `columns` stand before the time that is left."""
-        text, bar = TextColumn("{task.description}"), BarColumn(bar_width=24)
-        shown = text, bar, TaskProgressColumn(), *columns, TimeRemainingColumn()
-        self._bar = Progress(*shown, console=console(), transient=True, disable=not sys.stderr.isatty())
-        self._task = self._bar.add_task(name, total=total, rate="")
+    def __init__(self, files: Sequence[str]) -> None:
+        """Nothing is shown before entering."""
+        self._sizes = {file: Path(file).stat().st_size if Path(file).is_file() else 0 for file in files}
+        self._done = 0
+        self._bar = Progress(console=console(), transient=True, disable=not sys.stderr.isatty())
+        self._task = self._bar.add_task("reading", total=sum(self._sizes.values()) or None)
 
     def __enter__(self) -> Self:
         """Show the bar; its time begins here, and not when it was made."""
@@ -298,17 +298,6 @@ class _Bar:
         """Take it away."""
         self._bar.stop()
 
-
-class ReadingProgress(_Bar):
-    """Follows several files, read one after another; their sizes on disk are the measure."""
-
-    def __init__(self, files: Sequence[str]) -> None:
-        """Nothing is shown before entering."""
-        self._sizes = {file: _size(file) for file in files}
-        self._done = 0
-        total = sum(self._sizes.values()) or None
-        super().__init__("reading", total, TextColumn("{task.fields[rate]}"))
-
     def of(self, file: str) -> Callable[[int, int | None], None]:
         """The hook for one file: told how many of its bytes have been read."""
         before, self._done = self._done, self._done + self._sizes.get(file, 0)
@@ -318,28 +307,7 @@ class ReadingProgress(_Bar):
 
         return told
 
-    def counted(self, frames: Iterable[list[bytes]], summary: Summary) -> Iterator[list[bytes]]:
-        """The same frames; shows the rate of pings as they go."""
-        for frame in frames:
-            yield frame
-            elapsed = self._bar.tasks[0].elapsed or 0
-            if elapsed > 0:
-                self._bar.update(self._task, rate=f"{summary.pings / elapsed:,.0f} pings/s")
 
-
-class StepProgress(_Bar):
-    """Follows a list of steps."""
-
-    def __init__(self, name: str, steps: int) -> None:
-        """Nothing is shown before entering."""
-        super().__init__(name, steps)
-
-    def each(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """The same steps; each is done when the next is asked for."""
-        for step in steps:
-            yield step
-            self._bar.advance(self._task)
-
-
-def _size(file: str) -> int:
-    return Path(file).stat().st_size if file != "-" and Path(file).exists() else 0
+def stepwise(name: str, steps: Sequence[Step]) -> Iterable[Step]:
+    """The same steps, with a bar; each is done when the next is asked for."""
+    return track(steps, name, console=console(), transient=True, disable=not sys.stderr.isatty())

@@ -42,8 +42,8 @@ BANDWIDTH_M = 500.0
 HOW: dict[Kind, How] = {"range": "distance", "density": "point", "nearest": "distance", "threshold": "distance"}
 """What gets noise, by what errs less: a density from noisy distances is biased upwards."""
 
-_OF_ONE_KIND: dict[str, tuple[Kind, int | None]] = {"k": ("nearest", 1), "share": ("threshold", None)}
-"""The keys that only one kind of query has, and what is in force there where they are not set."""
+_OF_ONE_KIND: dict[str, Kind] = {"k": "nearest", "share": "threshold"}
+"""The keys that only one kind of query has."""
 
 
 _PER: dict[Measure, str] = {"pure": "km", "zcdp": "square km"}
@@ -122,15 +122,6 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     k: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
     budget: Annotated[float, msgspec.Meta(gt=0, le=_AMOUNT_MAX)] | Literal["auto"] = "auto"
     share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
-
-    def unset(self, key: str) -> int | None:
-        """What is in force where this key is not set; None for nothing.
-
-        >>> QuerySection(name="stop", kind="nearest", every="1h").unset("k")
-        1
-        """
-        kind, value = _OF_ONE_KIND.get(key, (None, None))
-        return value if self.kind == kind else None
 
 
 def standing_queries(
@@ -243,7 +234,7 @@ def _check_kind(one: QuerySection) -> None:
     """A threshold has a share. Keys of one kind have no meaning in another."""
     if one.kind == "threshold":
         require(one.share is not None, _key(one, "share"), "a number above 0 and below 1 for a threshold", "none")
-    for key, (kind, _) in _OF_ONE_KIND.items():
+    for key, kind in _OF_ONE_KIND.items():
         got = getattr(one, key)
         require(got is None or one.kind == kind, _key(one, key), f"none where kind is {one.kind}", got)
 

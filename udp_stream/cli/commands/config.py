@@ -5,30 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
-from msgspec.structs import fields
 
 from udp_stream.files import may_be_secret
-from udp_stream.pings.json import FeedMapping
-from udp_stream.settings import Settings, known_keys, read_tables
+from udp_stream.settings import Settings, read_tables
 from udp_stream.settings.clients import has_password
 from udp_stream.settings.loading import CLIENT, QUERY
-
-
-def config(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print the configuration as it is in force, and what is likely wrong though valid."""
-    origins = read_tables(arguments.config, arguments.set).origins
-    print(f"# policy {settings.policy.fingerprint()}: records made under these settings name it")
-    print(as_toml(shown_keys(settings, origins)))
-    for name, (path, at) in settings.source.mapping.one_element.items():
-        said = f"source.{name} = {path!r} reads element {at} of each array alone"
-        print(f"# warning: {said}: if it has pings, set source.records")
-
 
 COMMENT_COLUMN: Final = 44
 
@@ -42,58 +27,51 @@ LEFT_OUT: Final = "..."
 """Stands where a URL has its user and password, and for what may be a secret in the place of its file's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownKey:
-    """A key, or one of a [[query]] as `query.2.key`. Where it is not set, `value` is what is in force without it, or
-    None for nothing."""
-
-    name: str
-    value: object
-    origin: str
-    is_set: bool = True
-
-
-def shown_keys(settings: Settings, origins: Mapping[str, str]) -> tuple[ShownKey, ...]:
-    """Every key, in the order of sections, then the options of clients, then the keys of each [[query]]."""
-    tables = {f"kafka.{CLIENT}": settings.kafka.client, f"ledger.{CLIENT}": settings.ledger.client}
-    names = [name for name in known_keys() if not tables.get(name)]
-    options = [f"{name}.{key}" for name, table in tables.items() for key in table]
-    return (*(_shown(name, settings, origins) for name in [*names, *options]), *_of_queries(settings, origins))
+def config(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Print the configuration as it is in force, and what is likely wrong though valid."""
+    origins = read_tables(arguments.config, arguments.set).origins
+    print(f"# policy {settings.policy.fingerprint()}: records made under these settings name it")
+    print("\n".join(as_toml(settings, origins)))
+    for name, (path, at) in settings.source.mapping.one_element.items():
+        said = f"source.{name} = {path!r} reads element {at} of each array alone"
+        print(f"# warning: {said}: if it has pings, set source.records")
 
 
-def _shown(name: str, settings: Settings, origins: Mapping[str, str]) -> ShownKey:
+def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    """Lines of a configuration file that sets the same; what is not set, or left out, is a comment."""
+    for name, section in msgspec.structs.asdict(settings).items():
+        for number, table in enumerate(section, 1) if name == QUERY else [(0, section)]:
+            keys = msgspec.structs.asdict(table)
+            client = keys.pop(CLIENT, None)
+            yield f"[[{name}]]" if number else f"[{name}]"
+            yield from _lines(f"{name}.{number}" if number else name, keys, settings, origins)
+            yield ""
+            if client:
+                yield f"[{name}.{CLIENT}]"
+                yield from _lines(f"{name}.{CLIENT}", client, settings, origins)
+                yield ""
+
+
+def _lines(table: str, keys: Mapping[str, Any], settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
+    for key, value in keys.items():
+        name = f"{table}.{key}"
+        shown = _in_force(name, settings) if value is None or name == "ledger.url" else value
+        if name in SECRETS and may_be_secret(value):
+            shown = LEFT_OUT
+        line = f"# {key} is not set" if shown is None else f"{key} = {_text(shown)}"
+        if shown is not None and shown != value:
+            line = f"# {line}"
+        yield f"{line:<{COMMENT_COLUMN}} # {_escaped(origins.get(name, 'default'))}"
+
+
+def _in_force(name: str, settings: Settings) -> object:
+    """What is in force where a key is not set, if something is; of a ledger's URL what may be shown."""
     section, _, key = name.partition(".")
-    within, nested, option = key.partition(".")
-    value = getattr(getattr(settings, section), within)
-    value = value[option] if nested else value
-    origin = origins.get(name) or "default"
     if name == "ledger.url":
-        return ShownKey(name, without_password(settings.ledger.place), origin, is_set=bool(value))
-    if name in SECRETS and may_be_secret(value):
-        return ShownKey(name, LEFT_OUT, origin)
-    if section == "source" and value is None:
-        return ShownKey(name, *_of_feed(key, settings), is_set=False)
-    if name == "budget.epsilon" and value is None:
-        return ShownKey(
-            name, None if settings.budget.accounting == "zcdp" else settings.budget.promised, origin, is_set=False
-        )
-    return ShownKey(name, value, origin, is_set=value is not None)
-
-
-def _of_feed(key: str, settings: Settings) -> tuple[object, str]:
-    """What is read where the key is not set: by the preset, else by the contract's form."""
-    source, mapping = settings.source, settings.source.mapping
-    of_mapping = {field for field in FeedMapping.__dataclass_fields__ if field != "zone"}
-    value = getattr(mapping, key) if key in of_mapping else None
-    return value, f"preset {source.preset}" if source.preset else "default"
-
-
-def _of_queries(settings: Settings, origins: Mapping[str, str]) -> Iterator[ShownKey]:
-    for number, query in enumerate(settings.query, 1):
-        for field in fields(query):
-            name, value = f"query.{number}.{field.name}", getattr(query, field.name)
-            shown = query.unset(field.name) if value is None else value
-            yield ShownKey(name, shown, origins.get(name) or "default", is_set=value is not None)
+        return without_password(settings.ledger.place)
+    if section == "source":
+        return getattr(settings.source.mapping, key, None)
+    return settings.budget.promised if name == "budget.epsilon" and settings.budget.accounting != "zcdp" else None
 
 
 def without_password(url: str) -> str:
@@ -110,30 +88,9 @@ def without_password(url: str) -> str:
     return re.sub(r"((?:password|username)=)[^&#]*", rf"\1{LEFT_OUT}", shown)
 
 
-def as_toml(keys: Sequence[ShownKey]) -> str:
-    """A configuration file that sets the same; what is not set, or left out, is a comment."""
-    tables = [
-        "\n".join([_head(table), *(_line(key) for key in group)])
-        for table, group in groupby(keys, key=lambda key: key.name.rpartition(".")[0])
-    ]
-    return "\n\n".join(tables)
-
-
-def _head(table: str) -> str:
-    return f"[[{QUERY}]]" if table.startswith(f"{QUERY}.") else f"[{table}]"
-
-
-def _line(key: ShownKey) -> str:
-    name, text = key.name.rpartition(".")[2], _text(key.value)
-    setting = f"{name} = {text}"
-    if not key.is_set or key.value == LEFT_OUT or (key.name == "ledger.url" and LEFT_OUT in text):
-        setting = f"# {setting}" if text else f"# {name} is not set"
-    return f"{setting:<{COMMENT_COLUMN}} # {_escaped(key.origin)}"
-
-
 def _text(value: object) -> str:
-    """A value as TOML has it; nothing for None."""
-    return "" if value is None else _escaped(json.dumps(msgspec.to_builtins(value), ensure_ascii=False))
+    """A value as TOML has it."""
+    return _escaped(json.dumps(msgspec.to_builtins(value), ensure_ascii=False))
 
 
 def _escaped(text: str) -> str:

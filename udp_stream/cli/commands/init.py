@@ -206,8 +206,8 @@ class FoundFeed:
     """`preset`, or `keys` of `[source]` that differ from the contract's form; neither where the feed is in that form.
 
     `box`: west, south, east, north. `unit_by`: "movement", "specification", "name", or "" where it could not be told.
-    `checks`: what a person has to look at, by the section of the configuration, a sentence each. `pings` and `plates`
-    are of the part that was read.
+    `hours`: of the first and the last ping, by the clock of the zone. `checks`: what a person has to look at, by the
+    section of the configuration, a sentence each. `pings` and `plates` are of the part that was read.
     """
 
     preset: str
@@ -220,15 +220,8 @@ class FoundFeed:
     pings: int
     plates: int
     refused: int
-    first_ms: int
-    last_ms: int
+    hours: str
     checks: dict[str, list[str]]
-
-    @property
-    def hours(self) -> str:
-        """The times of the first and the last ping, by the clock of the zone."""
-        first, last = (datetime.fromtimestamp(ms / 1000, ZoneInfo(self.zone)) for ms in (self.first_ms, self.last_ms))
-        return f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M}"
 
 
 def find_feed(paths: Sequence[str]) -> FoundFeed:
@@ -239,7 +232,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
     if is_gtfs_file(paths[0]):
         return _found(paths, PLAIN, None, "mps", "specification")
-    sample = _sample_of(paths)
+    sample = read_sample(paths[0])  # the others are in its form, or are refused
     if _reads(paths, PLAIN):
         return _found(paths, PLAIN, sample, None, "")
     for name, preset in PRESETS.items():
@@ -271,16 +264,6 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     if mapping.one_element:
         feed.checks["source"].append("a path leads to one element of an array; the others are not read")
     return feed
-
-
-def _sample_of(paths: Sequence[str]) -> Sample:
-    """Of several files, as many records of each; UsageError if one has another form than the first."""
-    samples = [read_sample(path) for path in paths[:20]]
-    for path, one in zip(paths, samples, strict=False):
-        if one[1:3] != samples[0][1:3]:
-            raise UsageError(f"{path}: not in the form of {paths[0]}: expected files of one form")
-    records = [record for one in samples for record in one.records[: RECORDS_MAX // len(samples)]]
-    return samples[0]._replace(records=records)
 
 
 def _median_of(sample: Sample, path: Path) -> float:
@@ -338,7 +321,8 @@ def _found(paths: Sequence[str], form: FeedForm, sample: Sample | None, said: st
         why = "".join(f"\n  {sentence}" for sentence in sentences)
         raise UsageError(f"{named(paths)}: {len(pings):,} of {counted(len(pings) + len(refused), 'ping')} read{why}")
     zone, unit, unit_by, doubts = zone_of(*_middle(pings)), *_unit(pings, said, by)
-    first_ms, last_ms = (int(np.quantile(pings.time_ms, q, method="nearest")) for q in (0.001, 0.999))
+    ends = (int(np.quantile(pings.time_ms, q, method="nearest")) for q in (0.001, 0.999))
+    hours = " to ".join(f"{datetime.fromtimestamp(ms / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M}" for ms in ends)
     plates = plate_warning(pings)
     checks = {
         "": [*([damage] if damage else []), *([plates] if plates else [])],
@@ -352,7 +336,7 @@ def _found(paths: Sequence[str], form: FeedForm, sample: Sample | None, said: st
     return FoundFeed(
         preset="", keys={}, delimiter=None if sample is None else sample.delimiter, zone=zone, unit=unit,
         unit_by=unit_by, box=_box(named(paths), pings.lon, pings.lat), pings=len(pings), plates=len(pings.plates),
-        refused=len(refused), first_ms=first_ms, last_ms=last_ms, checks=checks,
+        refused=len(refused), hours=hours, checks=checks,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from udp_stream.cli.first_look import RefusedSample, looked_at, require_readable_pings
+from udp_stream.cli.first_look import looked_at, require_readable_pings
 from udp_stream.cli.outputs import (
     PRIVATE,
     open_output,
@@ -58,7 +58,6 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         others = begin_run(place, ledger, settings)
         out = stack.enter_context(records_out(arguments.out, Release))
         rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None
-        refused = RefusedSample(None if rejected is None else rejected_writer(rejected))
         smoothed = stack.enter_context(records_out(arguments.smoothed, Smoothed)) if arguments.smoothed else None
         answer = stack.enter_context(records_out(arguments.queries, QueryResult)) if arguments.queries else None
         runtime = Embedded(
@@ -68,7 +67,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             keys.hash_plate,
             SOFTWARE,
             release_sink(out),
-            refused,
+            None if rejected is None else rejected_writer(rejected),
             others,
             arguments.trial,
             smooth=None if smoothed is None else smoothed_sink(smoothed),
@@ -77,32 +76,23 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         try:
             with progress:
                 for name, source in sources:
-                    _read(name, source, runtime, settings, progress)
+                    _read(name, source, runtime, settings)
                 runtime.finish()
         except BaseException:
             if runtime.summary.messages or arguments.json:
-                _summarize(runtime.summary, settings, said, refused, as_json=arguments.json)
+                _summarize(runtime.summary, settings, said, as_json=arguments.json)
             raise
-        _summarize(runtime.summary, settings, said, refused, as_json=arguments.json)
+        _summarize(runtime.summary, settings, said, as_json=arguments.json)
         if not runtime.summary.pings:
             raise UsageError("no ping was accepted")
 
 
-def _summarize(
-    summary: Summary,
-    settings: Settings,
-    said: Sequence[str],
-    refused: RefusedSample,
-    *,
-    as_json: bool,
-) -> None:
+def _summarize(summary: Summary, settings: Settings, said: Sequence[str], *, as_json: bool) -> None:
     """On standard error: numbers, what went wrong, what would help."""
     if as_json:
-        advice = refused.advice(summary, settings)
-        print_json_summary(summary, settings, [*said, *troubles(summary), *advice])
-        return
-    print_summary(summary, settings, said)
-    refused.print_advice(summary, settings)
+        print_json_summary(summary, settings, [*said, *troubles(summary)])
+    else:
+        print_summary(summary, settings, said)
 
 
 def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -118,7 +108,7 @@ def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
     dry_run(arguments.files, settings, OsEntropy())
 
 
-def _read(name: str, source: Source, runtime: Embedded, settings: Settings, progress: ReadingProgress) -> None:
+def _read(name: str, source: Source, runtime: Embedded, settings: Settings) -> None:
     """One source after another, as one log; no frame spans two, so that a new file's plates are observed together."""
-    for messages in progress.counted(looked_at(source, name, settings), runtime.summary):
+    for messages in looked_at(source, name, settings):
         runtime.push(messages, source.format)

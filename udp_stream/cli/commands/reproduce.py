@@ -22,7 +22,7 @@ import numpy as np
 from rich.table import Table as Printed
 
 from udp_stream.cli.outputs import FileRole, named, require_distinct, used_files
-from udp_stream.cli.report import ReadingProgress, StepProgress, console, printer
+from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.experiments.base import Curve, DataSet, Experiment, Figure, Hat, Outcome, Panel, Positions, Setup, Table
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
@@ -241,9 +241,7 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def run(experiment: Experiment, setup: Setup) -> Outcome:
     """All of its work, with a progress bar on a terminal."""
-    jobs = experiment.jobs(setup)
-    with StepProgress(experiment.name, len(jobs)) as progress:
-        rows = [row for job in progress.each(jobs) for row in job()]
+    rows = [row for job in stepwise(experiment.name, experiment.jobs(setup)) for row in job()]
     return experiment.conclude(setup, rows)
 
 
