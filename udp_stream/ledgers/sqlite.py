@@ -333,7 +333,7 @@ class SqliteLedger:
 
     def note(self, name: str, text: str) -> str:
         """Remember a fact about the ledger for ever; returns the first text kept under this name."""
-        with self._transaction("IMMEDIATE"):
+        with self._using("IMMEDIATE"):
             self._connection.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text))
             return self._meta()[name]
 
@@ -349,7 +349,7 @@ class SqliteLedger:
     def progress(self) -> Progress:
         """How far it has come: rows are only ever added, so their numbers count them."""
         ends = "SELECT release_id FROM admissions ORDER BY sequence {} LIMIT 1"
-        with self._transaction("DEFERRED"):
+        with self._using("DEFERRED"):
             admitted, recorded = (self._first(f"SELECT max(sequence) FROM {table}") for table in ONLY_ADDED)
             oldest, newest = (self._first(ends.format(order)) for order in ("ASC", "DESC"))
         return Progress(admitted or 0, recorded or 0, oldest, newest)
@@ -380,13 +380,13 @@ class SqliteLedger:
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
         """The recorded payload of each id, or None."""
-        with self._transaction("DEFERRED"):
+        with self._using("DEFERRED"):
             payloads = self._payloads(release_ids)
         return [payloads.get(release_id) for release_id in release_ids]
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
         """The sum of each plate's charges in the period."""
-        with self._transaction("DEFERRED"):
+        with self._using("DEFERRED"):
             return self._balances(period, plates)
 
     def admit(
@@ -398,7 +398,7 @@ class SqliteLedger:
         """
         require_valid(budget, plates, admissions)
         packed = column(plates)
-        with self._transaction("IMMEDIATE"):
+        with self._using("IMMEDIATE"):
             decided = self._decisions([one.release_id for one in admissions])
             fresh: dict[str, Admission] = {}
             for one in admissions:
@@ -414,7 +414,7 @@ class SqliteLedger:
         Raises PrivacyRefused, keeping none of them, if any id was never admitted.
         """
         ids = [release_id for release_id, _ in releases]
-        with self._transaction("IMMEDIATE"):
+        with self._using("IMMEDIATE"):
             admitted = {found for (found,) in self._where_in("SELECT release_id FROM admissions WHERE release_id", ids)}
             for release_id in ids:
                 if release_id not in admitted:
@@ -426,7 +426,7 @@ class SqliteLedger:
 
     def published(self, release_ids: Sequence[str]) -> None:
         """Remember that these payloads have reached their readers; ids without a payload are left alone."""
-        with self._transaction("IMMEDIATE"):
+        with self._using("IMMEDIATE"):
             query = "UPDATE releases SET published = 1 WHERE release_id = ? AND published = 0"
             self._connection.executemany(query, ((release_id,) for release_id in release_ids))
 
@@ -462,7 +462,7 @@ class SqliteLedger:
         sums of the charges, and that every release was admitted.
         """
         query = "SELECT release_id FROM releases WHERE release_id NOT IN (SELECT release_id FROM admissions)"
-        with self._transaction("DEFERRED"):
+        with self._using("DEFERRED"):
             damage = [finding for (finding,) in self._connection.execute("PRAGMA quick_check") if finding != "ok"]
             balances = self._connection.execute("SELECT period, plate, spent, charges FROM balances")
             sums = list(misfits(self.entries(), balances))
@@ -472,15 +472,14 @@ class SqliteLedger:
         return [f"the file is damaged: {finding}" for finding in damage] + sums + orphans
 
     @contextmanager
-    def _using(self) -> Iterator[None]:
+    def _using(self, transaction: Literal["DEFERRED", "IMMEDIATE"] | None = None) -> Iterator[None]:
+        """One thread at a time. A transaction is all or nothing; IMMEDIATE takes the write lock first, so that what it
+        reads still holds when it writes."""
         with self._one_at_a_time, usable(self.path):
-            yield
-
-    @contextmanager
-    def _transaction(self, kind: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
-        """All or nothing; IMMEDIATE takes the write lock first, so that what it reads still holds when it writes."""
-        with self._using():
-            self._connection.execute(f"BEGIN {kind}")
+            if transaction is None:
+                yield
+                return
+            self._connection.execute(f"BEGIN {transaction}")
             try:
                 yield
                 self._connection.execute("COMMIT")
