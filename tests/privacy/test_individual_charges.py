@@ -16,7 +16,7 @@ from udp_stream.mechanisms.base import Range, SamplesPerPlate, wrap_around_given
 from udp_stream.mechanisms.cdf import cdf_for_admitted, node_counts, plan_cdf
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.noise import charges_of, lattice_of, pure
-from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_for_admitted, variance_query
+from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted, variance_query
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release.road import estimate_hats
 from udp_stream.settings import load
@@ -178,7 +178,7 @@ def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
 def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
     """With fewer samples the shares shift against the small plates: there the noise has to grow, and does."""
     for cap in range(1, max(counts) + 1):
-        priced = plan_variance_with_cap(SamplesPerPlate(np.array(counts)), pure(700_000_000), Range(0, speed), cap)
+        priced = plan_variance(SamplesPerPlate(np.array(counts)), pure(700_000_000), Range(0, speed), cap)
         for admitted in subsets(len(counts)):
             final = variance_for_admitted(priced, admitted)
             left = tuple(np.array(counts)[admitted].tolist())
@@ -193,7 +193,7 @@ def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
 
 
 def test_the_noise_of_a_variance_grows_where_a_small_plate_has_paid_for_less():
-    priced = plan_variance_with_cap(SamplesPerPlate(np.array([6, 6, 6, 1])), pure(NANO), Range(0, 65 * 4096), 6)
+    priced = plan_variance(SamplesPerPlate(np.array([6, 6, 6, 1])), pure(NANO), Range(0, 65 * 4096), 6)
     final = variance_for_admitted(priced, np.array([True, False, False, True]))
     assert final.cost.nano < NANO
     assert (final.charges <= priced.charges[[0, 3]]).all()

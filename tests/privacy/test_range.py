@@ -23,7 +23,6 @@ from udp_stream.mechanisms.noise import lattice_of, pure
 from udp_stream.mechanisms.statistics import accuracy_of, plan_automatic
 from udp_stream.mechanisms.variance import (
     plan_variance,
-    plan_variance_with_cap,
     variance_for_admitted,
     variance_query,
     variance_value,
@@ -103,7 +102,7 @@ def test_a_projected_sum_moves_by_at_most_its_sensitivity(counts, grouping):
 def test_a_variance_moves_by_exactly_its_sensitivity_and_lies_in_its_range(counts):
     data = datasets(sum(counts))
     for cap in range(1, max(counts) + 1):
-        plan = plan_variance_with_cap(SamplesPerPlate(np.array(counts)), pure(NANO), SMALL, cap)
+        plan = plan_variance(SamplesPerPlate(np.array(counts)), pure(NANO), SMALL, cap)
         statistics = [variance_query(plan, row).statistic for row in data]
         assert max(1, *widest_by_plate(counts, np.array(statistics))) == plan.sensitivity
         values = [variance_value(plan, statistic) for statistic in statistics]

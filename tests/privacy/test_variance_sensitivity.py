@@ -16,7 +16,6 @@ from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
 from udp_stream.mechanisms.variance import (
     plan_variance,
-    plan_variance_with_cap,
     plate_charges,
     plate_sensitivity,
     variance_query,
@@ -34,9 +33,7 @@ def datasets(total):
 
 def plans(counts, epsilon_nano=NANO, max_speed=U):
     hat = SamplesPerPlate(np.array(counts))
-    return [
-        plan_variance_with_cap(hat, pure(epsilon_nano), Range(0, max_speed), cap) for cap in range(1, hat.largest + 1)
-    ]
+    return [plan_variance(hat, pure(epsilon_nano), Range(0, max_speed), cap) for cap in range(1, hat.largest + 1)]
 
 
 def ranges(counts, results):
@@ -96,7 +93,7 @@ def test_the_sensitivity_in_every_case_of_parity_and_majority(G):
             for c in range(G - g + 1)
             for k, i in itertools.product(range(g + 1), repeat=2)
         ]
-        plan = plan_variance_with_cap(SamplesPerPlate(np.array([g] + [1] * (G - g))), pure(NANO), Range(0, 7), g)
+        plan = plan_variance(SamplesPerPlate(np.array([g] + [1] * (G - g))), pure(NANO), Range(0, 7), g)
         assert max(moves) * 49 == plate_sensitivity(plan)[0]
         assert plan.sensitivity == max(1, 49 * theory_sensitivity(g, G))
 
@@ -130,9 +127,7 @@ def brute_bias(G, M):
 @pytest.mark.parametrize("M", range(1, 15))
 def test_the_bias_in_every_case_of_parity_and_majority(M):
     for G in range(1, M + 1):
-        plan = plan_variance_with_cap(
-            SamplesPerPlate(np.array([M - G + 1] + [1] * (G - 1))), pure(NANO), Range(0, 7), 1
-        )
+        plan = plan_variance(SamplesPerPlate(np.array([M - G + 1] + [1] * (G - 1))), pure(NANO), Range(0, 7), 1)
         assert plan.kept == G
         assert brute_bias(G, M) == theory_bias(G, M)
         assert plan.bias_bound == pytest.approx(float(49 * theory_bias(G, M)))
@@ -149,7 +144,7 @@ def test_the_slides_print_the_two_cases_of_the_bias_the_other_way_round():
 def test_item_level_sensitivity_is_the_case_of_one_sample_per_plate():
     """U^2 (L - 1) / L^2; the slides' remark prints L for L^2."""
     for L in range(3, 12):
-        plan = plan_variance_with_cap(SamplesPerPlate(np.ones(L, dtype=np.int64)), pure(NANO), Range(0, U), 1)
+        plan = plan_variance(SamplesPerPlate(np.ones(L, dtype=np.int64)), pure(NANO), Range(0, U), 1)
         assert Fraction(plan.sensitivity, plan.divisor) == Fraction(U * U * (L - 1), L * L)
 
 
@@ -157,7 +152,7 @@ def test_random_interior_data_stay_within_both_bounds():
     rng = np.random.default_rng(0)
     for _ in range(300):
         counts = rng.integers(1, 6, rng.integers(1, 5))
-        plan = plan_variance_with_cap(
+        plan = plan_variance(
             SamplesPerPlate(counts), pure(NANO), Range(0, 1000), int(rng.integers(1, counts.max() + 1))
         )
         data = rng.integers(0, 1001, (40, counts.sum()))
@@ -185,7 +180,7 @@ def test_each_plate_is_charged_what_its_rounded_statistic_can_move(counts, epsil
 
 
 def test_the_largest_giver_is_charged_all_and_the_others_their_share():
-    plan = plan_variance_with_cap(SamplesPerPlate(np.array([8, 4, 4, 4, 2, 2])), pure(NANO), Range(0, 65 * 4096), 8)
+    plan = plan_variance(SamplesPerPlate(np.array([8, 4, 4, 4, 2, 2])), pure(NANO), Range(0, 65 * 4096), 8)
     shares = plate_charges(plan) / NANO
     assert shares.tolist() == pytest.approx([1, 80 / 128, 80 / 128, 80 / 128, 44 / 128, 44 / 128], abs=1e-6)
     assert shares.max() <= 1

@@ -14,7 +14,7 @@ from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import plan_cdf
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import Cost, expected_noise, expected_noise_of_counts, noise_of, pure
-from udp_stream.mechanisms.variance import plan_variance_with_cap
+from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.units import NANO
 
 SPEEDS = Range(0, 65 * 4096)
@@ -31,7 +31,7 @@ def plan_of(statistic, counts, cost):
     """By one cap, whatever the noise is."""
     cap = max(1, counts.largest // 2) if statistic in ("array-averaging", "variance") else counts.largest
     if statistic == "variance":
-        return plan_variance_with_cap(counts, cost, SPEEDS, cap)
+        return plan_variance(counts, cost, SPEEDS, cap)
     if statistic == "forecast-clip":
         return plan_around(counts, Around(18 * 4096, np.full(counts.plates, 18 * 4096)), cost, SPEEDS)
     return MECHANISMS[statistic].plan(counts, cost, SPEEDS, "best-fit", cap)

@@ -14,7 +14,7 @@ from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import best_tree, level_budgets, plan_cdf
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN, DiscreteLaplace, lattice_of, pure
-from udp_stream.mechanisms.variance import plan_variance_with_cap, variance_query
+from udp_stream.mechanisms.variance import plan_variance, variance_query
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.release import record as release
@@ -176,7 +176,7 @@ def test_a_variance_of_the_largest_slot_fits_on_its_lattice(kmh, pairs):
 
 def test_a_variance_of_many_fast_samples_is_exact():
     speed, count = 1000 * QUANTA_PER_KMH, 2**20
-    plan = plan_variance_with_cap(SamplesPerPlate(np.array([count, count])), pure(NANO), Range(0, speed), cap=count)
+    plan = plan_variance(SamplesPerPlate(np.array([count, count])), pure(NANO), Range(0, speed), cap=count)
     asked = variance_query(plan, np.repeat([0, speed], count))
     assert asked.statistic == speed**2 * count**2
 

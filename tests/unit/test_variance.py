@@ -11,7 +11,7 @@ from tests.worst_case import worst_case_cap
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import lattice_of, pure
 from udp_stream.mechanisms.samplers import discrete_laplace
-from udp_stream.mechanisms.variance import plan_variance, plan_variance_with_cap, variance_query, variance_value
+from udp_stream.mechanisms.variance import plan_variance, variance_query, variance_value
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -23,10 +23,7 @@ epsilons = st.integers(10**6, 10 * NANO)
 @given(counts_lists, epsilons)
 def test_the_cap_has_the_least_error_bound_of_all_caps(counts, epsilon_nano):
     hat = SamplesPerPlate(np.array(counts))
-    bounds = [
-        plan_variance_with_cap(hat, pure(epsilon_nano), Range(0, U), cap).error_bound
-        for cap in range(1, hat.largest + 1)
-    ]
+    bounds = [plan_variance(hat, pure(epsilon_nano), Range(0, U), cap).error_bound for cap in range(1, hat.largest + 1)]
     assert plan_variance(hat, pure(epsilon_nano), Range(0, U)).error_bound == pytest.approx(min(bounds), rel=1e-9)
 
 
@@ -44,7 +41,7 @@ def test_the_best_cap_is_a_count_unless_one_plate_holds_half_of_the_samples():
 
 def test_without_noise_the_value_is_the_variance():
     rng = np.random.default_rng(1)
-    plan = plan_variance_with_cap(SamplesPerPlate(np.array([4, 3, 2])), pure(NANO), Range(0, U), 4)
+    plan = plan_variance(SamplesPerPlate(np.array([4, 3, 2])), pure(NANO), Range(0, U), 4)
     samples = rng.integers(0, U + 1, 9)
     assert variance_value(plan, variance_query(plan, samples).statistic) == pytest.approx(samples.var())
 

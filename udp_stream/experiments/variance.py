@@ -28,7 +28,7 @@ from udp_stream.experiments.base import (
 from udp_stream.experiments.means import buffered, choices, data_sets, error_of, over_epsilon, repeated_variances
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.variance import VariancePlan, plan_variance, plan_variance_with_cap
+from udp_stream.mechanisms.variance import VariancePlan, plan_variance
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 RULES = ("all samples", "best cap")
@@ -72,7 +72,7 @@ def jobs(setup: Setup) -> list[Job]:
 
 def _plan(rule: str, counts: SamplesPerPlate, epsilon: float, range: Range) -> VariancePlan:
     asked = counts, pure(round(epsilon * NANO)), range
-    return plan_variance(*asked) if rule == "best cap" else plan_variance_with_cap(*asked, counts.largest)
+    return plan_variance(*asked) if rule == "best cap" else plan_variance(*asked, counts.largest)
 
 
 def _point(

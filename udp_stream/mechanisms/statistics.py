@@ -38,7 +38,6 @@ from udp_stream.mechanisms.noise import Cost, Floats, expected_noise, interval95
 from udp_stream.mechanisms.variance import (
     VariancePlan,
     plan_variance,
-    plan_variance_with_cap,
     variance_for_admitted,
     variance_query,
     variance_value,
@@ -496,9 +495,8 @@ class VarianceStatistic:
 
     def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> VariancePlan:
         """The search is for the cap."""
-        if asked.choice is None:
-            return plan_variance(counts, asked.cost, public.range)
-        return plan_variance_with_cap(counts, asked.cost, public.range, asked.choice.cap_among(counts))
+        cap = None if asked.choice is None else asked.choice.cap_among(counts)
+        return plan_variance(counts, asked.cost, public.range, cap)
 
     def at(self, plan: VariancePlan, asked: StatisticTerms, public: PublicSettings) -> VariancePlan:
         """The cap is another one."""

@@ -51,7 +51,7 @@ class VariancePlan:
     gives most, but never below 1: a single kept sample has no variance, and its T = 0 takes the same road as others.
     `bias_bound` is the worst over all speeds in the range of |variance of the kept - variance of all samples|.
 
-    >>> plan = plan_variance_with_cap(SamplesPerPlate(np.array([2, 1, 1])), Cost("pure", 10**9), Range(0, 10), cap=2)
+    >>> plan = plan_variance(SamplesPerPlate(np.array([2, 1, 1])), Cost("pure", 10**9), Range(0, 10), cap=2)
     >>> plan.divisor, plan.bias_bound, plan.noise_bound  # no sample is dropped; U^2 G^2/4 = 400
     (16, 0.0, 25.0)
     """
@@ -91,24 +91,18 @@ class VariancePlan:
         return self.bias_bound + self.noise_bound
 
 
-def plan_variance(counts: SamplesPerPlate, cost: Cost, range: Range) -> VariancePlan:
-    """The cap of least worst-case error among all caps from 1 to the largest count (the larger cap on ties).
+def plan_variance(counts: SamplesPerPlate, cost: Cost, range: Range, cap: int | None = None) -> VariancePlan:
+    """The plan with this cap, 1 <= cap <= the largest count; else with that of least worst-case error among these (the
+    larger cap on ties).
 
     Not only the counts themselves: where one plate holds half of the samples, the noise depends on whether their number
     is odd, and the best cap may lie between two counts.
 
-    Raises ValueError as `plan_variance_with_cap` does. Time O(plates + largest count).
+    Raises ValueError for other caps, and for a cost below one nano-unit. Time O(plates + largest count).
     """
-    errors = _error_at_every_cap(counts, cost)
-    cap = errors.size - int(np.argmin(errors[::-1]))  # the last of the least: the larger cap drops fewer samples
-    return plan_variance_with_cap(counts, cost, range, cap)
-
-
-def plan_variance_with_cap(counts: SamplesPerPlate, cost: Cost, range: Range, cap: int) -> VariancePlan:
-    """The plan for a given cap, 1 <= cap <= the largest count.
-
-    Raises ValueError for other caps, and for a cost below one nano-unit.
-    """
+    if cap is None:
+        errors = _error_at_every_cap(counts, cost)
+        cap = errors.size - int(np.argmin(errors[::-1]))  # the last of the least: the larger cap drops fewer samples
     if not 1 <= cap <= counts.largest:
         raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")
     if cost.nano < 1:
@@ -197,7 +191,7 @@ def variance_for_admitted(plan: VariancePlan, admitted: NDArray[np.bool_]) -> Va
     """
     counts = SamplesPerPlate(plan.counts.by_plate[admitted])
     cap = min(plan.cap, counts.largest)
-    final = plan_variance_with_cap(counts, plan.cost, plan.range, cap)
+    final = plan_variance(counts, plan.cost, plan.range, cap)
     return replace(
         final, cost=cost_within(plate_sensitivity(final), final.sensitivity, plan.charges[admitted], plan.cost)
     )
