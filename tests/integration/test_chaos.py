@@ -55,9 +55,9 @@ def on():
     [
         (FORECASTS, 25, 3, 12, 2),
         pytest.param(AMPLE, 40, 18, 60, 5, marks=pytest.mark.soak),
-        pytest.param(FORECASTS, 30, 14, 60, 5, marks=pytest.mark.long),
-        pytest.param(IN_RHO, 40, 8, 30, 2, marks=pytest.mark.long),
-        pytest.param(SHARED_CLIPS, 40, 8, 30, 2, marks=pytest.mark.long),
+        pytest.param(FORECASTS, 30, 14, 60, 5, marks=pytest.mark.soak),
+        pytest.param(IN_RHO, 25, 4, 12, 2, marks=pytest.mark.long),
+        pytest.param(SHARED_CLIPS, 25, 4, 12, 2, marks=pytest.mark.long),
     ],
     ids=["a morning", "a day", "a day, forecast", "a morning, in rho", "a morning, clips shared in rho"],
 )
