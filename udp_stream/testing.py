@@ -1,22 +1,19 @@
-"""For tests, examples and `reproduce` only: bits from a seed, ledgers that fail, one small slot.
+"""For tests, examples and `reproduce` only: bits from a seed, one small slot, one query.
 
 Nothing here may run in a deployment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC
 from hashlib import blake2b
-from typing import Any
 
-import msgspec
 import numpy as np
 
-from udp_stream.ledger.port import Bits, Ledger
+from udp_stream.ledger.port import Bits
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.planning.plan import HatPlan, plan_hat, terms_of
 from udp_stream.planning.policy import BudgetCalendar, Policy, PositionPeriods
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.charge import ReleaseContext
@@ -52,73 +49,6 @@ class SeededEntropy:
             yield slice(i, i + 1), seeded_bits(f"{self._seed}/{release_id}")
 
 
-class Died(Exception):
-    """The process ended here."""
-
-
-class DyingLedger:
-    """A ledger whose process dies before its n-th call, counted from 0, or just after it, before the answer arrives.
-
-    `calls` has the names of the calls that were made. Without a number it never dies.
-
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> ledger = DyingLedger(MemoryLedger(), dies_at=1)
-    >>> ledger.recorded(["hat"])
-    [None]
-    >>> ledger.periods()
-    Traceback (most recent call last):
-        ...
-    udp_stream.testing.Died: before periods
-    >>> ledger.calls
-    ['recorded']
-    """
-
-    def __init__(self, ledger: Ledger, dies_at: int | None = None, *, answered: bool = False) -> None:
-        """With `answered` the ledger has done what the last call asks for."""
-        self.calls: list[str] = []
-        self._ledger = ledger
-        self._dies_at = dies_at
-        self._answered = answered
-
-    def __getattr__(self, name: str) -> Any:
-        """The ledger's call of this name, watched."""
-        call = getattr(self._ledger, name)
-
-        def watched(*arguments: Any) -> Any:
-            is_last = len(self.calls) == self._dies_at
-            if is_last and not self._answered:
-                raise Died(f"before {name}")
-            answer = call(*arguments)
-            self.calls.append(name)
-            if is_last:
-                raise Died(f"after {name}")
-            return answer
-
-        return watched
-
-
-class RivalledLedger:
-    """A ledger that lets a rival in before its n-th call: whatever the rival does, it does in between."""
-
-    def __init__(self, ledger: Ledger, call: int, rival: Callable[[], object]) -> None:
-        """The rival works on the same ledger, by itself."""
-        self._left = call
-        self._ledger = ledger
-        self._rival = rival
-
-    def __getattr__(self, name: str) -> Any:
-        """The ledger's call of this name, after the rival if it is the n-th."""
-        call = getattr(self._ledger, name)
-
-        def rivalled(*arguments: Any) -> Any:
-            self._left -= 1
-            if self._left == -1:
-                self._rival()
-            return call(*arguments)
-
-        return rivalled
-
-
 def seven_pings() -> SlotPings:
     """The pings of a slot: four plates in one cell, and one of them in another, too; 10 to 60 km/h."""
     return SlotPings(
@@ -149,12 +79,6 @@ def a_context() -> ReleaseContext:
     return ReleaseContext(policy, calendar, SeededEntropy(1), "udp-stream example")
 
 
-def a_plan() -> HatPlan:
-    """A plan for two plates, of one sample and of two: mean, variance and CDF, each at epsilon 1."""
-    policy = a_context().policy
-    return plan_hat(np.array([1, 2]), terms_of(policy, NANO, NANO, NANO), policy)
-
-
 def released_slot() -> RecordedSlot:
     """What the road makes of `two_hats`, on a ledger in memory."""
     return release_slot(*two_hats(), a_context(), MemoryLedger(), publish=lambda _: None)
@@ -166,11 +90,6 @@ def a_query() -> StandingQuery:
         name="in-the-middle", kind="range", center=(0.0, 0.0), box=(-0.009, -0.009, 0.009, 0.009), every_s=900,
         age_s=600, rounds=4, measure="zcdp", budget_nano=20 * NANO, period="1d", period_budget_nano=200 * NANO,
     )  # fmt: skip
-
-
-def a_threshold() -> StandingQuery:
-    """Whether less than 0.35 of the plates are in the same square, whose edge is 500 m wide."""
-    return msgspec.structs.replace(a_query(), kind="threshold", share=0.35, edge_m=500.0)
 
 
 def a_moment() -> Moment:

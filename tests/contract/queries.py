@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.contract.checks import LedgerFactory
+from tests.failing import Died, DyingLedger, RivalledLedger, a_threshold
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Entry, Ledger
 from udp_stream.planning.policy import OneBudget
@@ -21,16 +22,7 @@ from udp_stream.release.charge import require_one_promise
 from udp_stream.release.query_record import decode_result, decode_round, encode_round, query_id, round_id
 from udp_stream.release.query_road import answer_moment
 from udp_stream.release.record import kind_of
-from udp_stream.testing import (
-    Died,
-    DyingLedger,
-    RivalledLedger,
-    a_context,
-    a_moment,
-    a_query,
-    a_query_context,
-    a_threshold,
-)
+from udp_stream.testing import a_context, a_moment, a_query, a_query_context
 
 Opening = Callable[[], LedgerFactory]
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.contract.queries import CHECKS, Opening, dies_at_every_call, rival_at_every_call
 from tests.contract.test_road import LastWins, Unkept, in_memory, in_sqlite
+from tests.failing import a_threshold
 from udp_stream.errors import PrivacyRefused
-from udp_stream.testing import a_threshold
 
 SLOW = dies_at_every_call, rival_at_every_call
 

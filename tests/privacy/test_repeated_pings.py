@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from faust.types import TP
 
+from tests.failing import a_threshold
 from tests.unit.test_processors import TOPICS, Broker, lives
 from tests.unit.test_reading import RULES as READING
 from tests.unit.test_reading import START, record, take
@@ -25,7 +26,7 @@ from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.shuffle.wire import PingChunk, PositionChunk, cut_moment, cut_pings, merge_moment, merge_pings
-from udp_stream.testing import SeededEntropy, a_context, a_query, a_query_context, a_threshold, seven_pings
+from udp_stream.testing import SeededEntropy, a_context, a_query, a_query_context, seven_pings
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader

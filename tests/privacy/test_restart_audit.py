@@ -15,6 +15,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
+from tests.failing import Died
 from tests.forms import long_rows
 from tests.runtime.harness import frames_of
 from tests.unit import test_processors
@@ -30,7 +31,7 @@ from udp_stream.settings import load
 from udp_stream.shuffle import protocol
 from udp_stream.shuffle import wire as source
 from udp_stream.shuffle.wire import Factors
-from udp_stream.testing import Died, SeededEntropy
+from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotPings, cells_of, tabulate
 

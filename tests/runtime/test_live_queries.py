@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.failing import Died
 from tests.runtime.harness import fleet_log, frames_of
 from tests.runtime.test_live_run import CONFIG, FRAME, Clock, ids, lines, take_all
 from tests.runtime.test_standing import asking, configured
@@ -21,7 +22,7 @@ from udp_stream.release.record import kind_of
 from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
-from udp_stream.testing import Died, SeededEntropy
+from udp_stream.testing import SeededEntropy
 
 FLAGS = (*CONFIG, "release.mean=array-averaging")
 """Speeds are charged, too, whatever forecasts tell."""

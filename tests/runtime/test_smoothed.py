@@ -6,12 +6,13 @@ import random
 
 import pytest
 
+from tests.failing import Died, DyingLedger
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of, smoothed_writer
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.runtime import Embedded
 from udp_stream.settings import load
-from udp_stream.testing import Died, DyingLedger, SeededEntropy
+from udp_stream.testing import SeededEntropy
 
 FLAGS = ("hat.slot=2h", "hat.resolution=7", "release.mean=forecast-clip", "release.cdf_epsilon=0",
          "release.mean_epsilon=2", "budget.epsilon=12", "release.min_plates=2")  # fmt: skip

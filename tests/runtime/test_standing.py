@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.failing import Died, DyingLedger
 from tests.forms import long_but
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.cli.commands.ledger import lines_of_plate
@@ -25,7 +26,7 @@ from udp_stream.release.record import described, kind_of
 from udp_stream.runtime import Embedded, record_writer
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
-from udp_stream.testing import Died, DyingLedger, SeededEntropy
+from udp_stream.testing import SeededEntropy
 
 SURAT = """
 [queries]

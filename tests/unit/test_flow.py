@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.failing import Died, DyingLedger, RivalledLedger
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -24,7 +25,7 @@ from udp_stream.release import road as draw
 from udp_stream.release.charge import CountsPlanner, ForecastPlanner, ReleaseContext, SlotToPlan, plan_slot
 from udp_stream.release.record import decode
 from udp_stream.settings import load
-from udp_stream.testing import Died, DyingLedger, RivalledLedger, SeededEntropy
+from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, tabulate
 

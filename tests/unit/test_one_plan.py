@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.failing import Died
 from tests.protocol.explore import fields_of
 from tests.unit.test_flow import START, a_context, run
 from tests.unit.test_planner import city, opened, planned
@@ -21,7 +22,6 @@ from udp_stream.planning.plan import Terms, plan_hat, terms_of
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.road import record_slot
 from udp_stream.shuffle.wire import cut_plan, decode_message, encode_message, merge_plan
-from udp_stream.testing import Died
 from udp_stream.units import NANO
 
 ALL = ("release.mean_epsilon=0.5", "release.variance_epsilon=0.25", "release.cdf_epsilon=0.5")

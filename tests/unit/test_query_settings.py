@@ -1,18 +1,12 @@
 """Standing queries in the configuration: what a stranger gets wrong is named, with the rule and the query."""
 
-from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
-import msgspec
-import numpy as np
 import pytest
 
 from udp_stream.errors import ConfigError
-from udp_stream.queries.elimination import EVERYONE
-from udp_stream.queries.plane import QUANTA_PER_METRE
 from udp_stream.settings import load
-from udp_stream.testing import seeded_bits
 
 BUDGET = "[queries]\nrho = 100.0\ncenter = [-97.74, 30.27]\n"
 THRESHOLD = """[[query]]
@@ -130,22 +124,6 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
 def test_what_is_wrong_is_named_with_its_rule(tmp_path, text, said):
     with pytest.raises(ConfigError, match=said):
         loaded(tmp_path, text)
-
-
-@pytest.mark.parametrize("how", ["point", "distance"])
-@pytest.mark.parametrize("amount", ["rho = 100.0", "epsilon = 60.0"])
-def test_the_noise_that_plan_tells_is_that_of_estimates(tmp_path, amount, how):
-    text = BUDGET.replace("rho = 100.0", amount) + DENSITY.replace("place", "budget = 20\nplace")
-    (query,) = loaded(tmp_path, text).standing_queries
-    asked = msgspec.structs.replace(query, privatisation=how, rounds=3).asked(plates=4000)
-    pie, noise = replace(asked.pie, rule=EVERYONE), np.zeros(4000)
-    where = np.tile(asked.plane.quanta(np.array([30.27]), np.array([-97.64])), (4000, 1))
-    state = pie.run(where, seeded_bits(f"{amount}{how}even"))
-    if how == "point":
-        noise = state.weighed[:, 0] / state.precision - where[:, 0]
-    else:
-        noise = pie.estimate(state, np.arange(4000)) - asked.query.distance(where)
-    assert noise.std() / QUANTA_PER_METRE == pytest.approx(asked.deviation_m, rel=0.08)
 
 
 def test_budgets_of_queries_can_be_set_beside_the_file(tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.contract.checks import worst_window
+from tests.failing import Died
 from tests.unit.test_flow import MORNING, START, a_context, run, slot
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.rules import budget_balances, span_of
@@ -15,7 +16,6 @@ from udp_stream.planning.policy import SPANS_PER_WINDOW, PeriodSoFar, most_in, s
 from udp_stream.release.charge import plan_slot, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.settings import load
-from udp_stream.testing import Died
 from udp_stream.units import NANO
 
 HOUR_MS = 3_600_000

@@ -330,32 +330,21 @@ class PingDecoder:
         return columns.pings(columns.fault == 0), everything
 
 
-class _Field(enum.IntEnum):
-    """The place of a field's path in `FieldPaths`."""
-
-    PLATE = FieldPaths._fields.index("plate")
-    TIME = FieldPaths._fields.index("time")
-    POSITION = FieldPaths._fields.index("position")
-    LONGITUDE = FieldPaths._fields.index("longitude")
-    LATITUDE = FieldPaths._fields.index("latitude")
-    SPEED = FieldPaths._fields.index("speed")
-
-
 # What the value checks find, in their order. The number in the fault column is the place here, plus 1; 0 is no fault.
 _FAULTS = (
-    (Reason.EMPTY_PLATE, _Field.PLATE),
-    (Reason.PLACEHOLDER_PLATE, _Field.PLATE),
-    (Reason.WRONG_TYPE, _Field.PLATE),
-    (Reason.WRONG_TYPE, _Field.TIME),
-    (Reason.NO_UTC_OFFSET, _Field.TIME),
-    (Reason.TIME_OUT_OF_RANGE, _Field.TIME),
-    (Reason.COORDINATES_OUT_OF_RANGE, _Field.LONGITUDE),
-    (Reason.COORDINATES_OUT_OF_RANGE, _Field.LATITUDE),
-    (Reason.ZERO_COORDINATES, _Field.POSITION),
-    (Reason.OUTSIDE_BOX, _Field.POSITION),
-    (Reason.SPEED_NOT_FINITE, _Field.SPEED),
-    (Reason.SPEED_NEGATIVE, _Field.SPEED),
-    (Reason.SPEED_ABOVE_LIMIT, _Field.SPEED),
+    (Reason.EMPTY_PLATE, "plate"),
+    (Reason.PLACEHOLDER_PLATE, "plate"),
+    (Reason.WRONG_TYPE, "plate"),
+    (Reason.WRONG_TYPE, "time"),
+    (Reason.NO_UTC_OFFSET, "time"),
+    (Reason.TIME_OUT_OF_RANGE, "time"),
+    (Reason.COORDINATES_OUT_OF_RANGE, "longitude"),
+    (Reason.COORDINATES_OUT_OF_RANGE, "latitude"),
+    (Reason.ZERO_COORDINATES, "position"),
+    (Reason.OUTSIDE_BOX, "position"),
+    (Reason.SPEED_NOT_FINITE, "speed"),
+    (Reason.SPEED_NEGATIVE, "speed"),
+    (Reason.SPEED_ABOVE_LIMIT, "speed"),
 )
 
 
@@ -411,7 +400,7 @@ class _Columns:
         """One for each row with a fault."""
         rows = np.flatnonzero(self.fault)
         found = zip(self.message[rows].tolist(), self.position[rows].tolist(), self.fault[rows].tolist(), strict=True)
-        faults = [(reason, paths[field]) for reason, field in _FAULTS]
+        faults = [(reason, getattr(paths, name)) for reason, name in _FAULTS]
         return [Refusal(message, position, *faults[fault - 1]) for message, position, fault in found]
 
     def pings(self, kept: slice | NDArray[np.bool_]) -> Pings:

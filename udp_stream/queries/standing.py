@@ -103,11 +103,6 @@ class Asked:
         """The most that a plate was charged, nano-units."""
         return int(state.charged.max(initial=0))
 
-    @property
-    def deviation_m(self) -> float:
-        """The standard deviation of one plate's noise in one direction, in metres: of the average of all its rounds."""
-        return _deviation_m(self.terms)
-
 
 @dataclass(frozen=True)
 class AskedTogether:
@@ -183,21 +178,6 @@ class AskedTogether:
         unknown = self.plates - self.taking.size
         answer = self.query.answer(self.terms, self.pie, state, self.plates, unknown)
         return Found(answer.value, answer.low, answer.high, below=answer.below, sure=answer.sure, unknown=unknown)
-
-    @property
-    def deviation_m(self) -> float:
-        """The standard deviation of the sum's noise, in metres: of the average of all rounds."""
-        return _deviation_m(self.terms)
-
-
-def _deviation_m(terms: Terms) -> float:
-    """Under rho it is what one value for the whole budget would have. Laplace noise in the plane has (d + 1) b^2 in
-    every direction, and the best average of several scales b_j has 1 / sum 1/b_j^2 in place of b^2."""
-    parts = np.array(terms.split.parts(int(terms.budgets_nano[0]))) / 1e9
-    if terms.measure == "zcdp":
-        return float(1000 / np.sqrt(2 * parts.sum()))
-    dimensions = 2 if terms.how == "point" else 1
-    return float(1000 * np.sqrt((dimensions + 1) / np.square(parts).sum()))
 
 
 def _in_metres(quanta: Floats) -> tuple[float, ...]:
