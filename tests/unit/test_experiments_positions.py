@@ -9,8 +9,7 @@ from tests.forms import long_but
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Positions, Setup
 from udp_stream.experiments.catalogue import ON_POSITIONS
-from udp_stream.experiments.many_queries import allowance
-from udp_stream.experiments.savings import SavingsRow
+from udp_stream.experiments.queries import SavingsRow, allowance
 from udp_stream.mechanisms.base import Range
 from udp_stream.testing import seeded_bits
 
@@ -31,7 +30,7 @@ def setup_of(seed=1, repetitions=2):
 
 @pytest.fixture(autouse=True)
 def _little_noise_at_once(monkeypatch):
-    monkeypatch.setattr("udp_stream.experiments.savings.DRAWN_AT_ONCE", 1000)
+    monkeypatch.setattr("udp_stream.experiments.queries.DRAWN_AT_ONCE", 1000)
 
 
 def rows_of(name, setup, jobs=3):

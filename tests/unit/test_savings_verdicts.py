@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.experiments.many_queries import BM, HANDED_ON, PM, _a_day
-from udp_stream.experiments.savings import BesideRow, Kind, PreparedNoise, beats
+from udp_stream.experiments.queries import BM, HANDED_ON, PM, BesideRow, Kind, PreparedNoise, _a_day, beats
 from udp_stream.queries.plane import rho_per_square_metre
 from udp_stream.testing import seeded_bits
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from udp_stream.experiments import many_queries, means, savings, variance, worst
+from udp_stream.experiments import means, queries, variance, worst
 from udp_stream.experiments.base import Experiment
 
 _ALL = *means.EXPERIMENTS, variance.EXPERIMENT, worst.CHOP_USER, worst.WORST_CASE
@@ -10,9 +10,7 @@ _ALL = *means.EXPERIMENTS, variance.EXPERIMENT, worst.CHOP_USER, worst.WORST_CAS
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
 """Those on speeds and counts."""
 
-ON_POSITIONS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (*savings.EXPERIMENTS, *many_queries.EXPERIMENTS)
-}
+ON_POSITIONS: dict[str, Experiment] = {experiment.name: experiment for experiment in queries.EXPERIMENTS}
 """Those on queries: they take long, so they run where they are named."""
 
 NEED_POSITIONS = frozenset(ON_POSITIONS) - {"savings-knn", "threshold"}

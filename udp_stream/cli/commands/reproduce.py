@@ -26,7 +26,6 @@ from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.experiments.base import Curve, DataSet, Experiment, Figure, Hat, Outcome, Panel, Positions, Setup, Table
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
-from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.queries.plane import Plane
@@ -34,7 +33,7 @@ from udp_stream.settings import Settings, load
 from udp_stream.sources.files import Progress, read_messages, require_readable
 from udp_stream.testing import seeded_bits
 from udp_stream.windows.slots import slots_of
-from udp_stream.windows.tables import SlotCounts, SlotValues, cells_of
+from udp_stream.windows.tables import cells_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,6 +120,8 @@ def draw(figure: Figure, path: Path) -> None:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
+
     styles: dict[str, int] = {}
     for curve in panel.curves:
         _draw_curve(axes, curve, styles)
@@ -133,41 +134,27 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.log_y:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(_few_minor_labels(axes))
+        low, high = axes.get_ylim()
+        # Labels between powers of ten only where the axis spans less than about two of them.
+        axes.yaxis.set_minor_formatter(StrMethodFormatter("{x:g}") if high < 15 * low else NullFormatter())
     axes.grid(visible=True, alpha=0.25, linewidth=0.5)
     axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False)
 
 
-def _few_minor_labels(axes: Axes) -> Any:
-    """Labels between powers of ten only where the axis spans less than about two of them."""
-    from matplotlib.ticker import NullFormatter, StrMethodFormatter
-
-    low, high = axes.get_ylim()
-    return StrMethodFormatter("{x:g}") if high < 15 * low else NullFormatter()
-
-
 def _draw_curve(axes: Axes, curve: Curve, styles: dict[str, int]) -> None:
-    if curve.kind == "guess":
-        axes.plot(curve.x, curve.y, color="black", linestyle=(0, (6, 3)), linewidth=1.6, label=curve.name)
-        return
-    if curve.kind == "marks":
-        axes.plot(curve.x, curve.y, color="black", linestyle="none", marker="*", markersize=9, label=curve.name)
-        return
+    looks: dict[str, Any] = {"color": "black", "label": curve.name}
     base, _, variant = curve.name.partition(",")
-    style = FIXED_STYLES.get(base, len(styles) if base not in FIXED_STYLES else 0)
-    style = styles.setdefault(base, style) % len(COLOURS)
-    axes.plot(
-        curve.x,
-        curve.y,
-        color=COLOURS[style],
-        marker=MARKERS[style],
-        markersize=4,
-        linewidth=1.3,
-        linestyle="--" if variant else "-",
-        markerfacecolor="white" if variant else COLOURS[style],
-        markevery=max(1, len(curve.x) // 20),
-        label=curve.name,
-    )
+    if curve.kind == "guess":
+        looks |= {"linestyle": (0, (6, 3)), "linewidth": 1.6}
+    elif curve.kind == "marks":
+        looks |= {"linestyle": "none", "marker": "*", "markersize": 9}
+    else:
+        style = styles.setdefault(base, FIXED_STYLES.get(base, len(styles))) % len(COLOURS)
+        colour = COLOURS[style]
+        looks |= {"color": colour, "marker": MARKERS[style], "markersize": 4, "linewidth": 1.3}
+        looks |= {"linestyle": "--" if variant else "-", "markerfacecolor": "white" if variant else colour}
+        looks |= {"markevery": max(1, len(curve.x) // 20)}
+    axes.plot(curve.x, curve.y, **looks)
 
 
 def read_feed(path: str, settings: Settings, progress: Progress | None = None) -> DataSet:
@@ -184,7 +171,11 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
     cells, hashes = cells_of(pings.lat, pings.lon, settings.hat.resolution), [b"%08d" % i for i in range(names.size)]
     grid = settings.calendar.slots
     tables = list(slots_of(hashes, of_plate[pings.plate], pings.time_ms, cells, pings.speed, grid))
-    hats = tuple(hat for counts, values in tables for hat in _hats(counts, values))
+    hats = tuple(
+        Hat(SamplesPerPlate(counts.count[rows]), values.samples_of(rows))
+        for counts, values in tables
+        for rows in counts.each_rows()
+    )
     busiest = max((counts for counts, _ in tables), key=lambda counts: int(counts.count.sum()))
     who = Occupancy(busiest.hat_rows, busiest.plate, busiest.count, len(busiest.plates))
     name = Path(path).name.removesuffix(".gz").rpartition(".")[0] or path
@@ -192,10 +183,6 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
     where = plane.quanta(pings.lat, pings.lon)
     positions = Positions(name, of_plate[pings.plate].astype(np.int64), pings.time_ms, where)
     return DataSet(name, True, settings.policy.range, hats, who, positions=positions)
-
-
-def _hats(counts: SlotCounts, values: SlotValues) -> list[Hat]:
-    return [Hat(SamplesPerPlate(counts.count[rows]), values.samples_of(rows)) for rows in counts.each_rows()]
 
 
 # `reproduce`: the papers' figures, on recorded feeds and on data drawn as they say, with verdicts in words.
@@ -227,7 +214,7 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
         repetitions=arguments.repetitions,
         min_plates=settings.release.min_plates,
         seed=SEED,
-        bits=lambda name: _bits(SEED, name),
+        bits=lambda name: seeded_bits(f"reproduce/{SEED}/{name}"),  # reproducible, and therefore not private
     )
     used = used_files(arguments, settings, [path for path, _ in feeds])
     for name in names:
@@ -243,11 +230,6 @@ def run(experiment: Experiment, setup: Setup) -> Outcome:
     """All of its work, with a progress bar on a terminal."""
     rows = [row for job in stepwise(experiment.name, experiment.jobs(setup)) for row in job()]
     return experiment.conclude(setup, rows)
-
-
-def _bits(seed: int, name: str) -> Bits:
-    """Reproducible, and therefore not private: nothing here is a release."""
-    return seeded_bits(f"reproduce/{seed}/{name}")
 
 
 def _feeds(arguments: argparse.Namespace, asked: Sequence[tuple[str, Sequence[str]]]) -> tuple[DataSet, ...]:
