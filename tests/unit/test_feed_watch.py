@@ -58,23 +58,3 @@ def test_no_value_of_a_speed_decides_whether_something_is_said(speed):
     watched.read(*[message(speed=speed)] * 200)
     watched.watch.end()
     assert watched.events == [] and not watched.watch.accepted_nothing
-
-
-def of_ids(pings, minutes=11):
-    return [message(plate=f"message-{at}", minute=at * minutes // pings) for at in range(pings)]
-
-
-@pytest.mark.parametrize("size", [10, 300])
-def test_a_plate_that_is_another_in_each_ping_is_said_once_while_it_goes_on(size):
-    watched, pings = Watched(), of_ids(6000)
-    watched.now_ms += 600_000
-    for first in range(0, len(pings), size):
-        watched.read(*pings[first : first + size])
-        if first < 4000:
-            assert watched.events == []
-    assert watched.events == ["feed"]
-    _, text, figures = watched.said[0]
-    assert "the message's?" in text and figures == {}
-    assert "message-" not in text
-    watched.watch.end()
-    assert watched.events == ["feed"]

@@ -173,8 +173,7 @@ def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
 
 
 class FeedWatch:
-    """What is likely to be set wrongly of a feed that goes on, each sentence once, in the log: mostly refused, zone,
-    plates.
+    """Says once, in the log, that of a feed that goes on more is refused than accepted, and what would help.
 
     >>> from udp_stream.settings import Settings
     >>> from udp_stream.pings.decode import Reason, Refusal
@@ -188,41 +187,27 @@ class FeedWatch:
     True
     """
 
-    REFUSALS_MIN, PINGS_MIN, BYTES_MAX, SPAN_MS = 10, 4096, 2**24, 600_000
-    """Refusals before something is said; pings that tell zone and plates, kept for so many bytes, and the time that
-    they must span: a vehicle pings more than once in ten minutes."""
+    REFUSALS_MIN = 10
+    """Before something is said."""
 
     def __init__(self, settings: Settings, warn: Callable[[str, str, Mapping[str, object]], None] = _warn) -> None:
         """Nothing was read yet."""
         self._settings, self._warn = settings, warn
         self._sample: list[Refused] = []
         self._refused: Counter[str] = Counter()
-        self._accepted = self._pings = 0
-        self._is_said = False
-        self._beginning: list[bytes] | None = []
-        self._first_ms: int | None = None
+        self._accepted, self._is_said = 0, False
 
-    def look(self, messages: Sequence[bytes], read: ReadResult) -> None:
+    def look(self, _messages: Sequence[bytes], read: ReadResult) -> None:
         """Look at what became of a batch of messages; those that were read before are not in `read`."""
-        if not read.messages:
-            return
         refused = [one for one in read.refused if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
         self._accepted += read.pings + len(read.refused) - len(refused)
         self._refused.update(str(one.refusal.reason) for one in refused)
         self._sample += [Refused(one.refusal, one.original) for one in refused[: SAMPLE_MAX - len(self._sample)]]
         self._judge(self.REFUSALS_MIN)
-        if read.pings and self._beginning is not None:
-            self._first_ms = self._first_ms or read.newest_ms
-            self._beginning += messages
-            self._pings += read.pings
-            has_enough = self._pings >= self.PINGS_MIN and (read.newest_ms or 0) - (self._first_ms or 0) >= self.SPAN_MS
-            if has_enough or sum(map(len, self._beginning)) > self.BYTES_MAX:
-                self._judge_beginning()
 
     def end(self) -> None:
         """Nothing comes any more: say also what rests on few pings."""
         self._judge(1)
-        self._judge_beginning()
 
     @property
     def accepted_nothing(self) -> bool:
@@ -237,14 +222,6 @@ class FeedWatch:
         said = "; ".join(advise(self._sample, self._settings.source.form))
         text = f"{refused:,} of {counted(refused + self._accepted, 'ping')} refused: {said}"
         self._warn(text, "refused", {"refused": dict(self._refused), "accepted": self._accepted})
-
-    def _judge_beginning(self) -> None:
-        if not self._beginning:
-            return
-        pings, _ = self._settings.decoder.decode(self._beginning)
-        self._beginning = None
-        for sentence in warnings_of(pings, self._settings):
-            self._warn(sentence, "feed", {})
 
 
 def named(files: Sequence[str]) -> str:

@@ -16,15 +16,7 @@ examples:
   udp-stream init pings.csv --out city.toml        a configuration for a feed of any form
   udp-stream replay pings.ndjson.gz --out releases.ndjson
   udp-stream run https://example.org/vehicles.json --ledger city.ledger --out releases.ndjson
-  udp-stream plan --plates 30 --pings-per-plate 40 what to expect of a configuration
-  udp-stream reproduce mean-itms --data pings.ndjson.gz
   udp-stream topics create && udp-stream worker    the deployment on Kafka
-  udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
-  udp-stream releases --follow                     the records that it released
-  udp-stream ledger show GJ05ZZ0001                what a plate was charged and has left
-  udp-stream status                                what the deployment is doing
-  udp-stream doctor                                check that the deployment is reachable and safe
-  udp-stream config --config city.toml             a configuration with every key
   udp-stream ledger show --help                    the options and examples of a verb
 
 exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependency is unavailable;

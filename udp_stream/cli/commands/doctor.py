@@ -18,7 +18,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from udp_stream.cli.first_look import is_on_disk, joined, named, require_files, require_readable_pings
+from udp_stream.cli.first_look import is_on_disk, joined, named, require_files, require_readable_pings, warnings_of
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
@@ -61,7 +61,8 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
             ("topics", lambda: _topics(settings)),
             ("deployment", lambda: _deployment(settings)),
             ("workers", lambda: _workers(settings)),
-            ("speeds of the topic", lambda: _unit_of_topic(settings)),
+            ("pings of the topic", lambda: _pings_of_topic(_latest(settings), settings)),
+            ("speeds of the topic", lambda: _unit(_latest(settings), settings)),
         ]
     failures = [error for name, check in checks if (error := _failure(name, check)) is not None]
     if failures:
@@ -141,12 +142,25 @@ def _workers(settings: Settings) -> str:
     return f"{counted(len(members), 'worker')} with the settings of this configuration, {ours}"
 
 
-def _unit_of_topic(settings: Settings) -> str:
+def _latest(settings: Settings) -> list[bytes]:
     with needs("Kafka client", "kafka"):
         from streams.kafka import read_topic
         from streams.topics import topics_of
-    records = read_topic(settings.kafka, topics_of(settings.kafka).pings, LATEST)
-    return _unit((record.value or b"" for record in records), settings)
+    return [record.value or b"" for record in read_topic(settings.kafka, topics_of(settings.kafka).pings, LATEST)]
+
+
+def _pings_of_topic(messages: Sequence[bytes], settings: Settings) -> str:
+    pings, _ = settings.decoder.decode(messages)
+    return _said_of_pings(warnings_of(pings, settings), settings) if len(pings) else CannotTell("it has none")
+
+
+def _said_of_pings(found: Sequence[str], settings: Settings) -> str:
+    """ConfigError where zone or plates are likely to be set wrongly."""
+    if wrong := [sentence for sentence in found if not isinstance(sentence, Doubt)]:
+        raise ConfigError("; ".join(wrong))
+    if found:
+        return CannotTell(f"cannot tell: {'; '.join(found)}")
+    return f"they lie where clocks show {settings.hat.timezone}'s time"
 
 
 def _together(files: Sequence[str]) -> Iterator[list[str]]:
@@ -160,15 +174,14 @@ def _pings_of_files(files: Sequence[str], settings: Settings) -> str:
     """UsageError if less of their beginning is accepted than refused, ConfigError if it lies in another zone."""
     found: list[str] = []
     require_readable_pings(files, settings, warn=found.append)
-    if wrong := [sentence for sentence in found if not isinstance(sentence, Doubt)]:
-        raise ConfigError("; ".join(wrong))
+    said = _said_of_pings(found, settings)
+    if found:
+        return said
     if not all(map(is_on_disk, files)):
         return CannotTell("cannot tell: it is no file on disk")
-    if found:
-        return CannotTell(f"cannot tell: {'; '.join(found)}")
     if len(files) == 1 and is_gtfs_file(files[0]):
         return CannotTell("cannot tell whether its plates last: it is one poll. Name two, some minutes apart")
-    return f"most of its beginning is accepted, and lies where clocks show {settings.hat.timezone}'s time"
+    return said
 
 
 def _unit_of_files(files: Sequence[str], settings: Settings) -> str:

@@ -71,9 +71,14 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def _print(bought: list[Bought], policy: Policy) -> None:
     """A row for each size of HAT."""
-    out = printer(width=160)
+    out, table = printer(width=160), Table(box=None, pad_edge=False)
+    rows = [_cells(one, policy) for one in bought]
+    for name, _ in rows[0]:
+        table.add_column(name, justify="right", min_width=15 if name == "mechanism" else None, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell for _, cell in row))
     out.print(_head(policy))
-    print_whole(out, _table(bought, policy))
+    print_whole(out, table)
     for note in _notes(policy, [one for one in bought if one.served]):
         out.print(note)
 
@@ -118,10 +123,8 @@ def terms_for(policy: Policy, part: float | None = None) -> Terms:
 
 
 def _too_little(policy: Policy, where: str) -> ConfigError:
-    key, unit = (
-        "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon",
-        "epsilon" if policy.measure == "pure" else "rho",
-    )
+    key = "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon"
+    unit = "epsilon" if policy.measure == "pure" else "rho"
     return ConfigError(f"{key}: an automatic {unit} would be below {least_nano(policy.measure) / NANO:g} {where}")
 
 
@@ -145,16 +148,13 @@ def buy(policy: Policy, plates: int, pings_per_plate: int) -> Bought:
             raise _too_little(policy, f"if the budget of {policy.amount} pays for {PRICES_PER_BUDGET} HATs")
         plans = HatPlans(policy.public)
         bought = plans.plan_hat(counts, terms_of_typical(counts, policy, plans))
-        return _bought(bought, plates, served, policy)
-    bought = plan_hat(counts, terms_for(policy), policy)
-    if served and None in (policy.mean_nano, policy.cdf_nano):
-        part = float(bought.charges.mean()) / bought.terms.charge_nano
-        bought = plan_hat(counts, terms_for(policy, part), policy)
-    return _bought(bought, plates, served, policy)
-
-
-def _bought(plan: HatPlan, plates: int, served: bool, policy: Policy) -> Bought:
-    return Bought(plates, served, plan, policy.budget_nano // int(np.median(plan.charges)), _mean_error_kmh(plan))
+    else:
+        bought = plan_hat(counts, terms_for(policy), policy)
+        if served and None in (policy.mean_nano, policy.cdf_nano):
+            part = float(bought.charges.mean()) / bought.terms.charge_nano
+            bought = plan_hat(counts, terms_for(policy, part), policy)
+    releases = policy.budget_nano // int(np.median(bought.charges))
+    return Bought(plates, served, bought, releases, _mean_error_kmh(bought))
 
 
 def _mean_error_kmh(plan: HatPlan) -> float:
@@ -208,16 +208,6 @@ def _head(policy: Policy) -> str:
     )
 
 
-def _table(bought: list[Bought], policy: Policy) -> Table:
-    table = Table(box=None, pad_edge=False)
-    rows = [_cells(one, policy) for one in bought]
-    for name, _ in rows[0]:
-        table.add_column(name, justify="right", min_width=15 if name == "mechanism" else None, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell for _, cell in row))
-    return table
-
-
 def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:
     if cost.measure == "pure":
         return [("epsilon", f"{cost.nano / NANO:.3g}")]
@@ -237,14 +227,9 @@ def _cells(one: Bought, policy: Policy) -> list[tuple[str, str]]:
             ("error bound", f"{min(mean.error_bound, mean.range.width) / QUANTA_PER_KMH:.2f}"),
         ]
     if variance is not None:
-        cells += [
-            ("variance noise", f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}"),
-        ]
+        cells.append(("variance noise", f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}"))
     if cdf is not None:
-        cells += [
-            ("CDF bins", str(cdf.bins.count)),
-            ("CDF rms error", f"{cdf.rms_error:.3f}"),
-        ]
+        cells += [("CDF bins", str(cdf.bins.count)), ("CDF rms error", f"{cdf.rms_error:.3f}")]
     cells.append(("releases", str(one.releases_per_plate)))
     if one.served:
         return cells
