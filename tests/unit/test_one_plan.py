@@ -98,7 +98,8 @@ def test_a_version_that_would_choose_otherwise_keeps_to_what_was_priced(where, m
     )
     other = Choice("tree", 1, 3, True)
     monkeypatch.setattr(cdfs, "_best_choice", lambda *_: other)
-    monkeypatch.setattr(statistics, "plan_variance", lambda c, e, u: statistics.plan_variance(c, e, u, 1))
+    searched = statistics.plan_variance  # a cap of one, where none was chosen before
+    monkeypatch.setattr(statistics, "plan_variance", lambda *of: searched(*of[:3], of[3] or 1))
     assert plan_hat(contents[0].count, opened(plan.terms[0]), context.policy).cdf.cap == 1  # it would
     if where == "a retry":
         again = plan_slot(contents[0], context, ledger)
