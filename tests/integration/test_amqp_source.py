@@ -13,7 +13,9 @@ from tests.chaos.proxy import Proxy
 from tests.integration.amqp_brokers import PASSWORD, USER, connected
 from tests.runtime.harness import fleet_log
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.sources.amqp import QueueOptions, QueueSource
+from udp_stream.pings.json import JSON
+from udp_stream.settings.sections import LiveSection
+from udp_stream.sources.amqp import QueueSource
 from udp_stream.sources.live import Handover
 
 SECONDS_MAX = 20
@@ -69,11 +71,10 @@ def password(tmp_path):
     return str(tmp_path / "password")
 
 
-def source(where, password, said=None, port=None, scheme="amqp", **options):
-    values = {"queue": where.name, "username": USER, "password_file": password, "prefetch": 10, "timeout_s": 5.0}
-    made = QueueOptions(**{**values, "max_bytes": 10**6, **options})
-    name = f"{scheme}://127.0.0.1:{port or where.port}/"
-    return QueueSource(name, made, ([] if said is None else said).append, fraction=lambda: 0.0)
+def source(where, password, said=None, port=None, scheme="amqp", prefetch=10, ca_file=""):
+    live = LiveSection(queue=where.name, username=USER, password_file=password, timeout="5s", ca_file=ca_file)
+    name, say = f"{scheme}://127.0.0.1:{port or where.port}/", ([] if said is None else said).append
+    return QueueSource(name, live, JSON, say, prefetch, fraction=lambda: 0.0)
 
 
 def plates(messages):
@@ -198,9 +199,9 @@ def test_a_wrong_password_is_said_without_it(queue, tmp_path):
     ],
 )
 def test_a_name_that_is_none_is_refused_without_what_may_be_secret(queue, password, name, words):
-    made = QueueOptions(queue="q", username="u", password_file=password, prefetch=1, timeout_s=1, max_bytes=10**6)
+    live = LiveSection(queue="q", username="u", password_file=password)
     with pytest.raises(UsageError, match=words) as refused:
-        QueueSource(name, made, print)
+        QueueSource(name, live, JSON, print)
     assert "asecret" not in str(refused.value)
 
 

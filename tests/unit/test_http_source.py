@@ -15,7 +15,9 @@ from tests import http_server as server
 from tests.gtfs import snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
-from udp_stream.sources.http import HttpGet, HttpOptions, PolledSource, PollOptions
+from udp_stream.pings.json import JSON
+from udp_stream.settings.sections import LiveSection
+from udp_stream.sources.http import HttpGet, PolledSource
 from udp_stream.sources.live import Failed, Handover
 
 TOKEN = "eyJ0.Secret-Token"
@@ -36,9 +38,9 @@ TWO = answer(ping("A1", 1), ping("B2"))
 
 
 def source(url, said=None, every_s=0.03, timeout_s=0.5, max_bytes=10**6, unit="kmh", form="auto", **options):
-    get = HttpGet(url, HttpOptions(timeout_s=timeout_s, max_bytes=max_bytes, **options), "udp-stream/test")
-    poll = PollOptions(every_s=every_s, format=form, unit=unit, max_bytes=max_bytes)
-    return PolledSource(get, poll, (said if said is not None else []).append, fraction=lambda: 0.0)
+    live = LiveSection(every=f"{every_s}s", timeout=f"{timeout_s}s", format=form, **options)
+    get, say = HttpGet(url, live, "udp-stream/test", max_bytes), (said if said is not None else []).append
+    return PolledSource(get, live, unit, JSON, say, fraction=lambda: 0.0)
 
 
 def plates(frame):
@@ -244,9 +246,7 @@ def test_a_server_that_never_ends_the_greeting_of_tls_is_given_up_too():
 
         thread = threading.Thread(target=greet)
         thread.start()
-        get = HttpGet(
-            f"https://127.0.0.1:{listening.getsockname()[1]}", HttpOptions(timeout_s=0.5, max_bytes=99), "test"
-        )
+        get = HttpGet(f"https://127.0.0.1:{listening.getsockname()[1]}", LiveSection(timeout="0.5s"), "test")
         began = time.monotonic()
         try:
             with pytest.raises(Failed) as failed:

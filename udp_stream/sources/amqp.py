@@ -27,11 +27,12 @@ from urllib.parse import unquote, urlsplit
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.pings.decode import PingFormat
-from udp_stream.pings.json import JSON
 from udp_stream.pings.snapshots import Unrepeated
+from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.http import BYTES_MAX
 from udp_stream.sources.live import Failed, Retries
 from udp_stream.sources.recordings import VEHICLES_MAX
+from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
     from pika import BlockingConnection
@@ -54,20 +55,6 @@ REMEMBERED_PREFETCHES = 4
 PORTS = {"amqp": 5672, "amqps": 5671}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueOptions:
-    """As in `[live]`; `format` reads the messages."""
-
-    queue: str
-    username: str
-    password_file: str
-    timeout_s: float
-    prefetch: int = PREFETCH
-    max_bytes: int = BYTES_MAX
-    ca_file: str = ""
-    format: PingFormat = JSON
-
-
 @dataclass(frozen=True, slots=True)
 class _Given:
     """Frames up to this number hold the messages up to this tag of a connection."""
@@ -85,20 +72,21 @@ class QueueSource:
     def __init__(
         self,
         name: str,
-        options: QueueOptions,
+        live: LiveSection,
+        json: PingFormat,
         say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
+        prefetch: int = PREFETCH,
         fraction: Callable[[], float] = random.random,
     ) -> None:
-        """Nothing is connected yet. UsageError for a name that is none, ConfigError without a password."""
-        self._parameters, self.name = _parameters(name, options)
-        self._options, self._clock, self._say, self.format = options, clock, say, options.format
-        self._retries = Retries(self.name, FIRST_PAUSE_S, say, clock, fraction)
+        """Nothing is connected yet; `json` reads the messages. UsageError for a name that is none, ConfigError without
+        a password."""
+        self._parameters, self.name = _parameters(name, live)
+        self._queue, self._prefetch, self._say, self.format = live.queue, prefetch, say, json
+        self._retries = Retries(self.name, FIRST_PAUSE_S, say, time.monotonic, fraction)
         self._stopped = threading.Event()
         self._kept_frames = 0
         self._is_waiting = True
-        remembered = REMEMBERED_PREFETCHES * options.prefetch
-        self._unrepeated = Unrepeated(options.format, options.max_bytes, VEHICLES_MAX, remembered)
+        self._unrepeated = Unrepeated(json, BYTES_MAX, VEHICLES_MAX, REMEMBERED_PREFETCHES * prefetch)
         self._given: deque[_Given] = deque()
         self._frames = self._connections = 0
 
@@ -146,17 +134,17 @@ class QueueSource:
         try:
             channel = connection.channel()
             # Before the consumer: a prefetch holds only for consumers that come after it.
-            channel.basic_qos(prefetch_count=self._options.prefetch)
+            channel.basic_qos(prefetch_count=self._prefetch)
             arrived: list[tuple[int, bytes]] = []
             cancelled: list[object] = []
             channel.add_on_cancel_callback(cancelled.append)
             consumer = channel.basic_consume(
-                self._options.queue,
+                self._queue,
                 lambda _channel, method, _properties, body: arrived.append((method.delivery_tag or 0, body)),
             )
             # Not when it was connected: a queue that is not there is refused only by `basic_consume`.
             self._retries.worked()
-            self._say(f"{self.name}: reading, with at most {self._options.prefetch:,} messages on their way")
+            self._say(f"{self.name}: reading, with at most {self._prefetch:,} messages on their way")
             while not self._stopped.is_set():
                 connection.process_data_events(LOOK_S)
                 self._acknowledge(channel)
@@ -187,13 +175,13 @@ class QueueSource:
             channel.basic_ack(tag, multiple=True)
 
     def _drain(self, connection: BlockingConnection, channel: BlockingChannel) -> None:
-        deadline_s = self._clock() + DRAIN_S
-        while self._given and self._is_waiting and self._clock() < deadline_s:
+        deadline_s = time.monotonic() + DRAIN_S
+        while self._given and self._is_waiting and time.monotonic() < deadline_s:
             connection.process_data_events(LOOK_S / 4)
             self._acknowledge(channel)
 
 
-def _parameters(name: str, options: QueueOptions) -> tuple[Parameters, str]:
+def _parameters(name: str, live: LiveSection) -> tuple[Parameters, str]:
     """How to connect, and the name for people."""
     with needs("AMQP client", "sources"):
         from pika import ConnectionParameters, PlainCredentials, SSLOptions
@@ -208,18 +196,19 @@ def _parameters(name: str, options: QueueOptions) -> tuple[Parameters, str]:
     if "@" in parts.netloc:
         raise UsageError("expected amqp:// without a password, which other users could see: use live.password_file")
     for key in ("queue", "username", "password_file"):
-        if not getattr(options, key):
+        if not getattr(live, key):
             raise ConfigError(f"live.{key}: expected one for {scheme}://, got none")
-    password = secret_of("live.password_file", options.password_file)
+    timeout_s = parse_duration(live.timeout)
+    password = secret_of("live.password_file", live.password_file)
     parameters = ConnectionParameters(
         host=host,
         port=port or PORTS[scheme],
         virtual_host=unquote(parts.path.removeprefix("/")) or "/",
-        credentials=PlainCredentials(options.username, password),
-        ssl_options=SSLOptions(tls_context("live", options.ca_file), host) if scheme == "amqps" else None,
-        socket_timeout=options.timeout_s,
-        stack_timeout=options.timeout_s,
-        blocked_connection_timeout=options.timeout_s,
+        credentials=PlainCredentials(live.username, password),
+        ssl_options=SSLOptions(tls_context("live", live.ca_file), host) if scheme == "amqps" else None,
+        socket_timeout=timeout_s,
+        stack_timeout=timeout_s,
+        blocked_connection_timeout=timeout_s,
         heartbeat=HEARTBEAT_S,
     )
     return parameters, f"{scheme}://{host}:{port or PORTS[scheme]}{parts.path}"

@@ -32,9 +32,11 @@ from udp_stream.logs import counted
 from udp_stream.pings.decode import PingFormat
 from udp_stream.pings.json import JSON, trim
 from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, GTFS_REALTIME, UNIT, Unrepeated
+from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GzipError, inflated
 from udp_stream.sources.live import Failed, Retries
 from udp_stream.sources.recordings import VEHICLES_MAX, sentences
+from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -51,17 +53,6 @@ BYTES_MAX = 64 * 2**20
 _ACCEPT = "application/x-protobuf, application/json;q=0.9, */*;q=0.5"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions:
-    """How to get an address: seconds for the whole answer, its bytes, and where the token is, as in `[live]`."""
-
-    timeout_s: float
-    max_bytes: int = BYTES_MAX
-    token_file: str = ""
-    token_header: str = "token"
-    ca_file: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a server said. `body` is None if it is unchanged since the answer that the validators were from."""
@@ -74,13 +65,15 @@ class Answer:
 class HttpGet:
     """Gets one address, again and again; `stop`, from another thread, ends a call."""
 
-    def __init__(self, address: str, options: HttpOptions, software: str, clock: Callable[[], float] = time.monotonic):
-        """Nothing is sent yet. UsageError for an address that cannot be asked, ConfigError for a bad token file."""
+    def __init__(self, address: str, live: LiveSection, software: str, max_bytes: int = BYTES_MAX) -> None:
+        """Nothing is sent yet; an answer has at most `max_bytes`, decompressed. UsageError for an address that cannot
+        be asked, ConfigError for a bad token file."""
         with needs("HTTP client", "sources"):
             import urllib3  # noqa: F401 (so that its absence is said before anything else)
         self._parts = _checked(address)
-        self._options, self._software, self._clock = options, software, clock
-        self._tls = tls_context("live", options.ca_file)
+        self._live, self._software, self._max_bytes = live, software, max_bytes
+        self._timeout_s = parse_duration(live.timeout)
+        self._tls = tls_context("live", live.ca_file)
         self._handle: socket.socket | None = None
         self._is_stopped = False
         _ = self._token()  # a bad file is to be an error at the start, not at the first poll
@@ -92,7 +85,7 @@ class HttpGet:
 
     def get(self, validators: dict[str, str]) -> Answer:
         """What the address answers; `validators` are those of an earlier answer. Failed if there is no good answer."""
-        deadline_s = self._clock() + self._options.timeout_s
+        deadline_s = time.monotonic() + self._timeout_s
         try:
             token = self._token()
         except ConfigError as error:  # while it is being renewed, perhaps
@@ -102,7 +95,7 @@ class HttpGet:
             parts = urlsplit(address)
             headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip", "User-Agent": self._software, **validators}
             if token and _origin(parts) == _origin(self._parts):
-                headers[self._options.token_header] = token
+                headers[self._live.token_header] = token
             found = self._exchange(parts, headers, deadline_s)
             if isinstance(found, Answer):
                 return found
@@ -116,7 +109,7 @@ class HttpGet:
 
     def _token(self) -> str:
         """Read for each call: tokens of the exchange expire, and are renewed by a program that writes the file."""
-        return secret_of("live.token_file", self._options.token_file) if self._options.token_file else ""
+        return secret_of("live.token_file", self._live.token_file) if self._live.token_file else ""
 
     def _redirected(self, address: str, location: str, token: str) -> str:
         try:
@@ -148,11 +141,11 @@ class HttpGet:
         """A connection that is shut down when the time is over, even in the middle of a TLS handshake."""
         from urllib3.connection import HTTPConnection, HTTPSConnection
 
-        host, (_, _, port), rest_s = parts.hostname or "", _origin(parts), max(0.001, deadline_s - self._clock())
+        host, (_, _, port), rest_s = parts.hostname or "", _origin(parts), max(0.001, deadline_s - time.monotonic())
         connected = stack.enter_context(socket.create_connection((host, port), rest_s))
         # TLS takes the socket over, and gives nothing back before it has greeted: this is a second handle.
         self._handle = stack.enter_context(connected.dup())
-        timer = threading.Timer(max(0.0, deadline_s - self._clock()), self._shut_down)
+        timer = threading.Timer(max(0.0, deadline_s - time.monotonic()), self._shut_down)
         timer.daemon = True
         stack.callback(timer.cancel)
         timer.start()
@@ -181,7 +174,7 @@ class HttpGet:
                 raise Failed("answers in an encoding that was not asked for", is_final=True)
             return Answer(self._body(response), kind, validators)
         if status in (401, 403):
-            said = "does not accept the token" if self._options.token_file else "asks for a token (live.token_file)"
+            said = "does not accept the token" if self._live.token_file else "asks for a token (live.token_file)"
             raise Failed(f"answers {status}: it {said}", is_final=True)
         is_passing = status >= 500 or status in _LATER
         raise Failed(f"answers {status}", is_final=not is_passing, wait_s=_seconds(headers.get("Retry-After")))
@@ -191,8 +184,8 @@ class HttpGet:
         size = 0
         for block in inflated(response.stream(_BLOCK_BYTES, decode_content=False)):
             size += len(block)
-            if size > self._options.max_bytes:
-                raise Failed(f"answers with more than {self._options.max_bytes:,} bytes")
+            if size > self._max_bytes:
+                raise Failed(f"answers with more than {self._max_bytes:,} bytes")
             parts.append(block)
         return b"".join(parts)
 
@@ -219,8 +212,8 @@ class HttpGet:
             return Failed("cannot be found: its name has no address")
         if isinstance(error, ConnectionRefusedError):
             return Failed("refuses connections")
-        if isinstance(error, TimeoutError | ReadTimeout) or self._clock() >= deadline_s - 0.01:
-            return Failed(f"gave no whole answer within {self._options.timeout_s:g} s (live.timeout)")
+        if isinstance(error, TimeoutError | ReadTimeout) or time.monotonic() >= deadline_s - 0.01:
+            return Failed(f"gave no whole answer within {self._timeout_s:g} s (live.timeout)")
         if isinstance(error, ssl.SSLError) or any(isinstance(cause, ssl.SSLError) for cause in causes):
             return Failed("does not speak TLS as we do")
         return Failed(f"cut the answer short ({type(error).__name__})")
@@ -293,45 +286,36 @@ SAY_S = 60.0
 GTFS, PLAIN_JSON = "gtfs-rt", "json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollOptions:
-    """`format`: "gtfs-rt", "json", or "auto" to see. `json` reads messages of JSON; `unit` is what speeds are in."""
-
-    every_s: float
-    format: str
-    unit: str
-    max_bytes: int = BYTES_MAX
-    json: PingFormat = JSON
-
-
 class PolledSource:
     """Polls until it is stopped."""
 
     def __init__(
         self,
         get: HttpGet,
-        options: PollOptions,
+        live: LiveSection,
+        unit: str,
+        json: PingFormat,
         say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
         fraction: Callable[[], float] = random.random,
     ) -> None:
-        """Nothing is asked yet. `say` is given sentences for people, without a plate, a speed or a token.
+        """Nothing is asked yet. `unit` is what speeds are in; `json` reads messages of JSON. `say` is given sentences
+        for people, without a plate, a speed or a token.
 
         ConfigError for an address that is known to be of another unit, or to be GTFS-realtime beside a `json` of a
         feed's own.
         """
-        self._get, self._options, self._say, self._clock = get, options, say, clock
-        self.format = options.json
-        self._retries = Retries(get.name, options.every_s, say, clock, fraction)
+        self._get, self._unit, self._say, self.format = get, unit, say, json
+        self._every_s = parse_duration(live.every)
+        self._retries = Retries(get.name, self._every_s, say, time.monotonic, fraction)
         self._stopped = threading.Event()
-        self._format, self._why = _known(options.format, get.name)
+        self._format, self._why = _known(live.format, get.name)
         self._is_named = bool(self._format)
         self._require_unit()
         self._unrepeated: Unrepeated | None = None
         self._validators: dict[str, str] = {}
-        self._changed_s = clock()
+        self._changed_s = time.monotonic()
         self._tally: Counter[str] = Counter()
-        self._said_s = clock()
+        self._said_s = time.monotonic()
         self._plates_said: set[str] = set()
 
     @property
@@ -346,7 +330,7 @@ class PolledSource:
         are in another unit than `speed.unit`.
         """
         while not self._stopped.is_set():
-            began_s = self._clock()
+            began_s = time.monotonic()
             try:
                 frame = self._poll()
             except Failed as failure:
@@ -357,7 +341,7 @@ class PolledSource:
                 self._retries.worked()
                 if frame:
                     yield frame
-                pause_s = began_s + self._options.every_s - self._clock()
+                pause_s = began_s + self._every_s - time.monotonic()
             self._say_tally()
             self._stopped.wait(max(0.0, pause_s))
 
@@ -373,7 +357,7 @@ class PolledSource:
         """No connection is kept between polls."""
 
     def _poll(self) -> list[bytes]:
-        is_fresh = self._clock() - self._changed_s < UNCHANGED_S
+        is_fresh = time.monotonic() - self._changed_s < UNCHANGED_S
         answer = self._get.get(self._validators if is_fresh else {})
         self._tally["polls"] += 1
         if answer.body is None:
@@ -381,7 +365,7 @@ class PolledSource:
             return []
         frame = self._read(answer, answer.body) if answer.body.strip() else []
         # Kept only of an answer that could be read: one that could not must be sent again.
-        self._validators, self._changed_s = answer.validators, self._clock()
+        self._validators, self._changed_s = answer.validators, time.monotonic()
         return frame
 
     def _read(self, answer: Answer, body: bytes) -> list[bytes]:
@@ -412,22 +396,22 @@ class PolledSource:
     def _reader(self) -> Unrepeated:
         if self._unrepeated is None:
             self._require_unit()
-            read = GTFS_REALTIME if self._format == GTFS else self._options.json
-            self._unrepeated = Unrepeated(read, self._options.max_bytes, VEHICLES_MAX)
+            read = GTFS_REALTIME if self._format == GTFS else self.format
+            self._unrepeated = Unrepeated(read, BYTES_MAX, VEHICLES_MAX)
             title = "GTFS-realtime" if self._format == GTFS else "JSON"
-            self._say(f"{self._get.name}: {title} {self._why}, polled every {self._options.every_s:g} s")
+            self._say(f"{self._get.name}: {title} {self._why}, polled every {self._every_s:g} s")
         return self._unrepeated
 
     def _require_unit(self) -> None:
-        if self._format == GTFS and self._options.json is not JSON:
+        if self._format == GTFS and self.format is not JSON:
             raise ConfigError(
                 f"source: expected no keys for {self._get.name}, which is GTFS-realtime {self._why}: its pings go on "
                 "in the contract's form, and workers would read all messages by [source]"
             )
-        if self.unit not in (None, self._options.unit):
+        if self.unit not in (None, self._unit):
             raise ConfigError(
                 f"expected speed.unit = {self.unit!r} for {self._get.name}, which is GTFS-realtime {self._why}, "
-                f"got {self._options.unit!r}"
+                f"got {self._unit!r}"
             )
 
     def _say_fields(self, counts: Counter[str]) -> None:
@@ -439,9 +423,9 @@ class PolledSource:
                 self._say(f"{self._get.name}: {sentence}")
 
     def _say_tally(self) -> None:
-        if self._clock() - self._said_s < SAY_S:
+        if time.monotonic() - self._said_s < SAY_S:
             return
-        tally, self._tally, self._said_s = self._tally, Counter(), self._clock()
+        tally, self._tally, self._said_s = self._tally, Counter(), time.monotonic()
         new = tally["read"] + tally["refused"] - tally["repeats"]
         answers = f"{counted(tally['polls'], 'answer')} in the last minute, {tally['unchanged']:,} unchanged"
         repeats = counted(tally["repeats"], "repeat")

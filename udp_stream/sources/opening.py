@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 
 from udp_stream.pings.json import PLAIN, FeedForm
 from udp_stream.settings import Settings
-from udp_stream.sources.amqp import QueueOptions, QueueSource
+from udp_stream.sources.amqp import QueueSource
 from udp_stream.sources.files import prompt_messages, require_readable
-from udp_stream.sources.http import HttpGet, HttpOptions, PolledSource, PollOptions
+from udp_stream.sources.http import HttpGet, PolledSource
 from udp_stream.sources.live import LiveSource
-from udp_stream.units import parse_duration
 from udp_stream.version import __version__
 
 _BLOCK_BYTES = 2**18
@@ -78,25 +77,5 @@ def live_source(name: str, settings: Settings, say: Callable[[str], None]) -> Li
     live, json = settings.live, settings.source.form.format
 
     if name.lower().startswith("http"):
-        http = HttpOptions(
-            timeout_s=parse_duration(live.timeout),
-            token_file=live.token_file,
-            token_header=live.token_header,
-            ca_file=live.ca_file,
-        )
-        poll = PollOptions(
-            every_s=parse_duration(live.every),
-            format=live.format,
-            unit=settings.speed.unit,
-            json=json,
-        )
-        return PolledSource(HttpGet(name, http, f"udp-stream/{__version__}"), poll, say)
-    options = QueueOptions(
-        queue=live.queue,
-        username=live.username,
-        password_file=live.password_file,
-        timeout_s=parse_duration(live.timeout),
-        ca_file=live.ca_file,
-        format=json,
-    )
-    return QueueSource(name, options, say)
+        return PolledSource(HttpGet(name, live, f"udp-stream/{__version__}"), live, settings.speed.unit, json, say)
+    return QueueSource(name, live, json, say)
