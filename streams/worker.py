@@ -47,9 +47,8 @@ from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import caveats
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
-from udp_stream.logs import ERROR, WARNING, begin_log, counted, fault, say
+from udp_stream.logs import ERROR, WARNING, begin_log, fault, say
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.facts import BatchRead, Fact, QueriesPublished, SlotPublished
 from udp_stream.release.query_road import query_set
 from udp_stream.runtime import SpokenLog
 from udp_stream.settings import Settings
@@ -124,7 +123,7 @@ async def _work(
     deployment: Deployment, ledger: Ledger, keys: PlateKeys, thread: ThreadPoolExecutor, folder: str
 ) -> tuple[int, BaseException | None]:
     """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
-    settings, stop, closing = deployment.settings, Stop(), ClosingLine()
+    settings, stop = deployment.settings, Stop()
     log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
     asyncio.get_running_loop().set_exception_handler(_loop_error)
     signals = install_signal_handlers(stop)
@@ -136,13 +135,12 @@ async def _work(
     binding = Binding.of(meta)
     given = settings.policy, settings.calendar, deployment.entropy, deployment.software
     context = ReleaseContext(*given, caveats=caveats(meta), derive_key=keys.hash_plate)
-    observers = [closing.observe, log.observe]
     queries_asked = settings.standing_queries
     of_queries = settings.zone, settings.position_periods, context
     queries = query_set(queries_asked, *of_queries) if queries_asked else None
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
-        common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries)
+        common = Common(topics, offsets, producer, binding, deployment.accept_loss, [log.observe], queries)
         rules = ReadingRules(
             settings.decoder,
             settings.window_rules,
@@ -178,7 +176,7 @@ async def _work(
         await asyncio.gather(*serving, return_exceptions=True)
         await stop.last(app.stop, *(each.end for each in lanes), parts.close)
     log.say_due(at_the_end=True)
-    say(str(closing), "ended")
+    say("the worker has ended", "ended")
     return (signals[0] if signals else 0), stop.error
 
 
@@ -474,40 +472,3 @@ class Watchdog:
             raise
         except Exception:  # noqa: BLE001 (any error: the broker did not say that there is no work)
             return False
-
-
-@dataclass(slots=True)
-class ClosingLine:
-    """What a worker did, for the line on stderr when it ends. A HAT counts once readers have it.
-
-    >>> line = ClosingLine()
-    >>> line.observe(BatchRead(3, 1200, {}))
-    >>> line.observe(SlotPublished(0, {"released": 2, "withheld_budget": 1}))
-    >>> print(line)
-    1,200 pings read, 2 HATs released, 1 withheld
-    >>> line.observe(QueriesPublished(900_000, answers=3))
-    >>> print(line)
-    1,200 pings read, 2 HATs released, 1 withheld, 3 queries answered
-    """
-
-    pings: int = 0
-    released: int = 0
-    withheld: int = 0
-    answers: int = 0
-
-    def observe(self, fact: Fact) -> None:
-        """Count a fact; most are none of its business."""
-        if isinstance(fact, BatchRead):
-            self.pings += fact.pings
-        elif isinstance(fact, SlotPublished):
-            released = fact.hats.get("released", 0)
-            self.released += released
-            self.withheld += sum(fact.hats.values()) - released
-        elif isinstance(fact, QueriesPublished):
-            self.answers += fact.answers
-
-    def __str__(self) -> str:
-        """The line."""
-        answers = f", {counted(self.answers, 'query', 'queries')} answered" if self.answers else ""
-        read, released = counted(self.pings, "ping"), counted(self.released, "HAT")
-        return f"{read} read, {released} released, {self.withheld:,} withheld{answers}"

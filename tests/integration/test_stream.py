@@ -145,9 +145,7 @@ def test_a_faulty_log_in_batches_over_two_shards_too(city):
     assert len(ids) == len(set(ids))
     assert any(record.value in here.messages for record in refused)
     assert {record.key for record in here.read(here.topics.pings)} == {None}  # an unkeyed hash of a plate is the plate
-    made = Counter(release.decode(payload).status == "released" for payload in expected.values())
-    assert made[False] > 0
-    assert f"{made[True]} HATs released, {made[False]} withheld" in (here.folder / "one.err").read_text()
+    assert {release.decode(payload).status == "released" for payload in expected.values()} == {True, False}
 
 
 def test_killed_again_and_again_nothing_is_lost_and_nothing_is_said_twice(city):
