@@ -183,7 +183,7 @@ class Topic:
 
 
 class Topics(NamedTuple):
-    """All topics of a deployment."""
+    """All topics of a deployment, in the order of the table in `topics_of`."""
 
     pings: Topic
     parts: Topic
@@ -206,19 +206,17 @@ def topics_of(kafka: KafkaSection) -> Topics:
     raw = {"cleanup.policy": "delete", "retention.ms": str(round(parse_duration(kafka.retention) * 1000))}
     for_ever = {"cleanup.policy": "delete", "retention.ms": "-1"}
 
-    def topic(name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
-        return Topic(f"{kafka.prefix}bus.{name}.v1", partitions, settings)
-
-    return Topics(
-        pings=topic("pings", kafka.partitions, {**raw, "message.timestamp.type": "LogAppendTime"}),
-        parts=topic("parts", kafka.shards, raw),
-        release=topic("speed.release", kafka.partitions, for_ever),
-        latest=topic("speed.latest", kafka.partitions, {"cleanup.policy": "compact"}),
-        smoothed=topic("speed.smoothed", kafka.partitions, for_ever),
-        queries=topic("queries", kafka.partitions, for_ever),
-        rejected=topic("pings.rejected", kafka.partitions, raw),
-        deployment=topic("deployment", 1, for_ever),
-    )
+    table = {
+        "pings": (kafka.partitions, {**raw, "message.timestamp.type": "LogAppendTime"}),
+        "parts": (kafka.shards, raw),
+        "speed.release": (kafka.partitions, for_ever),
+        "speed.latest": (kafka.partitions, {"cleanup.policy": "compact"}),
+        "speed.smoothed": (kafka.partitions, for_ever),
+        "queries": (kafka.partitions, for_ever),
+        "pings.rejected": (kafka.partitions, raw),
+        "deployment": (1, for_ever),
+    }
+    return Topics(*[Topic(f"{kafka.prefix}bus.{name}.v1", *wanted) for name, wanted in table.items()])
 
 
 def create_topics(kafka: KafkaSection) -> list[str]:

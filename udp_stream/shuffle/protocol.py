@@ -505,7 +505,8 @@ class Planner:
 
     def next(self) -> Step | None:
         """What is due of the planned slot, or else the slot to plan."""
-        return self.city_to_ask() or self.norms_to_remember() or self.slot_to_learn() or self.slot_to_plan()
+        of_planned = self._planned and (self.city_to_ask() or self.norms_to_remember() or self.slot_to_learn())
+        return of_planned or self.slot_to_plan()
 
     def slot_to_plan(self) -> PlanSlot | None:
         """The slot to plan now; each slot once."""
