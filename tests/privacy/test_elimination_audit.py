@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from udp_stream.mechanisms.noise import pure
 from udp_stream.queries import elimination
 from udp_stream.queries.elimination import Between, Parts, Round, Split, Terms
-from udp_stream.queries.plane import QUANTA_PER_METRE, Rectangle, epsilon_per_metre, rho_per_square_metre
+from udp_stream.queries.plane import QUANTA_PER_METRE, Rectangle, rho_per_square_metre
 from udp_stream.testing import seeded_bits
 
 MOSTLY_DISTANCE = ["distance", pytest.param("point", marks=pytest.mark.long)]
@@ -84,7 +85,7 @@ def worst_excess(how, seed):
     The events are a round of leaving and odds beyond some limit: by Neyman and Pearson the ones that tell x best. Odds
     far out are nearly all that is charged, and are rare: the limits go as far as is counted often enough.
     """
-    cost, apart, runs = epsilon_per_metre(0.02), 100, RUNS[how]
+    cost, apart, runs = pure(2 * 10**10), 100, RUNS[how]
     terms = replace(Terms.alike(cost, runs, how, Split.even(2)), beta=0.9)
     shown = [run_at(terms, FAR_EAST, runs, seed + other, metres=apart * other) for other in (0, 1)]
     parts = np.array(terms.split.parts(cost.nano)) / 1e9 / 1000  # epsilon by round, per metre
@@ -158,7 +159,7 @@ def test_concentrated_noise_that_is_30_percent_too_small_is_caught(how, monkeypa
 @pytest.mark.parametrize("measure", ["pure", "zcdp"])
 def test_a_runs_exact_odds_are_within_its_charges_for_every_record(how, measure):
     """By the noise's formula, on recorded values: for each plate and any two positions on the lattice."""
-    cost = epsilon_per_metre(0.05) if measure == "pure" else rho_per_square_metre(1e-4)
+    cost = pure(5 * 10**10) if measure == "pure" else rho_per_square_metre(1e-4)
     terms = Terms.alike(cost, 60, how, Split.doubling(4))
     pie = terms.elimination(SQUARE.signed_distance, Between(0.0, 0.0))
     rng = np.random.default_rng(5)

@@ -15,7 +15,7 @@ from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries import elimination
 from udp_stream.queries.elimination import ABOVE, BELOW, EVERYONE, Between, Round, Split, Terms, undecided
 from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold
-from udp_stream.queries.plane import Rectangle, epsilon_per_metre, positions_inside, rho_per_square_metre
+from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.queries.privatised import draw_radial
 from udp_stream.testing import seeded_bits
 
@@ -85,7 +85,7 @@ def may_fail(failures, runs, beta):
 
 
 @pytest.mark.parametrize("how", METHODS)
-@pytest.mark.parametrize("cost", [RHO, epsilon_per_metre(0.1)], ids=["rho", "epsilon"])
+@pytest.mark.parametrize("cost", [RHO, pure(10**11)], ids=["rho", "epsilon"])
 @pytest.mark.parametrize("split", [Split.even(4), Split.doubling(4)], ids=["even", "doubling"])
 def test_estimates_are_off_by_more_than_their_radius_with_probability_beta(how, cost, split):
     n = 10_000

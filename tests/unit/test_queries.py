@@ -15,7 +15,6 @@ from udp_stream.queries.plane import (
     Polygon,
     Rectangle,
     cell_set,
-    epsilon_per_metre,
     positions_inside,
     rho_per_square_metre,
 )
@@ -23,7 +22,7 @@ from udp_stream.testing import seeded_bits
 from udp_stream.windows.tables import cells_of
 
 SPLITS = {"c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
-COSTS = {"rho": rho_per_square_metre(1e-3), "epsilon": epsilon_per_metre(0.1)}
+COSTS = {"rho": rho_per_square_metre(1e-3), "epsilon": pure(10**11)}
 TOWN = np.rint(np.random.default_rng(1).normal(0, 5000, (600, 2)) * 16).astype(np.int64)
 """600 plates around a centre, in sixteenths of a metre."""
 

@@ -66,28 +66,35 @@ def two_sources(plates=2, seconds=30):
                         np.zeros(plate.size, np.int32))  # fmt: skip
 
 
-def test_sources_that_are_each_within_the_limit_are_counted_together():
+LIMIT = "udp_stream.windows.tables.PINGS_MAX"
+
+
+def test_sources_that_are_each_within_the_limit_are_counted_together(monkeypatch):
     """The limit on pings holds in each source partition: a HAT that has more is refused by cell, slot, number and
     rule, and with status 5."""
     merged = merge_pings([chunk for source, slot in enumerate(two_sources()) for chunk in chunks_of(slot, source)
                     if isinstance(chunk, PingChunk)])  # fmt: skip
-    assert tabulate(merged, samples_max=120)[0].count.sum() == 120
+    monkeypatch.setattr(LIMIT, 120)
+    assert tabulate(merged)[0].count.sum() == 120
+    monkeypatch.setattr(LIMIT, 119)
     with pytest.raises(PrivacyRefused) as refused:
-        tabulate(merged, samples_max=119)
+        tabulate(merged)
     assert str(refused.value) == (
         "HAT 87608c4d2ffffff of the slot from 1970-01-01T01:00:00+00:00: expected at most 119 samples, got 120"
     )
     assert refused.value.exit_status == 5
 
 
-def test_the_limit_is_of_a_hat_and_repeats_are_no_samples():
+def test_the_limit_is_of_a_hat_and_repeats_are_no_samples(monkeypatch):
     slot = some_slot(1)
     counts, _ = tabulate(merge_pings([p for p in chunks_of(slot) + chunks_of(slot, 1) if isinstance(p, PingChunk)]))
     most = max(counts.count[counts.rows(hat)].sum() for hat in range(counts.cells.size))
     assert counts.repeats >= 200 and most < counts.count.sum()
-    assert tabulate(slot, samples_max=most)[0].count.tolist() == counts.count.tolist()
+    monkeypatch.setattr(LIMIT, int(most))
+    assert tabulate(slot)[0].count.tolist() == counts.count.tolist()
+    monkeypatch.setattr(LIMIT, int(most) - 1)
     with pytest.raises(PrivacyRefused, match=f"expected at most {most - 1} samples, got {most}"):
-        tabulate(slot, samples_max=int(most) - 1)
+        tabulate(slot)
 
 
 @pytest.mark.parametrize("plates", [1, 3])

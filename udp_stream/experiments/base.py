@@ -300,16 +300,6 @@ def itms_like(rng: np.random.Generator) -> DataSet:
     return DataSet("ITMS-like", False, range, (hat,))
 
 
-def samples_scaled(counts: Integers) -> Integers:
-    """Every user with lambda times the samples."""
-    return counts * LAMBDA
-
-
-def users_scaled(counts: Integers) -> Integers:
-    """Every user lambda times over."""
-    return np.repeat(counts, LAMBDA)
-
-
 HEAVY_HATS = 12
 """The slides' synthetic city: a loss of 12 epsilon before, from a single heavy hitter."""
 

@@ -34,9 +34,7 @@ from udp_stream.experiments.base import (
     curve,
     gaussian_hat,
     itms_like,
-    samples_scaled,
     slug,
-    users_scaled,
 )
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, best_fit, wrap_around_count
@@ -456,7 +454,10 @@ AVERAGING_LEVYS = Series("array-averaging", levys_cap=True)
 SERIES = {"samples": (*PUBLISHED, *OURS), "users": (BASELINE, AVERAGING_LEVYS, *CLIPPING, *OURS)}
 """Under user scaling the papers give Array-Averaging Levy's cap; its own is shown too."""
 
-SCALED: dict[str, Callable[[Integers], Integers]] = {"samples": samples_scaled, "users": users_scaled}
+SCALED: dict[str, Callable[[Integers], Integers]] = {
+    "samples": lambda counts: counts * LAMBDA,
+    "users": lambda counts: np.repeat(counts, LAMBDA),
+}
 
 
 def pairs(setup: Setup, what: str) -> list[tuple[DataSet, DataSet]]:

@@ -9,7 +9,7 @@ by at most 1/32 m in each direction, so two *unrounded* positions at distance d 
 up to d + 0.09 m.
 
 **On the ground.** Two positions that are d metres apart on the ground, wherever on earth, are at most 1.01 d apart in
-the plane (`STRETCH_MAX`). *Up to 8 degrees of arc from the centre* a length is at most 1 / cos(8 degrees) = 1.0099
+the plane (1.01). *Up to 8 degrees of arc from the centre* a length is at most 1 / cos(8 degrees) = 1.0099
 times too long, as the distance from the centre's meridian is at most 8 degrees, and the circle is convex. *A position
 that is farther away* is moved to the circle, along its great circle. Up to 90 degrees that shortens all distances: at
 r degrees by the factor sin(8) / sin(r) across, and to nothing along. Farther away the result is also drawn towards the
@@ -30,7 +30,7 @@ from math import sqrt
 
 import numpy as np
 
-from udp_stream.mechanisms.noise import Cost, Floats, Integers, concentrated, pure
+from udp_stream.mechanisms.noise import Cost, Floats, Integers, concentrated
 from udp_stream.units import nano_allowance
 from udp_stream.windows.tables import outlines_of
 
@@ -41,9 +41,6 @@ QUANTA_PER_KM = 1000 * QUANTA_PER_METRE
 
 EDGE = 2**24
 """Positions lie within +- this, 1049 km: products of two are exact in floating point, and their sums in 64 bits."""
-
-STRETCH_MAX = 1.01
-"""A distance in the plane is at most so many times that on the ground."""
 
 _DEGREES = 8.0
 """Of arc: a position that is farther from the centre is moved. What a query is about may not lie farther."""
@@ -56,11 +53,6 @@ _EQUATOR_M, _FLATTENING = 6_378_137.0, 1 / 298.257223563
 def rho_per_square_metre(rho: float | Decimal) -> Cost:
     """The cost of a rho of geo-privacy per square metre, in nano-rho per square kilometre, rounded down."""
     return concentrated(nano_allowance(Decimal(str(rho)) * 10**6))
-
-
-def epsilon_per_metre(epsilon: float | Decimal) -> Cost:
-    """The cost of an epsilon of geo-privacy per metre, in nano-epsilon per kilometre, rounded down."""
-    return pure(nano_allowance(Decimal(str(epsilon)) * 1000))
 
 
 @dataclass(frozen=True)

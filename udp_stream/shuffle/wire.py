@@ -42,7 +42,7 @@ from udp_stream.planning.policy import PositionPeriods
 from udp_stream.planning.slot import DIGEST_BYTES, CityPlan, SlotPlan
 from udp_stream.windows.positions import Moment
 from udp_stream.windows.slots import LogPlaces, ReadResult, Refused, SourceCheckpoint, SourceReader
-from udp_stream.windows.tables import PINGS_MAX, SlotCounts, SlotPings, numbered, require_countable, without_repeats
+from udp_stream.windows.tables import SlotCounts, SlotPings, numbered, require_countable, without_repeats
 
 PLANNER = 0
 """The partition whose owner plans for all shards."""
@@ -333,10 +333,10 @@ def cut_counts(counts: SlotCounts, shard: int, rows_max: int = CountChunk.ROWS_M
     yield CountsEnd(shard, shard, *_end(slot, chunks))
 
 
-def merge_counts(chunks: Sequence[CountChunk], samples_max: int = PINGS_MAX) -> SlotCounts:
+def merge_counts(chunks: Sequence[CountChunk]) -> SlotCounts:
     """The counts of all shards together, as `tabulate` would give them for the whole slot: shards divide the cells.
 
-    ValueError for no chunks, or chunks of different slots; PrivacyRefused if a HAT has more than `samples_max` samples.
+    ValueError for no chunks, or chunks of different slots; PrivacyRefused if a HAT has more than `PINGS_MAX` samples.
 
     >>> from udp_stream.testing import two_hats
     >>> *chunks, _ = cut_counts(two_hats()[0], shard=0, rows_max=2)
@@ -358,7 +358,7 @@ def merge_counts(chunks: Sequence[CountChunk], samples_max: int = PINGS_MAX) -> 
         count=_column(chunks, "count").astype(np.int64)[order],
         repeats=0,
     )
-    require_countable(counts, samples_max)
+    require_countable(counts)
     return counts
 
 

@@ -292,8 +292,8 @@ def without_repeats(pings: SlotPings) -> SlotPings:
     )
 
 
-def tabulate(pings: SlotPings, samples_max: int = PINGS_MAX) -> tuple[SlotCounts, SlotValues]:
-    """Sort, drop repeats of (plate, time), and count. PrivacyRefused if a HAT has more than `samples_max` samples."""
+def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
+    """Sort, drop repeats of (plate, time), and count. PrivacyRefused if a HAT has more than `PINGS_MAX` samples."""
     by_hash = sorted(range(len(pings.plates)), key=pings.plates.__getitem__)
     rank = np.empty(len(by_hash), dtype=np.uint64)
     rank[by_hash] = np.arange(len(by_hash), dtype=np.uint64)
@@ -318,20 +318,20 @@ def tabulate(pings: SlotPings, samples_max: int = PINGS_MAX) -> tuple[SlotCounts
         count=np.diff(starts),
         repeats=int(pings.plate.size - chosen.size),
     )
-    require_countable(counts, samples_max)
+    require_countable(counts)
     return counts, SlotValues(pings.speed[chosen].astype(np.int64), starts)
 
 
-def require_countable(counts: SlotCounts, samples_max: int = PINGS_MAX) -> None:
+def require_countable(counts: SlotCounts) -> None:
     """PrivacyRefused if a HAT has more samples than sensitivities and noise are computed for without overflow.
 
     No HAT may be without rows.
     """
     samples = np.add.reduceat(counts.count, counts.hat_rows[:-1]) if counts.cells.size else counts.count
-    for hat in np.flatnonzero(samples > samples_max)[:1].tolist():
+    for hat in np.flatnonzero(samples > PINGS_MAX)[:1].tolist():
         start = datetime.fromtimestamp(counts.start_ms / 1000, UTC).isoformat(timespec="seconds")
         raise PrivacyRefused(
-            f"HAT {int(counts.cells[hat]):x} of the slot from {start}: expected at most {samples_max} samples, got "
+            f"HAT {int(counts.cells[hat]):x} of the slot from {start}: expected at most {PINGS_MAX} samples, got "
             f"{int(samples[hat])}"
         )
 
