@@ -150,7 +150,7 @@ def test_show_says_which_epsilon_was_spent_and_what_rho_is_left(tmp_path, capsys
             frames_of(LOG)
         )
         ((_, nano),) = ledger.charged_by_period(keys.hash_plate(plate)).items()
-    asked = argparse.Namespace(plate=plate, json=False)
+    asked = argparse.Namespace(plate=plate)
     show(asked, settings)
     (line,) = capsys.readouterr().out.splitlines()
     period, charged, left, _, epsilon = line.split("\t")
@@ -159,7 +159,3 @@ def test_show_says_which_epsilon_was_spent_and_what_rho_is_left(tmp_path, capsys
     amount, words = epsilon.removeprefix("epsilon ").split(" ", 1)
     exact = epsilon_nano_of(nano, 1e-6) / NANO
     assert words == "with delta 1e-06" and exact <= float(amount) <= exact + 3e-6 <= 10.000003
-    asked.json = True
-    show(asked, settings)
-    (facts,) = json.loads(capsys.readouterr().out)["charges"]
-    assert (facts["epsilon"], facts["delta"]) == (epsilon_of(nano, 1e-6), 1e-6)

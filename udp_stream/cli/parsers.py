@@ -64,11 +64,6 @@ def only_prints(parser: Parser) -> None:
     parser.set_defaults(is_text=True)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """For verbs that print tables, for people."""
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-
-
 def add_ledger(parser: argparse.ArgumentParser, default: str = "ledger file or URL (default: ledger.url)") -> None:
     """Which ledger; `default` says what is taken where none is named."""
     parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help=default)
@@ -319,8 +314,6 @@ def _ledger(verbs: Verbs) -> None:
     show = add_verb(inner, "show", "what a plate was charged and has left, by period", "ledger")
     show.add_argument("plate", metavar="PLATE")
     verify = add_verb(inner, "verify", "recompute every balance from the entries", "ledger")
-    add_json(show)
-    add_json(verify)
     export = add_verb(inner, "export", "a privacy statement of the deployment, as JSON", "ledger")
     only_prints(show)
     only_prints(export)

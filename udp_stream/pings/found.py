@@ -322,24 +322,15 @@ def unit_of_name(name: str) -> str | None:
     return next((unit for unit, words in _UNITS if re.search(words, last)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundMapping:
-    """The mapping, and what its times are.
+def found_mapping(records: Sequence[Record]) -> tuple[FeedMapping, TimeForm]:
+    """The mapping of these records, and what their times are. ValueError with a clause for each field for which no path
+    was found: what was found, what is wanted.
 
     >>> rows = [{("bus",): at % 3, ("t",): 1706159153 + at, ("pos", "lng"): 72.8, ("pos", "lat"): 21.1, ("kmh",): "7,5"}
     ...         for at in range(9)]
-    >>> found = found_mapping(rows)
-    >>> found.mapping.plate, found.mapping.longitude, found.mapping.time_format
+    >>> mapping, times = found_mapping(rows)
+    >>> mapping.plate, mapping.longitude, times.time_format
     ('bus', 'pos.lng', 'epoch_s')
-    """
-
-    mapping: FeedMapping
-    times: TimeForm
-
-
-def found_mapping(records: Sequence[Record]) -> FoundMapping | list[str]:
-    """The mapping of these records; or, of each field for which no path was found, a clause: what was found, what is
-    wanted.
     """
     values = values_by_path(records)
     paths: dict[str, Path] = {}
@@ -354,11 +345,11 @@ def found_mapping(records: Sequence[Record]) -> FoundMapping | list[str]:
     if plates:
         paths["plate"] = (vehicles or plates)[0]
     if form is None or len(paths) < len(FIELDS):
-        return [_instead(field, values) for field in FIELDS if field not in paths]
+        raise ValueError("".join(f"\n  {_instead(field, values)}" for field in FIELDS if field not in paths))
     mapping = FeedMapping(
         **{field: dotted(path) for field, path in paths.items()}, time_format=form.time_format, zone=None
     )
-    return FoundMapping(mapping, form)
+    return mapping, form
 
 
 WANTED: Mapping[str, str] = {

@@ -241,24 +241,24 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
             if feed.unit == preset.unit:
                 return replace(feed, preset=name)
             return replace(feed, keys=_keys(preset.mapping))  # a preset sets the unit, too
-    found = found_mapping(sample.records)
-    if isinstance(found, list):
-        missing = "".join(f"\n  {one}" for one in found)
-        raise UsageError(f"{named(paths)}: no ping is known in it (write [source] by hand: docs/feeds.md):{missing}")
+    try:
+        mapping, times = found_mapping(sample.records)
+    except ValueError as error:
+        raise UsageError(f"{named(paths)}: no ping is known in it (docs/feeds.md):{error}") from error
     records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
-    mapping = replace(found.mapping, records=records, delimiter=sample.delimiter or "")
+    mapping = replace(mapping, records=records, delimiter=sample.delimiter or "")
     lon, lat = (_median_of(sample, mapping.steps[field]) for field in ("longitude", "latitude"))
     is_exchanged = is_sea(zone_of(lon, lat)) and not is_sea(zone_of(lat, lon))
     if is_exchanged:
         mapping, lon, lat = replace(mapping, longitude=mapping.latitude, latitude=mapping.longitude), lat, lon
     place = zone_of(lon, lat)
-    keys = _keys(mapping) | ({} if found.times.has_offset else {"time_zone": place})
-    form = mapped_form(replace(mapping, zone=None if found.times.has_offset else ZoneInfo(place)))
+    keys = _keys(mapping) | ({} if times.has_offset else {"time_zone": place})
+    form = mapped_form(replace(mapping, zone=None if times.has_offset else ZoneInfo(place)))
     unit = unit_of_name(mapping.speed)
     feed = replace(_found(paths, form, sample, unit, "name" if unit else ""), keys=keys)
     if is_exchanged:
         feed.checks["source"].append("longitude and latitude stand under each other's name, by where they lie")
-    if found.times.is_ambiguous:
+    if times.is_ambiguous:
         day = feed.hours.partition(" ")[0]
         feed.checks["source"].append(f"day and month could be exchanged; this reads the first ping as of {day}")
     if mapping.one_element:

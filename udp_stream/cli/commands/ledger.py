@@ -7,7 +7,6 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from udp_stream.errors import PrivacyRefused
@@ -47,15 +46,7 @@ from udp_stream.settings import Settings
 from udp_stream.units import NANO
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One period or window. `facts` are amounts in epsilon or rho, as `measure` says."""
-
-    text: str
-    facts: Mapping[str, object] = field(default_factory=dict)
-
-
-def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tuple[Line, ...]:
+def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tuple[str, ...]:
     """Oldest period first; of a rolling budget a line for each span and one for its windows; then what positions
     cost; then both together, where they have one budget."""
     charged = ledger.charged_by_period(plate_key)
@@ -68,28 +59,23 @@ def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tupl
     )
 
 
-def _of_period(period: str, nano: int, policy: Policy) -> Line:
+def _of_period(period: str, nano: int, policy: Policy) -> str:
     text, measure = f"{period}\tcharged {nano / NANO:.9f}", measure_of(period)
-    facts: dict[str, object] = {"period": period, "measure": measure, "charged": nano / NANO}
     if measure != policy.measure:
-        return Line(f'{text}\tbudget.accounting is now "{policy.accounting}"', facts)
+        return f'{text}\tbudget.accounting is now "{policy.accounting}"'
     if span_of(period) is not None:
-        return Line(text, facts)
-    if _plain_length(period) != policy.period:
-        return Line(f"{text}\t{_other_length(policy.period)}", facts)
-    return Line(f"{text}\t{_left(nano, policy)}", facts | _facts_of_left(nano, policy))
+        return text
+    return f"{text}\t{_left(nano, policy) if _plain_length(period) == policy.period else _other_length(policy.period)}"
 
 
-def _of_windows(charged: Mapping[str, int], policy: Policy) -> Iterator[Line]:
+def _of_windows(charged: Mapping[str, int], policy: Policy) -> Iterator[str]:
     for account, (latest, worst) in in_windows(charged).items():
         if measure_of(account) == policy.measure:
             is_ours = _plain_length(account) == policy.period
             left = _left(latest, policy) if is_ours else _other_length(policy.period)
-            facts = {"window": account, "measure": policy.measure, "charged": latest / NANO, "worst": worst / NANO}
-            yield Line(
+            yield (
                 f"{account}\tcharged {latest / NANO:.9f} in the latest window\t{left}"
-                f"\tat most {worst / NANO:.9f} in any window",
-                facts | (_facts_of_left(latest, policy) if is_ours else {}),
+                f"\tat most {worst / NANO:.9f} in any window"
             )
 
 
@@ -108,30 +94,26 @@ def in_windows(charged: Mapping[str, int]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _of_positions(period: str, nano: int, settings: Settings) -> Line:
+def _of_positions(period: str, nano: int, settings: Settings) -> str:
     """What a plate's positions cost it, by distance, and what is left; no part of a sum with speeds."""
     measure, periods = measure_of(period), settings.position_periods
     text = f"{period}\tcharged {amount_by_distance(measure, nano)}"
-    facts: dict[str, object] = {"period": period, "measure": measure, "of": "positions", "charged": nano / NANO}
     if not periods.budget_nano or measure != periods.measure:
-        return Line(f"{text}\tby queries that [queries] does not ask now", facts)
+        return f"{text}\tby queries that [queries] does not ask now"
     if _plain_length(time_of(period)) != periods.length:
-        return Line(f"{text}\t{_other_length(periods.length)}", facts)
+        return f"{text}\t{_other_length(periods.length)}"
     left, budget = max(0, periods.budget_nano - nano), periods.budget_nano
-    said = f"{text}\tleft {amount_by_distance(measure, left)}\tof {amount_by_distance(measure, budget)}"
-    return Line(said, facts | {"left": left / NANO, "budget": budget / NANO})
+    return f"{text}\tleft {amount_by_distance(measure, left)}\tof {amount_by_distance(measure, budget)}"
 
 
-def _of_one_budgets(ledger: Ledger, charged: Mapping[str, int]) -> Iterator[Line]:
+def _of_one_budgets(ledger: Ledger, charged: Mapping[str, int]) -> Iterator[str]:
     """For each time that the ledger notes one budget of: what speeds and positions come to, and may come to, in it."""
     for time, one in noted(ledger.meta()).items():
         if not (names := of_same_time(time, charged)):
             continue
         in_all = sum((loss_in(name, one.nano_of(name, charged[name])) for name in names), Loss())
         most = one.most_in(largest_budgets(ledger, names), time)
-        text = f"{time}\tspeeds and positions: charged {in_all} in all\tof at most {most} in all\t{one.said}"
-        facts: dict[str, object] = {"one_budget": time, "charged": str(in_all), "budget": str(most)}
-        yield Line(text, facts | {"promised": str(one.whole), "unit_m": float(one.unit_m), "periods": list(names)})
+        yield f"{time}\tspeeds and positions: charged {in_all} in all\tof at most {most} in all\t{one.said}"
 
 
 def _plain_length(period: str) -> str:
@@ -150,13 +132,6 @@ def _left(nano: int, policy: Policy) -> str:
     return f"left {left / NANO:.9f}\tof {budget}" + (f"\tepsilon {spent}" if policy.measure == "zcdp" else "")
 
 
-def _facts_of_left(nano: int, policy: Policy) -> dict[str, object]:
-    facts: dict[str, object] = {"left": max(0, policy.budget_nano - nano) / NANO, "budget": policy.budget_nano / NANO}
-    if policy.measure == "zcdp":
-        facts |= {"epsilon": epsilon_of(nano, policy.delta), "delta": policy.delta}
-    return facts
-
-
 # `ledger show`, `ledger verify`, `ledger export`: look into a ledger without changing it. `ledger accept-older`: go on
 # with one that went back in time.
 
@@ -170,31 +145,22 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
     if others:  # as where --config was forgotten
         text = f"the ledger was charged under another budget ({named(others)}): what is left follows the configuration"
         say(text, "ledger", level=WARNING)
-    if arguments.json:
-        print(json.dumps({"promise": settings.policy.promise, "charges": [line.facts for line in lines]}, indent=2))
-        return
     if not lines:
         whole = f"it has its whole budget: {settings.policy.promise}"
         say(f"no charge is recorded for this plate, so {whole}. Spelling and case matter")
     for line in lines:
-        print(line.text)
+        print(line)
 
 
-def verify(arguments: argparse.Namespace, settings: Settings) -> None:
+def verify(_arguments: argparse.Namespace, settings: Settings) -> None:
     """Recompute every balance; any discrepancy is a refusal to go on (exit status 5)."""
     with _open(settings) as (ledger, _):
         found = ledger.verify()
         entries = sum(1 for _ in ledger.entries())
-    if arguments.json:
-        told = {"entries": entries, "discrepancies": [str(one) for one in found]}
-        print(json.dumps(told, indent=2), flush=True)
-    else:
-        for discrepancy in found:
-            print(discrepancy)
+    for discrepancy in found:
+        print(discrepancy)
     if found:
         raise PrivacyRefused(f"the ledger contradicts itself in {counted(len(found), 'place')}")
-    if arguments.json:
-        return
     print(f"{counted(entries, 'entry', 'entries')}: every balance is the sum of its charges, none is over its budget")
 
 
