@@ -21,7 +21,6 @@ from udp_stream.mechanisms.means import (
     Optimal,
     means_of_arrays,
     projected_queries,
-    touched,
 )
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.testing import seeded_bits
@@ -111,7 +110,7 @@ def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(coun
     data = datasets(sum(counts))
     plan = Levy().plan(SamplesPerPlate(np.array(counts)), pure(NANO), Range(0, U), grouping)
     means = np.array([means_of_arrays(plan, row) for row in data])
-    arrays = touched(grouping)
+    arrays = {"best-fit": 1, "wrap-around": 2}[grouping]
     for low, high in itertools.combinations_with_replacement(range(U + 1), 2):
         ends = np.array([low]), np.array([high])
         statistic, sensitivity = np.array([projected_queries(plan, row, *ends) for row in means])[:, :, 0].T
@@ -123,6 +122,24 @@ def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(coun
     assert range_over_one_plate(counts, below).max() <= arrays
     cost = np.maximum(below, means.shape[1] - at_or_below)  # Levy's max(#left, #right), for every bin
     assert range_over_one_plate(counts, cost).max() <= arrays
+
+
+@pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
+def test_a_plate_in_two_poured_arrays_moves_a_projected_sum_by_twice_the_interval(name):
+    """Arrays of three from plates of 3, 2, 2 and 2 samples: the third plate has one in the second and one in the third
+    array. The brute force above has no such case: it takes nine samples."""
+    hat = SamplesPerPlate(np.array([3, 2, 2, 2]))
+    plan = MECHANISMS[name].plan(hat, pure(NANO), Range(0, U), "wrap-around", 3)
+    without = np.zeros(9, np.int64)
+    other = without.copy()
+    other[5:7] = U
+    ends = np.array([0]), np.array([1])
+    (of_zeros,), (sensitivity,) = projected_queries(plan, means_of_arrays(plan, without), *ends)
+    (of_other,), _ = projected_queries(plan, means_of_arrays(plan, other), *ends)
+    assert means_of_arrays(plan, other).tolist() == [0, U // 3, U // 3]
+    assert of_other - of_zeros == sensitivity == 2 and plan.sensitivity == 2 * U
+    in_one = MECHANISMS[name].plan(hat, pure(NANO), Range(0, U), "best-fit", 3)
+    assert projected_queries(in_one, means_of_arrays(in_one, without), *ends)[1] == 1 and in_one.sensitivity == U
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 0.5, 0.9, 1.0, 2.0, 3.7])

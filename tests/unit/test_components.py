@@ -85,6 +85,12 @@ def test_what_reads_one_component_costs_in_the_product_what_it_costs_there(seed,
         assert charge <= in_product + UNITS[which] ** 2 / NANO * 1.01
 
 
+def test_a_charge_in_another_unit_is_rounded_up_to_a_nano():
+    third = Fraction(1, 3)
+    assert [component_charge_nano(nano, "pure", third) for nano in (0, 1, 3, 4)] == [0, 1, 1, 2]
+    assert [component_charge_nano(nano, "zcdp", third) for nano in (0, 1, 9, 10)] == [0, 1, 1, 2]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_sum_of_the_charges_bounds_what_both_tell_together(seed):
     """Of mechanisms on two components; with the unit left out of a charge it would not."""

@@ -44,3 +44,11 @@ def test_the_ledger_is_asked_to_leave_out_plates_beyond_their_allowance():
         terms = replace(plan.terms[0], allowance_nano=allowance)
         asked = hat.with_price(terms, plan.priced[0]).admission(counts, min_plates=2)
         assert expected == (None if asked.allowances is None else asked.allowances.tolist())
+
+
+def test_the_ledger_is_asked_to_admit_as_many_plates_as_terms_and_settings_want():
+    (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
+    plan, hat = plan_slot(counts, context, ledger), hats_of(counts)[0]
+    for of_terms, of_settings, expected in ((0, 2, 2), (4, 2, 4), (3, 4, 4)):
+        terms = replace(plan.terms[0], admitted_min=of_terms)
+        assert hat.with_price(terms, plan.priced[0]).admission(counts, of_settings).min_admitted == expected

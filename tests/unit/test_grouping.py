@@ -5,8 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.mechanisms.base import SamplesPerPlate, best_fit, wrap_around_count, wrap_around_positions
+from udp_stream.mechanisms.base import (
+    Choice,
+    PublicSettings,
+    Range,
+    SamplesPerPlate,
+    StatisticTerms,
+    best_fit,
+    wrap_around_count,
+    wrap_around_positions,
+)
 from udp_stream.mechanisms.means import levy_cap
+from udp_stream.mechanisms.statistics import STATISTICS
+from udp_stream.units import NANO
 
 counts_and_cap = st.lists(st.integers(1, 12), min_size=1, max_size=25).flatmap(
     lambda counts: st.tuples(st.just(counts), st.integers(min(counts), max(counts)))
@@ -68,3 +79,11 @@ def test_levys_cap_is_best_among_all_lengths_not_only_among_counts(counts):
     hat = SamplesPerPlate(np.array(counts))
     best = max(hat.kept(m) / m**0.5 for m in range(min(counts), max(counts) + 1))
     assert hat.kept(levy_cap(hat)) / levy_cap(hat) ** 0.5 == pytest.approx(best)
+
+
+@pytest.mark.parametrize("mechanism", ["array-averaging", "optimal", "levy", "baseline"])
+def test_a_cap_that_was_chosen_for_larger_counts_is_the_largest_count_now(mechanism):
+    """A retry may count fewer repeats: terms keep the cap, and each plate then gives all that it has."""
+    asked = StatisticTerms("mean", NANO, mechanism, choice=Choice(mechanism, cap=9))
+    plan = STATISTICS["mean"].plan(SamplesPerPlate(np.array([3, 1])), asked, PublicSettings(Range(0, 100)))
+    assert plan.mechanism == mechanism and plan.cap == 3 and plan.used_samples <= 4

@@ -50,6 +50,7 @@ MONDAY, MONDAY_UTC = KOLKATA[1], UTC[1]
             True,
         ),  # one hour apart, the same day
         ("1d from 2024-01-08T00:00:00-06:00", "1d from 2024-01-09T00:00:00-04:00", True),  # no clock changes by two
+        ("1d from 2024-01-08T00:00:00+00:00", "1d from 2024-01-09T04:00:00+05:00", True),  # one hour shared
     ],
 )
 def test_periods_overlap_where_some_time_lies_in_both(one, other, overlap):
