@@ -114,7 +114,7 @@ def run(days: Sequence[Day], seed: int, prior: Coefficients | None = None, flags
     """The days one after another on one ledger, with smoothed estimates; by default with the shipped prior."""
     ledger, runs = MemoryLedger(), []
     planner, reader = (_forecaster(days[0], flags) for _ in range(2))
-    with changed(prior_of, __defaults__=("plates", prior)):
+    with changed(prior_of, __defaults__=(prior,)):
         for day in days:
             settings = load(None, (*day.feed.flags, *flags), {})
             entropy, around = SeededEntropy(seed), ForecastPlanner(planner)

@@ -31,7 +31,7 @@ def without_noise(day: Day, prior: Coefficients) -> Floats:
     """
     bank, estimate, first = FilterBank(), [], 0
     for counts, _ in day.slots:
-        slot, hats = prior_of(counts, "plates", prior), counts.cells.size
+        slot, hats = prior_of(counts, prior), counts.cells.size
         truth = day.truth[first : first + hats]
         rest = mean_variance(counts.count, np.repeat(np.arange(hats), np.diff(counts.hat_rows)), hats)
         fold = np.random.default_rng(first).permutation(hats) % FOLDS
