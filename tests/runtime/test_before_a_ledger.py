@@ -11,7 +11,7 @@ from udp_stream.settings import LedgerSection
 
 
 def replay(folder, *arguments, verb="replay", stdin=None):
-    words = (verb, *arguments, "--ledger", "city.ledger")
+    words = (verb, *arguments, "--set", "ledger.url=city.ledger")
     return run_forked(words, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
 
 
