@@ -22,6 +22,11 @@ from udp_stream.release.record import decode
 FLAGS = [word for flag in CONFIG for word in ("--set", flag)]
 
 
+def ledger_of(verb):
+    """Only `doctor` has no flag for it."""
+    return ("--set", "ledger.url=l") if verb == "doctor" else ("--ledger", "l")
+
+
 def run(folder, *arguments):
     done = run_forked(arguments, cwd=folder, timeout=120)
     assert b"Traceback" not in done.stderr, done.stderr
@@ -66,7 +71,7 @@ def test_an_older_backup_is_refused_by_every_verb_and_nothing_is_charged(logs, r
         ("ledger", "show", "GJ05ZZ0001"), ("ledger", "verify"), ("ledger", "export"),
         ("doctor", logs[1], *FLAGS), ("demo", "--headless", "--slots", "1", "--buses", "20"),
     ):  # fmt: skip
-        done = run(restored, *arguments, "--ledger", "l")
+        done = run(restored, *arguments, *ledger_of(arguments[0]))
         assert done.returncode == 5 and "went back in time" in done.stdout + done.stderr, done.stderr
         assert "udp-stream ledger accept-older" in done.stdout + done.stderr
     assert not (restored / "again").exists() and (restored / "l").read_bytes() == before
@@ -109,7 +114,7 @@ def test_a_ledger_whose_mark_is_gone_is_refused_by_every_verb_until_it_is_accept
         ("doctor", logs[1], *FLAGS), ("demo", "--headless", "--slots", "1", "--buses", "20"),
         ("ledger", "accept-older", *FLAGS),
     ):  # fmt: skip
-        done = run(restored, *arguments, "--ledger", "l")
+        done = run(restored, *arguments, *ledger_of(arguments[0]))
         assert done.returncode == 5, done.stderr
         assert "accept-older" in done.stdout + done.stderr or "--saying" in done.stderr
         assert not (restored / "l.key.ledger-id").exists() and not (restored / "again").exists()
