@@ -245,38 +245,3 @@ FORMS: dict[str, Callable[[Sequence[Ping]], bytes]] = {
 
 UNITS = {"gtfs.json": "mps", "mph.ndjson": "mph", "mbta.json": "mps", "hfp.ndjson": "mps", "gtfs.pb": "mps"}
 """Of speeds, where they are not in km/h."""
-
-TITLES = {
-    "plain.ndjson": "lines of the contract's form",
-    "array.json": "one JSON array over many lines",
-    "envelope.json.gz": '`{"results": [...]}`, compressed',
-    "strings.ndjson": "JSON in strings, a line each",
-    "gtfs.json": "GTFS-realtime as JSON",
-    "snapshots.ndjson": "a snapshot of 50 vehicles a line, nested",
-    "vehicles.json": "one saved answer, nested",
-    "milliseconds.ndjson": "other names, epoch in ms",
-    "microseconds.ndjson": "other names, epoch in microseconds",
-    "local.ndjson": "local times without an offset",
-    "pattern.ndjson": "times such as 25/01/2024 10:35:53 AM",
-    "integers.ndjson": "plates as integers",
-    "texts.ndjson": "numbers as text, decimal commas",
-    "mph.ndjson": "speeds in mph",
-    "exchanged.ndjson": "longitude and latitude exchanged",
-    "geojson.json": "GeoJSON features",
-    "mbta.json": "Boston: JSON:API of the MBTA",
-    "hfp.ndjson": "Helsinki: high-frequency positions",
-    "rio.json": "Rio de Janeiro: SPPO, text throughout",
-    "semicolons.csv": "CSV with semicolons and decimal commas",
-    "tabs.tsv": "CSV with tabs, epoch in s",
-    "bars.txt": "CSV with bars, coordinates in one cell",
-    "gtfs.pb": "GTFS-realtime, a recorded poll",
-    "contract_seconds.ndjson": "the contract's names, epoch in s",
-    "contract_local.ndjson": "the contract's names, local times",
-    "contract_exchanged.ndjson": "the contract's form, longitude and latitude exchanged",
-    "exchange.geojson": "GeoJSON features with the contract's names",
-    "piped": "CSV with semicolons, a file through `run`",
-    "polled_json": "JSON at an address, polled",
-    "polled_gtfs": "GTFS-realtime at an address, polled",
-    "queued": "a queue of AMQP 0-9-1",
-}
-"""What each form is, and each way of a live feed (`way_in`), in the words of docs/feeds.md."""

@@ -1,33 +1,39 @@
-"""Which files and functions of ours one HAT's pings enter, from bytes to published release: `python -m
-benchmarks.road_of_a_ping`. Embedded, and through the processors of a worker over a broker in memory."""
+"""What one HAT's pings enter of our code, from bytes to published release: `python -m benchmarks.road_of_a_ping`.
+
+Embedded, and through the processors of a worker over a broker in memory; files, functions, calls, and how often the
+next call is in another file. The runtime is built and caches are warm; the tests' random bits do not count.
+"""
 
 import asyncio
+import itertools
 import random
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.words import words
 from tests.unit.test_processors import SETTINGS, START, TOPICS, Broker, Worker, ping
+from udp_stream import testing
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.runtime import Embedded
-from udp_stream.testing import SeededEntropy
 
 ROOT = Path(__file__).parents[1]
-OURS = (str(ROOT / "udp_stream"), str(ROOT / "streams"))
+OURS, NOT_OURS = (str(ROOT / "udp_stream"), str(ROOT / "streams")), testing.__file__
+
+Work = Callable[[], object]
 
 
-def entered(work: Callable[[], object]) -> tuple[int, int]:
-    """How many of our files and functions some work enters, in this thread and in those it starts."""
-    found: set[tuple[str, str]] = set()
+def called(work: Work) -> list[tuple[str, str]]:
+    """File and name of each call of a function of ours, in this thread and in those it starts."""
+    found: list[tuple[str, str]] = []
 
     def look(frame, event, _argument) -> None:  # type: ignore[no-untyped-def]
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(OURS) and not code.co_name.startswith("<"):
-            found.add((code.co_filename, code.co_qualname))
-
-    import threading
+        file = code.co_filename
+        if event == "call" and file.startswith(OURS) and file != NOT_OURS and not code.co_name.startswith("<"):
+            found.append((file, code.co_qualname))
 
     threading.setprofile(look)
     sys.setprofile(look)
@@ -36,32 +42,39 @@ def entered(work: Callable[[], object]) -> tuple[int, int]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    return len({file for file, _ in found}), len(found)
+    return found
 
 
-def embedded() -> None:
+def embedded() -> Work:
     """Two plates in one slot, which the end of the log closes."""
-    runtime = Embedded(SETTINGS, MemoryLedger(), SeededEntropy(1), str.encode, "test", lambda _: None)
-    runtime.run([[ping(plate, 1) for plate in "ab"]])
+    runtime = Embedded(SETTINGS, MemoryLedger(), testing.SeededEntropy(1), str.encode, "test", lambda _: None)
+    return lambda: runtime.run([[ping(plate, 1) for plate in "ab"]])
 
 
-def processors() -> None:
+def processors() -> Work:
     """The same pings through a source, a shard and the planner."""
-    broker = Broker()
+    broker, thread = Broker(), ThreadPoolExecutor(1)
     for plate in "ab":
         broker.now_ms = START + 60_000
         broker.append(TOPICS.pings.name, 0, ping(plate, 1))
     broker.now_ms = START + 300 * 60_000
+    worker = Worker(broker, MemoryLedger(), thread)
 
-    async def work(thread: ThreadPoolExecutor) -> None:
-        await Worker(broker, MemoryLedger(), thread).run(random.Random(0))
+    def work() -> None:
+        with thread:
+            asyncio.run(worker.run(random.Random(0)))
 
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(work(thread))
+    return work
 
 
 if __name__ == "__main__":
     words(__doc__)
-    for name, work in (("embedded", embedded), ("Kafka", processors)):
-        files, functions = entered(work)
-        print(f"{name:<10}{files:>4} files{functions:>6} functions")
+    for name, build in (("embedded", embedded), ("Kafka", processors)):
+        build()()  # fills the caches
+        calls = called(build())
+        files = [file for file, _ in calls]
+        changes = sum(one != other for one, other in itertools.pairwise(files))
+        print(
+            f"{name:<10}{len(set(files)):>3} files{len(set(calls)):>5} functions{len(calls):>6} calls"
+            f"{changes:>5} changes of file"
+        )

@@ -21,19 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.accuracy import (
-    HOURS,
-    SIZES,
-    Feeds,
-    bins_named,
-    by_bins,
-    held_by,
-    print_of_all,
-    within,
-)
+from benchmarks.accuracy import HOURS, SIZES, Feeds, bins_named, by_bins, held_by, print_of_all, within
 from benchmarks.forecast_days import Day, Run, changed
 from udp_stream.release import forecaster as intervals
-from udp_stream.release import forecaster as smoothed
 from udp_stream.units import QUANTA_PER_KMH
 
 OPEN_ROADS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -93,7 +83,7 @@ def estimates_in(day: Day, run: Callable[[], object], seeds: int) -> list[Estima
         calls[-1].mean, calls[-1].variance, calls[-1].features = mean.copy(), variance.copy(), features.copy()
         return real[2](mean, variance, features)
 
-    with changed(smoothed, plates_differ=plates_differ, of_few_pings=of_few_pings, ends=ends):
+    with changed(intervals, plates_differ=plates_differ, of_few_pings=of_few_pings, ends=ends):
         run()
     hats = [one for one in calls if one.pings.size]  # the others are of cells without pings
     # Two forecasters see a slot, the planner's and the reader's; the last slot is seen by the reader alone.
