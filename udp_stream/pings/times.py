@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
+from operator import itemgetter
 from typing import Final, cast
 
 import msgspec
@@ -81,11 +82,11 @@ def parse_timestamps(texts: Sequence[str]) -> Times:
     unread = np.ones(len(texts), np.bool_)
     if len(texts) >= _FEWEST_AT_ONCE:
         widths = np.fromiter(map(len, texts), np.int64, len(texts))
-        for width in np.unique(widths).tolist():
+        for width, template in _SPELLINGS.items():
             rows = np.flatnonzero(widths == width)
-            if width in _SPELLINGS and rows.size >= _FEWEST_AT_ONCE:
-                chosen = texts if rows.size == len(texts) else [texts[row] for row in rows.tolist()]
-                time_ms[rows], read = _at_once(chosen, _SPELLINGS[width])
+            if rows.size >= _FEWEST_AT_ONCE:
+                chosen = texts if rows.size == len(texts) else itemgetter(*rows.tolist())(texts)
+                time_ms[rows], read = _at_once(chosen, template)
                 unread[rows] = ~read
     rest = np.flatnonzero(unread)
     if rest.size:
@@ -101,27 +102,33 @@ def _at_once(texts: Sequence[str], template: NDArray[np.uint8]) -> tuple[NDArray
     values = np.ascontiguousarray(letters.T) - template[:, None]
     freedom = np.where(template == ord("0"), np.uint8(9), np.where(template == ord("+"), np.uint8(2), np.uint8(0)))
     good = (values <= freedom[:, None]).all(axis=0)
-
-    def two(place: int) -> NDArray[np.uint8]:
-        found: NDArray[np.uint8] = values[place] * np.uint8(10) + values[place + 1]
-        return found
-
-    month, day, hour, minute, second = (two(place) for place in (5, 8, 11, 14, 17))
-    months = (two(0).astype(np.int64) * 100 + two(2) - 1970) * 12 + month - 1
+    date, ahead = _one_if_alike(values[:10]), _one_if_alike(values[-6:])
+    month, day, hour, minute, second = _two(date, 5), _two(date, 8), *(_two(values, place) for place in (11, 14, 17))
+    months = (_two(date, 0).astype(np.int64) * 100 + _two(date, 2) - 1970) * 12 + month - 1
     start = (months[:1] if (months == months[0]).all() else months).astype("datetime64[M]")
     first, behind = (each.astype("datetime64[D]").astype(np.int64) for each in (start, start + 1))
     good &= (months >= _YEAR_1_MONTH) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= behind - first)
     good &= (hour <= 23) & (minute <= 59) & (second <= 59)
     minutes = (first + day - 1) * 1440 + hour.astype(np.int64) * 60 + minute
     if template[-1] != ord("Z"):
-        sign, hours_ahead, minutes_ahead = values[-6], two(-5), two(-2)
-        good &= (sign != _COMMA) & (hours_ahead <= 23) & (minutes_ahead <= 59)
-        ahead = hours_ahead.astype(np.int64) * 60 + minutes_ahead
-        minutes -= np.where(sign == 0, ahead, -ahead)
+        sign, hours, rest = ahead[0], _two(ahead, 1), _two(ahead, 4)
+        good &= (sign != _COMMA) & (hours <= 23) & (rest <= 59)
+        offset = hours.astype(np.int64) * 60 + rest
+        minutes -= np.where(sign == 0, offset, -offset)
     time_ms = minutes * 60_000 + second.astype(np.int64) * 1000
     if template[len(_SECONDS)] == ord("."):  # rounded down: digits behind the third do not count
-        time_ms += two(20).astype(np.int64) * 10 + values[22]
+        time_ms += _two(values, 20).astype(np.int64) * 10 + values[22]
     return time_ms, good
+
+
+def _one_if_alike(places: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """One column for all where all have the same there: mostly so for the date and the offset."""
+    return places[:, :1] if (places == places[:, :1]).all() else places
+
+
+def _two(places: NDArray[np.uint8], place: int) -> NDArray[np.uint8]:
+    found: NDArray[np.uint8] = places[place] * np.uint8(10) + places[place + 1]
+    return found
 
 
 def _one_by_one(texts: Sequence[str], pattern: str) -> Times:
