@@ -6,24 +6,42 @@ import math
 
 import numpy as np
 
-from udp_stream.mechanisms.cdf import Integers, Tree, best_tree, covering_uses, prefix_noise
+from udp_stream.mechanisms.cdf import Floats, Integers, Tree, best_tree, prefix_noise
 from udp_stream.mechanisms.noise import FAMILIES, Measure
 
 
 def squared_error(branching: tuple[int, ...], shares: tuple[float, ...], bins: int) -> float:
-    """Expected squared l2 error of the plain estimate of the first `bins` prefixes of the CDF, in units 1/(n eps)^2.
+    """Expected squared l2 error of the GLS estimate of the first `bins` prefixes of the CDF, in units 1/(n eps)^2.
 
-    (In units 1/eps^2 for counts; times cap^2 at user level.) For bins = leaves it is 4 K sum_i (b_i - 1)/e_i^2:
-    Theorem IV.1. For a padded tree it counts what the bins asked for use; the last prefix is public and has no error.
-    The noise is taken for continuous: at a scale of one count or more the discrete one's variance is less by under 8 %.
+    (In units 1/eps^2 for counts; times cap^2 at user level.) The last prefix is public and has no error. The noise is
+    taken for continuous: at a scale of one count or more the discrete one's variance is less by under 8 %.
 
     >>> round(squared_error((16, 16), (0.5, 0.5), 256)), round(squared_error((256,), (1.0,), 256))
-    (122880, 261120)
+    (41040, 87040)
     """
-    uses = covering_uses(branching, bins)
-    if len(shares) != len(branching):
-        raise ValueError(f"expected a share per level, got {len(shares)} for {len(branching)} levels")
-    return math.fsum(8 * n / share**2 for n, share in zip(uses, shares, strict=True))
+    return 8 * Tree(branching, shares, bins).squared_error
+
+
+def dense_gls(tree: Tree) -> tuple[Floats, Floats]:
+    """Matrices from noisy nodes and from the total to the first `bins` - 1 prefixes, by weighted least squares.
+
+    With all leaves but the last free, and the last the total less these. The papers' way: a dense system.
+    """
+    size = tree.leaves
+    rows = []
+    for count in tree.level_sizes:
+        rows += list(np.kron(np.eye(count), np.ones(size // count)))
+    design, weights = np.array(rows), np.repeat(np.array(tree.shares) ** (2 / tree.power), tree.level_sizes)
+    free = design[:, :-1] - design[:, -1:]
+    solve = np.linalg.inv(free.T @ (weights[:, None] * free)) @ (free.T * weights)
+    sums = np.tril(np.ones((size - 1, size - 1)))[: tree.bins - 1]
+    return sums @ solve, -(sums @ solve @ design[:, -1])
+
+
+def dense_error(tree: Tree) -> float:
+    """The error that the dense solution has, in variances of a node that had the whole budget."""
+    variances = np.repeat(np.array(tree.shares) ** (-2 / tree.power), tree.level_sizes)
+    return float((dense_gls(tree)[0] ** 2 @ variances).sum())
 
 
 def proxy_error(count: int, noise: float, measure: Measure = "pure") -> float:

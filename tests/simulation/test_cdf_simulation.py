@@ -29,7 +29,7 @@ def seeded_discrete_laplace(rng, scales, shape):
 
 
 def simulated_errors(tree, cap, epsilon, seed, leaf_counts):
-    """Squared errors of the plain estimate, one per run, and the estimates."""
+    """Squared errors of the GLS estimate, one per run, and the estimates."""
     rng = np.random.default_rng(seed)
     scales = [node_scales(tree, cap, pure(round(epsilon * NANO)))[level] for level in level_of_node(tree)]
     noisy = level_counts(tree, leaf_counts) + seeded_discrete_laplace(rng, scales, (RUNS, tree.nodes))
@@ -40,15 +40,16 @@ def simulated_errors(tree, cap, epsilon, seed, leaf_counts):
 TREES = [
     Tree((16,), (1.0,), 16),
     Tree((4, 4), (0.5, 0.5), 16),
-    Tree((2, 8), optimal_shares((2, 8)), 16),
+    Tree((2, 8), (0.3, 0.7), 16),
     Tree((2, 2, 2, 2), (0.1, 0.2, 0.3, 0.4), 16),
     best_tree(13),
     best_tree(66),
     Tree((4, 5), optimal_shares((4, 5), 17), 17),
 ]
+BEST = [best_tree(bins) for bins in (16, 64, 65, 100, 256, 729, 1024)]
 
 
-@pytest.mark.parametrize("tree", TREES, ids=lambda tree: f"{tree.branching}-{tree.bins}")
+@pytest.mark.parametrize("tree", [*TREES, *BEST], ids=lambda tree: f"{tree.branching}-{tree.bins}")
 @pytest.mark.parametrize(("cap", "epsilon"), [(1, 0.05), (7, 0.3)])
 def test_the_error_of_a_tree_is_the_formulas_and_not_one_30_percent_off(tree, cap, epsilon):
     leaf_counts = np.random.default_rng(1).integers(0, 50, tree.bins)
@@ -56,11 +57,11 @@ def test_the_error_of_a_tree_is_the_formulas_and_not_one_30_percent_off(tree, ca
     formula = squared_error(tree.branching, tree.shares, tree.bins) * (cap / epsilon) ** 2
     standard_error = errors.std() / math.sqrt(RUNS)
     assert standard_error < 0.03 * formula
-    assert abs(errors.mean() - formula) < 4 * standard_error
+    assert abs(errors.mean() - formula) < 3 * standard_error
     assert abs(errors.mean() - 1.3 * formula) > 4 * standard_error
     assert abs(errors.mean() - formula / 1.3) > 4 * standard_error
     bias = estimates.mean(axis=0) - np.cumsum(leaf_counts)
-    assert (np.abs(bias) <= 4.5 * estimates.std(axis=0) / math.sqrt(RUNS)).all()
+    assert (np.abs(bias) <= 4.5 * estimates.std(axis=0) / math.sqrt(RUNS) + 1e-6).all()
     assert bias[-1] == 0
 
 
@@ -74,7 +75,7 @@ def test_the_best_tree_beats_the_histogram_and_the_binary_tree_at_64_bins():
             "binary": Tree((2,) * 6, (1 / 6,) * 6, 64),
         }.items()
     }
-    assert mean_error["best"] < 0.95 * mean_error["histogram"] < 0.95 * mean_error["binary"]
+    assert mean_error["best"] < 0.95 * mean_error["histogram"] and mean_error["best"] < 0.7 * mean_error["binary"]
 
 
 def test_consistency_reduces_the_error():
@@ -82,6 +83,7 @@ def test_consistency_reduces_the_error():
     tree = best_tree(66)
     leaf_counts = np.random.default_rng(4).multinomial(500, np.full(66, 1 / 66))
     errors, estimates = simulated_errors(tree, 2, 1.0, 5, leaf_counts)
-    projected = ((consistent_counts(estimates, 500) - np.cumsum(leaf_counts)) ** 2).sum(axis=1)
+    rounded = np.rint(estimates).astype(np.int64)
+    projected = ((consistent_counts(rounded, 500) - np.cumsum(leaf_counts)) ** 2).sum(axis=1)
     assert (np.sqrt(projected) <= np.sqrt(errors) + math.sqrt(66) / 2).all()
-    assert projected.mean() < 0.9 * errors.mean()
+    assert projected.mean() < 0.95 * errors.mean()

@@ -8,7 +8,7 @@ from scipy import stats
 
 from udp_stream.mechanisms.around import Around, around_for_admitted, plan_around
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
-from udp_stream.mechanisms.cdf import best_tree, cdf_for_admitted, covering_uses, plan_cdf, prefixes
+from udp_stream.mechanisms.cdf import cdf_for_admitted, plan_cdf, prefixes
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
 from udp_stream.mechanisms.statistics import plan_automatic
@@ -134,34 +134,6 @@ def test_a_cdf_has_gaussian_noise_squared_charges_and_states_its_error(bins, sam
     for one in estimates(samples, 20, cdf=plan):
         assert one.cdf == sorted(one.cdf) and one.cdf[-1] == 1
         assert cdf_record(plan, one.cdf).values[-1] == 1
-
-
-@pytest.mark.parametrize("bins", [3, 8, 21, 64])
-def test_trees_for_gaussian_noise_have_the_shares_and_the_shape_of_least_variance(bins):
-    tree = best_tree(bins, power=2)
-    uses = np.array(covering_uses(tree.branching, bins))
-
-    def variance(uses, shares):
-        return float((uses / np.array(shares)).sum())
-
-    least = variance(uses, tree.shares)
-    dice = np.random.default_rng(bins)
-    assert all(least <= variance(uses, dice.dirichlet(np.ones(uses.size))) for _ in range(300))
-    cube_roots = best_tree(bins)
-    assert least <= variance(np.array(covering_uses(cube_roots.branching, bins)), cube_roots.shares)
-    assert least == pytest.approx(min(np.sqrt(covering_uses(shape, bins)).sum() ** 2 for shape in _shapes(bins)))
-
-
-def _shapes(bins):
-    """All branchings whose levels are all used: of up to 2 K leaves, and no longer than they need be."""
-    found = [()]
-    for shape in found:
-        leaves = math.prod(shape)
-        if leaves >= bins:
-            if 0 not in covering_uses(shape, bins):
-                yield shape
-            continue
-        found.extend((*shape, b) for b in range(2, -(-2 * bins // leaves) + 1))
 
 
 def test_all_of_one_family_are_drawn_together_and_two_are_not(samples):

@@ -11,7 +11,7 @@ from tests.forms import long_but, long_rows
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
-from udp_stream.mechanisms.cdf import best_tree, level_budgets, plan_cdf
+from udp_stream.mechanisms.cdf import SHARE_MIN, best_tree, level_budgets, plan_cdf
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN, DiscreteLaplace, lattice_of, pure
 from udp_stream.mechanisms.variance import plan_variance, variance_query
@@ -121,10 +121,35 @@ def test_below_the_least_epsilon_is_refused(name):
         load(None, [*CONFIG, f"release.{name}=0.999e-6"], {})
 
 
-@pytest.mark.parametrize("bins", [2, 3, 17, 200, 1082, 4095, 4096])
+@pytest.mark.parametrize("bins", [2, 3, 17, 200, 1729, 4095, 4096, 65000, 65536])
 def test_the_least_epsilon_leaves_every_level_of_a_tree_noise_that_can_be_drawn(bins):
-    """The worst of all numbers of bins is 1082, where a level gets 0.297 of epsilon."""
-    assert min(level_budgets(best_tree(bins), FIXED_NANO_MIN)) >= 0.29 * FIXED_NANO_MIN > DRAWABLE_NANO_MIN
+    """Four levels get 0.24 of epsilon each, at least; of a tree that was asked for, 0.04."""
+    assert min(level_budgets(best_tree(bins), FIXED_NANO_MIN)) >= 0.24 * FIXED_NANO_MIN
+    assert SHARE_MIN[1] * FIXED_NANO_MIN > DRAWABLE_NANO_MIN
+
+
+@pytest.mark.parametrize("branching", ["[2, 2, 2, 2, 2, 2]", "[64]", "[2, 40]", "[40, 2]"])
+@pytest.mark.parametrize(("cdf", "accounting"), [("1e-6", "pure"), ("1000", "pure"), ("0.001", "approximate")])
+def test_a_tree_that_was_asked_for_works_at_the_least_and_the_largest_epsilon(tmp_path, branching, cdf, accounting):
+    flags = f"release.branching={branching}", f"release.cdf_epsilon={cdf}", f"budget.accounting={accounting}"
+    assert not works(tmp_path, *flags, "budget.epsilon=2000")
+
+
+@pytest.mark.parametrize(
+    ("branching", "bins", "got"),
+    [
+        ("[]", "auto", "2, got"),
+        ("[1, 4]", "auto", "2, got"),
+        ("[2, 2]", "5", "bins .5., got 4"),
+        ("[2]", "[0, 9, 40, 65]", "bins .3., got 2"),
+        ("[65536, 4]", "auto", "131072 leaves, got 262144"),
+        ("[300, 300]", "auto", "leaves are the bins"),
+        ("auto!", "auto", "got"),
+    ],
+)
+def test_a_tree_that_does_not_fit_is_refused_by_name(branching, bins, got):
+    with pytest.raises(ConfigError, match=f"release.(branching|bins).*{got}"):
+        load(None, [f"release.branching={branching}", f"release.bins={bins}"], {})
 
 
 def test_an_automatic_epsilon_has_the_same_upper_limit(tmp_path):

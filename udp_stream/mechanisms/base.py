@@ -357,10 +357,13 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
 BinsAsked = Literal["auto"] | int | tuple[float, ...]
 """Of a CDF, as configured: "auto", a number of equal bins, or edges in km/h."""
 
+Branching = Literal["auto"] | tuple[int, ...]
+"""Of a CDF's tree, from the root down; "auto" is the one of least error."""
+
 
 @dataclass(frozen=True, slots=True)
 class PublicSettings:
-    """What is public of the speeds: their range, in quanta, and the bins in which CDFs are asked for.
+    """What is public of the speeds: their range, in quanta, and the bins and the tree in which CDFs are asked for.
 
     >>> PublicSettings(Range(0, 65 * 4096)).bins
     'auto'
@@ -368,6 +371,7 @@ class PublicSettings:
 
     range: Range
     bins: BinsAsked = "auto"
+    branching: Branching = "auto"
 
 
 class StatisticPlan(Protocol):

@@ -23,11 +23,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.base import BinsAsked, Choice, SamplesPerPlate, within_cap
+from udp_stream.mechanisms.base import BinsAsked, Branching, Choice, PublicSettings, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.noise import FAMILIES, Cost, Measure, Noise, counts_scale, expected_noise_of_counts, noise_of
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
-BINS_MAX = 4096
+BINS_MAX = 65536
 """Most bins of one CDF: beyond any use for speeds, and a limit on the search and on the arrays per HAT."""
 
 
@@ -35,7 +35,7 @@ BINS_MAX = 4096
 class Bins:
     """The edges of the bins in km/h, non-decreasing; public, a part of the plan and of the release.
 
-    Raises ValueError, with the rule, unless there are 2..4096 bins whose edges are finite, start at 0 (doubled if the
+    Raises ValueError, with the rule, unless there are 2..65536 bins whose edges are finite, start at 0 (doubled if the
     exact zeros have a bin of their own) and else lie at least one quantum apart.
 
     >>> Bins((0.0, 0.0, 20.0, 65.0)).count
@@ -141,14 +141,16 @@ def _brief(edges: tuple[float, ...]) -> str:
 # more.
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Tree:
     """A level-uniform tree: branching from the root down, each level's share of the budget, the bins it is for.
 
-    Public, a part of the plan. Raises ValueError, with the rule, unless all branchings are at least 2, there is one
-    positive share per level, the shares sum to 1, and 2 <= bins <= leaves.
+    `power` is that of the noise's family: the variance of a level's noise goes by share^(-2 / power). Public, a part of
+    the plan. Raises ValueError, with the rule, unless all branchings are at least 2, there is one positive share per
+    level, the shares sum to 1, and 2 <= bins <= leaves.
 
     >>> tree = Tree(branching=(3, 2), shares=(0.6, 0.4), bins=5)
     >>> tree.leaves, tree.nodes, tree.level_sizes
@@ -158,6 +160,7 @@ class Tree:
     branching: tuple[int, ...]
     shares: tuple[float, ...]
     bins: int
+    power: int = 1
 
     def __post_init__(self) -> None:
         """Check the rules above."""
@@ -183,6 +186,28 @@ class Tree:
     def nodes(self) -> int:
         """The number of nodes but the root: the length of the last axis of `level_counts`."""
         return sum(self.level_sizes)
+
+    @cached_property
+    def precisions(self) -> list[float]:
+        """Per level what a subtree says of its own count: 1 / variance, where the whole budget on a node buys 1.
+
+        >>> Tree((16, 16), (0.5, 0.5), 256).precisions
+        [0.265625, 0.25]
+        """
+        own, found = [share ** (2 / self.power) for share in self.shares], [0.0]
+        for one, b in zip(reversed(own), (1, *reversed(self.branching[1:])), strict=True):
+            found.append(one + found[-1] / b)
+        return found[:0:-1]
+
+    @property
+    def squared_error(self) -> float:
+        """Expected squared l2 error of `prefixes`, in variances of a node that had the whole budget.
+
+        >>> 8 * Tree((16, 16), (0.5, 0.5), 256).squared_error  # 8 / eps^2 is that variance for Laplace noise
+        41040.0
+        """
+        parts = zip(contrasts(self.branching, self.bins), self.precisions, strict=True)
+        return math.fsum(contrast / precision for contrast, precision in parts)
 
 
 def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
@@ -245,170 +270,198 @@ def _padded(counts: Integers, leaves: int) -> Integers:
     return np.pad(counts, [(0, 0)] * (counts.ndim - 1) + [(0, missing)]) if missing else counts
 
 
-# Cumulative counts read off a tree by the plain covering estimate, and its error (arXiv 2409.18573, Section IV).
+# Cumulative counts read off a tree by generalised least squares (GLS), their error, and the best budgets.
 #
-# A cumulative count is the sum of the nodes of its *covering*: with k = sum_i d_i L_i, where L_i is the number of
-# leaves under a node of level i, the first k leaves are covered by d_i siblings in level i. So the total squared error
-# is a sum over digits, and `covering_uses` is all there is to know. The shares of the budget that are best for this
-# estimate follow from it, and so does the best tree (`best_tree`); another estimate has others.
+# The root's count is known. Every other node has noise, of variance v_i in level i, and L_i leaves. The best linear
+# unbiased estimate of all counts takes two passes (Hay et al. 2010; arXiv 2409.18573, Appendix B, has part of it):
+#
+# * *Up.* A node's own noisy count and the sum of its children's estimates are two views of one count, independent of
+#   each other. They are combined by their precisions: p_i = 1 / v_i + p_(i+1) / b_(i+1), and p_h = 1 / v_h.
+# * *Down.* What the children's estimates leave of their parent's final count is spread over them evenly.
+#
+# **Error.** Let d siblings of level i and a fraction g of the next one be among the first k leaves. The prefix depends
+# on that level's estimates by their *contrast*, the sum of these less (d + g) / b_i of all b_i. A contrast of siblings
+# is uncorrelated with their sum, so with every other level's. Its variance is (d + g^2 - (d + g)^2 / b_i) / p_i. Summed
+# over k that is c_i / p_i, with c_i in closed form (`contrasts`). Empty leaves of a padded tree count as any others.
 
 
-def covering_uses(branching: tuple[int, ...], bins: int) -> tuple[int, ...]:
-    """Per level: how many nodes of it the coverings of the first `bins` - 1 prefixes use in all (the last is public).
+def contrasts(branching: tuple[int, ...], bins: int) -> tuple[float, ...]:
+    """Per level the sum c_i of d + g^2 - (d + g)^2 / b over the first `bins` - 1 prefixes; the last one is known.
 
-    With bins = leaves this is K (b_i - 1) / 2, the count in the proof of Theorem IV.1.
+    >>> contrasts((16, 16), 256)
+    (640.15625, 680.0)
     """
     check_branching(branching)
     leaves = math.prod(branching)
     if not 2 <= bins <= leaves:
         raise ValueError(f"expected 2 <= bins <= {leaves}, got {bins}")
-    uses = []
-    for b in branching:
-        leaves //= b
-        uses.append(digit_sum(bins, leaves, b))
-    return tuple(uses)
+    below = [leaves := leaves // b for b in branching]
+    return tuple(_contrast(bins, leaves, b) for leaves, b in zip(below, branching, strict=True))
 
 
-def digit_sum(bins: int, leaves_below: int, b: int) -> int:
-    """Sum over k < bins of the digit floor(k / leaves_below) mod b, in closed form.
+def _contrast(bins: int, leaves: int, b: int) -> float:
+    """With q = k mod L and r = k mod b L, d is (r - q) / L and g is q / L: sums of remainders and of their squares."""
+    (q, q2), (r, r2) = _sums_of_remainders(bins, leaves), _sums_of_remainders(bins, leaves * b)
+    return (leaves * b * (r - q) + b * q2 - r2) / (leaves * leaves * b)
 
-    >>> digit_sum(7, 2, 3) == sum(k // 2 % 3 for k in range(7))
+
+def _sums_of_remainders(n: int, m: int) -> tuple[int, int]:
+    """Sums of k mod m and of its square over k < n.
+
+    >>> _sums_of_remainders(8, 3) == (0 + 1 + 2 + 0 + 1 + 2 + 0 + 1, 1 + 4 + 1 + 4 + 1)
     True
     """
-    periods, rest = divmod(bins, leaves_below * b)
-    digit, part = divmod(rest, leaves_below)
-    return (periods * b * (b - 1) + digit * (digit - 1)) // 2 * leaves_below + digit * part
+    periods, rest = divmod(n, m)
+    first = periods * (m * (m - 1) // 2) + rest * (rest - 1) // 2
+    return first, periods * ((m - 1) * m * (2 * m - 1) // 6) + (rest - 1) * rest * (2 * rest - 1) // 6
 
 
-def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: int = 1) -> tuple[float, ...]:
-    """The shares of the budget of least squared error: proportional to the cube roots of `covering_uses`.
-
-    For `bins` = leaves, the default, that is (b_i - 1)^(1/3): Theorem IV.2. Where the noise's family has the power 2, a
-    level's variance is inverse to its share, and sum_i u_i / e_i is least for square roots. Raises ValueError if a
-    level is never used, or for another power.
-    """
-    if power not in (1, 2):
-        raise ValueError(f"expected noise of power 1 or 2, got {power}")
-    uses = covering_uses(branching, math.prod(branching) if bins is None else bins)
-    if min(uses) == 0:
-        raise ValueError(f"expected bins > leaves under one child of the root, got {bins} with branching {branching}")
-    roots = [math.cbrt(n) if power == 1 else math.sqrt(n) for n in uses]
-    return tuple(root / math.fsum(roots) for root in roots)
-
-
-_FINE_NANO = 2**20 * NANO
-"""A cost at which rounding a level's share of it to whole nano-units cannot be seen in a double."""
-
-
-@cache
-def prefix_noise(tree: Tree, measure: Measure) -> float:
-    """The noise of the plain estimate's prefixes, root mean square, in the expected size of noise on counts.
-
-    That size is `expected_noise_of_counts` of the whole cost: the family says what a level's share of it buys. It is
-    the same at every cost, as a family's scale goes by a power of the cost.
-    """
-    whole = Cost(measure, _FINE_NANO)
-    noise, squares = noise_of(whole), []
-    for uses, budget in zip(covering_uses(tree.branching, tree.bins), level_budgets(tree, whole.nano), strict=True):
-        over, under = noise.counts_unit_scale(whole.with_nano(budget))
-        squares.append(uses * noise.expected_square(over / under))
-    return math.sqrt(math.fsum(squares) / tree.bins) / expected_noise_of_counts(whole)
-
-
-def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -> Integers:
-    """The plain covering estimate of the cumulative counts, (..., bins), the last one `total` (Definition IV.1).
+def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -> Floats:
+    """The GLS estimate of the cumulative counts, (..., bins), the last one `total`.
 
     `noisy_nodes`: integers, (..., nodes), in the order of `level_counts`; `total`: the public number of samples, one
-    for all or of shape (...). Unbiased; neither monotone nor in [0, total] (see `consistency`). Raises ValueError for a
-    wrong shape or for counts that are not integers. Post-processing.
+    for all or of shape (...). Unbiased; neither whole nor monotone nor in [0, total] (see `consistent_counts`). Raises
+    ValueError for a wrong shape or for counts that are not integers. Post-processing.
     """
     nodes = integers_of(noisy_nodes, "noisy counts")
     if nodes.ndim == 0 or nodes.shape[-1] != tree.nodes:
         raise ValueError(f"expected {tree.nodes} noisy counts, got shape {nodes.shape}")
-    before = np.zeros((*nodes.shape[:-1], 1), dtype=np.int64)  # per node of a level: all that lies left of it
-    start = 0
-    for b, size in zip(tree.branching, tree.level_sizes, strict=True):
-        siblings = nodes[..., start : start + size].reshape(*nodes.shape[:-1], size // b, b)
-        here = np.repeat(before, b, axis=-1).reshape(siblings.shape)
-        here[..., 1:] += np.cumsum(siblings[..., :-1], axis=-1)
-        before = here.reshape(*nodes.shape[:-1], size)
-        start += size
-    result = np.empty((*nodes.shape[:-1], tree.bins), dtype=np.int64)
-    # From place 1: what lies left of leaf k is the count of the first k leaves.
-    result[..., :-1] = before[..., 1 : tree.bins]
+    of_levels = np.split(nodes.astype(np.float64), np.cumsum(tree.level_sizes)[:-1], axis=-1)
+    families = [one.reshape(*one.shape[:-1], -1, b) for one, b in zip(of_levels, tree.branching, strict=True)]
+    sums = [family.sum(axis=-1) for family in families]
+    for i in range(len(families) - 2, -1, -1):
+        own = tree.shares[i] ** (2 / tree.power) / tree.precisions[i]
+        families[i] = own * families[i] + (1 - own) * sums[i + 1].reshape(families[i].shape)
+        sums[i] = families[i].sum(axis=-1)
+    counts = np.broadcast_to(np.asarray(total, dtype=np.float64)[..., np.newaxis], sums[0].shape)
+    for family, of_family in zip(families, sums, strict=True):
+        missing = (counts - of_family) / family.shape[-1]
+        counts = (family + missing[..., np.newaxis]).reshape(*nodes.shape[:-1], -1)
+    result = np.cumsum(counts[..., : tree.bins], axis=-1)
     result[..., -1] = total
     return result
 
 
-# The best tree for a number of bins: all heights, factorisations and paddings (arXiv 2409.18573, Section V).
+@cache
+def prefix_noise(tree: Tree, measure: Measure) -> float:
+    """The noise of `prefixes`, root mean square, in the expected size of noise on counts at the whole cost.
+
+    It is the same at every cost, as a family's scale goes by a power of the cost.
+    """
+    whole = Cost(measure, NANO)
+    over, under = noise_of(whole).counts_unit_scale(whole)
+    variance = noise_of(whole).expected_square(over / under) * tree.squared_error / tree.bins
+    return math.sqrt(variance) / expected_noise_of_counts(whole)
+
+
+# The best budgets of a tree, and the best tree for a number of bins: all heights, factorisations and paddings.
 #
-# The paper searches the factorisations of K and gives closed forms for prime powers. Here the search is exact and over
-# padded trees as well. With the optimal shares the error of a tree is 8 (sum_i u_i^(1/3))^3, where u_i is how often the
-# coverings use level i (`covering_uses`), and u_i depends only on the leaves below the level's nodes and on its own
-# branching. So the least sum is a shortest path from 1 leaf up to the root. For noise whose variance goes by the
-# inverse of its cost, not its square, square roots stand for the cube roots (`optimal_shares`).
+# With Q_i = p_i L_i, to which level j >= i adds L_j / v_j, the error is sum_i c_i L_i / Q_i. It has no closed form for
+# Laplace noise. But 1 / (x + y) <= w^2 / x + (1 - w)^2 / y for every w in (0, 1), with equality where w is x's part. By
+# that the error is at most a sum over levels of A_j / (L_j e_j^(2 / power)), whose least is in closed form. Repeated
+# from there it never rises. A dozen rounds settle eleven digits.
+#
+# A level can be best without any budget. Then it is left out: its nodes' children become their grandparents'.
+#
+# The search is a shortest path from 1 leaf up to the root, by what a level adds to the error's root: the root of c_i
+# times 1 - 1/b_i (below the top) for noise of power 2. That is exact: the budgets then have a closed form, by Lagrange.
+# For Laplace noise it is b_i / (b_i + 1), nearly, so the error decides among the few cheapest trees. Costs are
+# integers, and errors are compared by nine digits, so that every machine finds the same tree.
 #
 # Bound on the padding: below the root there are L < K leaves per child, and the root needs ceil(K / L) children; more
-# of them add empty bins that no prefix uses and change nothing. So K' < K + L < 2 K covers *every* padded tree, and
-# there are about K ln K steps to look at.
-#
-# Costs are integers (roots scaled by 2**32 and rounded down), so that equal trees tie exactly, whatever the order of
-# addition, and every machine finds the same tree.
+# of them add empty bins. So K' < K + L < 2 K.
+
+SHARE_MIN = {1: 0.04, 2: 0.002}
+"""By the noise's power: a level that gets less says next to nothing, and at the least epsilon its noise could not be
+drawn (`DRAWABLE_NANO_MIN`)."""
+
+_BELOW_TOP_MAX = 64
+"""Wider levels lose to two that make up the same, such as 8 and 8."""
+
+_SHORTLIST = 16
+_ROUNDS_MAX = 1000
 
 _Path = tuple[int, int, tuple[int, ...]]
 """Cost so far, height, branching from the top down: compared in this order."""
 
 
+def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: int = 1) -> tuple[float, ...]:
+    """The shares of the budget of least squared error of `prefixes`, by nine decimals; `bins` = leaves by default.
+
+    A share can be nearly 0: see `tree_of`. Raises ValueError for a power that is not 1 or 2.
+
+    >>> optimal_shares((16, 16))
+    (0.476993609, 0.523006391)
+    """
+    if power not in (1, 2):
+        raise ValueError(f"expected noise of power 1 or 2, got {power}")
+    leaves = math.prod(branching)
+    sums = contrasts(branching, leaves if bins is None else bins)
+    below = [leaves := leaves // b for b in branching]
+    shares, exponent = [1 / len(below)] * len(below), 2 / power
+    for _ in range(_ROUNDS_MAX):
+        adds = [share**exponent * n for share, n in zip(shares, below, strict=True)]
+        known = [*accumulate(reversed(adds))][::-1]
+        pulls = accumulate(c * n / q**2 for c, n, q in zip(sums, below, known, strict=True))
+        roots = [(a * x * x / n) ** (1 / (1 + exponent)) for a, x, n in zip(pulls, adds, below, strict=True)]
+        last, shares = shares, [root / math.fsum(roots) for root in roots]
+        if all(abs(now - then) < 1e-11 for now, then in zip(shares, last, strict=True)):
+            break
+    rounded = [round(share, 9) for share in shares[:-1]]
+    return (*rounded, round(1 - math.fsum(rounded), 9))
+
+
+@cache
+def tree_of(branching: tuple[int, ...], bins: int, power: int = 1) -> Tree:
+    """The tree of this branching with the best budgets; levels that are best without any are left out.
+
+    >>> tree_of((2, 2, 2, 2, 2, 2), 64).branching, tree_of((2, 2, 2), 8, power=2).branching
+    ((4, 16), (2, 2, 2))
+    """
+    while min(shares := optimal_shares(branching, bins, power)) < SHARE_MIN[power]:
+        stays = [share >= SHARE_MIN[power] for share in shares[:-1]]
+        if all(stays):  # only the leaves got little, and they are needed
+            stays[-1] = False
+        sizes = [size for size, one in zip(accumulate(branching, mul), (*stays, True), strict=True) if one]
+        branching = tuple(size // above for above, size in pairwise((1, *sizes)))
+    return Tree(branching, shares, bins, power)
+
+
 @cache
 def best_tree(bins: int, power: int = 1) -> Tree:
-    """The tree with the least expected squared error of the plain estimate of `bins` prefixes, with its optimal shares.
+    """The tree with the least expected squared error of `prefixes` for so many bins, with its best budgets.
 
-    `power` is that of the noise's family: 1 for Laplace noise, 2 for Gaussian noise.
+    `power` is that of the noise's family: 1 for Laplace noise, 2 for Gaussian noise. Ties go to the smaller height,
+    then to the lexicographically first branching. Raises ValueError unless 2 <= bins <= 65536. Public: depends on
+    nothing but these two.
 
-    Ties go to the smaller height, then to the lexicographically first branching. Raises ValueError unless
-    2 <= bins <= 4096. Public: depends on nothing but these two.
+    >>> best_tree(1024).branching, best_tree(64, power=2).branching
+    ((8, 8, 16), (2, 2, 2, 2, 2, 2))
     """
     if not 2 <= bins <= BINS_MAX:
         raise ValueError(f"expected 2 <= bins <= {BINS_MAX}, got {bins}")
     paths = _cheapest_paths(bins, power)
-    _, _, branching = min(_step(paths[leaves], bins, leaves, -(-bins // leaves), power) for leaves in sorted(paths))
-    return Tree(branching, optimal_shares(branching, bins, power), bins)
+    whole = sorted(_step(path, bins, leaves, -(-bins // leaves), power, 1.0) for leaves, path in paths.items())
+    trees = [tree_of(branching, bins, power) for _, _, branching in whole[:_SHORTLIST]]
+    return min(trees, key=lambda tree: (float(f"{tree.squared_error:.8e}"), len(tree.branching), tree.branching))
 
 
 def _cheapest_paths(bins: int, power: int) -> dict[int, _Path]:
     """For every number of leaves below `bins`, the cheapest levels that make up a subtree of these."""
     paths: dict[int, _Path] = {1: (0, 0, ())}
     for leaves in range(1, bins):  # every entry is final when its turn comes: steps go up
-        for b in range(2, (bins - 1) // leaves + 1):
-            path = _step(paths[leaves], bins, leaves, b, power)
+        for b in range(2, min(_BELOW_TOP_MAX, (bins - 1) // leaves) + 1) if leaves in paths else ():
+            path = _step(paths[leaves], bins, leaves, b, power, b / (b + 1) if power == 1 else 1 - 1 / b)
             if leaves * b not in paths or path < paths[leaves * b]:
                 paths[leaves * b] = path
     return paths
 
 
-def _step(path: _Path, bins: int, leaves: int, b: int, power: int) -> _Path:
+def _step(path: _Path, bins: int, leaves: int, b: int, power: int, factor: float) -> _Path:
     """Put a level of branching b on top of a subtree."""
     cost, height, branching = path
-    uses = digit_sum(bins, leaves, b)
-    # 2**64 under a square root is 2**32 outside: the scale of the cube roots.
-    root = _scaled_cube_root(uses) if power == 1 else math.isqrt(uses << 64)
-    return cost + root, height + 1, (b, *branching)
-
-
-def _scaled_cube_root(n: int) -> int:
-    """floor(2**32 * n**(1/3)), exactly.
-
-    >>> _scaled_cube_root(27) == 3 * 2**32
-    True
-    """
-    n <<= 96
-    # Floating point only guesses; the loops make it exact.
-    root = round(math.cbrt(n))
-    while root**3 > n:
-        root -= 1
-    while (root + 1) ** 3 <= n:
-        root += 1
-    return root
+    root = (_contrast(bins, leaves, b) * factor) ** (power / (2 + power))
+    return cost + round(2**32 * root), height + 1, (b, *branching)
 
 
 # Consistent CDFs: the nearest cumulative counts that could be real (arXiv 2409.18573, Section VI).
@@ -422,13 +475,15 @@ def _scaled_cube_root(n: int) -> int:
 #   clipping an unbounded optimum gives a bounded one, for every separable convex cost.
 # * Ask of each entry only whether it lies above c + 1/2. For l2 the answer compares a block's mean with c + 1/2, in
 #   reals as in integers; so the integer optimum is the real one rounded to nearest.
-# * Blocks whose *rounded* values are equal can be pooled at once: later entries only lower values, so two neighbouring
-#   blocks never come to lie on different sides of any c + 1/2 again. So everything is integers, with no cross products.
+# * Of two neighbouring blocks whose *rounded* values do not rise, an optimum never puts the left one below any c + 1/2
+#   and the right one above. So they can be pooled at once, in any order and many pairs at a time, all in integers.
 #
 # All of it is post-processing of noisy counts: it costs no budget. `total` is public.
 
-NOISY_MAX = 2**49
-"""Noisy counts are clamped here: sums over 4096 bins, doubled, fit 63 bits. Noise of scale 2**26 never gets there."""
+NOISY_MAX = 2**45
+"""Noisy counts are clamped here: sums over 65536 bins, doubled, fit 63 bits. Noise of scale 2**26 never gets there."""
+
+_POOLING_ROUNDS = 64
 
 
 def consistent_counts(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integers:
@@ -481,39 +536,34 @@ def _bounded(pooled: Integers, totals: Integers, shape: tuple[int, ...]) -> Inte
 
 
 def _pooled_means(rows: Integers) -> Integers:
-    """Isotonic regression in l2, rounded to nearest, of every row: pool adjacent violators, all rows in step.
+    """Isotonic regression in l2, rounded to nearest, of every row: all runs of blocks that do not rise are pooled.
 
-    Each row has a stack of blocks (sum, size, rounded mean); its level `top` counts in steps of `height` through flat
-    arrays. The bottom block, below all values, ends every search. Measured at 3000 x 65: 14-28 ms, against 84 ms for a
-    loop over Python lists and 79 ms for the minimax formula over cumulative sums.
+    After 64 rounds, where a few blocks move far, a stack finishes: O(bins) per row in any case.
     """
-    height, width = rows.shape
-    sums = np.zeros((width + 1) * height, dtype=np.int64)
-    sizes = np.ones((width + 1) * height, dtype=np.int64)
-    means = np.full((width + 1) * height, -4 * NOISY_MAX, dtype=np.int64)
-    every = np.arange(height)
-    top = every.copy()
-    for entries in np.ascontiguousarray(rows.T):
-        top += height
-        sums[top], sizes[top], means[top] = entries, 1, entries
-        violating = every[means[top - height] >= entries]
-        while violating.size:
-            upper = top[violating]
-            lower = upper - height
-            pooled_sum, size = sums[lower] + sums[upper], sizes[lower] + sizes[upper]
-            mean = (2 * pooled_sum + size) // (2 * size)  # rounded to nearest, halves up, exactly
-            sums[lower], sizes[lower], means[lower] = pooled_sum, size, mean
-            top[violating] = lower
-            violating = violating[means[lower - height] >= mean]
-    return _unpooled(means.reshape(width + 1, height).T, sizes.reshape(width + 1, height).T, top // height)
+    row_of_block = np.repeat(np.arange(len(rows)), rows.shape[1])
+    sums, sizes = rows.ravel(), np.ones(rows.size, dtype=np.int64)
+    for _ in range(_POOLING_ROUNDS):
+        means = (2 * sums + sizes) // (2 * sizes)  # rounded to nearest, halves up, exactly
+        rises = np.ones(means.size, dtype=np.bool_)
+        rises[1:] = (means[1:] > means[:-1]) | (row_of_block[1:] != row_of_block[:-1])
+        if rises.all():
+            return np.repeat(means, sizes).reshape(rows.shape)
+        starts = np.flatnonzero(rises)
+        sums, sizes, row_of_block = np.add.reduceat(sums, starts), np.add.reduceat(sizes, starts), row_of_block[starts]
+    blocks = _pooled_by_stack(zip(sums.tolist(), sizes.tolist(), row_of_block.tolist(), strict=True))
+    return np.repeat([mean for mean, *_ in blocks], [size for _, _, size, _ in blocks]).reshape(rows.shape)
 
 
-def _unpooled(means: Integers, sizes: Integers, tops: Integers) -> Integers:
-    """Write out the blocks 1..tops of every row: each mean as often as its block has entries."""
-    height, levels = means.shape
-    in_use = np.arange(levels) <= tops[:, None]
-    in_use[:, 0] = False
-    return np.repeat(means[in_use], sizes[in_use]).reshape(height, levels - 1)
+def _pooled_by_stack(blocks: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """The same one by one, from and to blocks in order: rounded mean, sum, size, row."""
+    stack: list[tuple[int, int, int, int]] = []
+    for value, size, row in blocks:
+        mean = (2 * value + size) // (2 * size)
+        while stack and stack[-1][3] == row and stack[-1][0] >= mean:
+            value, size = value + stack[-1][1], size + stack.pop()[2]
+            mean = (2 * value + size) // (2 * size)
+        stack.append((mean, value, size, row))
+    return stack
 
 
 # The automatic choice of bins: as many as the noise in a HAT lets a reader tell apart, from public quantities only.
@@ -643,26 +693,37 @@ class CdfPlan:
 
     @property
     def rms_error(self) -> float:
-        """Root mean square noise of a share before consistency, over the edges."""
+        """Root mean square noise of a share before it is made monotone, over the edges: that of the GLS estimate."""
         return self.cap * _prefix_noise_at(self.tree, self.cost) / self.kept
 
 
 def plan_cdf(
-    counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked, choice: Choice | None = None
+    counts: SamplesPerPlate,
+    cost: Cost,
+    max_kmh: float,
+    bins: BinsAsked,
+    choice: Choice | None = None,
+    branching: Branching = "auto",
 ) -> CdfPlan:
     """Bins, tree, cap and scales, by a choice that was made before, or else the best one for these counts.
 
-    Raises ValueError if the bins are not valid for `max_kmh` or the cost is too small to draw noise for.
+    Raises ValueError if the bins are not valid for `max_kmh`, the branching has too few leaves for them, or the cost is
+    too small to draw noise for.
     """
     if choice is None or not (choice.bins or isinstance(bins, tuple)):  # edges that it was for may be gone by now
-        choice = _best_choice(counts, cost, max_kmh, bins)
+        choice = _best_choice(counts, cost, max_kmh, bins, branching)
     cap, chosen = choice.cap_among(counts), _bins_of(choice, max_kmh, bins)
-    budgets, t, s = _noise_of_nodes(chosen.count, cap, cost)
-    tree = best_tree(chosen.count, noise_of(cost).power)
+    tree = _tree(chosen.count, branching, cost)
+    budgets, t, s = _noise_of_nodes(tree, cap, cost)
     return CdfPlan(chosen, tree, counts, cap, counts.kept(cap), cost, budgets, t, s, choice)
 
 
-def _best_choice(counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked) -> Choice:
+def _tree(bins: int, branching: Branching, cost: Cost) -> Tree:
+    power = noise_of(cost).power
+    return best_tree(bins, power) if branching == "auto" else tree_of(branching, bins, power)
+
+
+def _best_choice(counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked, branching: Branching) -> Choice:
     """The cap is the count of least dropped share plus noise at eight bins.
 
     It is lower where the noise of that could not be drawn, also once rounding has taken a nano or two from a level's
@@ -671,19 +732,21 @@ def _best_choice(counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: Bins
     kept, power = counts.kept_at_every_count, noise_of(cost).power
     best = int(counts.errors_at_every_count(_prefix_noise_at(best_tree(8, power), cost)).argmin())
     cap = int(counts.descending[best])
-    if bins == "auto":
+    if bins == "auto" and branching != "auto":
+        choice = Choice(TREE, cap, math.prod(branching) - 1, zeros_apart=True)
+    elif bins == "auto":
         equal = auto_bins(int(kept[best]), cap, cost, max_kmh).count - 1
         choice = Choice(TREE, cap, equal, zeros_apart=True)
     else:
         choice = Choice(TREE, cap, bins if isinstance(bins, int) else 0)
-    drawable = _drawable_cap(_bins_of(choice, max_kmh, bins).count, cost)
+    drawable = _drawable_cap(_tree(_bins_of(choice, max_kmh, bins).count, branching, cost), cost)
     return choice if cap <= drawable else msgspec.structs.replace(choice, cap=drawable)
 
 
 @lru_cache(maxsize=1024)
-def _drawable_cap(bins: int, cost: Cost) -> int:
+def _drawable_cap(tree: Tree, cost: Cost) -> int:
     """The largest cap for which the noise of each level can be drawn; at least 1."""
-    least = cost.with_nano(min(level_budgets(best_tree(bins, noise_of(cost).power), cost.nano)))
+    least = cost.with_nano(min(level_budgets(tree, cost.nano)))
     return max(1, noise_of(cost).counts_drawable(least))
 
 
@@ -699,15 +762,14 @@ def cdf_for_admitted(plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
     counts, given = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.given[admitted]
     cap = int(given.max())
     cost = plan.noise.within(given, cap, plan.charges[admitted], plan.cost)
-    budgets, t, s = _noise_of_nodes(plan.bins.count, cap, cost)
+    budgets, t, s = _noise_of_nodes(plan.tree, cap, cost)
     kept = int(given.sum())
     return replace(plan, counts=counts, cap=cap, kept=kept, cost=cost, budgets_nano=budgets, t=t, s=s)
 
 
 @lru_cache(maxsize=1024)
-def _noise_of_nodes(bins: int, cap: int, cost: Cost) -> tuple[tuple[int, ...], Integers, Integers]:
+def _noise_of_nodes(tree: Tree, cap: int, cost: Cost) -> tuple[tuple[int, ...], Integers, Integers]:
     """The levels' budgets, and every node's scale t/s; the HATs of a slot share a few of these."""
-    tree = best_tree(bins, noise_of(cost).power)
     t, s = (np.repeat(of_levels, tree.level_sizes) for of_levels in zip(*node_scales(tree, cap, cost), strict=True))
     return level_budgets(tree, cost.nano), t, s
 
@@ -736,9 +798,11 @@ class CdfMechanism(Protocol):
     ...
     ...     def node_counts(self, plan: CdfPlan, samples: Integers) -> Integers:
     ...         return np.zeros_like(super().node_counts(plan, samples))
+    >>> from udp_stream.mechanisms.base import Range
     >>> from udp_stream.mechanisms.noise import pure
     >>> mechanism: CdfMechanism = Zeros()
-    >>> plan = mechanism.plan(SamplesPerPlate(np.array([1, 1])), pure(10**9), max_kmh=20.0, bins=2, choice=None)
+    >>> public = PublicSettings(Range(0, 20 * 4096), bins=2)
+    >>> plan = mechanism.plan(SamplesPerPlate(np.array([1, 1])), pure(10**9), public, choice=None)
     >>> mechanism.node_counts(plan, np.array([5, 15]) * 4096).any()
     np.False_
     """
@@ -748,9 +812,7 @@ class CdfMechanism(Protocol):
         """As in terms."""
         ...
 
-    def plan(
-        self, counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked, choice: Choice | None
-    ) -> CdfPlan:
+    def plan(self, counts: SamplesPerPlate, cost: Cost, public: PublicSettings, choice: Choice | None) -> CdfPlan:
         """Fix everything that counts can fix; its choice names this mechanism."""
         ...
 
@@ -768,11 +830,12 @@ class CdfMechanism(Protocol):
 
 
 class TreeCdf:
-    """The best tree for the bins, the plain covering estimate, made consistent.
+    """The best tree for the bins, or one of the branching asked for; generalised least squares, made consistent.
 
+    >>> from udp_stream.mechanisms.base import Range
     >>> from udp_stream.mechanisms.noise import pure
     >>> tree, counts = TreeCdf(), SamplesPerPlate(np.array([1, 1, 1]))
-    >>> plan = tree.plan(counts, pure(10**9), max_kmh=40.0, bins=4, choice=None)
+    >>> plan = tree.plan(counts, pure(10**9), PublicSettings(Range(0, 40 * 4096), bins=4), choice=None)
     >>> nodes = tree.node_counts(plan, np.array([5, 15, 35]) * 4096)
     >>> tree.values([plan], nodes[np.newaxis])
     [[0.0, 0.3333333333333333, 0.6666666666666666, 0.6666666666666666, 1.0]]
@@ -780,11 +843,10 @@ class TreeCdf:
 
     name = TREE
 
-    def plan(
-        self, counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked, choice: Choice | None
-    ) -> CdfPlan:
+    def plan(self, counts: SamplesPerPlate, cost: Cost, public: PublicSettings, choice: Choice | None) -> CdfPlan:
         """As `plan_cdf`."""
-        return plan_cdf(counts, cost, max_kmh, bins, choice)
+        max_kmh = public.range.high / QUANTA_PER_KMH
+        return plan_cdf(counts, cost, max_kmh, public.bins, choice, public.branching)
 
     def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
         """The same bins and cap."""
@@ -801,7 +863,7 @@ class TreeCdf:
 
 def node_counts(plan: CdfPlan, samples: Integers) -> Integers:
     """The exact counts of the tree's nodes; one plate moves level i of them by at most 2 cap in l1."""
-    kept = samples[within_cap(plan.counts, plan.cap)]
+    kept = samples if plan.kept == samples.size else samples[within_cap(plan.counts, plan.cap)]
     leaves = np.bincount(plan.bins.bin_of(kept), minlength=plan.tree.leaves)
     return level_counts(plan.tree, leaves)
 
@@ -813,7 +875,8 @@ def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[
     have a bin of their own, else 0. Post-processing.
     """
     totals = np.array([plan.kept for plan in plans])
-    counts = consistent_counts(prefixes(plans[0].tree, noisy_nodes, totals), totals)
+    estimates = prefixes(plans[0].tree, noisy_nodes, totals)
+    counts = consistent_counts(np.rint(estimates).astype(np.int64), totals)
     values = np.asarray(shares(counts, totals))
     zeros_apart = plans[0].bins.edges_kmh[1] == 0
     first = values[:, :1] if zeros_apart else np.zeros((len(plans), 1))

@@ -42,7 +42,6 @@ from udp_stream.mechanisms.variance import (
     variance_query,
     variance_value,
 )
-from udp_stream.units import QUANTA_PER_KMH
 
 # How far a mean is likely to be off: its noise, and what grouping and projection are likely to bias it by.
 #
@@ -541,8 +540,7 @@ class CdfStatistic:
         """The search is for cap and bins."""
         configured = TREE if asked.mechanism == "auto" else asked.mechanism
         mechanism = CDF_MECHANISMS[configured if asked.choice is None else asked.choice.mechanism]
-        max_kmh = public.range.high / QUANTA_PER_KMH
-        return mechanism.plan(counts, asked.cost, max_kmh, public.bins, asked.choice)
+        return mechanism.plan(counts, asked.cost, public, asked.choice)
 
     def at(self, plan: CdfPlan, asked: StatisticTerms, public: PublicSettings) -> CdfPlan:
         """Cap and bins are others."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import ROLLING, span_name, span_of
-from udp_stream.mechanisms.base import BinsAsked, PublicSettings, Range
+from udp_stream.mechanisms.base import BinsAsked, Branching, PublicSettings, Range
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name, parse_duration
 from udp_stream.windows.tables import SlotGrid
@@ -420,7 +420,7 @@ RHO_NANO_MIN = 500
 """The same in rho: half of the square of 0.001. Parts of it still have noise at any counts and U."""
 
 FIXED_NANO_MIN = 1000
-"""A configured epsilon's smallest parts (0.29 of it for a level of a CDF's tree, half for what projects) still exceed
+"""A configured epsilon's smallest parts (0.04 of it for a level of a CDF's tree, half for what projects) still exceed
 `noise.DRAWABLE_NANO_MIN`, and an eighth, a private quantile's, is above 0: noise can be drawn at any counts
 and U."""
 
@@ -521,7 +521,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
     lifetime); of a rolling period, such as "rolling 1d", they are those of its windows, on any clock. `bins` is "auto",
-    a number of equal bins, or edges in km/h. What follows from the settings is resolved once.
+    a number of equal bins, or edges in km/h, `branching` "auto" or that of a CDF's tree. What follows from the settings
+    is resolved once.
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves).
     `counts_released`: whether records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
@@ -559,6 +560,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     counts_released: CountsReleased = "all"
     schedule: Schedule = "spread"
     source: tuple[tuple[str, str], ...] = ()
+    branching: Branching = "auto"
 
     @cached_property
     def measure(self) -> Measure:
@@ -594,7 +596,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def public(self) -> PublicSettings:
         """What statistics go by beside counts and terms."""
-        return PublicSettings(self.range, self.bins)
+        return PublicSettings(self.range, self.bins, self.branching)
 
     @cached_property
     def range(self) -> Range:
@@ -615,6 +617,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
             del settings["schedule"]
         if not self.source:
             del settings["source"]
+        if self.branching == "auto":
+            del settings["branching"]
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 
@@ -665,6 +669,7 @@ def written(policy: Policy) -> dict[str, str]:
         "release.variance_epsilon": _epsilon(policy.variance_nano, policy),
         "release.cdf_epsilon": _epsilon(policy.cdf_nano, policy),
         "release.bins": _list(policy.bins) if isinstance(policy.bins, tuple) else str(policy.bins),
+        "release.branching": _list(policy.branching) if isinstance(policy.branching, tuple) else policy.branching,
         "release.min_plates": _plain(policy.min_plates),
         "release.suppression": policy.suppression,
         "release.hats_max": _plain(policy.hats_max),

@@ -286,6 +286,8 @@ def _rule(name: str) -> str | None:
         return "letters, digits and -"
     if name == "release.bins":
         return "auto, a number of bins, or edges in km/h"
+    if name == "release.branching":
+        return "auto, or a list of whole numbers, from the root down"
     sections = [section for section in fields(Settings) if section.name != QUERY]
     types = {f"{of.name}.{field.name}": field.type for of in sections for field in fields(of.type)}
     if types.get(name) is bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 from udp_stream.errors import ConfigError
-from udp_stream.mechanisms.cdf import bins_from_edges, equal_bins
+from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins, zero_and_equal_bins
 from udp_stream.planning.policy import Policy, amount_text
 from udp_stream.settings.clients import check_kafka, check_redis, check_url
 from udp_stream.settings.limits import (
@@ -166,13 +167,27 @@ def _check_schedule(policy: Policy) -> None:
 
 def _check_bins(settings: Settings) -> None:
     bins, max_kmh = settings.release.bins, int(settings.speed.max_kmh * QUANTA_PER_KMH) / QUANTA_PER_KMH
-    if isinstance(bins, int) and not 2 <= bins <= 4096:
-        require(False, "release.bins", "2 to 4096 bins", bins)
+    if isinstance(bins, int) and not 2 <= bins <= BINS_MAX:
+        require(False, "release.bins", f"2 to {BINS_MAX} bins", bins)
     elif bins != "auto":
         try:
             _ = equal_bins(bins, max_kmh) if isinstance(bins, int) else bins_from_edges(bins, settings.speed.max_kmh)
         except ValueError as error:
             raise ConfigError(f"release.bins: {error}") from error
+    branching = settings.release.branching
+    if branching == "auto":
+        return
+    name, leaves = "release.branching", math.prod(branching)
+    require(min(branching, default=0) >= 2, name, "numbers of at least 2", list(branching))
+    require(leaves <= 2 * BINS_MAX, name, f"at most {2 * BINS_MAX} leaves", leaves)
+    if bins != "auto":
+        least = bins if isinstance(bins, int) else len(bins) - 1
+        require(leaves >= least, name, f"at least as many leaves as bins ({least})", leaves)
+        return
+    try:
+        _ = zero_and_equal_bins(leaves - 1, max_kmh)
+    except ValueError as error:
+        raise ConfigError(f"{name}, whose leaves are the bins as release.bins is auto: {error}") from error
 
 
 def _value(settings: Settings, name: str) -> Any:

@@ -343,6 +343,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     variance_epsilon: Epsilon = 0.0
     cdf_epsilon: Epsilon | Literal["auto"] = 0.0
     bins: Literal["auto"] | int | tuple[float, ...] = "auto"
+    branching: Literal["auto"] | tuple[int, ...] = "auto"
     min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 3
     suppression: Suppression = "off"
     hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
@@ -386,6 +387,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             variance_nano=budget.charge_nano(self.release.variance_epsilon) or 0,
             cdf_nano=budget.charge_nano(self.release.cdf_epsilon),
             bins=self.release.bins,
+            branching=self.release.branching,
             min_plates=self.release.min_plates,
             accounting=budget.accounting,
             delta=self.budget.delta,
