@@ -65,7 +65,7 @@ class Day:
 def day_of(argument: str, *flags: str) -> Day:
     """FILE:U:ZONE with settings."""
     feed = feed_of(argument, *flags)
-    return _day(feed, tuple(feed.slots()))
+    return joined(feed, tuple(feed.slots()))
 
 
 def day_of_fleet(name: str, fleet: FleetColumns, *flags: str) -> Day:
@@ -74,10 +74,11 @@ def day_of_fleet(name: str, fleet: FleetColumns, *flags: str) -> Day:
     settings = load(None, feed.flags, {})
     names, plate = np.unique(fleet.plate, return_inverse=True)
     speed = np.rint(fleet.speed_kmh * QUANTA_PER_KMH).astype(np.int64)
-    return _day(feed, tuple(slots_of_city(settings, names, plate, fleet.time_ms, fleet.lat, fleet.lon, speed)))
+    return joined(feed, tuple(slots_of_city(settings, names, plate, fleet.time_ms, fleet.lat, fleet.lon, speed)))
 
 
-def _day(feed: Feed, slots: tuple[tuple[SlotCounts, SlotValues], ...]) -> Day:
+def joined(feed: Feed, slots: tuple[tuple[SlotCounts, SlotValues], ...]) -> Day:
+    """Slots of a feed with their truth."""
     zone = load(None, feed.flags, {}).calendar.slots
     truth, pings, plates, hour = [], [], [], []
     for counts, values in slots:
@@ -87,8 +88,7 @@ def _day(feed: Feed, slots: tuple[tuple[SlotCounts, SlotValues], ...]) -> Day:
         pings.append(sizes)
         plates.append(np.diff(counts.hat_rows))
         hour.append(np.full(sizes.size, int(zone.iso(counts.start_ms)[11:13])))
-    joined = (np.concatenate(column) for column in (truth, pings, plates, hour))
-    return Day(feed, slots, *joined)
+    return Day(feed, slots, *(np.concatenate(column) for column in (truth, pings, plates, hour)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,7 @@ class Run:
     measured: NDArray[np.bool_]
     mean_low: Floats
     mean_high: Floats
+    news: Floats
 
 
 def run(days: Sequence[Day], seed: int, prior: Coefficients | None = None, flags: Sequence[str] = OURS) -> list[Run]:
@@ -153,7 +154,7 @@ def _rows(slot: RecordedSlot, smoothed: Mapping[str | None, Smoothed]) -> Iterat
         one, mean = smoothed[release_id], decode(payload).mean
         ends = (np.nan, np.nan) if mean is None else mean.interval95_kmh
         said = one.value_kmh, *one.interval95_kmh, one.expected_abs_error_kmh
-        yield (*said, one.guess.counts_kmh, one.guess.expected_abs_error_kmh, mean is not None, *ends)
+        yield (*said, one.guess.counts_kmh, one.guess.expected_abs_error_kmh, mean is not None, *ends, getattr(one, "news", 0.0))
 
 
 def _run(rows: Floats) -> Run:

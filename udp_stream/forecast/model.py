@@ -12,7 +12,7 @@ Everything here is a function of `SlotCounts`, which are public under swap-value
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
 from itertools import product
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from udp_stream.forecast.coefficients import BY_RESOLUTION
+from udp_stream.forecast.news import GOES_ON, NOTHING, HAPPENS, GOES_ON_BY, happened_variance, PROBABILITY_MAX, Carried, Clipped, Posterior, posterior
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.windows.tables import SlotCounts, neighbours_among, resolution_of
 
@@ -179,6 +180,9 @@ NIGHT = 0.1
 days lie 1.3 km/h apart, and a tenth of `CITY_SD` squared is 1.6 km/h."""
 
 
+CITY_DRIFT, CELL_DRIFT = 0.0, 0.0
+
+
 def design_of(prior: Floats, features: Floats, is_clipped: NDArray[np.bool_]) -> Floats:
     """The design of HATs, shape (HATs, 9); `is_clipped` where it is for what a narrow clip observes."""
     return np.column_stack([np.ones(prior.size), prior, features, is_clipped])
@@ -242,6 +246,11 @@ class ArrowFilter:
         misfit = float(off @ (off * weight) - moved @ precision @ moved)
         determinant = np.linalg.slogdet(precision)[1] - np.linalg.slogdet(before)[1] - np.log(weight).sum()
         return -0.5 * (misfit + float(determinant))
+
+    def next_slot(self) -> None:
+        """Within a day, too, the city and its cells move."""
+        self._covariance[0, 0] += CITY_DRIFT
+        self._variance = np.minimum(self._variance + CELL_DRIFT, self._cell_variance)
 
     def next_day(self) -> None:
         """A night later city and cells may have changed."""
@@ -430,8 +439,14 @@ class Observed:
     cells: NDArray[np.uint64]
     prior: SlotPrior
     value: Floats
-    variance: Floats
-    is_clipped: NDArray[np.bool_]
+    noise: Floats
+    rest: Floats
+    clipped: Sequence[Clipped]
+
+    @property
+    def is_clipped(self) -> NDArray[np.bool_]:
+        """Which of them a clip observed."""
+        return np.array([one.half_width > 0 for one in self.clipped], dtype=bool)
 
 
 class FilterBank:
@@ -449,6 +464,11 @@ class FilterBank:
         self._filters = [ArrowFilter(cell_sd, slope_sd) for cell_sd, slope_sd in product(CELL_SDS, SLOPE_SDS)]
         self._log_weights = np.zeros(len(self._filters))
         self._at: dict[int, int] = {}
+        self._carried: dict[int, Carried] = {}
+
+    def carried(self, cells: NDArray[np.uint64]) -> list[Carried]:
+        """What the last slot hands on."""
+        return [self._carried.get(cell, NOTHING) for cell in cells.tolist()]
 
     @property
     def cells(self) -> list[int]:
@@ -472,14 +492,36 @@ class FilterBank:
         slope, skew = (float(weights @ [one.mean[which] for one in self._filters]) for which in (1, -1))
         return Predicted(mean, weights @ (variances + (means - mean) ** 2), slope, skew)
 
-    def learn(self, seen: Observed) -> None:
+    def learn(self, seen: Observed, max_kmh: float) -> Posterior:
         """Condition every filter on the releases of a slot, together."""
+        carried = self.carried(seen.cells)
+        before = self.predict(seen.cells, seen.prior)
+        value = seen.value - before.skew * seen.is_clipped
+
+        def found(mean: Floats, variance: Floats) -> Posterior:
+            return posterior(mean, variance + seen.rest, carried, value, seen.noise, seen.clipped, max_kmh)
+
+        first = found(before.mean, before.variance)
+        taken = (seen.noise + seen.rest) / (1 - np.minimum(first.news, PROBABILITY_MAX))
+        self._learn(seen, taken)
+        after = self.predict(seen.cells, seen.prior)
+        # Without the HAT's own release, which the posterior counts once.
+        precision = np.maximum(1 / after.variance - 1 / taken, 1 / before.variance)
+        mean = (after.mean / after.variance - (seen.value - after.skew * seen.is_clipped) / taken) / (1 / after.variance - 1 / taken)
+        mean = np.where(1 / after.variance - 1 / taken >= 1 / before.variance, mean, before.mean)
+        last = found(mean, 1 / precision)
+        off = last.news_mean - mean
+        self._carried = {c: Carried(GOES_ON * p, o) for c, p, o in zip(seen.cells.tolist(), last.news.tolist(), off.tolist())}
+        return last
+
+    def _learn(self, seen: Observed, variance: Floats) -> None:
         new = [cell for cell in seen.cells.tolist() if cell not in self._at]
         self._at |= zip(new, range(len(self._at), len(self._at) + len(new)), strict=True)
         at, design = self._numbers(seen.cells), design_of(seen.prior.by_hat, seen.prior.features, seen.is_clipped)
         for number, one in enumerate(self._filters):
             one.grow(len(new))
-            self._log_weights[number] += one.update(at, design, seen.value, seen.variance)
+            one.next_slot()
+            self._log_weights[number] += one.update(at, design, seen.value, variance)
 
     def next_day(self) -> None:
         """A night has passed."""
@@ -535,11 +577,17 @@ class Memory:
         return self._older.guess(prior)
 
     @on_one_thread
-    def learn(self, day: dt.date, seen: Observed) -> None:
+    def learn(self, day: dt.date, seen: Observed, max_kmh: float) -> Posterior:
         """What the slot's releases say."""
         self._turn_to(day)
-        for bank in (self._older, self._younger):
-            bank.learn(seen)
+        found = self._older.learn(seen, max_kmh)
+        self._younger.learn(seen, max_kmh)
+        return found
+
+    def carried(self, day: dt.date, cells: NDArray[np.uint64]) -> list[Carried]:
+        """What the last slot hands on of the news in these cells."""
+        self._turn_to(day)
+        return self._older.carried(cells)
 
     def cells(self, day: dt.date) -> list[int]:
         """The cells that have been observed as far as is remembered on that day."""
@@ -580,6 +628,7 @@ class SlotForecast:
     variance: Floats
     rest: Floats
     plates: Floats
+    deviation: Floats
 
 
 def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, max_kmh: float) -> SlotForecast:
@@ -587,7 +636,14 @@ def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, max_kmh: flo
     prior, hats = prior_of(counts), counts.cells.size
     hat = np.repeat(np.arange(hats), np.diff(counts.hat_rows))
     predicted = memory.predict(day, counts.cells, prior)
-    mean = np.clip(predicted.mean, 0.0, max_kmh)
+    carried = memory.carried(day, counts.cells)
+    goes_on, off = (np.array([one[which] for one in carried]) for which in (0, 1))
+    usual = np.clip(predicted.mean, 0.0, max_kmh)
+    rest = mean_variance(counts.count, hat, hats)
+    news = HAPPENS * (1 - goes_on) + goes_on
+    moved = goes_on * GOES_ON_BY * off
+    deviation = np.sqrt(predicted.variance + rest + news * happened_variance(usual) + goes_on * (GOES_ON_BY * off) ** 2 - moved**2)
+    mean = np.clip(usual + moved, 0.0, max_kmh)
     plates = mean[hat] + predicted.slope * (prior.by_row - prior.by_hat[hat])
     # A quarter at most: where U is small, the edges would else meet.
     edge = min(EDGE_KMH, max_kmh / 4)
@@ -595,6 +651,7 @@ def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, max_kmh: flo
         prior,
         mean,
         predicted.variance,
-        mean_variance(counts.count, hat, hats),
+        rest,
         np.clip(plates, edge, max_kmh - edge),
+        deviation,
     )

@@ -135,6 +135,12 @@ class ForecastClipPlan:
         shares = self.weights * self.counts.by_plate / self.weight
         return sqrt(SAMPLED * float(shares**2 @ plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
 
+    @cached_property
+    def scatter(self) -> float:
+        """Standard deviation of its plates around the HAT, in quanta, by the model of speeds: a clip's unit."""
+        shares = self.weights * self.counts.by_plate / self.weight
+        return float(shares @ np.sqrt(plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
+
     @property
     def hidden(self) -> float:
         """Standard deviation of what the clip hides, in quanta: HATs of a slot share it, as they share a city."""
@@ -170,11 +176,11 @@ def plan_around(counts: SamplesPerPlate, around: Around, cost: Cost, range: Rang
 
     A forecast beyond the range, of a time when it was another, counts as the range's end.
     """
-    return plans_around([counts], [around], cost, range)[0]
+    return plans_around([counts], [around], [cost], range)[0]
 
 
 def plans_around(
-    counts: Sequence[SamplesPerPlate], arounds: Sequence[Around], cost: Cost, range: Range
+    counts: Sequence[SamplesPerPlate], arounds: Sequence[Around], costs: Sequence[Cost], range: Range
 ) -> list[ForecastClipPlan]:
     """As `plan_around`, of many HATs at once: a column at a time, over the plates of all of them."""
     if not counts:
@@ -198,8 +204,8 @@ def plans_around(
     moves = weights * pings * (high - low)
     sensitivities = np.maximum(1, np.maximum.reduceat(moves, first)).tolist()
     plans = []
-    for one, around, sensitivity, begin, end in zip(
-        counts, arounds, sensitivities, first.tolist(), ends.tolist(), strict=True
+    for one, around, cost, sensitivity, begin, end in zip(
+        counts, arounds, costs, sensitivities, first.tolist(), ends.tolist(), strict=True
     ):
         rows = slice(begin, end)
         where = Around(int(range.clip(around.hat)), centres[rows], around.width)

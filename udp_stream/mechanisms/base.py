@@ -264,7 +264,7 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a mean is taken around: the forecast of the HAT and of each plate that is offered, in steps of 1/64 km/h.
 
-    `plates` has two bytes for each, little-endian; `half_width`, `gain`, `hidden` and `ball` are a `ClipWidth`. It is
+    `plates` has two bytes for each, little-endian; `half_width`, `gain`, `hidden`, `ball` and `hats` are a `ClipWidth`. It is
     made from public values, and kept with the terms: a retry, or a shard, clips around the same.
 
     >>> AroundForecast.of(18.0, np.array([17.5, 20.0])).plates_quanta.tolist()
@@ -277,6 +277,7 @@ class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     gain: float = USUAL.gain
     hidden: float = USUAL.hidden
     ball: bool = False
+    hats: int = 1
 
     @staticmethod
     def of(hat_kmh: float, plates_kmh: NDArray[np.float64], width: ClipWidth = USUAL) -> AroundForecast:
@@ -292,7 +293,7 @@ class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def width(self) -> ClipWidth:
         """How widely plates are clipped."""
-        return ClipWidth(self.half_width, self.gain, self.hidden, self.ball)
+        return ClipWidth(self.half_width, self.gain, self.hidden, self.ball, self.hats)
 
     @property
     def plates_count(self) -> int:

@@ -447,10 +447,8 @@ class ForecastClipStatistic:
     def plan_each(
         self, counts: Sequence[SamplesPerPlate], asked: Sequence[StatisticTerms], public: PublicSettings
     ) -> list[ForecastClipPlan]:
-        """Of many HATs at once, at one cost; ValueError where they have several."""
-        if len({(one.measure, one.epsilon_nano) for one in asked}) > 1:
-            raise ValueError("expected one cost for all HATs")
-        return plans_around(counts, [_around(one) for one in asked], asked[0].cost, public.range) if asked else []
+        """Of many HATs at once."""
+        return plans_around(counts, [_around(one) for one in asked], [one.cost for one in asked], public.range)
 
     def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
         """Weights do not depend on epsilon; the width is part of the terms."""

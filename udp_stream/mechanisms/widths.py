@@ -70,7 +70,7 @@ def mean_variance(pings: NDArray[np.int64], hat: NDArray[np.int64], hats: int) -
 # HAT, whose noise is small, and where forecasts are far off, a wide one errs less. Widths and gains follow from counts,
 # the forecast's deviation and the cost, all public, and are recorded before anything is drawn.
 
-HALF_WIDTHS: Final = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
+HALF_WIDTHS: Final = (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 """Of a plate's interval, in standard deviations of its mean around the forecast."""
 
 PEAKED: Final = 0.5
@@ -97,7 +97,8 @@ class ClipWidth(NamedTuple):
     """A plate's half width in standard deviations of its mean, and the share of a HAT's difference that passes.
 
     `hidden` is the standard deviation, in km/h, of what the clip hides of the HAT though its gain is undone. `ball`:
-    the plate's HATs of the slot share one clip (`around.py`), and the half width is this HAT's part in it.
+    the plate's HATs of the slot share one clip (`around.py`), about `hats` of them, and the half width is this HAT's
+    part in it.
 
     >>> ClipWidth(half_width=0.5, gain=0.45).gain
     0.45
@@ -107,6 +108,7 @@ class ClipWidth(NamedTuple):
     gain: float
     hidden: float = 0.0
     ball: bool = False
+    hats: int = 1
 
 
 USUAL: Final = ClipWidth(0.5, 0.45)
@@ -115,39 +117,48 @@ USUAL: Final = ClipWidth(0.5, 0.45)
 
 def clip_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) -> ClipWidth:
     """The width for a HAT of plates with these counts, at this cost; `deviation_kmh` is that of its forecast."""
-    return clip_widths(by_plate, np.zeros(1, dtype=np.int64), np.array([deviation_kmh]), cost)[0]
+    return clip_widths(by_plate, np.zeros(1, dtype=np.int64), np.array([deviation_kmh]), [cost])[0]
 
 
-def clip_widths(pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, cost: Cost) -> list[ClipWidth]:
-    """The widths of HATs whose plates stand one HAT after the other; `first` is each HAT's first, `off_kmh` the
-    deviation of its forecast.
+def clip_widths(
+    pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, costs: Sequence[Cost]
+) -> list[ClipWidth]:
+    """The widths of HATs whose plates stand one HAT after the other, one cost each; `first` is each HAT's first,
+    `off_kmh` the deviation of its forecast.
     """
     deviation = np.minimum(off_kmh, DEVIATION_MAX)
-    scatter, noise = scales_of(pings, first, cost)
+    scatter, noise = scales_of(pings, first, costs)
     table = _passed()
     at = np.rint(np.minimum(deviation / scatter, _OFF_MAX) * _STEPS).astype(np.int64)
     hidden = (scatter**2)[:, None] * table.misfit[at] + (deviation**2)[:, None] * table.uneven[at]
-    return least_wrong(HALF_WIDTHS, table.gain[at], (noise**2)[:, None] * table.noise[at], hidden, ball=False)
+    return least_wrong(HALF_WIDTHS, table.gain[at], (noise**2)[:, None] * table.noise[at], hidden)
 
 
 def least_wrong(
-    half_widths: Sequence[float], gains: Floats, noise: Floats, hidden: Floats, ball: bool
+    half_widths: Sequence[float], gains: Floats, noise: Floats, hidden: Floats, hats: NDArray[np.int64] | None = None
 ) -> list[ClipWidth]:
-    """HAT by HAT (lines) the width (columns) where noise and what is hidden, squares both, have the least sum."""
+    """HAT by HAT (lines) the width (columns) where noise and what is hidden, squares both, have the least sum.
+
+    `hats` are those that share a clip, if they do.
+    """
     best = (noise + hidden).argmin(axis=1)
     chosen = np.arange(best.size), best
     found = zip(best.tolist(), gains[chosen].tolist(), np.sqrt(hidden[chosen]).tolist(), strict=True)
-    return [ClipWidth(half_widths[at], round(gain, 3), round(off, 3), ball) for at, gain, off in found]
+    shared = [1] * best.size if hats is None else hats.tolist()
+    return [
+        ClipWidth(half_widths[at], round(gain, 3), round(off, 3), hats is not None, many)
+        for (at, gain, off), many in zip(found, shared, strict=True)
+    ]
 
 
-def scales_of(pings: NDArray[np.int64], first: NDArray[np.int64], cost: Cost) -> tuple[Floats, Floats]:
+def scales_of(pings: NDArray[np.int64], first: NDArray[np.int64], costs: Sequence[Cost]) -> tuple[Floats, Floats]:
     """In km/h, HAT by HAT: the deviation of plates around the HAT, and that of noise where the half width is one such
     deviation.
     """
     sharp = 1 / np.sqrt(plate_variance(pings))
     weight = np.add.reduceat(sharp * sharp, first)  # plates weigh by how precisely their samples tell the HAT's mean
     scatter: Floats = np.add.reduceat(sharp, first) / weight
-    return scatter, 2 * np.maximum.reduceat(sharp, first) / weight * _noise_deviation(cost)
+    return scatter, 2 * np.maximum.reduceat(sharp, first) / weight * np.array([_noise_deviation(one) for one in costs])
 
 
 @lru_cache(maxsize=64)
@@ -207,7 +218,7 @@ def _integral(upto: Floats) -> Floats:
 # normal plates, by quadrature. Of peaked plates as much passes as of normal ones, or as of peaked ones in one HAT, if
 # that is more.
 
-BALL_WIDTHS: Final = (0.25, 0.35, *HALF_WIDTHS)
+BALL_WIDTHS: Final = HALF_WIDTHS
 """Of a plate in one of its HATs, in standard deviations of its mean around the forecast."""
 
 HATS: Final = (1, 2, 3, 5, 9, 13)
@@ -221,13 +232,13 @@ _OTHERS, _OTHERS_WEIGHTS = np.polynomial.laguerre.laggauss(24)
 
 
 def ball_widths(
-    pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, cost: Cost, hats: Floats
+    pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, costs: Sequence[Cost], hats: Floats
 ) -> list[ClipWidth]:
     """The width for each of these HATs, whose plates stand one HAT after the other, as `clip_widths` has them; each
     plate shares its clip among about `hats` HATs.
     """
     deviation = np.minimum(off_kmh, DEVIATION_MAX)
-    scatter, noise = scales_of(pings, first, cost)
+    scatter, noise = scales_of(pings, first, costs)
     at = np.rint(np.minimum(deviation / scatter, _OFF_MAX_IN_BALL) * _STEPS_IN_BALL).astype(np.int64)
     nearest = np.abs(np.array(HATS) - hats[:, None]).argmin(axis=1)
     gain, misfit = np.empty((2, at.size, len(BALL_WIDTHS)))
@@ -235,7 +246,8 @@ def ball_widths(
         table, here = _passed_in_ball(HATS[one]), nearest == one
         gain[here], misfit[here] = table.gain[at[here]], table.misfit[at[here]]
     hidden = (scatter**2)[:, None] * misfit**2 + (deviation**2)[:, None] * (UNEVEN * (1 - gain)) ** 2
-    return least_wrong(BALL_WIDTHS, gain, (noise[:, None] * np.array(BALL_WIDTHS) / gain) ** 2, hidden, ball=True)
+    noise_square = (noise[:, None] * np.array(BALL_WIDTHS) / gain) ** 2
+    return least_wrong(BALL_WIDTHS, gain, noise_square, hidden, np.array(HATS)[nearest])
 
 
 class _PassedInBall(NamedTuple):
@@ -302,3 +314,55 @@ def _others(hats: int) -> tuple[Floats, Floats]:
         return _OWN**2, _OWN_WEIGHTS / sqrt(2 * pi)
     power = (hats - 1) // 2 - 1  # K is odd: twice a gamma variable of an integer shape
     return 2 * _OTHERS, _OTHERS_WEIGHTS * _OTHERS**power / factorial(power)
+
+
+# What a clip lets through of a HAT that is off by any amount: for estimates, which must not take the edge of a clip for
+# a speed (`forecast/news.py`).
+
+_RESPONSE_STEPS, _RESPONSE_MAX = 8, 24
+"""Tabulated from 0 to 24 standard deviations of plates, in eighths; beyond it a clip lets nothing more through."""
+
+_SPREADS = np.array([0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0])
+"""Deviations of plates, as multiples of the usual one: where all is slower, plates differ by less."""
+
+
+def response(width: float, hats: int, off: Floats, spread: Floats, others: float) -> Floats:
+    """What a mean over plates moves by, before its gain is undone, where its HAT is off by `off`.
+
+    Both, and the half width, in standard deviations of plates, whose deviation there is `spread` times the usual one.
+    The other HATs that share the clip are off by a deviation of `others`.
+    """
+    table = _response(width, hats, round(min(others, 2.0) * 2) / 2)
+    at = np.interp(spread, _SPREADS, np.arange(_SPREADS.size))
+    below = np.minimum(at.astype(np.int64), _SPREADS.size - 2)
+    place = np.minimum(np.abs(off) * _RESPONSE_STEPS, table.shape[1] - 1.001)
+    near = place.astype(np.int64)
+    u, v = at - below, place - near
+    seen = (1 - u) * ((1 - v) * table[below, near] + v * table[below, near + 1])
+    seen += u * ((1 - v) * table[below + 1, near] + v * table[below + 1, near + 1])
+    return np.sign(off) * seen
+
+
+@cache
+def _response(half_width: float, hats: int, others: float) -> Floats:
+    off = np.arange(_RESPONSE_MAX * _RESPONSE_STEPS + 1) / _RESPONSE_STEPS
+    return np.array([_response_at(half_width, hats, others, off, spread) for spread in _SPREADS.tolist()])
+
+
+def _response_at(half_width: float, hats: int, others: float, off: Floats, spread: float) -> Floats:
+    up, down = (off + half_width) / spread, (off - half_width) / spread
+    peaked = spread * (_peaked_integral(up) - _peaked_integral(down)) - half_width
+    if hats == 1:
+        return (1 - PEAKED) * (spread * (_integral(up) - _integral(down)) - half_width) + PEAKED * peaked
+    squares, weights = _others(hats)
+    own, limit = (off[:, None] + spread * _OWN)[:, :, None], half_width * sqrt(hats)
+    clipped = own * np.minimum(1.0, limit / np.sqrt(own**2 + squares * (1 + others * others)))
+    normal = clipped @ weights @ _OWN_WEIGHTS / _OWN_WEIGHTS.sum()
+    return (1 - PEAKED) * normal + PEAKED * np.maximum(normal, peaked)
+
+
+def _peaked_integral(upto: Floats) -> Floats:
+    """As `_integral`, of the double exponential distribution of deviation one."""
+    tail = np.exp(-sqrt(2) * np.abs(upto)) / (2 * sqrt(2))
+    integral: Floats = np.maximum(upto, 0.0) + tail
+    return integral

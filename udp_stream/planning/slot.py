@@ -197,16 +197,23 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
 #
 # It reads counts, budgets, settings, and the forecast, which follows from counts and earlier releases.
 
-PRICES_PER_BUDGET = 12
+PRICES_PER_BUDGET = 30
 """How many means a plate's budget of the period buys that it moves the most."""
 
-HEAD_START = 80
+KNOWN_VARIANCE, PRICE_OF_UNKNOWN = 2.0, 2.5
+"""km2/h2. Where the forecast's variance is larger than this, the price is larger in proportion, up to two and a half
+times: a cell that was never measured costs a twelfth."""
+
+PART_OF_PRICE = 4
+"""Where too few plates can pay the price, the HAT is offered at this part of it: its noise doubles."""
+
+HEAD_START = 20
 """Percent of the budget that a plate may have spent at the very start of the period; the rest is let out evenly."""
 
 PLATES_MIN = 3
 """A mean around a forecast of fewer plates tells less than its counts do."""
 
-TOLD_MIN = 0.3
+TOLD_MIN = 0.2
 """The least share of the forecast's variance that a release has to take away. From 0.3 to 0.5 the error is the same; at
 0.1 budgets go to releases that are nearly all noise (docs/measurements.md)."""
 
@@ -221,39 +228,75 @@ SD_PER_MEAN_ABS = 1.2533
 
 
 def terms_around(
-    counts: SlotCounts, forecast: SlotForecast, in_period: SlotInPeriod, policy: Policy, plans: HatPlans
+    counts: SlotCounts,
+    forecast: SlotForecast,
+    balance: Balance,
+    in_period: SlotInPeriod,
+    policy: Policy,
+    plans: HatPlans,
 ) -> list[Terms]:
-    """The terms of every HAT of a slot around its forecast; `plans` are the slot's."""
-    cost, paced = price_nano(policy), _paced_nano(in_period, policy)
-    forecasts = _hat_forecasts(forecast)
+    """The terms of every HAT of a slot around its forecast; `balance` belongs to `counts.plates`, `plans` to the slot."""
+    forecasts, prices = _hat_forecasts(forecast), _prices_nano(forecast, policy)
     is_enough = np.diff(counts.hat_rows) >= policy.min_plates
     if is_too_little(policy):
         pairs = zip(is_enough.tolist(), forecasts, strict=True)
         return [Terms(withheld="budget" if large else "few_plates", forecast=of_hat) for large, of_hat in pairs]
-    widths = _widths(counts, forecasts, Cost(policy.measure, cost), policy)
+    widths = _widths(forecast, counts, forecasts, [Cost(policy.measure, price) for price in prices], policy)
     enough = np.flatnonzero(is_enough).tolist()
     rows = counts.each_rows()
     by_plate = [counts.count[rows[hat]] for hat in enough]
     arounds = [AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough]
-    means = dict(zip(enough, _means(by_plate, arounds, cost, policy, plans), strict=True))
+    means = dict(zip(enough, _means(by_plate, arounds, [prices[hat] for hat in enough], policy, plans), strict=True))
     is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
+    paced = _paced_nano(in_period, policy)
     for hat, foretold in enumerate(forecasts):
         if hat not in means:
             terms.append(Terms(withheld="few_plates", forecast=foretold))
             continue
         mean, here = means[hat], counts.count[rows[hat]]
-        told = foretold.deviation**2 / (foretold.deviation**2 + mean.variance)
+        DV = foretold.deviation**2 if TMODE=='mix' else float((forecast.variance+forecast.rest)[hat])
+        told = DV / (DV + mean.variance)
         if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
             terms.append(Terms(withheld="uninformative", forecast=foretold))
             continue
-        worth[hat] = told * foretold.deviation**2 * int(here.sum()) / int(mean.plan.charges.sum())
+        worth[hat] = told * DV * int(here.sum()) / int(mean.plan.charges.sum())
         least = ceil(ADMITTED_MIN * here.size)
         asked = _asked(mean.asked, foretold, policy)
         allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
         terms.append(msgspec.structs.replace(asked, admitted_min=least, allowance_nano=allowance))
-    # Twice, for the place of each HAT in the order; stable, so that equal ones have the same order everywhere.
-    turns = np.argsort(np.argsort(-worth, kind="stable")).tolist()
+    # Stable, so that equal ones have the same order everywhere.
+    order = np.argsort(-worth, kind="stable")
+    _lower_prices(terms, order.tolist(), counts, balance, policy, plans)
+    turns = np.argsort(order, kind="stable").tolist()
     return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
+
+
+def _lower_prices(
+    terms: list[Terms], order: Sequence[int], counts: SlotCounts, balance: Balance, policy: Policy, plans: HatPlans
+) -> None:
+    """Offer HATs that too few plates can pay for at a part of the price: what the ledger will charge is foretold, HAT
+    by HAT in their order. If it charges otherwise, as others charge at the same time, the HAT is withheld.
+    """
+    spent = np.array(balance.charged, dtype=np.int64)
+    for hat in order:
+        asked, rows = terms[hat], counts.rows(hat)
+        if asked.withheld:
+            continue
+        plates = counts.plate[rows]
+        for one in (asked, _at_part(asked)):
+            charges = plans.plan_hat(counts.count[rows], one).charges
+            can = spent[plates] + charges <= (one.allowance_nano or policy.budget_nano)
+            if np.count_nonzero(can) >= max(one.admitted_min, policy.min_plates):
+                spent[plates[can]] += charges[can]
+                terms[hat] = one
+                break
+
+
+def _at_part(asked: Terms) -> Terms:
+    """The same terms at a part of the mean's price."""
+    mean, *others = asked.statistics
+    part = msgspec.structs.replace(mean, epsilon_nano=max(1, mean.epsilon_nano // PART_OF_PRICE))
+    return msgspec.structs.replace(asked, statistics=(part, *others))
 
 
 def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> Terms:
@@ -263,16 +306,21 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     cost = price_nano(policy)
     width = clip_width(by_plate, sqrt(CITY_SD**2 + rest), Cost(policy.measure, cost))
     around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
-    (mean,) = _means([by_plate], [around], cost, policy, plans)
+    (mean,) = _means([by_plate], [around], [cost], policy, plans)
     return _asked(mean.asked, None, policy)
 
 
-def _widths(counts: SlotCounts, forecasts: Sequence[HatForecast], cost: Cost, policy: Policy) -> list[ClipWidth]:
+WMODE='usual'
+def OFFK(f):
+    u=f.variance+f.rest
+    return {'usual':np.sqrt(u),'mix':f.deviation,'half':np.sqrt((u+f.deviation**2)/2)}[WMODE]
+TMODE='mix'
+def _widths(forecast,counts: SlotCounts, forecasts: Sequence[HatForecast], costs: Sequence[Cost], policy: Policy) -> list[ClipWidth]:
     """How widely each HAT's plates are clipped."""
-    rows, off_kmh = (counts.count, counts.hat_rows[:-1]), np.array([one.deviation for one in forecasts])
+    rows, off_kmh = (counts.count, counts.hat_rows[:-1]), OFFK(forecast)
     if policy.in_balls:
-        return ball_widths(*rows, off_kmh, cost, _hats_shared(counts, policy))
-    return clip_widths(*rows, off_kmh, cost)
+        return ball_widths(*rows, off_kmh, costs, _hats_shared(counts, policy))
+    return clip_widths(*rows, off_kmh, costs)
 
 
 def _hats_shared(counts: SlotCounts, policy: Policy) -> NDArray[np.float64]:
@@ -297,7 +345,7 @@ class _Mean(NamedTuple):
 def _means(
     by_plate: Sequence[NDArray[np.int64]],
     arounds: Sequence[AroundForecast],
-    cost_nano: int,
+    costs_nano: Sequence[int],
     policy: Policy,
     plans: HatPlans,
 ) -> list[_Mean]:
@@ -305,7 +353,7 @@ def _means(
     epsilon."""
     asked = [
         StatisticTerms(FORECAST_CLIP, cost_nano, FORECAST_CLIP, measure=policy.measure, around=around)
-        for around in arounds
+        for around, cost_nano in zip(arounds, costs_nano, strict=True)
     ]
     each = zip(by_plate, asked, plans.plan_around(by_plate, asked), strict=True)
     return [_mean(*one, policy, plans) for one in each]
@@ -335,6 +383,15 @@ def price_nano(policy: Policy) -> int:
     return min(policy.budget_nano // (PRICES_PER_BUDGET * automatic), EPSILON_NANO_MAX)
 
 
+def _prices_nano(forecast: SlotForecast, policy: Policy) -> list[int]:
+    """Of each HAT: the more, the less its cell is known."""
+    least = price_nano(policy)
+    if policy.mean_nano is not None:
+        return [least] * forecast.variance.size
+    times = np.clip(np.floor(forecast.variance / KNOWN_VARIANCE * 4) / 4, 1.0, PRICE_OF_UNKNOWN)
+    return [min(int(least * one), EPSILON_NANO_MAX) for one in times.tolist()]
+
+
 def is_too_little(policy: Policy) -> bool:
     """Whether an automatic epsilon of this budget is too small for any HAT."""
     return policy.mean_nano is None and price_nano(policy) < least_nano(policy.measure)
@@ -356,7 +413,7 @@ def _paced_nano(in_period: SlotInPeriod, policy: Policy) -> int:
 
 def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
     """What is recorded of each HAT's."""
-    deviation, rest = np.sqrt(forecast.variance + forecast.rest).tolist(), np.sqrt(forecast.rest).tolist()
+    deviation, rest = forecast.deviation.tolist(), np.sqrt(forecast.rest).tolist()
     priors = zip(forecast.prior.by_hat.tolist(), forecast.prior.features.tolist(), strict=True)
     return [
         HatForecast(round(mean, 3), round(off, 3), round(own, 3), (by_hat, *features))

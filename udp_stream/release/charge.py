@@ -276,16 +276,18 @@ class ForecastPlanner:
     [13.291, 17.352]
     """
 
-    needs_balances = False
+    needs_balances = True
 
     def __init__(self, forecaster: Forecaster) -> None:
         """Nothing is learnt here: the forecaster sees the slots itself."""
         self._forecaster = forecaster
 
-    def plan(self, slot: SlotToPlan, balances: Balance | None) -> Sequence[Terms]:  # noqa: ARG002
-        """A price for each mean, at the pace of the period; no balance is needed for that."""
+    def plan(self, slot: SlotToPlan, balances: Balance | None) -> Sequence[Terms]:
+        """A price for each mean, at the pace of the period, as far as plates can pay it."""
+        if balances is None:
+            raise ValueError("expected the balances of the slot's plates")
         forecast = self._forecaster.forecast(slot.counts, slot.history)
-        return terms_around(slot.counts, forecast, slot.in_period, slot.policy, slot.plans)
+        return terms_around(slot.counts, forecast, balances, slot.in_period, slot.policy, slot.plans)
 
 
 def _nothing() -> None:

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.forecast.model import DAYS, PER_HAT, Memory, Observed, SlotForecast, SlotPrior, forecast_slot
+from udp_stream.forecast.news import NOTHING, Clipped, Posterior, unmeasured
 from udp_stream.ledger.port import Ledger
-from udp_stream.mechanisms.around import FORECAST_CLIP
+from udp_stream.mechanisms.noise.base import normal_below
 from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
 from udp_stream.release.record import Hat, NonNegative, Release, decode, kind_of, release_id, slot_of
@@ -68,8 +69,14 @@ class LedgerHistory:
 
 Floats = NDArray[np.float64]
 
-TAIL = 1.5
-"""Deviations within which 95 % of HATs are."""
+TAIL = 1.2
+"""Deviations within which 95 % of HATs are that are as usual."""
+
+NORMAL_95 = 1.96
+"""The same of a normal variable."""
+
+NEWS_WIDER = 2.0
+"""Of the variance of HATs that are not as usual."""
 
 FEW_PINGS = 0.3
 """By how much that is too wide for a HAT of a single ping; for one of n pings, by an n-th."""
@@ -97,14 +104,42 @@ def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
     return taken
 
 
-def ends(mean: Floats, variance: Floats, features: Floats) -> tuple[Floats, Floats]:
+VMODE = "mean"
+
+
+def ends(found: Posterior, more: Floats, pings: NDArray[np.int64], features: Floats) -> tuple[Floats, Floats]:
     """Both ends of 95 % intervals around estimates, in km/h, which the caller cuts to [0, U].
 
-    `variance` is in km2/h2 at the speed `MEASURED_AT`; `features` has a standardised line of six for each HAT.
+    Quantiles of the mixture; `more` is what plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has a
+    standardised line of six for each HAT.
     """
-    off = TAIL * at_speed(mean) * np.sqrt(variance)
+    means = np.array([found.usual_mean, found.news_mean])
+    variances = np.array([found.usual_variance, NEWS_WIDER * found.news_variance]) + more
+    off = TAIL / NORMAL_95 * at_speed(means) * np.sqrt(of_few_pings(variances, pings))
+    shares = np.array([1 - found.news, found.news])
+    low, high = (_quantile(share, means, off, shares) for share in (0.025, 0.975))
     quicker = np.maximum(-features[:, NEIGHBOURS_DWELL], 0.0)
-    return mean - off, mean + np.exp(OPEN_ROADS * quicker) * off
+    mean = found.mean
+    return np.minimum(low, mean), mean + np.exp(OPEN_ROADS * quicker) * np.maximum(high - mean, 0.0)
+
+
+def _quantile(share: float, means: Floats, deviations: Floats, weights: Floats) -> Floats:
+    """Of mixtures of normal distributions, one a column."""
+    low, high = (means - 8 * deviations).min(axis=0), (means + 8 * deviations).max(axis=0)
+    for _ in range(24):
+        middle = (low + high) / 2
+        below = (weights * _normal_below((middle - means) / deviations)).sum(axis=0) < share
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return (low + high) / 2
+
+
+_NORMAL_AT = np.linspace(-8.0, 8.0, 3201)
+_NORMAL_BELOW = np.array([normal_below(one) for one in _NORMAL_AT.tolist()])
+
+
+def _normal_below(at: Floats) -> Floats:
+    below: Floats = np.interp(at, _NORMAL_AT, _NORMAL_BELOW)
+    return below
 
 
 # Smoothed estimates: what releases and counts together say of every HAT. Post-processing: it costs no budget.
@@ -156,6 +191,7 @@ class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     release_id: str | None
     software: str
     trial: bool = False
+    news: float = 0.0
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -180,25 +216,35 @@ def smooth_slot(
     """
     cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
     prior, rest = prior_of_records(records), rest_of_records(records)
+    carried = memory.carried(day, cells)
     measured = np.array([at for at, record in enumerate(records) if record.mean is not None], dtype=np.int64)
-    value, noise, is_clipped = _measured([record for record in records if record.mean is not None])
-    if measured.size:
-        chosen = SlotPrior(prior.by_row, prior.by_hat[measured], prior.features[measured])
-        memory.learn(day, Observed(cells[measured], chosen, value, noise + rest[measured], is_clipped))
+    value, noise, clipped = _measured([record for record in records if record.mean is not None])
+    chosen = SlotPrior(prior.by_row, prior.by_hat[measured], prior.features[measured])
+    last = memory.learn(day, Observed(cells[measured], chosen, value, noise, rest[measured], clipped), max_kmh)
     here = memory.predict(day, cells, prior)
-    gain, mean = np.zeros(len(records)), here.mean.copy()
+    found = unmeasured(here.mean, here.variance + rest, carried, max_kmh).replaced(measured, last)
+    if VMODE == "median":
+        shares = np.array([1 - found.news, found.news])
+        means = np.array([found.usual_mean, found.news_mean])
+        median = _quantile(0.5, means, np.sqrt(np.array([found.usual_variance, found.news_variance])), shares)
+    elif VMODE == "max":
+        median = np.where(found.news > 0.5, found.news_mean, found.usual_mean)
+    elif VMODE == "sharp":
+        w = found.news**2 / (found.news**2 + (1 - found.news) ** 2)
+        median = (1 - w) * found.usual_mean + w * found.news_mean
+    else:
+        median = found.mean
+    gain = np.zeros(len(records))
     gain[measured] = rest[measured] / (rest[measured] + noise)
-    mean[measured] += gain[measured] * (value - here.skew * is_clipped - here.mean[measured])
-    variance = here.variance * (1 - gain) ** 2 + rest * (1 - gain)
+    mean = median
     plates = np.array([max(1, record.plates) for record in records])
     samples = np.array([max(1, record.samples) for record in records])
-    taken = of_few_pings(variance + plates_differ(plates, gain), samples)
-    low, high = ends(mean, taken, prior.features)
+    low, high = ends(found, plates_differ(plates, gain), samples, prior.features)
     guess = memory.guess(day, prior)
     constant = float(np.average(mean, weights=samples))
     slot = _Slot(records[0].hat, constant, max_kmh, software, records[0].trial)
     named = [(record.hat, record.release_id) for record in records]
-    estimates = slot.estimates(named, mean, (low, high), variance, guess.mean)
+    estimates = slot.estimates(named, mean, (low, high), found.variance, guess.mean, found.news)
     return estimates + _elsewhere(sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot)
 
 
@@ -208,10 +254,10 @@ def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) 
     there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
     rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
     one_plate = plates_differ(np.ones(1, dtype=np.int64), np.zeros(1))
-    variance = there.variance + rest
-    low, high = ends(there.mean, variance + one_plate, prior.features)
+    found = unmeasured(there.mean, there.variance + rest, [NOTHING] * len(cells), slot.max_kmh)
+    low, high = ends(found, one_plate, np.full(len(cells), 10**9), prior.features)
     hats = [msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)) for cell in cells]
-    return slot.estimates([(hat, None) for hat in hats], there.mean, (low, high), variance, guess.mean)
+    return slot.estimates([(hat, None) for hat in hats], found.mean, (low, high), found.variance, guess.mean, found.news)
 
 
 class _Slot(msgspec.Struct, frozen=True):
@@ -230,6 +276,7 @@ class _Slot(msgspec.Struct, frozen=True):
         ends95: tuple[Floats, Floats],
         variance: Floats,
         by_counts: Floats,
+        news: Floats,
     ) -> list[Smoothed]:
         """Of HATs and the ids of their releases; `by_counts` is what their counts and the city alone say."""
         off = (at_speed(mean) * np.sqrt(variance)).tolist()
@@ -239,10 +286,10 @@ class _Slot(msgspec.Struct, frozen=True):
             Smoothed(
                 SCHEMA, hat, value, interval, round(MEAN_ABS_PER_SD * apart, 3),
                 Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), release_id, self.software,
-                self.trial,
+                self.trial, round(is_news, 3),
             )
-            for (hat, release_id), value, interval, apart, guess in zip(
-                named, kmh, zip(low, high, strict=True), off, counts, strict=True
+            for (hat, release_id), value, interval, apart, guess, is_news in zip(
+                named, kmh, zip(low, high, strict=True), off, counts, news.tolist(), strict=True
             )
         ]  # fmt: skip
 
@@ -282,15 +329,18 @@ def _rest(record: Release) -> float:
     return float(mean_variance(pings, np.zeros(plates, dtype=np.int64), 1)[0])
 
 
-def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Values, variances, and whether a narrow clip took them."""
+def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, list[Clipped]]:
+    """Values, variances of their noise, and how they were clipped."""
     found = [_value_of(record) for record in records]
     values, variances = (np.array([one[which] for one in found]) for which in (0, 1))
-    return (
-        values,
-        variances,
-        np.array([record.mean is not None and record.mean.mechanism == FORECAST_CLIP for record in records]),
-    )
+    return values, variances, [_clipped(record) for record in records]
+
+
+def _clipped(record: Release) -> Clipped:
+    forecast = record.forecast
+    if forecast is None or (clip := forecast.clip) is None:
+        return Clipped(0.0, 0.0, 1, 1.0, 1.0)
+    return Clipped(forecast.value_kmh, clip.half_width, clip.hats, clip.gain, clip.scatter_kmh)
 
 
 def _value_of(record: Release) -> tuple[float, float]:

@@ -102,6 +102,13 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "prior": "what it reads of the counts: a relative speed and six features, standardised",
         "measured_kmh": "what the release says of the mean, km/h; it may lie beyond [0, max_kmh]",
         "measured_deviation_kmh": "the standard deviation of that, km/h",
+        "clip": "how plates were clipped around their forecasts; null if they were not",
+    },
+    "Clip": {
+        "half_width": "of a plate's interval, in standard deviations of plates",
+        "hats": "among about how many HATs of the slot a plate shares its clip",
+        "gain": "the share of the HAT's difference from its forecast that passes on average",
+        "scatter_kmh": "standard deviation of plates around the HAT's mean, by the model of speeds, km/h",
     },
     "QueryResult": {
         "schema": "name and version of this form",
@@ -293,6 +300,19 @@ class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expected_rms_error: NonNegative
 
 
+class Clip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a HAT's plates were clipped around their forecasts: what a release can show of a HAT that is far off.
+
+    >>> Clip(half_width=0.75, hats=5, gain=0.6, scatter_kmh=8.0).hats
+    5
+    """
+
+    half_width: Positive
+    hats: Count
+    gain: Positive
+    scatter_kmh: NonNegative
+
+
 class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was forecast of the mean before it was taken: from counts and earlier releases, so it costs nothing.
 
@@ -312,6 +332,7 @@ class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prior: tuple[Finite, ...]
     measured_kmh: Finite | None
     measured_deviation_kmh: NonNegative | None
+    clip: Clip | None = None
 
 
 class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -493,13 +514,15 @@ def forecast_record(terms: Terms, plan: HatPlan | None, estimate: HatEstimate | 
     forecast = terms.forecast
     if forecast is None:
         return None
-    measured = deviation = None
+    measured = deviation = clip = None
     if plan is not None and plan.around is not None and estimate is not None:
         noisy = estimate.values[FORECAST_CLIP]
         if isinstance(noisy, NoisyMean):
             measured = round(noisy.value / QUANTA_PER_KMH, 3)
             deviation = round(hypot(plan.around.noise_deviation, plan.around.spread) / QUANTA_PER_KMH, 3)
-    return Forecast(forecast.value, forecast.deviation, forecast.rest, forecast.prior, measured, deviation)
+            width = plan.around.around.width
+            clip = Clip(width.half_width, width.hats, width.gain, round(plan.around.scatter / QUANTA_PER_KMH, 3))
+    return Forecast(forecast.value, forecast.deviation, forecast.rest, forecast.prior, measured, deviation, clip)
 
 
 def variance_record(plan: VariancePlan, value: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Variance:
