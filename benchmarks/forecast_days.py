@@ -154,7 +154,7 @@ def _rows(slot: RecordedSlot, smoothed: Mapping[str | None, Smoothed]) -> Iterat
         one, mean = smoothed[release_id], decode(payload).mean
         ends = (np.nan, np.nan) if mean is None else mean.interval95_kmh
         said = one.value_kmh, *one.interval95_kmh, one.expected_abs_error_kmh
-        yield (*said, one.guess.counts_kmh, one.guess.expected_abs_error_kmh, mean is not None, *ends, getattr(one, "news", 0.0))
+        yield (*said, one.guess.counts_kmh, one.guess.expected_abs_error_kmh, mean is not None, *ends, one.news)
 
 
 def _run(rows: Floats) -> Run:

@@ -1,4 +1,4 @@
-"""Does the map show what happens? Speeds in the ten busiest cells times a factor, for two hours of a day, on the real road.
+"""Does the map show what happens? Speeds in the ten busiest cells times a factor, for two hours, on the real road.
 
 *Shown*: the share of the change that the estimates of the same slots show, beside the same run without it. *Held*: the
 share of these HATs whose 95 % interval holds the truth. *Released*: the share with a release of their own.
@@ -59,7 +59,12 @@ def with_incident(day: Day, cells: NDArray[np.uint64], window: tuple[int, int], 
 
 
 def incidents(
-    day: Day, seed: int, prior: Coefficients | None, flags: Sequence[str], window: tuple[int, int], factors: Sequence[float]
+    day: Day,
+    seed: int,
+    prior: Coefficients | None,
+    flags: Sequence[str],
+    window: tuple[int, int],
+    factors: Sequence[float],
 ) -> list[Incident]:
     """One run for each factor, and one without."""
     cells = busiest(day)

@@ -37,14 +37,11 @@ class Balls(Following):
         policy = load(None, (*self.flags, f"release.mean_epsilon={0.3 + seed / 10}"), {}).policy
 
         class Planner:
-            needs_balances = False
-
             def plan(self, slot, balances):
-                del balances
                 # No memory but the ledger.
                 forecaster = Forecaster(settings.calendar.slots, policy.max_speed, "explored")
                 forecast = forecaster.forecast(slot.counts, slot.history)
-                return terms_around(slot.counts, forecast, slot.in_period, policy, slot.plans)
+                return terms_around(slot.counts, forecast, balances, slot.in_period, policy, slot.plans)
 
         return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored", planner=Planner())
 

@@ -31,8 +31,6 @@ AUTO = ("release.mean_epsilon=auto", "release.cdf_epsilon=0")
 class PlannedBy:
     """A planner of one function."""
 
-    needs_balances = True
-
     def __init__(self, plan):
         self.plan = plan
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from udp_stream.forecast.coefficients import BY_RESOLUTION
-from udp_stream.forecast.news import GOES_ON, NOTHING, HAPPENS, GOES_ON_BY, happened_variance, PROBABILITY_MAX, Carried, Clipped, Posterior, posterior
+from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, PROBABILITY_MAX, Carried, Clipped, Outlook, measured, mixed
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.windows.tables import SlotCounts, neighbours_among, resolution_of
 
@@ -180,7 +180,8 @@ NIGHT = 0.1
 days lie 1.3 km/h apart, and a tenth of `CITY_SD` squared is 1.6 km/h."""
 
 
-CITY_DRIFT, CELL_DRIFT = 0.0, 0.0
+CITY_DRIFT = CELL_DRIFT = 0.1
+"""Km2/h2 by which an hour opens again what is known of the mean of the city (its rush hours) and of a cell."""
 
 
 def design_of(prior: Floats, features: Floats, is_clipped: NDArray[np.bool_]) -> Floats:
@@ -247,10 +248,10 @@ class ArrowFilter:
         determinant = np.linalg.slogdet(precision)[1] - np.linalg.slogdet(before)[1] - np.log(weight).sum()
         return -0.5 * (misfit + float(determinant))
 
-    def next_slot(self) -> None:
+    def pass_hours(self, hours: float) -> None:
         """Within a day, too, the city and its cells move."""
-        self._covariance[0, 0] += CITY_DRIFT
-        self._variance = np.minimum(self._variance + CELL_DRIFT, self._cell_variance)
+        self._covariance[0, 0] += CITY_DRIFT * hours
+        self._variance = np.minimum(self._variance + CELL_DRIFT * hours, self._cell_variance)
 
     def next_day(self) -> None:
         """A night later city and cells may have changed."""
@@ -424,16 +425,14 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What releases tell of HATs of one slot: distinct cells, noisy values and their variances, in km/h.
+    """What releases tell of HATs of one slot: distinct cells, noisy values, variances of their noise and of what each
+    HAT has of its own (its rest), and how each was clipped; speeds in km/h. The slot is `hours` long.
 
-    `is_clipped` where a narrow clip observed it, which skew moves.
-
-    >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
-    >>> seen = Observed(np.array([7], np.uint64), no_counts, np.array([22.5]), np.array([4.0]), np.array([True]))
+    >>> seen = Observed.of_one(7, value=22.5, noise=4.0)
     >>> bank = FilterBank()
-    >>> bank.learn(seen)
-    >>> bank.cells
-    [7]
+    >>> outlook = bank.learn(seen, max_kmh=65.0)
+    >>> bank.cells, bool(18 < outlook.mean[0] < 22.5)
+    ([7], True)
     """
 
     cells: NDArray[np.uint64]
@@ -442,11 +441,19 @@ class Observed:
     noise: Floats
     rest: Floats
     clipped: Sequence[Clipped]
+    hours: float = 1.0
 
     @property
     def is_clipped(self) -> NDArray[np.bool_]:
-        """Which of them a clip observed."""
+        """Where a narrow clip observed it, which skew moves."""
         return np.array([one.half_width > 0 for one in self.clipped], dtype=bool)
+
+    @staticmethod
+    def of_one(cell: int, value: float, noise: float) -> Observed:
+        """Of a single HAT of which no count is known, and that nothing clipped."""
+        no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, PER_HAT)))
+        columns = np.array([value]), np.array([noise]), np.ones(1)
+        return Observed(np.array([cell], np.uint64), no_counts, *columns, [NOT_CLIPPED])
 
 
 class FilterBank:
@@ -454,7 +461,7 @@ class FilterBank:
 
     >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
     >>> bank, cell = FilterBank(), np.array([7], np.uint64)
-    >>> bank.learn(Observed(cell, no_counts, np.array([30.0]), np.array([1.0]), np.array([True])))
+    >>> _ = bank.learn(Observed.of_one(7, value=30.0, noise=1.0), max_kmh=65.0)
     >>> bool(18 < bank.predict(cell + 1, no_counts).mean[0] < bank.predict(cell, no_counts).mean[0] < 30)
     True
     """
@@ -466,22 +473,22 @@ class FilterBank:
         self._at: dict[int, int] = {}
         self._carried: dict[int, Carried] = {}
 
-    def carried(self, cells: NDArray[np.uint64]) -> list[Carried]:
-        """What the last slot hands on."""
-        return [self._carried.get(cell, NOTHING) for cell in cells.tolist()]
-
     @property
     def cells(self) -> list[int]:
         """The cells that were observed, in that order."""
         return list(self._at)
 
     def predict(self, cells: NDArray[np.uint64], prior: SlotPrior) -> Predicted:
-        """The forecast of these HATs; the variance counts that the filters differ."""
+        """The forecast of these HATs, as usual; the variance counts that the filters differ."""
         return self._predicted(self._numbers(cells), prior)
 
     def guess(self, prior: SlotPrior) -> Predicted:
         """What is to be said of HATs from their counts and the city alone: the same for cells never seen."""
         return self._predicted(np.full(prior.by_hat.size, -1), prior)
+
+    def carried(self, cells: NDArray[np.uint64]) -> list[Carried]:
+        """What the last slot hands on of the news in these cells."""
+        return [self._carried.get(cell, NOTHING) for cell in cells.tolist()]
 
     def _predicted(self, at: NDArray[np.int64], prior: SlotPrior) -> Predicted:
         design = design_of(prior.by_hat, prior.features, np.zeros(prior.by_hat.size, dtype=bool))
@@ -492,35 +499,40 @@ class FilterBank:
         slope, skew = (float(weights @ [one.mean[which] for one in self._filters]) for which in (1, -1))
         return Predicted(mean, weights @ (variances + (means - mean) ** 2), slope, skew)
 
-    def learn(self, seen: Observed, max_kmh: float) -> Posterior:
-        """Condition every filter on the releases of a slot, together."""
-        carried = self.carried(seen.cells)
-        before = self.predict(seen.cells, seen.prior)
-        value = seen.value - before.skew * seen.is_clipped
+    def learn(self, seen: Observed, max_kmh: float) -> Outlook:
+        """Condition every filter on the releases of a slot, together; gives what they leave of their HATs.
 
-        def found(mean: Floats, variance: Floats) -> Posterior:
-            return posterior(mean, variance + seen.rest, carried, value, seen.noise, seen.clipped, max_kmh)
+        A release is learnt with its variance over the probability that its HAT is as usual, so that an incident does
+        not spoil what is known of the cell.
+        """
+        carried, before = self.carried(seen.cells), self.predict(seen.cells, seen.prior)
 
-        first = found(before.mean, before.variance)
-        taken = (seen.noise + seen.rest) / (1 - np.minimum(first.news, PROBABILITY_MAX))
-        self._learn(seen, taken)
+        def outlook(mean: Floats, variance: Floats, skew: float) -> Outlook:
+            value = seen.value - skew * seen.is_clipped
+            return measured(mean, variance + seen.rest, carried, value, seen.noise, seen.clipped, max_kmh)
+
+        news = outlook(before.mean, before.variance, before.skew).news
+        taken = (seen.noise + seen.rest) / (1 - np.minimum(news, PROBABILITY_MAX))
+        self._update(seen, taken)
         after = self.predict(seen.cells, seen.prior)
-        # Without the HAT's own release, which the posterior counts once.
-        precision = np.maximum(1 / after.variance - 1 / taken, 1 / before.variance)
-        mean = (after.mean / after.variance - (seen.value - after.skew * seen.is_clipped) / taken) / (1 / after.variance - 1 / taken)
-        mean = np.where(1 / after.variance - 1 / taken >= 1 / before.variance, mean, before.mean)
-        last = found(mean, 1 / precision)
-        off = last.news_mean - mean
-        self._carried = {c: Carried(GOES_ON * p, o) for c, p, o in zip(seen.cells.tolist(), last.news.tolist(), off.tolist())}
-        return last
+        # The slot's other releases have been learnt by now, and with them what all HATs share. The HAT's own release is
+        # taken out of its forecast again: the mixture weighs it.
+        precision = 1 / after.variance - 1 / taken
+        without = (after.mean / after.variance - (seen.value - after.skew * seen.is_clipped) / taken) / precision
+        is_known = precision > 1 / before.variance
+        mean, variance = np.where(is_known, without, before.mean), np.where(is_known, 1 / precision, before.variance)
+        found = outlook(mean, variance, after.skew)
+        each = zip(seen.cells.tolist(), found.news.tolist(), (found.news_mean - mean).tolist(), strict=True)
+        self._carried = {cell: Carried(*of_cell).later(seen.hours) for cell, *of_cell in each}
+        return found
 
-    def _learn(self, seen: Observed, variance: Floats) -> None:
+    def _update(self, seen: Observed, variance: Floats) -> None:
         new = [cell for cell in seen.cells.tolist() if cell not in self._at]
         self._at |= zip(new, range(len(self._at), len(self._at) + len(new)), strict=True)
         at, design = self._numbers(seen.cells), design_of(seen.prior.by_hat, seen.prior.features, seen.is_clipped)
         for number, one in enumerate(self._filters):
             one.grow(len(new))
-            one.next_slot()
+            one.pass_hours(seen.hours)
             self._log_weights[number] += one.update(at, design, seen.value, variance)
 
     def next_day(self) -> None:
@@ -553,7 +565,7 @@ class Memory:
 
     >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
     >>> monday, cell, memory = dt.date(2024, 1, 8), np.array([7], np.uint64), Memory()
-    >>> memory.learn(monday, Observed(cell, no_counts, np.array([30.0]), np.array([1.0]), np.array([True])))
+    >>> _ = memory.learn(monday, Observed.of_one(7, value=30.0, noise=1.0), max_kmh=65.0)
     >>> forecasts = [memory.predict(monday + dt.timedelta(days), cell, no_counts).mean[0] for days in (0, 1, 2)]
     >>> [bool(forecast > 18) for forecast in forecasts]
     [True, True, False]
@@ -577,10 +589,11 @@ class Memory:
         return self._older.guess(prior)
 
     @on_one_thread
-    def learn(self, day: dt.date, seen: Observed, max_kmh: float) -> Posterior:
-        """What the slot's releases say."""
+    def learn(self, day: dt.date, seen: Observed, max_kmh: float) -> Outlook:
+        """What the slot's releases say, and what they leave of their HATs."""
         self._turn_to(day)
         found = self._older.learn(seen, max_kmh)
+        # Also of the news it has its own opinion: what it knows must not follow from yesterday.
         self._younger.learn(seen, max_kmh)
         return found
 
@@ -613,13 +626,14 @@ EDGE_KMH = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SlotForecast:
-    """In km/h, HAT by HAT: mean speed, its variance without the HAT's rest, and the rest's variance.
+    """In km/h, HAT by HAT: mean speed, variance as usual without the HAT's rest, the rest's variance, and the standard
+    deviation with all that may have happened.
 
     `plates` has the mean speed of each row of the slot's counts. What makes the forecast is public, and so is it.
 
-    >>> nothing_read = SlotPrior(np.zeros(2), np.zeros(1), np.zeros((1, 6)))
-    >>> one = SlotForecast(nothing_read, np.array([18.0]), np.array([25.0]), np.array([9.0]), np.array([17.0, 19.0]))
-    >>> float(np.sqrt(one.variance + one.rest)[0]).__round__(2)  # how far the HAT's mean may be off
+    >>> nothing_read, columns = SlotPrior(np.zeros(2), np.zeros(1), np.zeros((1, 6))), np.array([[18.0], [25.0], [9.0]])
+    >>> one = SlotForecast(nothing_read, *columns, np.array([17.0, 19.0]), deviation=np.array([7.0]))
+    >>> float(np.sqrt(one.variance + one.rest)[0]).__round__(2)  # how far the HAT's mean may be off, as usual
     5.83
     """
 
@@ -635,23 +649,12 @@ def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, max_kmh: flo
     """The forecast of a slot of that local day, from its counts and from what was released before it."""
     prior, hats = prior_of(counts), counts.cells.size
     hat = np.repeat(np.arange(hats), np.diff(counts.hat_rows))
-    predicted = memory.predict(day, counts.cells, prior)
-    carried = memory.carried(day, counts.cells)
-    goes_on, off = (np.array([one[which] for one in carried]) for which in (0, 1))
+    predicted, rest = memory.predict(day, counts.cells, prior), mean_variance(counts.count, hat, hats)
     usual = np.clip(predicted.mean, 0.0, max_kmh)
-    rest = mean_variance(counts.count, hat, hats)
-    news = HAPPENS * (1 - goes_on) + goes_on
-    moved = goes_on * GOES_ON_BY * off
-    deviation = np.sqrt(predicted.variance + rest + news * happened_variance(usual) + goes_on * (GOES_ON_BY * off) ** 2 - moved**2)
-    mean = np.clip(usual + moved, 0.0, max_kmh)
+    mean, variance = mixed(usual, predicted.variance + rest, memory.carried(day, counts.cells))
+    mean = np.clip(mean, 0.0, max_kmh)
     plates = mean[hat] + predicted.slope * (prior.by_row - prior.by_hat[hat])
     # A quarter at most: where U is small, the edges would else meet.
     edge = min(EDGE_KMH, max_kmh / 4)
-    return SlotForecast(
-        prior,
-        mean,
-        predicted.variance,
-        rest,
-        np.clip(plates, edge, max_kmh - edge),
-        deviation,
-    )
+    plates = np.clip(plates, edge, max_kmh - edge)
+    return SlotForecast(prior, mean, predicted.variance, rest, plates, np.sqrt(variance))

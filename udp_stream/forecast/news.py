@@ -1,8 +1,8 @@
 """As usual, or something happened: what a release says of its HAT where either may be.
 
-A HAT's mean is as forecast, or, with a probability of `HAPPENS`, off by far more: an accident, a flood, a free road. So
-it has a mixture of two normal distributions, and so has what a release leaves of it. A clip lets only so much of a
-large difference through. The posterior is taken on a grid of speeds with what the clip lets through of each
+A HAT's mean is as forecast or, with a probability of `HAPPENS`, off by far more: an accident, a flood, a free road. So
+its forecast is a mixture of two normal distributions, and so is what a release leaves of it. A clip lets only so much
+of a large difference through. The posterior is taken on a grid of speeds with what the clip lets through of each
 (`widths.response`), not by dividing by a gain.
 
 Everything here is post-processing of releases and counts. The model is ours (docs/mechanisms/forecast.md).
@@ -11,58 +11,68 @@ Everything here is post-processing of releases and counts. The model is ours (do
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.mechanisms.noise import normal_below
 from udp_stream.mechanisms.widths import response
 
 Floats = NDArray[np.float64]
 
-HAPPENS = 0.1
-"""The share of HATs in which something is taken to have happened."""
+HAPPENS = 0.15
+"""The share of HATs in which something is taken to have happened: the one constant that trades the error of ordinary
+days for what is shown of others (docs/measurements.md has the curve)."""
 
-HAPPENED_SD, AT_KMH, SLOWEST = 10.0, 20.0, 10.0
+HAPPENED_SD, AT_KMH, SLOWEST_KMH = 10.0, 20.0, 10.0
 """The standard deviation of what then happened, in km/h, where 20 km/h are forecast; in proportion to the forecast, but
 for forecasts below 10 km/h."""
 
-GOES_ON = 0.25
-"""The part of the probability of news that a cell takes on to its next slot."""
+GOES_ON, GOES_ON_BY = 0.5, 0.6
+"""An hour later: the part of a cell's probability of news that goes on, and the part of the difference that is then
+expected again."""
 
-GOES_ON_BY = 0.6
-"""The part of what happened that is then expected again."""
+SPREAD_POWER, SPREAD_SLOWEST_KMH = 0.7, 5.0
+"""Where all is slower than forecast, plates differ by less: by this power of the ratio of speeds."""
 
 PROBABILITY_MAX = 0.999
-"""Of news, where the filter's weight is divided by its complement."""
-
-SPREAD_POWER, SLOWEST_SPREAD = 1.0, 5.0
+"""Of news, where a weight is divided by its complement."""
 
 STEP_KMH = 0.5
 """Of the grid of speeds."""
 
+NEGLIGIBLE = 1e-300
+"""Added to densities: a release that neither case explains must not divide by 0."""
+
 
 class Carried(NamedTuple):
-    """What a cell's last slot hands on: the probability that its news goes on, and how far it was off, in km/h."""
+    """What a cell's last slot hands on: the probability that its news goes on, and by how much it was off, in km/h.
+
+    >>> Carried(0.5, -10.0).later(hours=1.0)
+    Carried(probability=0.25, off=-6.0)
+    """
 
     probability: float
     off: float
+
+    def later(self, hours: float) -> Carried:
+        """What is left of it after so many hours."""
+        return Carried(self.probability * GOES_ON**hours, self.off * GOES_ON_BY**hours)
 
 
 NOTHING = Carried(0.0, 0.0)
 
 
-def happened_variance(kmh: Floats) -> Floats:
-    """Of what news adds to HATs of such a forecast, in km2/h2."""
-    variance: Floats = (HAPPENED_SD * np.maximum(kmh, SLOWEST) / AT_KMH) ** 2
-    return variance
-
-
 class Clipped(NamedTuple):
-    """How a release was clipped: around what, half width and HATs that share it, gain, a plate's deviation, km/h.
+    """How a release was clipped: around what, half width and HATs that share it, gain, a plate's deviation in km/h.
 
     A half width of 0 stands for a release that nothing clipped.
+
+    >>> Clipped(centre=20.0, half_width=0.75, hats=5, gain=0.6, scatter=8.0).hats
+    5
     """
 
     centre: float
@@ -72,13 +82,16 @@ class Clipped(NamedTuple):
     scatter: float
 
 
-@dataclass(frozen=True, slots=True)
-class Posterior:
-    """HAT by HAT: the probability of news, and mean and variance of the HAT's mean speed with and without news.
+NOT_CLIPPED = Clipped(0.0, 0.0, 1, 1.0, 1.0)
 
-    >>> one = Posterior(np.array([0.25]), np.array([20.0]), np.array([4.0]), np.array([8.0]), np.array([9.0]))
-    >>> one.mean.tolist(), one.variance.tolist()
-    ([17.0], [32.25])
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """HAT by HAT: the probability of news, and mean and variance of the HAT's mean speed without news and with it.
+
+    >>> one = Outlook(np.array([0.25]), np.array([20.0]), np.array([4.0]), np.array([8.0]), np.array([9.0]))
+    >>> one.mean.tolist(), one.variance.tolist(), one.median.round(2).tolist()
+    ([17.0], [32.25], [19.14])
     """
 
     news: Floats
@@ -95,27 +108,53 @@ class Posterior:
     @property
     def variance(self) -> Floats:
         """Of the mixture."""
-        apart = self.news_mean - self.usual_mean
         within = (1 - self.news) * self.usual_variance + self.news * self.news_variance
-        return within + self.news * (1 - self.news) * apart**2
+        return within + self.news * (1 - self.news) * (self.news_mean - self.usual_mean) ** 2
+
+    @property
+    def median(self) -> Floats:
+        """Of the mixture: no other value has a smaller expected distance."""
+        return self.quantile(0.5, np.sqrt(np.array([self.usual_variance, self.news_variance])))
+
+    def quantile(self, share: float, deviations: Floats) -> Floats:
+        """Of the mixture with these standard deviations without news and with it, of shape (2, HATs)."""
+        means, weights = np.array([self.usual_mean, self.news_mean]), np.array([1 - self.news, self.news])
+        low, high = (means - 8 * deviations).min(axis=0), (means + 8 * deviations).max(axis=0)
+        for _ in range(24):
+            at = (low + high) / 2
+            is_low = (weights * _normal_below((at - means) / deviations)).sum(axis=0) < share
+            low, high = np.where(is_low, at, low), np.where(is_low, high, at)
+        middle: Floats = (low + high) / 2
+        return middle
+
+    def with_some(self, at: NDArray[np.int64], other: Outlook) -> Outlook:
+        """The same, but for these HATs that of `other`."""
+        columns = [column.copy() for column in astuple(self)]
+        for column, of_other in zip(columns, astuple(other), strict=True):
+            column[at] = of_other
+        return Outlook(*columns)
 
 
-    def replaced(self, at: NDArray[np.int64], other: Posterior) -> Posterior:
-        """The same with these HATs of `other`."""
-        columns = []
-        for name in ("news", "usual_mean", "usual_variance", "news_mean", "news_variance"):
-            column = getattr(self, name).copy()
-            column[at] = getattr(other, name)
-            columns.append(column)
-        return Posterior(*columns)
+def happened_variance(kmh: Floats) -> Floats:
+    """What news adds to the variance of HATs of such a forecast, in km2/h2."""
+    variance: Floats = (HAPPENED_SD * np.maximum(kmh, SLOWEST_KMH) / AT_KMH) ** 2
+    return variance
 
 
-def unmeasured(mean: Floats, variance: Floats, carried: Sequence[Carried], max_kmh: float) -> Posterior:
-    """Of HATs without a release."""
-    return posterior(mean, variance, carried, np.full(mean.size, np.nan), np.ones(mean.size), (), max_kmh)
+def mixed(mean: Floats, variance: Floats, carried: Sequence[Carried]) -> tuple[Floats, Floats]:
+    """Mean and variance of the mixture of normal forecasts with what may have happened."""
+    goes_on, off = _columns(carried)
+    news = HAPPENS * (1 - goes_on) + goes_on
+    moved = goes_on * off
+    return mean + moved, variance + news * happened_variance(mean) + goes_on * off**2 - moved**2
 
 
-def posterior(
+def unmeasured(mean: Floats, variance: Floats, carried: Sequence[Carried], max_kmh: float) -> Outlook:
+    """Of HATs without a release: their forecasts, rest included."""
+    return _outlook(mean, variance, carried, np.ones((mean.size, 1)), max_kmh)
+
+
+def measured(
     mean: Floats,
     variance: Floats,
     carried: Sequence[Carried],
@@ -123,45 +162,67 @@ def posterior(
     noise: Floats,
     clipped: Sequence[Clipped],
     max_kmh: float,
-) -> Posterior:
-    """Of HATs with a normal forecast (rest included), each with a value, its noise's variance, and its clip.
+) -> Outlook:
+    """Of HATs with a release each: its value, the variance of its noise, and how it was clipped."""
+    distance = (value[:, None] - _expected(_grid(max_kmh), variance, clipped)) ** 2 / (2 * noise[:, None])
+    likelihood = np.exp(distance.min(axis=1, keepdims=True) - distance)
+    return _outlook(mean, variance, carried, likelihood, max_kmh)
 
-    A value of NaN stands for no release.
-    """
-    grid = np.arange(STEP_KMH / 2, max_kmh, STEP_KMH)
-    goes_on, off = (np.array([getattr(one, name) for one in carried]) for name in Carried._fields)
+
+def _outlook(mean: Floats, variance: Floats, carried: Sequence[Carried], seen: Floats, max_kmh: float) -> Outlook:
+    """`seen` is the likelihood of each HAT's release at each speed of the grid."""
+    grid, (goes_on, off) = _grid(max_kmh), _columns(carried)
     wide = variance + happened_variance(mean)
-    usual = _density(grid, mean, variance)
+    usual = _density(grid, mean, variance) * seen
     news = HAPPENS * (1 - goes_on)[:, None] * _density(grid, mean, wide)
-    news += goes_on[:, None] * _density(grid, mean + GOES_ON_BY * off, wide)
-    weight = (1 - HAPPENS) * (1 - goes_on)
-    seen = _likelihood(grid, value, noise, variance, clipped)
-    usual, news = usual * seen, news * seen
-    of_usual, of_news = usual.sum(axis=1), news.sum(axis=1)
-    probability = of_news / (of_news + weight * of_usual)
-    return Posterior(probability, *_moments(grid, usual, of_usual), *_moments(grid, news, of_news))
+    news = (news + goes_on[:, None] * _density(grid, mean + off, wide)) * seen
+    of_news, of_usual = news.sum(axis=1), (1 - HAPPENS) * (1 - goes_on) * usual.sum(axis=1)
+    return Outlook(of_news / (of_news + of_usual), *_moments(grid, usual), *_moments(grid, news))
+
+
+def _columns(carried: Sequence[Carried]) -> tuple[Floats, Floats]:
+    columns = np.array(carried, dtype=np.float64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
+
+
+def _grid(max_kmh: float) -> Floats:
+    step = min(STEP_KMH, max_kmh / 16)
+    grid: Floats = np.arange(step / 2, max_kmh, step)
+    return grid
 
 
 def _density(grid: Floats, mean: Floats, variance: Floats) -> Floats:
     found: Floats = np.exp(-((grid - mean[:, None]) ** 2) / (2 * variance[:, None])) / np.sqrt(variance)[:, None]
-    return found + 1e-300
+    return found + NEGLIGIBLE
 
 
-def _moments(grid: Floats, weights: Floats, total: Floats) -> tuple[Floats, Floats]:
+def _moments(grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    total = weights.sum(axis=1)
     mean = weights @ grid / total
-    return mean, (weights * (grid - mean[:, None]) ** 2).sum(axis=1) / total
+    square = (grid[1] - grid[0]) ** 2 / 12  # of the mass within a step
+    return mean, (weights * (grid - mean[:, None]) ** 2).sum(axis=1) / total + square
 
 
-def _likelihood(grid: Floats, value: Floats, noise: Floats, variance: Floats, clipped: Sequence[Clipped]) -> Floats:
-    """Of each value, at each speed of the grid; ones where there is no release."""
-    likelihood = np.ones((value.size, grid.size))
-    for at in np.flatnonzero(~np.isnan(value)).tolist():
-        clip, expected = clipped[at], grid
-        if clip.half_width:
-            off = (grid - clip.centre) / clip.scatter
-            spread = (np.maximum(grid, SLOWEST_SPREAD) / max(clip.centre, SLOWEST_SPREAD)) ** SPREAD_POWER
-            passed = response(clip.half_width, clip.hats, off, spread, float(np.sqrt(variance[at])) / clip.scatter)
-            expected = clip.centre + clip.scatter * passed / clip.gain
-        distance = (value[at] - expected) ** 2 / (2 * noise[at])
-        likelihood[at] = np.exp(distance.min() - distance)
-    return likelihood
+def _expected(grid: Floats, variance: Floats, clipped: Sequence[Clipped]) -> Floats:
+    """What each release shows on average at each speed of the grid."""
+    centre, half_width, hats, gain, scatter = np.array(clipped, dtype=np.float64).reshape(-1, 5).T[:, :, None]
+    expected = np.tile(grid, (len(clipped), 1))
+    at = np.flatnonzero(half_width)
+    if at.size:
+        spread = np.maximum(grid, SPREAD_SLOWEST_KMH) / np.maximum(centre[at], SPREAD_SLOWEST_KMH)
+        others = np.sqrt(variance[at]) / scatter[at, 0]
+        off = (grid - centre[at]) / scatter[at]
+        passed = response(half_width[at, 0], hats[at, 0].astype(np.int64), off, spread**SPREAD_POWER, others)
+        expected[at] = centre[at] + scatter[at] * passed / gain[at]
+    return expected
+
+
+@cache
+def _normal_table() -> tuple[Floats, Floats]:
+    at = np.linspace(-8.0, 8.0, 3201)
+    return at, np.array([normal_below(one) for one in at.tolist()])
+
+
+def _normal_below(at: Floats) -> Floats:
+    below: Floats = np.interp(at, *_normal_table())
+    return below

@@ -264,8 +264,8 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a mean is taken around: the forecast of the HAT and of each plate that is offered, in steps of 1/64 km/h.
 
-    `plates` has two bytes for each, little-endian; `half_width`, `gain`, `hidden`, `ball` and `hats` are a `ClipWidth`. It is
-    made from public values, and kept with the terms: a retry, or a shard, clips around the same.
+    `plates` has two bytes for each, little-endian; `half_width`, `gain`, `hidden`, `ball` and `hats` are a `ClipWidth`.
+    It is made from public values, and kept with the terms: a retry, or a shard, clips around the same.
 
     >>> AroundForecast.of(18.0, np.array([17.5, 20.0])).plates_quanta.tolist()
     [71680, 81920]

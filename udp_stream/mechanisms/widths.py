@@ -71,7 +71,8 @@ def mean_variance(pings: NDArray[np.int64], hat: NDArray[np.int64], hats: int) -
 # the forecast's deviation and the cost, all public, and are recorded before anything is drawn.
 
 HALF_WIDTHS: Final = (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
-"""Of a plate's interval, in standard deviations of its mean around the forecast."""
+"""Of a plate's interval, in standard deviations of its mean around the forecast. Narrower ones would err a little less
+on ordinary days, and show less of any other."""
 
 PEAKED: Final = 0.5
 """Speeds are more peaked around a forecast than a normal variable: this share of plates is taken as double exponential,
@@ -218,9 +219,6 @@ def _integral(upto: Floats) -> Floats:
 # normal plates, by quadrature. Of peaked plates as much passes as of normal ones, or as of peaked ones in one HAT, if
 # that is more.
 
-BALL_WIDTHS: Final = HALF_WIDTHS
-"""Of a plate in one of its HATs, in standard deviations of its mean around the forecast."""
-
 HATS: Final = (1, 2, 3, 5, 9, 13)
 """Numbers of HATs of a plate for which gains are tabulated: the nearest is taken."""
 
@@ -241,13 +239,13 @@ def ball_widths(
     scatter, noise = scales_of(pings, first, costs)
     at = np.rint(np.minimum(deviation / scatter, _OFF_MAX_IN_BALL) * _STEPS_IN_BALL).astype(np.int64)
     nearest = np.abs(np.array(HATS) - hats[:, None]).argmin(axis=1)
-    gain, misfit = np.empty((2, at.size, len(BALL_WIDTHS)))
+    gain, misfit = np.empty((2, at.size, len(HALF_WIDTHS)))
     for one in np.unique(nearest).tolist():
         table, here = _passed_in_ball(HATS[one]), nearest == one
         gain[here], misfit[here] = table.gain[at[here]], table.misfit[at[here]]
     hidden = (scatter**2)[:, None] * misfit**2 + (deviation**2)[:, None] * (UNEVEN * (1 - gain)) ** 2
-    noise_square = (noise[:, None] * np.array(BALL_WIDTHS) / gain) ** 2
-    return least_wrong(BALL_WIDTHS, gain, noise_square, hidden, np.array(HATS)[nearest])
+    noise_square = (noise[:, None] * np.array(HALF_WIDTHS) / gain) ** 2
+    return least_wrong(HALF_WIDTHS, gain, noise_square, hidden, np.array(HATS)[nearest])
 
 
 class _PassedInBall(NamedTuple):
@@ -260,7 +258,7 @@ class _PassedInBall(NamedTuple):
 @cache
 def _passed_in_ball(hats: int) -> _PassedInBall:
     offs = np.arange(_OFF_MAX_IN_BALL * _STEPS_IN_BALL + 1) / _STEPS_IN_BALL
-    table = np.array([[shared_at(width, off, hats) for width in BALL_WIDTHS] for off in offs])
+    table = np.array([[shared_at(width, off, hats) for width in HALF_WIDTHS] for off in offs])
     gain, misfit = np.moveaxis(table, 2, 0)
     return _PassedInBall(gain, misfit)
 
@@ -317,34 +315,44 @@ def _others(hats: int) -> tuple[Floats, Floats]:
 
 
 # What a clip lets through of a HAT that is off by any amount: for estimates, which must not take the edge of a clip for
-# a speed (`forecast/news.py`).
+# a speed (`forecast/news.py`). Lengths are in standard deviations of plates around their HAT, as forecast.
 
 _RESPONSE_STEPS, _RESPONSE_MAX = 8, 24
-"""Tabulated from 0 to 24 standard deviations of plates, in eighths; beyond it a clip lets nothing more through."""
+"""Tabulated from 0 to 24 standard deviations, in eighths; beyond them a clip lets nothing more through."""
 
 _SPREADS = np.array([0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0])
-"""Deviations of plates, as multiples of the usual one: where all is slower, plates differ by less."""
+"""Standard deviations of plates that are tabulated, as multiples of the forecast one."""
+
+_OTHERS_MAX = 2.0
 
 
-def response(width: float, hats: int, off: Floats, spread: Floats, others: float) -> Floats:
+def response(half_width: Floats, hats: NDArray[np.int64], off: Floats, spread: Floats, others: Floats) -> Floats:
     """What a mean over plates moves by, before its gain is undone, where its HAT is off by `off`.
 
-    Both, and the half width, in standard deviations of plates, whose deviation there is `spread` times the usual one.
-    The other HATs that share the clip are off by a deviation of `others`.
+    `off` and `spread` (the deviation of plates there, as a multiple of the forecast one) have a line for each HAT; the
+    others one number. The other HATs that share a HAT's clip are off by a standard deviation of `others`.
+
+    >>> whole, hats, none = np.array([2.0]), np.array([1]), np.zeros(1)
+    >>> response(whole, hats, np.array([[0.0, 1.0, 24.0]]), np.ones((1, 3)), none).round(2).tolist()
+    [[0.0, 0.92, 2.0]]
     """
-    table = _response(width, hats, round(min(others, 2.0) * 2) / 2)
-    at = np.interp(spread, _SPREADS, np.arange(_SPREADS.size))
-    below = np.minimum(at.astype(np.int64), _SPREADS.size - 2)
-    place = np.minimum(np.abs(off) * _RESPONSE_STEPS, table.shape[1] - 1.001)
-    near = place.astype(np.int64)
-    u, v = at - below, place - near
-    seen = (1 - u) * ((1 - v) * table[below, near] + v * table[below, near + 1])
-    seen += u * ((1 - v) * table[below + 1, near] + v * table[below + 1, near + 1])
-    return np.sign(off) * seen
+    rounded = np.rint(np.minimum(others, _OTHERS_MAX) * 2) / 2
+    kinds, which = np.unique(np.column_stack([half_width, hats, rounded]), axis=0, return_inverse=True)
+    tables = np.array([_response(width, int(many), apart) for width, many, apart in kinds.tolist()])
+    table = which.reshape(-1, 1)
+    row = np.interp(spread, _SPREADS, np.arange(_SPREADS.size))
+    column = np.minimum(np.abs(off) * _RESPONSE_STEPS, tables.shape[2] - 1.001)
+    above, left = np.minimum(row.astype(np.int64), _SPREADS.size - 2), column.astype(np.int64)
+    down, right = row - above, column - left
+    seen = (1 - down) * ((1 - right) * tables[table, above, left] + right * tables[table, above, left + 1])
+    seen += down * ((1 - right) * tables[table, above + 1, left] + right * tables[table, above + 1, left + 1])
+    signed: Floats = np.sign(off) * seen
+    return signed
 
 
 @cache
 def _response(half_width: float, hats: int, others: float) -> Floats:
+    """By spread (lines) and `off` (columns), which is at least 0."""
     off = np.arange(_RESPONSE_MAX * _RESPONSE_STEPS + 1) / _RESPONSE_STEPS
     return np.array([_response_at(half_width, hats, others, off, spread) for spread in _SPREADS.tolist()])
 
@@ -353,16 +361,18 @@ def _response_at(half_width: float, hats: int, others: float, off: Floats, sprea
     up, down = (off + half_width) / spread, (off - half_width) / spread
     peaked = spread * (_peaked_integral(up) - _peaked_integral(down)) - half_width
     if hats == 1:
-        return (1 - PEAKED) * (spread * (_integral(up) - _integral(down)) - half_width) + PEAKED * peaked
-    squares, weights = _others(hats)
-    own, limit = (off[:, None] + spread * _OWN)[:, :, None], half_width * sqrt(hats)
-    clipped = own * np.minimum(1.0, limit / np.sqrt(own**2 + squares * (1 + others * others)))
-    normal = clipped @ weights @ _OWN_WEIGHTS / _OWN_WEIGHTS.sum()
-    return (1 - PEAKED) * normal + PEAKED * np.maximum(normal, peaked)
+        normal = spread * (_integral(up) - _integral(down)) - half_width
+    else:
+        squares, weights = _others(hats)
+        own, limit = (off[:, None] + spread * _OWN)[:, :, None], half_width * sqrt(hats)
+        clipped = own * np.minimum(1.0, limit / np.sqrt(own**2 + squares * (1 + others * others)))
+        normal = clipped @ weights @ _OWN_WEIGHTS / _OWN_WEIGHTS.sum()
+        peaked = np.maximum(normal, peaked)
+    response: Floats = (1 - PEAKED) * normal + PEAKED * peaked
+    return response
 
 
 def _peaked_integral(upto: Floats) -> Floats:
     """As `_integral`, of the double exponential distribution of deviation one."""
-    tail = np.exp(-sqrt(2) * np.abs(upto)) / (2 * sqrt(2))
-    integral: Floats = np.maximum(upto, 0.0) + tail
+    integral: Floats = np.maximum(upto, 0.0) + np.exp(-sqrt(2) * np.abs(upto)) / (2 * sqrt(2))
     return integral

@@ -7,7 +7,7 @@ whether its rows are the same. A HAT whose digest differs is not admitted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -15,7 +15,6 @@ from itertools import pairwise
 from math import ceil, hypot, sqrt
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace as struct_replace
 from numpy.typing import NDArray
@@ -182,27 +181,31 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
 
 # Terms around a forecast: what each HAT of a slot is asked, where its mean is taken around what is forecast for it.
 #
-# **Price.** Its largest mover pays a twelfth of a plate's budget for a mean, others their share of that. A few precise
-# releases tell more than many noisy ones: the forecast carries what they tell to the other HATs.
+# **Price.** Its largest mover pays a thirty-sixth of a plate's budget for a mean, others their share of that: small, so
+# that streets are looked at all day. The less is known of a cell, the more it costs, up to a twelfth. Where too few
+# plates can pay, the HAT is offered at a quarter of its price: `terms_around` reads the plates' balances, and foretells
+# what the ledger will charge.
 #
-# **Pace.** Most of the budget may be spent at once, as early releases serve the whole day. The rest is let out over the
-# period, slot by slot, so that some is left for the evening; no visit needs to be foretold. The ledger holds a plate to
-# it (`Terms.allowance_nano`). A HAT that may cost more than all of the rest is not held to it: there are at most four
-# of them in a budget, and a pace would only leave the last one unspent. A rolling budget has no start to pace it from.
+# **Pace.** A fifth of the budget may be spent at once; the rest is let out over the period, slot by slot, so that the
+# evening is served like the morning; no visit needs to be foretold. The ledger holds a plate to it
+# (`Terms.allowance_nano`). A HAT that may cost more than all of the rest is not held to it: a pace would only leave the
+# last one unspent. A rolling budget has no start to pace it from.
 #
 # **Order.** HATs are charged in the order of what they tell for what they cost: the variance that the release takes
 # from the HAT's estimate, times its pings, over the sum of its charges. HATs whose mean would tell little are withheld
 # as uninformative, without a charge, unless other statistics are asked for, too. Where an automatic epsilon would be
 # less than the least that says anything, all HATs are withheld.
 #
-# It reads counts, budgets, settings, and the forecast, which follows from counts and earlier releases.
+# It reads counts, balances, settings, and the forecast, which follows from counts and earlier releases. So do balances.
 
-PRICES_PER_BUDGET = 30
+PRICES_PER_BUDGET = 36
 """How many means a plate's budget of the period buys that it moves the most."""
 
-KNOWN_VARIANCE, PRICE_OF_UNKNOWN = 2.0, 2.5
-"""km2/h2. Where the forecast's variance is larger than this, the price is larger in proportion, up to two and a half
-times: a cell that was never measured costs a twelfth."""
+KNOWN_VARIANCE, PRICE_OF_UNKNOWN = 2.0, 3.0
+"""km2/h2. Where the variance of the forecast as usual is larger, so is the price, up to three times."""
+
+PRICE_STEPS = 4
+"""Of the price, in steps of a quarter: few prices have few scales of noise to compute."""
 
 PART_OF_PRICE = 4
 """Where too few plates can pay the price, the HAT is offered at this part of it: its noise doubles."""
@@ -214,14 +217,11 @@ PLATES_MIN = 3
 """A mean around a forecast of fewer plates tells less than its counts do."""
 
 TOLD_MIN = 0.2
-"""The least share of the forecast's variance that a release has to take away. From 0.3 to 0.5 the error is the same; at
-0.1 budgets go to releases that are nearly all noise (docs/measurements.md)."""
+"""The least share of the variance as usual that a release has to take away: what its cell may have moved by since the
+last one counts, what nobody can foresee does not (docs/measurements.md)."""
 
 ADMITTED_MIN = 0.5
 """The least share of a HAT's plates that have to be able to pay: a mean of few of them is worth less than it costs."""
-
-SHARE_OF_HATS_CHARGED = 0.7
-"""The share of a plate's HATs of the slot, of those with enough plates, that it is likely to be charged for."""
 
 SD_PER_MEAN_ABS = 1.2533
 """The standard deviation of a normal variable over its expected size: sqrt(pi / 2)."""
@@ -235,68 +235,74 @@ def terms_around(
     policy: Policy,
     plans: HatPlans,
 ) -> list[Terms]:
-    """The terms of every HAT of a slot around its forecast; `balance` belongs to `counts.plates`, `plans` to the slot."""
+    """The terms of every HAT of a slot around its forecast.
+
+    `balance` belongs to `counts.plates`, `plans` to the slot.
+    """
     forecasts, prices = _hat_forecasts(forecast), _prices_nano(forecast, policy)
     is_enough = np.diff(counts.hat_rows) >= policy.min_plates
     if is_too_little(policy):
         pairs = zip(is_enough.tolist(), forecasts, strict=True)
         return [Terms(withheld="budget" if large else "few_plates", forecast=of_hat) for large, of_hat in pairs]
-    widths = _widths(forecast, counts, forecasts, [Cost(policy.measure, price) for price in prices], policy)
+    widths = _widths(counts, forecasts, [Cost(policy.measure, price) for price in prices], policy)
     enough = np.flatnonzero(is_enough).tolist()
     rows = counts.each_rows()
     by_plate = [counts.count[rows[hat]] for hat in enough]
     arounds = [AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough]
     means = dict(zip(enough, _means(by_plate, arounds, [prices[hat] for hat in enough], policy, plans), strict=True))
     is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
-    paced = _paced_nano(in_period, policy)
+    paced, usual = _paced_nano(in_period, policy), (forecast.variance + forecast.rest).tolist()
     for hat, foretold in enumerate(forecasts):
         if hat not in means:
             terms.append(Terms(withheld="few_plates", forecast=foretold))
             continue
         mean, here = means[hat], counts.count[rows[hat]]
-        DV = foretold.deviation**2 if TMODE=='mix' else float((forecast.variance+forecast.rest)[hat])
-        told = DV / (DV + mean.variance)
+        told = usual[hat] / (usual[hat] + mean.variance)
         if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
             terms.append(Terms(withheld="uninformative", forecast=foretold))
             continue
-        worth[hat] = told * DV * int(here.sum()) / int(mean.plan.charges.sum())
+        worth[hat] = told * usual[hat] * int(here.sum()) / int(mean.plan.charges.sum())
         least = ceil(ADMITTED_MIN * here.size)
         asked = _asked(mean.asked, foretold, policy)
         allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
-        terms.append(msgspec.structs.replace(asked, admitted_min=least, allowance_nano=allowance))
+        terms.append(struct_replace(asked, admitted_min=least, allowance_nano=allowance))
     # Stable, so that equal ones have the same order everywhere.
     order = np.argsort(-worth, kind="stable")
     _lower_prices(terms, order.tolist(), counts, balance, policy, plans)
     turns = np.argsort(order, kind="stable").tolist()
-    return [msgspec.structs.replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
+    return [struct_replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
 
 
 def _lower_prices(
     terms: list[Terms], order: Sequence[int], counts: SlotCounts, balance: Balance, policy: Policy, plans: HatPlans
 ) -> None:
-    """Offer HATs that too few plates can pay for at a part of the price: what the ledger will charge is foretold, HAT
-    by HAT in their order. If it charges otherwise, as others charge at the same time, the HAT is withheld.
+    """Offer HATs that too few plates can pay for at a part of the price.
+
+    Charges of the ledger are foretold, HAT by HAT in their order. Where it charges otherwise, as other runs charge at
+    the same time, it holds each plate to its budget all the same.
     """
     spent = np.array(balance.charged, dtype=np.int64)
     for hat in order:
-        asked, rows = terms[hat], counts.rows(hat)
-        if asked.withheld:
-            continue
-        plates = counts.plate[rows]
-        for one in (asked, _at_part(asked)):
-            charges = plans.plan_hat(counts.count[rows], one).charges
-            can = spent[plates] + charges <= (one.allowance_nano or policy.budget_nano)
-            if np.count_nonzero(can) >= max(one.admitted_min, policy.min_plates):
+        rows = counts.rows(hat)
+        plates, pings = counts.plate[rows], counts.count[rows]
+        for asked in _prices_to_try(terms[hat], policy):
+            charges = plans.plan_hat(pings, asked).charges
+            can = spent[plates] + charges <= (asked.allowance_nano or policy.budget_nano)
+            if np.count_nonzero(can) >= max(asked.admitted_min, policy.min_plates):
                 spent[plates[can]] += charges[can]
-                terms[hat] = one
+                terms[hat] = asked
                 break
 
 
-def _at_part(asked: Terms) -> Terms:
-    """The same terms at a part of the mean's price."""
-    mean, *others = asked.statistics
-    part = msgspec.structs.replace(mean, epsilon_nano=max(1, mean.epsilon_nano // PART_OF_PRICE))
-    return msgspec.structs.replace(asked, statistics=(part, *others))
+def _prices_to_try(terms: Terms, policy: Policy) -> Iterator[Terms]:
+    """The terms, and the same at a part of the mean's price, where that is automatic and still says something."""
+    if terms.withheld:
+        return
+    yield terms
+    mean, *others = terms.statistics
+    part = mean.epsilon_nano // PART_OF_PRICE
+    if policy.mean_nano is None and part >= least_nano(policy.measure):
+        yield struct_replace(terms, statistics=(struct_replace(mean, epsilon_nano=part), *others))
 
 
 def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> Terms:
@@ -310,14 +316,11 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     return _asked(mean.asked, None, policy)
 
 
-WMODE='usual'
-def OFFK(f):
-    u=f.variance+f.rest
-    return {'usual':np.sqrt(u),'mix':f.deviation,'half':np.sqrt((u+f.deviation**2)/2)}[WMODE]
-TMODE='mix'
-def _widths(forecast,counts: SlotCounts, forecasts: Sequence[HatForecast], costs: Sequence[Cost], policy: Policy) -> list[ClipWidth]:
+def _widths(
+    counts: SlotCounts, forecasts: Sequence[HatForecast], costs: Sequence[Cost], policy: Policy
+) -> list[ClipWidth]:
     """How widely each HAT's plates are clipped."""
-    rows, off_kmh = (counts.count, counts.hat_rows[:-1]), OFFK(forecast)
+    rows, off_kmh = (counts.count, counts.hat_rows[:-1]), np.array([one.deviation for one in forecasts])
     if policy.in_balls:
         return ball_widths(*rows, off_kmh, costs, _hats_shared(counts, policy))
     return clip_widths(*rows, off_kmh, costs)
@@ -326,12 +329,12 @@ def _widths(forecast,counts: SlotCounts, forecasts: Sequence[HatForecast], costs
 def _hats_shared(counts: SlotCounts, policy: Policy) -> NDArray[np.float64]:
     """Of each HAT: among how many HATs its plates are likely to share a clip, on average by their weights."""
     sizes, sharp = np.diff(counts.hat_rows), 1 / plate_variance(counts.count)
-    # From counts alone, before it is known which HATs are withheld: hence a share that was measured.
+    # From counts alone, before it is known which HATs are withheld.
     is_asked = np.repeat(sizes >= max(PLATES_MIN, policy.min_plates), sizes)
     hats = np.bincount(counts.plate, weights=is_asked, minlength=len(counts.plates))[counts.plate]
     first = counts.hat_rows[:-1]
     on_average: NDArray[np.float64] = np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first)
-    return SHARE_OF_HATS_CHARGED * on_average
+    return on_average
 
 
 class _Mean(NamedTuple):
@@ -376,7 +379,7 @@ def _mean(
 
 
 def price_nano(policy: Policy) -> int:
-    """What the largest mover pays for a mean."""
+    """What the largest mover pays for a mean where its cell is known."""
     if policy.mean_nano is not None:
         return policy.mean_nano
     automatic = (policy.mean_nano, policy.cdf_nano).count(None)
@@ -384,11 +387,13 @@ def price_nano(policy: Policy) -> int:
 
 
 def _prices_nano(forecast: SlotForecast, policy: Policy) -> list[int]:
-    """Of each HAT: the more, the less its cell is known."""
+    """Of each HAT: the more, the less is known of its cell."""
     least = price_nano(policy)
     if policy.mean_nano is not None:
         return [least] * forecast.variance.size
-    times = np.clip(np.floor(forecast.variance / KNOWN_VARIANCE * 4) / 4, 1.0, PRICE_OF_UNKNOWN)
+    # Rounded before it is cut into steps: the last bits of a forecast must not decide on a price.
+    times = np.clip(np.round(forecast.variance, 6) / KNOWN_VARIANCE, 1.0, PRICE_OF_UNKNOWN)
+    times = np.floor(times * PRICE_STEPS) / PRICE_STEPS
     return [min(int(least * one), EPSILON_NANO_MAX) for one in times.tolist()]
 
 
@@ -425,7 +430,7 @@ def _asked(mean: StatisticTerms, forecast: HatForecast | None, policy: Policy) -
     """The mean, and the other statistics that are configured: an automatic CDF costs what the mean does."""
     cdf_nano = mean.epsilon_nano if policy.cdf_nano is None else policy.cdf_nano
     others = terms_of(policy, 0, policy.variance_nano, cdf_nano)
-    return msgspec.structs.replace(others, statistics=(mean, *others.statistics), forecast=forecast)
+    return struct_replace(others, statistics=(mean, *others.statistics), forecast=forecast)
 
 
 # The terms of a whole slot: what every HAT is asked on, from counts, balances and settings, with suppression or not.

@@ -230,13 +230,10 @@ class Planner(Protocol):
     >>> planner: Planner = CountsPlanner()
     """
 
-    @property
-    def needs_balances(self) -> bool:
-        """Whether the ledger is to be read for them: every plate, in a rolling budget in each of its windows."""
-        ...
-
-    def plan(self, slot: SlotToPlan, balances: Balance | None) -> Sequence[Terms]:
-        """The terms of each HAT; `balances` are what `slot.counts.plates` were charged in the budget period so far."""
+    def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
+        """The terms of each HAT; `balances` are what `slot.counts.plates` were charged in the budget period so far: in
+        a rolling budget the most in any of its windows.
+        """
         ...
 
 
@@ -252,12 +249,8 @@ class CountsPlanner:
     [('', 500000000), ('few_plates', 0)]
     """
 
-    needs_balances = True
-
-    def plan(self, slot: SlotToPlan, balances: Balance | None) -> Sequence[Terms]:
+    def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
         """Spread what each plate has left over the HATs that it is likely still to visit."""
-        if balances is None:
-            raise ValueError("expected the balances of the slot's plates")
         return terms_from_counts(slot.counts, balances, slot.in_period, slot.policy, slot.plans)
 
 
@@ -269,23 +262,20 @@ class ForecastPlanner:
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.testing import a_context, two_hats
-    >>> (counts, _), context = two_hats(), a_context()
+    >>> (counts, _), context, ledger = two_hats(), a_context(), MemoryLedger()
     >>> planner = ForecastPlanner(Forecaster(context.calendar.slots, context.policy.max_speed, "udp-stream 1.0"))
-    >>> slot = SlotToPlan.of_counts(counts, context, MemoryLedger())
-    >>> [one.forecast.value for one in planner.plan(slot, balances=None)]
+    >>> slot = SlotToPlan.of_counts(counts, context, ledger)
+    >>> terms = planner.plan(slot, ledger.balances(slot.in_period.period, counts.plates))
+    >>> [one.forecast.value for one in terms]
     [13.291, 17.352]
     """
-
-    needs_balances = True
 
     def __init__(self, forecaster: Forecaster) -> None:
         """Nothing is learnt here: the forecaster sees the slots itself."""
         self._forecaster = forecaster
 
-    def plan(self, slot: SlotToPlan, balances: Balance | None) -> Sequence[Terms]:
+    def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
         """A price for each mean, at the pace of the period, as far as plates can pay it."""
-        if balances is None:
-            raise ValueError("expected the balances of the slot's plates")
         forecast = self._forecaster.forecast(slot.counts, slot.history)
         return terms_around(slot.counts, forecast, balances, slot.in_period, slot.policy, slot.plans)
 
@@ -311,7 +301,7 @@ class ReleaseContext:
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
     >>> context = ReleaseContext(given.policy, given.calendar, SeededEntropy(7), "udp-stream 1.0", trial=True)
-    >>> context.planner.needs_balances, context.caveats
+    >>> context.trial, context.caveats
     (True, ())
     """
 
@@ -389,8 +379,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
 
 def _price(hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledger: Ledger) -> list[HatInFlight]:
     """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
-    needed = budget_balances(ledger, slot.in_period.period, slot.counts.plates) if planner.needs_balances else None
-    planned = planner.plan(slot, needed)
+    planned = planner.plan(slot, budget_balances(ledger, slot.in_period.period, slot.counts.plates))
     if len(planned) != len(hats):
         raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")
     return [_priced(hat, slot, terms.within(slot.policy)) for hat, terms in zip(hats, planned, strict=True)]

@@ -12,14 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.forecast.model import DAYS, PER_HAT, Memory, Observed, SlotForecast, SlotPrior, forecast_slot
-from udp_stream.forecast.news import NOTHING, Clipped, Posterior, unmeasured
+from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, Clipped, Outlook, unmeasured
 from udp_stream.ledger.port import Ledger
-from udp_stream.mechanisms.noise.base import normal_below
 from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
-from udp_stream.release.record import Hat, NonNegative, Release, decode, kind_of, release_id, slot_of
+from udp_stream.release.record import Hat, NonNegative, Release, Share, decode, kind_of, release_id, slot_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name
+
+HOUR_MS = 3_600_000
 
 SLACK_MS = 86_400_000
 """How much later than a slot an earlier one may have been charged for: a day."""
@@ -61,7 +62,7 @@ class LedgerHistory:
 
 # Where 95 % of HATs' mean speeds are around their smoothed estimates: public constants, fixed before any ping.
 #
-# The filter's variance says what releases left open. Three things are in no filter: parked buses and open roads make
+# The outlook's variances say what releases left open. Three things are in no filter: parked buses and open roads make
 # tails heavier than normal, but not those of the fewest pings, as a speed has bounds; plates of one HAT differ by more
 # than their pings tell; and where a HAT's neighbours are crossed quickly, some buses drive much faster than any narrow
 # clip lets a release see. `python -m benchmarks.train_intervals` fits the constants, on days of other years than it
@@ -69,14 +70,15 @@ class LedgerHistory:
 
 Floats = NDArray[np.float64]
 
-TAIL = 1.2
-"""Deviations within which 95 % of HATs are that are as usual."""
+TAIL = 1.1
+"""Deviations within which 95 % of HATs are, where nothing happened; below `NORMAL_TAIL`, as plates differ by less than
+`PLATES_DIFFER` in most."""
 
-NORMAL_95 = 1.96
+NORMAL_TAIL = 1.96
 """The same of a normal variable."""
 
-NEWS_WIDER = 2.0
-"""Of the variance of HATs that are not as usual."""
+NEWS_WIDER = 3.0
+"""What happens is seldom what the model has: its variance counts three times in intervals."""
 
 FEW_PINGS = 0.3
 """By how much that is too wide for a HAT of a single ping; for one of n pings, by an n-th."""
@@ -104,49 +106,27 @@ def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
     return taken
 
 
-VMODE = "mean"
+def ends(outlook: Outlook, more: Floats, pings: NDArray[np.int64], features: Floats) -> tuple[Floats, Floats]:
+    """Both ends of 95 % intervals of HATs of so many pings, in km/h, which the caller cuts to [0, U].
 
-
-def ends(found: Posterior, more: Floats, pings: NDArray[np.int64], features: Floats) -> tuple[Floats, Floats]:
-    """Both ends of 95 % intervals around estimates, in km/h, which the caller cuts to [0, U].
-
-    Quantiles of the mixture; `more` is what plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has a
-    standardised line of six for each HAT.
+    `more` is what plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has a standardised line of six for
+    each HAT.
     """
-    means = np.array([found.usual_mean, found.news_mean])
-    variances = np.array([found.usual_variance, NEWS_WIDER * found.news_variance]) + more
-    off = TAIL / NORMAL_95 * at_speed(means) * np.sqrt(of_few_pings(variances, pings))
-    shares = np.array([1 - found.news, found.news])
-    low, high = (_quantile(share, means, off, shares) for share in (0.025, 0.975))
+    variances = np.array([outlook.usual_variance, NEWS_WIDER * outlook.news_variance]) + more
+    speeds = at_speed(np.array([outlook.usual_mean, outlook.news_mean]))
+    deviations = TAIL / NORMAL_TAIL * speeds * np.sqrt(of_few_pings(variances, pings))
+    median = outlook.median
+    low, high = (outlook.quantile(share, deviations) for share in (0.025, 0.975))
     quicker = np.maximum(-features[:, NEIGHBOURS_DWELL], 0.0)
-    mean = found.mean
-    return np.minimum(low, mean), mean + np.exp(OPEN_ROADS * quicker) * np.maximum(high - mean, 0.0)
-
-
-def _quantile(share: float, means: Floats, deviations: Floats, weights: Floats) -> Floats:
-    """Of mixtures of normal distributions, one a column."""
-    low, high = (means - 8 * deviations).min(axis=0), (means + 8 * deviations).max(axis=0)
-    for _ in range(24):
-        middle = (low + high) / 2
-        below = (weights * _normal_below((middle - means) / deviations)).sum(axis=0) < share
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return (low + high) / 2
-
-
-_NORMAL_AT = np.linspace(-8.0, 8.0, 3201)
-_NORMAL_BELOW = np.array([normal_below(one) for one in _NORMAL_AT.tolist()])
-
-
-def _normal_below(at: Floats) -> Floats:
-    below: Floats = np.interp(at, _NORMAL_AT, _NORMAL_BELOW)
-    return below
+    return np.minimum(low, median), median + np.exp(OPEN_ROADS * quicker) * np.maximum(high - median, 0.0)
 
 
 # Smoothed estimates: what releases and counts together say of every HAT. Post-processing: it costs no budget.
 #
-# A release that was measured is off by its noise; its forecast is off by what the HAT has of its own. The estimate
-# weighs both. A HAT that was not measured gets its forecast, after the slot's other releases; so does every cell that
-# was observed before. This is what people should read.
+# A release that was measured is off by its noise; its forecast is off by what the HAT has of its own, or by what has
+# happened there. The estimate weighs all of it (`forecast/news.py`): it is the median of what is left possible. A HAT
+# that was not measured gets its forecast, after the slot's other releases; so does every cell that was observed before.
+# This is what people should read.
 
 SCHEMA: Final = "udp-stream/smoothed/1"
 
@@ -173,11 +153,12 @@ class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The estimate of one HAT's mean speed, from releases and counts alone.
 
-    `release_id` is that of the HAT's release; null for a cell without pings in the slot.
+    `release_id` is that of the HAT's release; null for a cell without pings in the slot. `news` is the probability that
+    the HAT is not as usual: maps mark it above a half.
     `trial` is there, and true, if it follows from releases that were made on a ledger of one run only.
 
     >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
-    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, "udp-stream 1.0")
+    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, 0.12, "udp-stream 1.0")
     >>> one.interval95_kmh[0] < one.value_kmh < one.interval95_kmh[1]
     True
     """
@@ -189,9 +170,9 @@ class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     expected_abs_error_kmh: Annotated[float, msgspec.Meta(ge=0)]
     guess: Guess
     release_id: str | None
+    news: Share
     software: str
     trial: bool = False
-    news: float = 0.0
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -206,13 +187,15 @@ def smooth_slot(
     records: Sequence[Release],
     memory: Memory,
     day: dt.date,
+    hours: float,
     max_kmh: float,
     software: str,
 ) -> list[Smoothed]:
-    """Learn the releases of one slot (all of its HATs, at least one), then estimate each HAT and each cell seen before.
+    """Learn the releases of one slot (all of its HATs, at least one) of so many hours, then estimate each HAT and each
+    cell seen before.
 
-    HATs first, in the order of their records, then the other cells, by cell. A record without counts
-    is taken for one of a single plate and ping, so its interval is wide.
+    HATs first, in the order of their records, then the other cells, by cell. A record without counts is taken for one
+    of a single plate and ping, so its interval is wide.
     """
     cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
     prior, rest = prior_of_records(records), rest_of_records(records)
@@ -220,31 +203,19 @@ def smooth_slot(
     measured = np.array([at for at, record in enumerate(records) if record.mean is not None], dtype=np.int64)
     value, noise, clipped = _measured([record for record in records if record.mean is not None])
     chosen = SlotPrior(prior.by_row, prior.by_hat[measured], prior.features[measured])
-    last = memory.learn(day, Observed(cells[measured], chosen, value, noise, rest[measured], clipped), max_kmh)
+    learnt = memory.learn(day, Observed(cells[measured], chosen, value, noise, rest[measured], clipped, hours), max_kmh)
     here = memory.predict(day, cells, prior)
-    found = unmeasured(here.mean, here.variance + rest, carried, max_kmh).replaced(measured, last)
-    if VMODE == "median":
-        shares = np.array([1 - found.news, found.news])
-        means = np.array([found.usual_mean, found.news_mean])
-        median = _quantile(0.5, means, np.sqrt(np.array([found.usual_variance, found.news_variance])), shares)
-    elif VMODE == "max":
-        median = np.where(found.news > 0.5, found.news_mean, found.usual_mean)
-    elif VMODE == "sharp":
-        w = found.news**2 / (found.news**2 + (1 - found.news) ** 2)
-        median = (1 - w) * found.usual_mean + w * found.news_mean
-    else:
-        median = found.mean
+    found = unmeasured(here.mean, here.variance + rest, carried, max_kmh).with_some(measured, learnt)
     gain = np.zeros(len(records))
     gain[measured] = rest[measured] / (rest[measured] + noise)
-    mean = median
     plates = np.array([max(1, record.plates) for record in records])
     samples = np.array([max(1, record.samples) for record in records])
     low, high = ends(found, plates_differ(plates, gain), samples, prior.features)
     guess = memory.guess(day, prior)
-    constant = float(np.average(mean, weights=samples))
+    constant = float(np.average(found.median, weights=samples))
     slot = _Slot(records[0].hat, constant, max_kmh, software, records[0].trial)
     named = [(record.hat, record.release_id) for record in records]
-    estimates = slot.estimates(named, mean, (low, high), found.variance, guess.mean, found.news)
+    estimates = slot.estimates(named, found, (low, high), guess.mean)
     return estimates + _elsewhere(sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot)
 
 
@@ -257,7 +228,7 @@ def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) 
     found = unmeasured(there.mean, there.variance + rest, [NOTHING] * len(cells), slot.max_kmh)
     low, high = ends(found, one_plate, np.full(len(cells), 10**9), prior.features)
     hats = [msgspec.structs.replace(slot.hat, cell=cell_name(cell), center=cell_center(cell)) for cell in cells]
-    return slot.estimates([(hat, None) for hat in hats], found.mean, (low, high), found.variance, guess.mean, found.news)
+    return slot.estimates([(hat, None) for hat in hats], found, (low, high), guess.mean)
 
 
 class _Slot(msgspec.Struct, frozen=True):
@@ -272,24 +243,23 @@ class _Slot(msgspec.Struct, frozen=True):
     def estimates(
         self,
         named: Sequence[tuple[Hat, str | None]],
-        mean: Floats,
+        outlook: Outlook,
         ends95: tuple[Floats, Floats],
-        variance: Floats,
         by_counts: Floats,
-        news: Floats,
     ) -> list[Smoothed]:
         """Of HATs and the ids of their releases; `by_counts` is what their counts and the city alone say."""
-        off = (at_speed(mean) * np.sqrt(variance)).tolist()
-        kmh, low, high, counts = (map(self._clip, one.tolist()) for one in (mean, *ends95, by_counts))
+        values = outlook.median
+        off = (at_speed(values) * np.sqrt(outlook.variance)).tolist()
+        kmh, low, high, counts = (map(self._clip, one.tolist()) for one in (values, *ends95, by_counts))
         constant = self._clip(self.constant)
         return [
             Smoothed(
                 SCHEMA, hat, value, interval, round(MEAN_ABS_PER_SD * apart, 3),
-                Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), release_id, self.software,
-                self.trial, round(is_news, 3),
+                Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), release_id,
+                round(is_news, 3), self.software, self.trial,
             )
             for (hat, release_id), value, interval, apart, guess, is_news in zip(
-                named, kmh, zip(low, high, strict=True), off, counts, news.tolist(), strict=True
+                named, kmh, zip(low, high, strict=True), off, counts, outlook.news.tolist(), strict=True
             )
         ]  # fmt: skip
 
@@ -339,7 +309,7 @@ def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, list[Clipped]
 def _clipped(record: Release) -> Clipped:
     forecast = record.forecast
     if forecast is None or (clip := forecast.clip) is None:
-        return Clipped(0.0, 0.0, 1, 1.0, 1.0)
+        return NOT_CLIPPED
     return Clipped(forecast.value_kmh, clip.half_width, clip.hats, clip.gain, clip.scatter_kmh)
 
 
@@ -410,8 +380,8 @@ class Forecaster:
             found = history.releases(*slot, sorted(self._due.pop(slot)))
             self._learnt_ms = slot[0]
             if records := [record for record in found if record is not None]:
-                day, known = self._day(slot[0]), (self._max_kmh, self._software)
-                learnt[slot] = smooth_slot(records, self._memory, day, *known)
+                when, known = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS), (self._max_kmh, self._software)
+                learnt[slot] = smooth_slot(records, self._memory, *when, *known)
         return learnt
 
     def _remember(self, history: LedgerHistory, before_ms: int) -> None:

@@ -97,8 +97,8 @@ WORDS: Final[dict[str, dict[str, str]]] = {
     },
     "Forecast": {
         "value_kmh": "forecast of the mean, km/h",
-        "deviation_kmh": "its standard deviation, km/h",
-        "rest_kmh": "the part of that which releases of other HATs cannot lower, km/h",
+        "deviation_kmh": "its standard deviation, km/h, with what may have happened",
+        "rest_kmh": "the part of that which releases of other HATs cannot lower where nothing happened, km/h",
         "prior": "what it reads of the counts: a relative speed and six features, standardised",
         "measured_kmh": "what the release says of the mean, km/h; it may lie beyond [0, max_kmh]",
         "measured_deviation_kmh": "the standard deviation of that, km/h",
@@ -177,6 +177,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "expected_abs_error_kmh": "expected distance from the HAT's true mean, km/h",
         "guess": "what could be said without a release of this cell",
         "release_id": "that of the HAT's release; null for a cell without pings in the slot",
+        "news": "probability that the HAT is not as usual: that something happened there",
         "software": "what made the estimate",
         "trial": "true if other runs draw the releases behind it again: the ledger was for one run only",
     },
