@@ -34,7 +34,7 @@ from udp_stream.mechanisms.around import (
 )
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, StatisticTerms
 from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
-from udp_stream.mechanisms.widths import BALL_WIDTHS, ClipWidth
+from udp_stream.mechanisms.widths import HALF_WIDTHS, ClipWidth
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.road import estimate_hats
 from udp_stream.testing import seeded_bits
@@ -56,7 +56,7 @@ def plan_of(counts, centres, rho_nano=RHO, width=0.5, speeds=FULL):
 def slot_of(counts, seed, rho_nano=RHO, width=None):
     """Plans for the HATs, with forecasts anywhere."""
     rng = np.random.default_rng(seed)
-    widths = [width or rng.choice(BALL_WIDTHS) for _ in counts]
+    widths = [width or rng.choice((0.25, 0.5, *HALF_WIDTHS)) for _ in counts]
     return [
         plan_of(one, rng.integers(0, U + 1, len(one)), rho_nano, wide) for one, wide in zip(counts, widths, strict=True)
     ]
@@ -248,7 +248,7 @@ def test_a_plan_without_gaussian_noise_and_one_without_factors_are_refused_by_na
     st.lists(st.one_of(st.integers(1, 40), st.integers(0, 25).map(lambda bits: 2**bits)), min_size=1, max_size=8),
     st.integers(4096, 4_096_000),
     st.one_of(st.integers(1, 1000), st.integers(1, 500_000 * NANO)),
-    st.sampled_from(BALL_WIDTHS),
+    st.sampled_from((0.25, 0.5, *HALF_WIDTHS)),
     st.randoms(use_true_random=False),
 )
 def test_whatever_settings_allow_fits_in_64_bits(pings, most, rho_nano, width, chance):

@@ -66,15 +66,17 @@ def test_each_hat_of_a_slot_has_the_plan_that_it_has_alone():
         Around(int(rng.integers(0, 2 * U)), rng.integers(0, 2 * U, size), width)
         for size, width in zip(sizes, widths, strict=True)
     ]
-    together = plans_around(counts, arounds, pure(NANO), FULL)
-    for of_hat, around, plan in zip(counts, arounds, together, strict=True):
-        alone = plan_around(of_hat, around, pure(NANO), FULL)
-        assert plan.counts is of_hat and (plan.around.hat, plan.around.width) == (alone.around.hat, around.width)
+    costs = [pure(int(one)) for one in rng.integers(NANO // 9, NANO, sizes.size)]
+    together = plans_around(counts, arounds, costs, FULL)
+    for of_hat, around, cost, plan in zip(counts, arounds, costs, together, strict=True):
+        alone = plan_around(of_hat, around, cost, FULL)
+        assert plan.cost == cost and plan.counts is of_hat
+        assert (plan.around.hat, plan.around.width) == (alone.around.hat, around.width)
         assert plan.around.plates.tolist() == alone.around.plates.tolist() == np.clip(around.plates, 0, U).tolist()
         for column in ("weights", "low", "high", "moves", "charges"):
             assert getattr(plan, column).tolist() == getattr(alone, column).tolist()
         assert plan.sensitivity == alone.sensitivity == plan.moves.max() and plan.weights.max() == 2**WEIGHT_BITS - 1
-    assert plans_around([], [], pure(NANO), FULL) == []
+    assert plans_around([], [], [], FULL) == []
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ def test_there_is_one_for_each_hat_and_each_cell_known_and_its_fields_are_those_
     for one in estimates:
         by_slot.setdefault(one["hat"]["slot_start"], []).append(one)
         assert set(one) == {
-            "schema", "hat", "value_kmh", "interval95_kmh", "expected_abs_error_kmh", "guess", "release_id", "software"
+            "schema", "hat", "value_kmh", "interval95_kmh", "expected_abs_error_kmh", "guess", "release_id", "news",
+            "software",
         }  # fmt: skip
         assert one["interval95_kmh"][0] <= one["value_kmh"] <= one["interval95_kmh"][1]
     known = set()

@@ -40,18 +40,19 @@ def test_gain_and_misfit_are_those_of_simulated_hats(half_width, off, monkeypatc
     assert misfit - 0.03 < left < np.hypot(misfit, sampled) + 0.03
 
 
-@pytest.mark.parametrize("cost", [COST, concentrated(50_000_000)], ids=["pure", "in rho"])
-def test_each_hat_of_a_slot_has_the_width_that_it_has_alone(cost):
+@pytest.mark.parametrize("measured_in", [pure, concentrated], ids=["pure", "in rho"])
+def test_each_hat_of_a_slot_has_the_width_that_it_has_alone(measured_in):
     rng = np.random.default_rng(3)
     sizes = rng.integers(1, 60, 300)
     first, pings = np.cumsum(sizes) - sizes, rng.integers(1, 200, sizes.sum())
     off, shared = rng.gamma(2, 2, 300), rng.uniform(0.3, 14, 300)
     counts = np.split(pings, first[1:])
-    in_boxes = [clip_width(*hat, cost) for hat in zip(counts, off.tolist(), strict=True)]
-    alone, none = zip(counts, off[:, None], shared[:, None], strict=True), np.zeros(1, dtype=np.int64)
-    (in_balls,) = zip(*(ball_widths(hat, none, far, cost, hats) for hat, far, hats in alone), strict=True)
-    assert clip_widths(pings, first, off, cost) == in_boxes and len(set(in_boxes)) > 200
-    assert ball_widths(pings, first, off, cost, shared) == list(in_balls) and len(set(in_balls)) > 200
+    costs = [measured_in(int(nano)) for nano in rng.choice([20_000_000, 60_000_000, 900_000_000], 300)]
+    in_boxes = [clip_width(*hat) for hat in zip(counts, off.tolist(), costs, strict=True)]
+    alone, none = zip(counts, off[:, None], costs, shared[:, None], strict=True), np.zeros(1, dtype=np.int64)
+    (in_balls,) = zip(*(ball_widths(hat, none, far, [cost], hats) for hat, far, cost, hats in alone), strict=True)
+    assert clip_widths(pings, first, off, costs) == in_boxes and len(set(in_boxes)) > 200
+    assert ball_widths(pings, first, off, costs, shared) == list(in_balls) and len(set(in_balls)) > 200
 
 
 @pytest.mark.parametrize("cost", [COST, concentrated(50_000_000)], ids=["pure", "in rho"])

@@ -27,10 +27,13 @@ from udp_stream.forecast.model import (
     features_of,
     prior_of,
 )
+from udp_stream.forecast.news import NOT_CLIPPED, Clipped
+from udp_stream.mechanisms.widths import HALF_WIDTHS
 from udp_stream.windows.tables import SlotCounts
 
 HERE, ELSEWHERE = (h3.latlng_to_cell(*place, 7) for place in ((21.17, 72.83), (52.2, 21.0)))
 MONDAY = dt.date(2024, 1, 8)
+MAX_KMH = 65.0
 
 
 def disk(centre, radius=3):
@@ -210,18 +213,20 @@ def test_the_filter_is_that_of_a_dense_covariance(seed):
 def observed(seed, cells=20, order=None, prior_sd=0.3):
     rng = np.random.default_rng(seed)
     prior = SlotPrior(np.zeros(0), rng.normal(0, prior_sd, cells), rng.normal(size=(cells, 6)))
-    value, variance, is_clipped = rng.normal(18, 5, cells), rng.uniform(1, 50, cells), rng.random(cells) < 0.8
+    value, noise, rest = rng.normal(18, 5, cells), rng.uniform(0.5, 25, cells), rng.uniform(0.5, 25, cells)
+    clips = np.where(rng.random(cells) < 0.8, rng.choice(HALF_WIDTHS, cells), 0.0)
     order = np.arange(cells) if order is None else order
+    clipped = [Clipped(18.0, width, 1, 0.7, 8.0) if width else NOT_CLIPPED for width in clips[order].tolist()]
     prior = SlotPrior(prior.by_row, prior.by_hat[order], prior.features[order])
-    return Observed(1000 + order.astype(np.uint64), prior, value[order], variance[order], is_clipped[order])
+    return Observed(1000 + order.astype(np.uint64), prior, value[order], noise[order], rest[order], clipped)
 
 
 def test_forecasts_of_a_large_city_are_the_same_bits_on_one_core_and_on_several():
     said = []
     for threads in (1, None):  # None: as many as BLAS would take here
         with threadpool_limits(threads, user_api="blas"):
-            memory, seen = Memory(), observed(1, cells=100_000)
-            memory.learn(MONDAY, seen)
+            memory, seen = Memory(), observed(1, cells=10_000)
+            memory.learn(MONDAY, seen, MAX_KMH)
             found = memory.predict(MONDAY, seen.cells, seen.prior)
             said.append((found.mean.tobytes(), found.variance.tobytes(), found.slope, found.skew))
     assert said[0] == said[1]
@@ -239,7 +244,7 @@ def day_after(days):
 def learnt(*slots):
     memory = Memory()
     for day, seed in slots:
-        memory.learn(day_after(day), observed(seed))
+        memory.learn(day_after(day), observed(seed), MAX_KMH)
     return memory
 
 
@@ -264,6 +269,7 @@ def test_releases_that_agree_with_their_counts_turn_the_slope_and_those_that_dis
         memory = Memory()
         for seed in range(12):
             seen = observed(seed, prior_sd=0.5)
-            memory.learn(MONDAY, replace(seen, value=18 + sign * 12 * seen.prior.by_hat, variance=np.full(20, 4.0)))
+            value, noise = 18 + sign * 12 * seen.prior.by_hat, np.full(20, 3.0)
+            memory.learn(MONDAY, replace(seen, value=value, noise=noise, rest=np.ones(20)), MAX_KMH)
         slopes.append(memory.predict(MONDAY, np.zeros(1, np.uint64), observed(9, 1).prior).slope)
     assert slopes[0] == pytest.approx(12, abs=1.5) and slopes[1] == pytest.approx(-12, abs=1.5)

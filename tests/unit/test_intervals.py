@@ -32,7 +32,7 @@ def held(day, seeds, **constants):
 @pytest.mark.parametrize("seeds", long_but([4], [4, 8]))
 def test_they_hold_95_percent_of_a_fleet_that_pings_twelve_times_as_often_as_the_days_they_were_fitted_on(day, seeds):
     shares = held(day, seeds)
-    assert shares.size > 900 and 0.93 <= shares.mean() <= 0.97
+    assert shares.size > 900 and 0.93 <= shares.mean() <= 0.985
     for least, most in ((1, 2), (3, 5), (6, 9), (10, 29), (30, 10**9)):
         here = (least <= day.plates) & (day.plates <= most)
         assert shares[here].mean() > 0.88 and here.sum() > 50
@@ -44,17 +44,19 @@ def test_released_means_lie_in_their_own_intervals_too(day, estimated):
 
 
 @pytest.mark.parametrize(
-    ("constants", "least", "most", "seeds"),
+    ("constants", "least", "most", "seeds", "plates"),
     [
-        pytest.param({"TAIL": 0.7 * intervals.TAIL}, 0.85, 0.91, 4, marks=pytest.mark.long),
-        pytest.param({"TAIL": 1.3 * intervals.TAIL}, 0.97, 1.0, 4, marks=pytest.mark.long),
-        pytest.param({"PLATES_DIFFER": 0.0}, 0.75, 0.9, 4, marks=pytest.mark.long),
-        ({"PLATES_DIFFER": 0.0}, 0.75, 0.9, 2),
+        pytest.param({"TAIL": 0.7 * intervals.TAIL}, 0.85, 0.925, 4, 10**9, marks=pytest.mark.long),
+        pytest.param({"TAIL": 1.3 * intervals.TAIL}, 0.985, 1.0, 4, 10**9, marks=pytest.mark.long),
+        pytest.param({"PLATES_DIFFER": 0.0}, 0.75, 0.88, 4, 2, marks=pytest.mark.long),
+        ({"PLATES_DIFFER": 0.0}, 0.75, 0.88, 2, 2),
+        ({"NEWS_WIDER": 0.3}, 0.85, 0.925, 2, 10**9),
     ],
-    ids=["narrower", "wider", "plates alike", "plates alike, twice"],
+    ids=["narrower", "wider", "plates alike", "plates alike, twice", "news as narrow as the model"],
 )
-def test_other_constants_would_not(day, constants, least, most, seeds):
-    assert least < held(day, seeds, **constants).mean() < most
+def test_other_constants_would_not(day, constants, least, most, seeds, plates):
+    """Of HATs of at most so many plates."""
+    assert least < held(day, seeds, **constants)[day.plates <= plates].mean() < most
 
 
 def test_values_lie_in_them_and_they_in_what_a_speed_can_be(day, estimated):

@@ -40,8 +40,8 @@ def test_a_fixed_epsilon_of_more_than_an_even_share_is_planned_where_plates_pay_
 
 def test_means_around_forecasts_are_planned_at_a_share_of_the_budget(capsys):
     status, text = said(capsys)
-    assert status == 0 and "one part in 12" in text
-    assert re.search(r" 40 0\.833 forecast-clip [\d.]+ [\d.]+ 65\.00 14 ", text)
+    assert status == 0 and "one part in 36" in text
+    assert re.search(r" 40 0\.278 forecast-clip [\d.]+ [\d.]+ 65\.00 42 ", text)
     assert "each plate's mean speed clipped to what is forecast for it" in text
     half = said(capsys, *sets("budget.epsilon=5"))[1]
-    assert re.search(r" 40 0\.417 forecast-clip ", half)
+    assert re.search(r" 40 0\.139 forecast-clip ", half)

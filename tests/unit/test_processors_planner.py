@@ -45,8 +45,13 @@ KINDS = {
     "auto": ("release.mean=array-averaging", "release.mean_epsilon=auto", "budget.epsilon=0.5"),
     "runs out": ("release.mean=array-averaging", "release.mean_epsilon=1.0", "budget.epsilon=3.4"),
     "chop-user": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
-    "forecasts": ("release.mean=forecast-clip", "release.cdf_epsilon=0", "release.mean_epsilon=3", "budget.epsilon=40"),
-    "city": ("release.mean=forecast-clip", "release.mean_epsilon=3", "budget.epsilon=100"),
+    "forecasts": (
+        "release.mean=forecast-clip",
+        "release.cdf_epsilon=0",
+        "release.mean_epsilon=1",
+        "budget.epsilon=40",
+    ),
+    "city": ("release.mean=forecast-clip", "release.mean_epsilon=1", "budget.epsilon=100"),
 }
 
 

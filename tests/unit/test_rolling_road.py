@@ -13,7 +13,6 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.rules import budget_balances, span_of
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import SPANS_PER_WINDOW, PeriodSoFar, most_in, shares_of, span_seconds
-from udp_stream.release.charge import plan_slot, with_forecaster
 from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.units import NANO
@@ -155,20 +154,6 @@ def test_an_automatic_epsilon_serves_every_hour_alike():
     plates = slot()[0].plates
     used = [worst(ledger, plate, 6 * 3600) / BUDGET for plate in plates]
     assert max(used) <= 1 and np.median(used) > 0.5, used
-
-
-def test_where_means_are_taken_around_forecasts_no_balance_is_read():
-    """In a rolling budget it would be one for each window, of every plate."""
-    flags = ("budget.period=rolling 4h", "release.mean=auto")
-    context = with_forecaster(a_context(*flags))
-    plan_slot(slot()[0], context, NoBalances())
-    with pytest.raises(AssertionError):
-        plan_slot(slot()[0], a_context(*ROLLING), NoBalances())
-
-
-class NoBalances(MemoryLedger):
-    def balances(self, *_):
-        raise AssertionError("nobody is to ask for balances")
 
 
 # The calendar.
