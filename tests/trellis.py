@@ -1,11 +1,10 @@
 """The papers' way to consistent counts, which ours is held to: a dynamic programme over all values (arXiv 2409.18573,
-Section VI). It takes any metric, also one that is not convex. And pooling in l1, where the papers name that metric.
+Section VI). It takes any metric, also one that is not convex.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappush, heappushpop
 from typing import Any
 
 import numpy as np
@@ -73,35 +72,3 @@ def hamming(values: Integers, y: int) -> Integers:
     [1, 0, 1, 1]
     """
     return np.asarray(values != y, dtype=np.int64)
-
-
-def consistent_counts_l1(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integers:
-    """As `consistent_counts`, nearest in l1: pooled blocks take a median, which for integers is an integer.
-
-    Where several sequences are equally near, a deterministic one of them. O(bins log bins) per row, in Python.
-
-    >>> consistent_counts_l1(np.array([3, 1, 1, 9]), total=9)
-    array([1, 1, 1, 9])
-    """
-    rows, totals = rows_and_totals(noisy, total)
-    pooled = np.array([_pooled_medians(row) for row in rows[:, :-1].tolist()], dtype=np.int64)
-    inner = np.clip(pooled.reshape(len(rows), rows.shape[1] - 1), 0, totals[:, None])
-    return np.hstack((inner, totals[:, None])).reshape(np.shape(noisy))
-
-
-def _pooled_medians(row: list[int]) -> list[int]:
-    """Isotonic regression in l1 of integers, by integers.
-
-    The least cost of the entries so far, as a function of a bound on the last one, is convex and falls to its minimum;
-    the heap holds the (negated) places where its slope rises, two for each entry less the one cut off. Its top is the
-    least minimiser; going back, an entry is at most the next.
-    """
-    heap: list[int] = []
-    minimisers = []
-    for y in row:
-        heappush(heap, -y)
-        heappushpop(heap, -y)
-        minimisers.append(-heap[0])
-    for i in range(len(row) - 2, -1, -1):
-        minimisers[i] = min(minimisers[i], minimisers[i + 1])
-    return minimisers

@@ -271,8 +271,8 @@ def _reproduce(verbs: Verbs) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="mean-itms, sample-scaling, user-scaling, variance, chop-user, worst-case (default: all of these); "
-        "savings-range, savings-kde, savings-knn, multi-query, threshold, which take long",
+        help="mean-itms, sample-scaling, user-scaling, variance, chop-user, worst-case, cdf-trees (default: all of "
+        "these); savings-range, savings-kde, savings-knn, multi-query, threshold, which take long",
     )
     parser.add_argument(
         "--data",

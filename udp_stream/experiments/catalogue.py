@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from udp_stream.experiments import means, queries, variance, worst
+from udp_stream.experiments import means, queries, trees, variance, worst
 from udp_stream.experiments.base import Experiment
 
-_ALL = *means.EXPERIMENTS, variance.EXPERIMENT, worst.CHOP_USER, worst.WORST_CASE
+_ALL = *means.EXPERIMENTS, variance.EXPERIMENT, worst.CHOP_USER, worst.WORST_CASE, trees.EXPERIMENT
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
-"""Those on speeds and counts."""
+"""Those on speeds and counts, and on trees of counts, which need no data."""
 
 ON_POSITIONS: dict[str, Experiment] = {experiment.name: experiment for experiment in queries.EXPERIMENTS}
 """Those on queries: they take long, so they run where they are named."""

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from operator import mul
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.base import BinsAsked, Branching, Choice, PublicSettings, SamplesPerPlate, within_cap
+from udp_stream.mechanisms.base import BinsAsked, Branching, Choice, SamplesPerPlate, within_cap
 from udp_stream.mechanisms.noise import FAMILIES, Cost, Measure, Noise, counts_scale, expected_noise_of_counts, noise_of
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -599,7 +599,7 @@ def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins
         raise ValueError(f"expected positive, finite max_kmh, got {max_kmh}")
     corners, counts = _envelope(cost.measure)
     noise = cap * expected_noise_of_counts(cost) / counts_total_n
-    return _zero_and_equal_bins(counts[bisect_right(corners, noise)], max_kmh)
+    return _equal_bins(counts[bisect_right(corners, noise)], zeros_apart=True, max_kmh=max_kmh)
 
 
 @cache
@@ -626,11 +626,6 @@ def _envelope(measure: Measure) -> tuple[tuple[float, ...], tuple[int, ...]]:
 def _crossing(count: int, lower: int, measure: Measure) -> float:
     """The noise from which on `lower` bins are better than `count`."""
     return (1 / (2 * lower) - 1 / (2 * count)) / (_noise_factor(count, measure) - _noise_factor(lower, measure))
-
-
-@lru_cache(maxsize=1024)
-def _zero_and_equal_bins(count: int, max_kmh: float) -> Bins:
-    return zero_and_equal_bins(count, max_kmh)
 
 
 # The CDF of one HAT, user-level eps-DP: a plan from counts, noisy tree counts, consistent shares.
@@ -790,77 +785,6 @@ def _bins_from_edges(edges_kmh: tuple[float, ...], max_kmh: float) -> Bins:
     return bins_from_edges(edges_kmh, max_kmh)
 
 
-class CdfMechanism(Protocol):
-    """One way of taking a CDF: noisy counts of nodes, and what cumulative shares they say.
-
-    >>> class Zeros(TreeCdf):
-    ...     name = "zeros"
-    ...
-    ...     def node_counts(self, plan: CdfPlan, samples: Integers) -> Integers:
-    ...         return np.zeros_like(super().node_counts(plan, samples))
-    >>> from udp_stream.mechanisms.base import Range
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> mechanism: CdfMechanism = Zeros()
-    >>> public = PublicSettings(Range(0, 20 * 4096), bins=2)
-    >>> plan = mechanism.plan(SamplesPerPlate(np.array([1, 1])), pure(10**9), public, choice=None)
-    >>> mechanism.node_counts(plan, np.array([5, 15]) * 4096).any()
-    np.False_
-    """
-
-    @property
-    def name(self) -> str:
-        """As in terms."""
-        ...
-
-    def plan(self, counts: SamplesPerPlate, cost: Cost, public: PublicSettings, choice: Choice | None) -> CdfPlan:
-        """Fix everything that counts can fix; its choice names this mechanism."""
-        ...
-
-    def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
-        """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
-        ...
-
-    def node_counts(self, plan: CdfPlan, samples: Integers) -> Integers:
-        """The integers to which noise of the plan's scales t/s is added."""
-        ...
-
-    def values(self, plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
-        """Shares at the edges, row by row, of plans that share bins: post-processing."""
-        ...
-
-
-class TreeCdf:
-    """The best tree for the bins, or one of the branching asked for; generalised least squares, made consistent.
-
-    >>> from udp_stream.mechanisms.base import Range
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> tree, counts = TreeCdf(), SamplesPerPlate(np.array([1, 1, 1]))
-    >>> plan = tree.plan(counts, pure(10**9), PublicSettings(Range(0, 40 * 4096), bins=4), choice=None)
-    >>> nodes = tree.node_counts(plan, np.array([5, 15, 35]) * 4096)
-    >>> tree.values([plan], nodes[np.newaxis])
-    [[0.0, 0.3333333333333333, 0.6666666666666666, 0.6666666666666666, 1.0]]
-    """
-
-    name = TREE
-
-    def plan(self, counts: SamplesPerPlate, cost: Cost, public: PublicSettings, choice: Choice | None) -> CdfPlan:
-        """As `plan_cdf`."""
-        max_kmh = public.range.high / QUANTA_PER_KMH
-        return plan_cdf(counts, cost, max_kmh, public.bins, choice, public.branching)
-
-    def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
-        """The same bins and cap."""
-        return cdf_for_admitted(plan, admitted)
-
-    def node_counts(self, plan: CdfPlan, samples: Integers) -> Integers:
-        """Of the tree."""
-        return node_counts(plan, samples)
-
-    def values(self, plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[list[float]]:
-        """Consistent ones."""
-        return cdf_values_of_many(plans, noisy_nodes)
-
-
 def node_counts(plan: CdfPlan, samples: Integers) -> Integers:
     """The exact counts of the tree's nodes; one plate moves level i of them by at most 2 cap in l1."""
     kept = samples if plan.kept == samples.size else samples[within_cap(plan.counts, plan.cap)]
@@ -873,6 +797,11 @@ def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[
 
     One per edge, non-decreasing in [0, 1], the last one 1. The value at the first edge is that at exact zero if zeros
     have a bin of their own, else 0. Post-processing.
+
+    >>> from udp_stream.mechanisms.noise import pure
+    >>> plan = plan_cdf(SamplesPerPlate(np.array([1, 1, 1])), pure(10**9), max_kmh=40.0, bins=4)
+    >>> cdf_values_of_many([plan], node_counts(plan, np.array([5, 15, 35]) * 4096)[np.newaxis])
+    [[0.0, 0.3333333333333333, 0.6666666666666666, 0.6666666666666666, 1.0]]
     """
     totals = np.array([plan.kept for plan in plans])
     estimates = prefixes(plans[0].tree, noisy_nodes, totals)
@@ -882,9 +811,3 @@ def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[
     first = values[:, :1] if zeros_apart else np.zeros((len(plans), 1))
     rows: list[list[float]] = np.hstack((first, values)).tolist()
     return rows
-
-
-# CDFs of the speeds in a HAT, private at user level: bins, trees, their search, consistency (arXiv 2409.18573).
-
-CDF_MECHANISMS: dict[str, CdfMechanism] = {mechanism.name: mechanism for mechanism in (TreeCdf(),)}
-"""By their names in terms."""

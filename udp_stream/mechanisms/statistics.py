@@ -5,7 +5,7 @@ In this order: the accuracy of means; `mean = "auto"`, which chooses by it; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import erf, hypot, pi, sqrt
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from udp_stream.mechanisms.base import (
     Statistic,
     StatisticTerms,
 )
-from udp_stream.mechanisms.cdf import CDF_MECHANISMS, TREE, CdfPlan
+from udp_stream.mechanisms.cdf import TREE, CdfPlan, cdf_for_admitted, cdf_values_of_many, node_counts, plan_cdf
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Grouping, MeanPlan, Optimal
 from udp_stream.mechanisms.noise import Cost, Floats, expected_noise, interval95, lattice_of, noise_of
 from udp_stream.mechanisms.variance import (
@@ -42,6 +42,7 @@ from udp_stream.mechanisms.variance import (
     variance_query,
     variance_value,
 )
+from udp_stream.units import QUANTA_PER_KMH
 
 # How far a mean is likely to be off: its noise, and what grouping and projection are likely to bias it by.
 #
@@ -521,7 +522,7 @@ class VarianceStatistic:
 
 
 class CdfStatistic:
-    """By the mechanism that was chosen; "auto" is the best tree.
+    """By a tree of counts: the best one, or one of the branching that was asked for.
 
     >>> from udp_stream.mechanisms.base import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
@@ -536,21 +537,23 @@ class CdfStatistic:
 
     def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> CdfPlan:
         """The search is for cap and bins."""
-        configured = TREE if asked.mechanism == "auto" else asked.mechanism
-        mechanism = CDF_MECHANISMS[configured if asked.choice is None else asked.choice.mechanism]
-        return mechanism.plan(counts, asked.cost, public, asked.choice)
+        name = asked.mechanism if asked.choice is None else asked.choice.mechanism
+        if name not in ("auto", TREE):
+            raise ValueError(f"expected a CDF by {TREE!r}, got {name!r}")
+        max_kmh = public.range.high / QUANTA_PER_KMH
+        return plan_cdf(counts, asked.cost, max_kmh, public.bins, asked.choice, public.branching)
 
     def at(self, plan: CdfPlan, asked: StatisticTerms, public: PublicSettings) -> CdfPlan:
         """Cap and bins are others."""
         return self.plan(plan.counts, asked, public)
 
     def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
-        """As its mechanism has it."""
-        return CDF_MECHANISMS[plan.choice.mechanism].subset(plan, admitted)
+        """The same bins and cap."""
+        return cdf_for_admitted(plan, admitted)
 
     def query(self, plan: CdfPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
         """An integer for each node."""
-        return Query(CDF_MECHANISMS[plan.choice.mechanism].node_counts(plan, samples), plan.t, plan.s)
+        return Query(node_counts(plan, samples), plan.t, plan.s)
 
     def values(
         self,
@@ -560,9 +563,12 @@ class CdfStatistic:
     ) -> list[list[float]]:
         """Computed together for all HATs with the same bins, which is an order of magnitude quicker than one by one."""
         values: list[list[float]] = [[] for _ in plans]
-        for alike in _alike(plans):
-            mechanism, rows = CDF_MECHANISMS[plans[alike[0]].choice.mechanism], np.stack([noisy[i] for i in alike])
-            for i, row in zip(alike, mechanism.values([plans[i] for i in alike], rows), strict=True):
+        groups: dict[tuple[float, ...], list[int]] = {}
+        for i, plan in enumerate(plans):
+            groups.setdefault(plan.bins.edges_kmh, []).append(i)
+        for alike in groups.values():
+            rows = cdf_values_of_many([plans[i] for i in alike], np.stack([noisy[i] for i in alike]))
+            for i, row in zip(alike, rows, strict=True):
                 values[i] = row
         return values
 
@@ -571,14 +577,6 @@ def _around(asked: StatisticTerms) -> Around:
     if asked.around is None:
         raise ValueError("expected terms with a forecast")
     return Around(asked.around.hat_quanta, asked.around.plates_quanta, asked.around.width)
-
-
-def _alike(plans: Sequence[CdfPlan]) -> Iterator[list[int]]:
-    """The numbers of plans with the same mechanism and bins."""
-    groups: dict[tuple[str, tuple[float, ...]], list[int]] = {}
-    for i, plan in enumerate(plans):
-        groups.setdefault((plan.choice.mechanism, plan.bins.edges_kmh), []).append(i)
-    yield from groups.values()
 
 
 AROUND = ForecastClipStatistic()

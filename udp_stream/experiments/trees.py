@@ -1,0 +1,328 @@
+"""`cdf-trees`: errors of tree-based CDFs as arXiv 2409.18573 has them, beside least squares over the same nodes.
+
+Errors are expected squared l2 errors of a CDF, times (n epsilon)^2. A tree has branching b and parts e of the budget.
+The text at hand lacks the numbers of Figure 1, of Lemma IV.4 and of Section VI's experiment: those here are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from heapq import heappush, heappushpop
+from math import cbrt, isqrt, log, log2, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.experiments.base import Curve, Experiment, Figure, Integers, Job, Outcome, Panel, Setup, Table, Verdict
+from udp_stream.mechanisms import cdf
+from udp_stream.mechanisms.cdf import Tree, best_tree
+from udp_stream.mechanisms.samplers import discrete_laplace
+
+PAPER = "arXiv 2409.18573"
+BINS = (64, 256, 1024)
+RUNS_MAX = 1000
+TRIED = 300
+"""Alternatives that are drawn to what is said to be best."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRow:
+    """A tree by the formulas: the paper's error, Appendix B's in two steps, that of GLS, also with its best budgets."""
+
+    bins: int
+    tree: str
+    branching: tuple[int, ...]
+    plain: float
+    children_into_parents: float
+    both_coverings: float
+    gls: float
+    gls_best_budgets: float
+
+
+@dataclass(frozen=True, slots=True)
+class TheoremRow:
+    """One case of a statement: what it says, what is found, and whether that is so."""
+
+    source: str
+    statement: str
+    case: str
+    stated: float
+    found: float
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyRow:
+    """Section VI: mean errors of a CDF with exact noise, in l1 and in l2 squared, as it is and made consistent."""
+
+    samples: int
+    estimate: str
+    consistent: str
+    l1: float
+    l1_spread: float
+    l2_squared: float
+    l2_squared_spread: float
+
+
+def plain_error(branching: Sequence[float], shares: Sequence[float]) -> float:
+    """Theorem IV.1: 4 K sum of (b_i - 1) / e_i^2. Branching can be real.
+
+    >>> plain_error((16, 16), (0.5, 0.5)), plain_error((256,), (1.0,))
+    (122880.0, 261120.0)
+    """
+    return 4 * prod(branching) * sum((b - 1) / e**2 for b, e in zip(branching, shares, strict=True))
+
+
+def plain_shares(branching: Sequence[int]) -> tuple[float, ...]:
+    """Theorem IV.2: proportional to the cube roots of b_i - 1."""
+    roots = [cbrt(b - 1) for b in branching]
+    return tuple(root / sum(roots) for root in roots)
+
+
+def even(branching: Sequence[float]) -> tuple[float, ...]:
+    """The same for all levels."""
+    return (1 / len(branching),) * len(branching)
+
+
+def real_tree_error(bins: float, b: float) -> float:
+    """Theorem IV.3's, of log K / log b levels: a real number."""
+    return 4 * bins * (log(bins) / log(b)) ** 3 * (b - 1)
+
+
+def digits(branching: Sequence[int]) -> Integers:
+    """For k = 0, 1, ..., K - 1, a row for each level: how many nodes of it cover the first k leaves (Lemma IV.1)."""
+    below = prod(branching) // np.cumprod(branching)
+    found: Integers = np.arange(prod(branching)) // below[:, None] % np.array(branching)[:, None]
+    return found
+
+
+def refined_errors(tree: Tree) -> tuple[float, float]:
+    """Appendix B: with children combined into their parents; then with left and right coverings combined, too."""
+    variances, nodes = 8 / np.array(tree.precisions), digits(tree.branching)
+    left = variances @ nodes[:, 1:]
+    right = variances @ (np.array(tree.branching)[:, None] - 1 - nodes[:, :-1])
+    return float(left.sum()), float((left * right / (left + right)).sum())
+
+
+def factorisations(n: int, least: int = 2) -> Iterator[tuple[int, ...]]:
+    """All ways to write n as a product of factors of at least this, in ascending order."""
+    for b in range(least, isqrt(n) + 1):
+        if n % b == 0:
+            yield from ((b, *rest) for rest in factorisations(n // b, b))
+    yield (n,)
+
+
+@cache
+def best_even(bins: int) -> tuple[float, int]:
+    """The least plain error of integer branching with even budgets, and the height that has it."""
+    return min((plain_error(b, even(b)), len(b)) for b in factorisations(bins))
+
+
+def consistent_counts_l1(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integers:
+    """As `cdf.consistent_counts`, nearest in l1: pooled blocks take a median. O(bins log bins) per row, in Python."""
+    rows, totals = cdf.rows_and_totals(noisy, total)
+    pooled = np.array([_pooled_medians(row) for row in rows[:, :-1].tolist()], dtype=np.int64)
+    inner = np.clip(pooled.reshape(len(rows), rows.shape[1] - 1), 0, totals[:, None])
+    return np.hstack((inner, totals[:, None])).reshape(np.shape(noisy))
+
+
+def _pooled_medians(row: list[int]) -> list[int]:
+    """Isotonic regression in l1 of integers, by integers.
+
+    The least cost of the entries so far, as a function of a bound on the last one, is convex and falls to its minimum;
+    the heap holds the (negated) places where its slope rises, two for each entry less the one cut off. Its top is the
+    least minimiser; going back, an entry is at most the next.
+    """
+    heap: list[int] = []
+    minimisers = []
+    for y in row:
+        heappush(heap, -y)
+        heappushpop(heap, -y)
+        minimisers.append(-heap[0])
+    for i in range(len(row) - 2, -1, -1):
+        minimisers[i] = min(minimisers[i], minimisers[i + 1])
+    return minimisers
+
+
+# The work: trees at several K; the theorems, case by case; the experiment on consistency.
+
+
+def _jobs(setup: Setup) -> list[Job]:
+    trees = [partial(_trees, bins) for bins in BINS]
+    return [*trees, partial(_theorems, setup), *(partial(_consistency, setup, n) for n in (1000, 10_000))]
+
+
+def _trees(bins: int) -> list[TreeRow]:
+    plain, binary = min(factorisations(bins), key=lambda b: plain_error(b, plain_shares(b))), (2,) * round(log2(bins))
+    best = best_tree(bins)
+    of = {
+        "histogram": ((bins,), (1.0,)),
+        "binary": (binary, even(binary)),
+        "best plain": (plain, plain_shares(plain)),
+        "best GLS": (best.branching, best.shares),
+    }
+    rows = []
+    for name, (branching, shares) in of.items():
+        tree = Tree(branching, shares, bins)
+        errors = *refined_errors(tree), 8 * tree.squared_error, 8 * cdf.tree_of(branching, bins).squared_error
+        rows.append(TreeRow(bins, name, branching, plain_error(branching, shares), *errors))
+    return rows
+
+
+def _theorems(setup: Setup) -> list[TheoremRow]:
+    found = _on_budgets(setup.rng("cdf-trees")), _on_branching()
+    return [
+        TheoremRow(f"{PAPER}, {place}", statement, str(case), float(stated), float(seen), bool(holds))
+        for rows in found
+        for place, statement, case, stated, seen, holds in rows
+    ]
+
+
+_Case = tuple[str, str, object, float, float, bool]
+"""Place, statement, case, stated, found, holds."""
+
+
+def _on_budgets(rng: np.random.Generator) -> Iterator[_Case]:
+    def drawn(height: int) -> list[float]:
+        return list(map(float, rng.dirichlet(np.full(height, 9.0))))
+
+    for b in ((256,), (16, 16), (2,) * 8, (4, 8, 8), (8, 4, 8), (3, 5, 7)):
+        e = drawn(len(b))
+        stated, seen = plain_error(b, e), float((8 / np.array(e) ** 2) @ digits(b).sum(axis=1))
+        yield "Theorem IV.1", "the error of a tree", b, stated, seen, bool(np.isclose(stated, seen))
+        best, least = plain_error(b, plain_shares(b)), min(plain_error(b, drawn(len(b))) for _ in range(TRIED))
+        yield "Theorem IV.2", "the best budgets for a branching", b, best, least, least >= best * (1 - 1e-9)
+        real = np.array(e) ** 2 * (prod(b) / prod(e) ** 2) ** (1 / len(b))
+        others = (real * np.exp((x := rng.normal(0, 0.2, len(b))) - x.mean()) for _ in range(TRIED))
+        best, least = plain_error(real.tolist(), e), min(plain_error(one.tolist(), e) for one in others)
+        yield "Theorem IV.2", "the best real branching for budgets", b, best, least, least >= best * (1 - 1e-9)
+    for bins, height in ((27, 3), (256, 2), (4096, 3), (3**8, 8)):
+        alike = (bins ** (1 / height),) * height
+        parts = (rng.dirichlet(np.full(height, 3.0)) for _ in range(TRIED))
+        others = (3 * (bins / 3**height) ** part for part in parts)
+        best, least = plain_error(alike, even(alike)), min(plain_error(b.tolist(), drawn(height)) for b in others)
+        holds = least >= best * (1 - 1e-9)
+        yield "Theorem IV.3", "even trees are best of branching >= 3", (bins, height), best, least, holds
+    for height in (3, 8):  # beside a tree with all branching and budget on one level
+        alike = (2,) * height
+        best, other = plain_error(alike, even(alike)), plain_error((2**height,), (1,))
+        yield "Theorem IV.3", "even trees are not best without that", alike, best, other, other < best
+    for b_real in (2.0, 2.9, 3.1, 17.0):  # the Hessian of (exp d - 1) / x^2 at exp d = b and x = 1
+        least = float(np.linalg.eigvalsh([[b_real, -2 * b_real], [-2 * b_real, 6 * (b_real - 1)]])[0])
+        yield "Appendix A", "(b - 1) / e^2 is convex for b > 3", b_real, b_real - 3, least, (least > 0) == (b_real > 3)
+
+
+def _on_branching() -> Iterator[_Case]:
+    fine = np.linspace(2, 50, 48_001)
+    real = float(fine[((fine - 1) / np.log(fine) ** 3).argmin()])
+    whole = min(range(2, 50), key=partial(real_tree_error, 9))
+    yield "Lemma IV.3", "the best real branching is about 16.8", "any K", 16.8, real, abs(real - 16.8) < 0.05
+    yield "Lemma IV.3", "the best integer branching is 17", "any K", 17, whole, whole == 17
+    for bins in BINS:
+        ranges, histogram = 2 * (bins - 1) ** 3, plain_error((bins,), (1,))
+        statement = "range queries err more than a histogram"
+        yield "Lemmas III.1 and III.2", statement, bins, ranges, histogram, histogram < ranges
+    for p, t in ((2, 8), (3, 6), (5, 5), (7, 4)):
+        for h in range(1, t + 1):
+            stated = (h - t % h) * p ** (t // h) + t % h * p ** (t // h + 1)
+            least = min(sum(b) for b in factorisations(p**t) if len(b) == h)
+            yield "Theorem V.1", "exponents are as even as can be", (p, t, h), stated, least, stated == least
+    for q in (5, 7, 11, 13):
+        alike, (best, _) = min(plain_error(b, even(b)) for b in ((2,) * q, (2**q,))), best_even(2**q)
+        yield "Lemma V.2", "unequal branching is best for 2^q", f"2^{q}", alike, best, best < alike
+    for b, h in ((b, h) for h in range(1, 17) for b in range(2, 400) if b**h <= 2**16):
+        _, height = best_even(b**h)
+        holds = (b > 17 or height <= h) and (b < 17 or height >= h)
+        yield "Theorem V.2, Corollary V.2", "bounds on the best height", f"{b}^{h}", h, height, holds
+    for p, m in ((17, 1), (17, 2), (17, 3), (19, 2), (23, 3), (101, 2)):
+        _, height = best_even(p**m)
+        yield "Corollary V.1", "m is the best height of p^m from 17 on", f"{p}^{m}", m, height, height == m
+    for bins, low, high in ((2**12, 2, 3), (2**16, 2, 4), (36**4, 4, 8)):
+        _, height = best_even(bins)
+        yield (
+            "examples of Corollary V.2",
+            f"the best height is {low} to {high}",
+            bins,
+            high,
+            height,
+            low <= height <= high,
+        )
+
+
+def _consistency(setup: Setup, samples: int) -> list[ConsistencyRow]:
+    """K = 17^2, two levels, epsilon 1, uniform samples."""
+    tree, runs = Tree((17, 17), (0.5, 0.5), 289), min(setup.repetitions, RUNS_MAX)
+    leaves = setup.rng(f"cdf-trees/{samples}").multinomial(samples, np.full(tree.bins, 1 / tree.bins))
+    noise = discrete_laplace(setup.bits(f"cdf-trees/{samples}"), np.full(tree.nodes * runs, 4)).reshape(runs, -1)
+    noisy = cdf.level_counts(tree, leaves) + noise
+    parents, children = noisy[:, :17], noisy[:, 17:].reshape(-1, 17, 17)
+    plain = ((np.cumsum(parents, axis=1) - parents)[..., None] + np.cumsum(children, axis=2)).reshape(runs, -1)
+    # the sum of a whole family is its parent's count
+    plain[:, 16::17] = np.cumsum(parents, axis=1)
+    plain[:, -1] = samples
+    rows = []
+    for name, counts in (("plain", plain), ("GLS", np.rint(cdf.prefixes(tree, noisy, samples)).astype(np.int64))):
+        projected = consistent_counts_l1(counts, samples), cdf.consistent_counts(counts, samples)
+        for how, found in zip(("as it is", "in l1", "in l2"), (counts, *projected), strict=True):
+            off = (found - np.cumsum(leaves)) / samples
+            of = np.abs(off).sum(axis=1), (off**2).sum(axis=1)
+            told = [float(x) for errors in of for x in (errors.mean(), errors.std() / np.sqrt(runs))]
+            rows.append(ConsistencyRow(samples, name, how, *told))
+    return rows
+
+
+def _conclude(setup: Setup, found: Sequence[TreeRow | TheoremRow | ConsistencyRow]) -> Outcome:
+    del setup
+    trees = [row for row in found if isinstance(row, TreeRow)]
+    theorems = [row for row in found if isinstance(row, TheoremRow)]
+    consistent = [row for row in found if isinstance(row, ConsistencyRow)]
+    verdicts = [*_of_trees(trees)]
+    for source, statement in dict.fromkeys((row.source, row.statement) for row in theorems):
+        some = [row for row in theorems if (row.source, row.statement) == (source, statement)]
+        failing = [row.case for row in some if not row.holds]
+        why = f"not for {', '.join(failing)}; a condition that rules it out would be lost from the text at hand"
+        seen = f"in {len(some) - len(failing)} of {len(some)} cases"
+        verdicts.append(Verdict(statement, source, not failing, seen, why))
+    for samples in dict.fromkeys(row.samples for row in consistent):
+        raw, l1, l2 = (row for row in consistent if (row.samples, row.estimate) == (samples, "plain"))
+        agrees = max(l1.l1, l2.l1) < raw.l1 and max(l1.l2_squared, l2.l2_squared) < raw.l2_squared
+        errors = raw.l1, l1.l1, raw.l2_squared, l2.l2_squared
+        seen = "n = {}: in l1 {:.3g} to {:.3g}, in l2 squared {:.3g} to {:.3g}".format(samples, *errors)
+        why = "with so little noise beside a bin's samples hardly any estimate falls"
+        verdicts.append(Verdict("consistency lowers errors", f"{PAPER}, Section VI", agrees, seen, why))
+    parts = ("", trees), ("-theorems", theorems), ("-consistency", consistent)
+    tables = tuple(Table(f"cdf-trees{name}", tuple(rows)) for name, rows in parts)
+    return Outcome(tables, (_figure(),), tuple(verdicts))
+
+
+def _of_trees(rows: Sequence[TreeRow]) -> Iterator[Verdict]:
+    plain = {row.tree: row.plain for row in rows if row.bins == BINS[0]}
+    ours, histogram, binary = real_tree_error(BINS[0], 17), plain["histogram"], plain["binary"]
+    seen = f"K = {BINS[0]}: 17-ary of a real height {ours:.3g}, histogram {histogram:.3g}, binary {binary:.3g}"
+    statement = "a histogram errs less than a binary tree, a 17-ary tree less than both"
+    yield Verdict(statement, f"{PAPER}, Figure 1", ours < histogram < binary, seen)
+    refined, left = [row.both_coverings / row.plain for row in rows], [row.gls / row.both_coverings for row in rows]
+    seen = "{:.2f} to {:.2f} of the plain error; GLS {:.2f} to {:.2f} of that"
+    seen = seen.format(min(refined), max(refined), min(left), max(left))
+    yield Verdict("a refined estimate errs much less", f"{PAPER}, Lemma IV.4", max(refined) < 0.5, seen)
+    yield Verdict("GLS errs no more than that", "Gauss-Markov", max(left) < 1 + 1e-9, seen)
+
+
+def _figure() -> Figure:
+    bins = [2.0**i for i in range(2, 13)]
+    errors = {
+        "range queries": [2 * (k - 1) ** 3 for k in bins],
+        "histogram": [4 * k * (k - 1) for k in bins],
+        "binary tree": [4 * k * log2(k) ** 3 for k in bins],
+        "17-ary, of a real height": [real_tree_error(k, 17) for k in bins],
+        "best tree, GLS": [8 * best_tree(int(k)).squared_error for k in bins],
+    }
+    curves = tuple(Curve(name, tuple(bins), tuple(of)) for name, of in errors.items())
+    panel = Panel("", "bins", "squared error x (n epsilon)\u00b2", curves, log_x=True, log_y=True)
+    return Figure("cdf-trees", "Squared errors of CDFs over the number of bins", (panel,))
+
+
+EXPERIMENT = Experiment("cdf-trees", "tree-based CDFs: the theorems, and least squares beside them", _jobs, _conclude)
