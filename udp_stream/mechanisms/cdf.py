@@ -378,7 +378,7 @@ drawn (`DRAWABLE_NANO_MIN`)."""
 _BELOW_TOP_MAX = 64
 """Wider levels lose to two that make up the same, such as 8 and 8."""
 
-_SHORTLIST = 16
+_SHORTLIST = {1: 8, 2: 2}
 _ROUNDS_MAX = 1000
 
 _Path = tuple[int, int, tuple[int, ...]]
@@ -442,7 +442,7 @@ def best_tree(bins: int, power: int = 1) -> Tree:
         raise ValueError(f"expected 2 <= bins <= {BINS_MAX}, got {bins}")
     paths = _cheapest_paths(bins, power)
     whole = sorted(_step(path, bins, leaves, -(-bins // leaves), power, 1.0) for leaves, path in paths.items())
-    trees = [tree_of(branching, bins, power) for _, _, branching in whole[:_SHORTLIST]]
+    trees = [tree_of(branching, bins, power) for _, _, branching in whole[: _SHORTLIST[power]]]
     return min(trees, key=lambda tree: (float(f"{tree.squared_error:.8e}"), len(tree.branching), tree.branching))
 
 
