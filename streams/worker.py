@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import signal
 import threading
@@ -41,13 +42,14 @@ from streams.topics import (
     require_rights,
     topics_of,
 )
-from udp_stream.errors import DependencyUnavailable, UdpStreamError
+from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
 from udp_stream.files import Heartbeat
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import caveats
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
 from udp_stream.logs import ERROR, WARNING, begin_log, fault, say
+from udp_stream.planning.policy import Policy
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.query_road import query_set
 from udp_stream.runtime import SpokenLog
@@ -58,6 +60,9 @@ from udp_stream.windows.slots import Look, ReadingRules
 SESSION_S = 10.0
 """The partitions of a worker that is silent so long go to others: longer than a full disk or a pause of the machine
 takes, and short beside a slot. Brokers allow 6 s to 30 min."""
+
+BINS_MAX = 32_768
+"""Of a CDF: its record has 0.9 MB, and brokers take 1 MiB (`kafka.REQUEST_BYTES_MAX`)."""
 
 STUCK_S = 120.0
 """A worker that gets nothing done so long, with work to do or no answer from the broker, ends, to be started again.
@@ -80,6 +85,7 @@ class Deployment:
 def run_worker(deployment: Deployment) -> None:
     """Work until SIGTERM, SIGINT (KeyboardInterrupt) or an error, which is raised as one of ours."""
     begin_log()
+    require_records_fit(deployment.settings.policy)
     # Records come and go by the thousand without ever being in a cycle: looking for cycles as often as Python does by
     # itself takes a tenth of the worker's time. While a slot closes it keeps readers waiting: 30 ms for each hundred
     # thousand objects. A slot of 3,000 HATs has fewer at a time than are allowed here, so that none is interrupted.
@@ -101,6 +107,16 @@ def run_worker(deployment: Deployment) -> None:
         raise as_own_error(error)
     if stopped_by == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def require_records_fit(policy: Policy) -> None:
+    """ConfigError for CDFs whose records a broker would not take, after their plates were charged."""
+    bins = policy.bins
+    if bins == "auto":
+        bins = 0 if policy.branching == "auto" else math.prod(policy.branching)
+    most = bins if isinstance(bins, int) else len(bins) - 1
+    if policy.cdf_nano != 0 and most > BINS_MAX:
+        raise ConfigError(f"release.bins: expected at most {BINS_MAX} bins on Kafka, got {most}")
 
 
 @contextmanager

@@ -4,9 +4,12 @@ import io
 import os
 from itertools import product
 
+import msgspec
 import numpy as np
 import pytest
 
+from streams.kafka import REQUEST_BYTES_MAX
+from streams.worker import BINS_MAX, require_records_fit
 from tests.forms import long_but, long_rows
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.errors import ConfigError
@@ -188,6 +191,30 @@ def test_whoever_is_halted_the_rest_can_have_its_noise(mean, grouping, epsilon_n
 def test_so_many_samples_of_one_plate_enter_a_cdf_that_its_noise_can_be_drawn():
     plan = plan_cdf(SamplesPerPlate(np.full(10, 10**6)), pure(FIXED_NANO_MIN), 65.0, "auto")
     assert plan.cap == min(plan.budgets_nano) // DRAWABLE_NANO_MIN and plan.kept == 10 * plan.cap
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("release.bins=32769",),
+        ("release.bins=auto", "release.branching=[182, 182]"),
+        (f"release.bins={[0, *np.linspace(0, 65, 32_770).tolist()]}",),
+    ],
+    ids=["a number", "a tree", "edges"],
+)
+def test_a_worker_refuses_cdfs_whose_records_no_broker_takes(flags):
+    """Their plates would be charged first."""
+    with pytest.raises(ConfigError, match="at most 32768 bins on Kafka, got 3"):
+        require_records_fit(load(None, ["release.cdf_epsilon=1", *flags], {}).policy)
+    require_records_fit(load(None, ["release.cdf_epsilon=0", *flags], {}).policy)
+
+
+@pytest.mark.parametrize("max_kmh", [65.0, 104.6, 1000.0])
+def test_the_largest_cdf_that_a_worker_takes_fits_into_a_record(max_kmh):
+    require_records_fit(load(None, ["release.cdf_epsilon=1", f"release.bins={BINS_MAX}"], {}).policy)
+    plan = plan_cdf(SamplesPerPlate(np.full(10, 10)), pure(NANO), max_kmh, BINS_MAX)
+    values = np.linspace(1 / 3, 1, BINS_MAX + 1).tolist()
+    assert len(msgspec.json.encode(release.cdf_record(plan, values))) < REQUEST_BYTES_MAX - 2**16
 
 
 @pytest.mark.parametrize("pairs", [PINGS_MAX - 1, 2**40, PINGS_MAX**2 // 4])
