@@ -242,10 +242,18 @@ def test_plans_of_a_slot_do_not_see_its_speeds_and_later_ones_see_its_releases(m
     assert as_it_was.ledger.asked_in(slots[at + 1]) != another.ledger.asked_in(slots[at + 1])
 
 
-def test_plans_are_the_same_where_all_speeds_are_others_and_all_releases_are_the_same(monkeypatch):
-    first = run(monkeypatch, redrawn(0, before=""), 6, WITH_CDF)
-    second = run(monkeypatch, redrawn(2), 7, WITH_CDF, given=first.noisy)
+PRICES = (*MEAN, "release.cdf_epsilon=0", "release.mean_epsilon=auto", "budget.period=1w")
+"""A pace that is reached: HATs are offered at a price or, where too few plates can pay, at a quarter of it."""
+
+
+@pytest.mark.parametrize("flags", [WITH_CDF, PRICES, (*PRICES, "budget.accounting=approximate")])
+def test_plans_are_the_same_where_all_speeds_are_others_and_all_releases_are_the_same(monkeypatch, flags):
+    first = run(monkeypatch, redrawn(0, before=""), 6, flags)
+    second = run(monkeypatch, redrawn(2), 7, flags, given=first.noisy)
     assert first.ledger.calls == second.ledger.calls and first.payloads == second.payloads
+    terms = [json.loads(one[4]) for call in first.ledger.calls for one in call[3] if kind_of(one[0]) == "hat"]
+    prices = {one["statistics"][0]["epsilon_nano"] for one in terms if one.get("statistics")}
+    assert flags is WITH_CDF or max(prices) > 3 * min(prices)
     assert [one.integers.tolist() for one in first.queries] != [one.integers.tolist() for one in second.queries]
 
 

@@ -27,7 +27,7 @@ from udp_stream.forecast.model import (
     features_of,
     prior_of,
 )
-from udp_stream.forecast.news import NOT_CLIPPED, Clipped
+from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, Clipped
 from udp_stream.mechanisms.widths import HALF_WIDTHS
 from udp_stream.windows.tables import SlotCounts
 
@@ -255,6 +255,18 @@ def test_yesterday_counts_and_the_day_before_does_not():
     assert forecast(learnt((0, 0), (1, 1)), day_after(2)) == forecast(learnt((1, 1)), day_after(2))
     assert forecast(learnt((0, 0), (1, 1)), day_after(1)) != forecast(learnt((1, 1)), day_after(1))
     assert forecast(learnt((0, 0), (1, 1), (2, 2)), day_after(2)) == forecast(learnt((1, 1), (2, 2)), day_after(2))
+
+
+def test_news_that_is_carried_on_is_that_of_two_days_too():
+    asked, slots = observed(9), [(day, seed) for seed, day in enumerate([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])]
+    for day in range(2, 5):
+        here = [slot for slot in slots if slot[0] <= day]
+        last = [slot for slot in here if slot[0] > day - 2]
+        found = [learnt(*some).carried(day_after(day), asked.cells) for some in (here, last, last[-1:])]
+        assert found[0] == found[1] != found[2] and max(one.probability for one in found[0]) > 0.05
+    # After a gap of a day, and in cells that the last slot did not measure, nothing is carried on.
+    assert set(learnt((0, 0)).carried(day_after(2), asked.cells)) == {NOTHING}
+    assert set(learnt((0, 0)).carried(MONDAY, asked.cells + np.uint64(5000))) == {NOTHING}
 
 
 def test_over_a_gap_of_a_day_nothing_is_remembered_but_what_came_after():

@@ -69,7 +69,9 @@ def nothing_spent(counts):
 def said(forecaster, number, ledger):
     """All that a forecast says, as bytes."""
     one = forecaster.forecast(contents(number)[0], LedgerHistory(ledger))
-    return b"".join(part.tobytes() for part in (one.mean, one.variance, one.rest, one.plates, one.prior.by_hat))
+    return b"".join(
+        part.tobytes() for part in (one.mean, one.variance, one.deviation, one.rest, one.plates, one.prior.by_hat)
+    )
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -97,6 +99,31 @@ def test_a_forecaster_restarted_after_any_slot_forecasts_what_one_does_that_ran_
     measured = sum(hat.plan is not None and hat.plan.around is not None for hat in released(ledger, 25, always).hats)
     assert measured > 3  # there was something to learn
     assert said(a_forecaster(), 26, ledger) != said(a_forecaster(), 26, MemoryLedger())
+
+
+def test_one_that_reads_two_days_of_releases_forecasts_what_one_does_that_ran_for_five():
+    """Also where something happened, of which the last slot hands on: it is in the forecast's deviation."""
+    ledger, always = MemoryLedger(), a_forecaster()
+    for number in range(5 * 4 - 1):
+        released(ledger, number, always)
+        history = LedgerHistory(ledger)
+        always.forecast(contents(number + 1)[0], history)  # it learns slot by slot
+    started = a_forecaster()
+    assert said(started, 19, ledger) == said(always, 19, ledger)
+    counts = contents(19)[0]
+    day = dt.date(2024, 1, 12)
+    carried = [one._memory.carried(day, counts.cells) for one in (started, always)]
+    assert carried[0] == carried[1] and any(one.probability for one in carried[0])
+    # Yesterday counts: without it the forecast is another.
+    slots = {slot: cells for slot, cells in history.slots_since(MIDNIGHT).items() if slot[0] >= MIDNIGHT + 16 * SLOT}
+    assert slots
+
+    class OfToday(LedgerHistory):
+        def slots_since(self, start_ms):
+            return {slot: cells for slot, cells in slots.items() if slot[0] >= start_ms}
+
+    other = a_forecaster().forecast(counts, OfToday(ledger))
+    assert other.mean.tobytes() != started.forecast(counts, history).mean.tobytes()
 
 
 def test_releases_are_the_same_bytes_whether_it_restarts_before_each_slot_or_never():

@@ -51,7 +51,14 @@ KINDS = {
         "release.mean_epsilon=1",
         "budget.epsilon=40",
     ),
-    "city": ("release.mean=forecast-clip", "release.mean_epsilon=1", "budget.epsilon=100"),
+    "prices": (
+        "release.mean=forecast-clip",
+        "release.cdf_epsilon=0",
+        "release.mean_epsilon=auto",
+        "budget.period=1w",
+        "budget.epsilon=60",
+    ),
+    "city": ("release.mean=forecast-clip", "release.mean_epsilon=3", "budget.epsilon=100"),
 }
 
 
@@ -148,6 +155,8 @@ def test_shards_release_and_charge_what_the_embedded_road_does(kind):
     assert statuses["released"] > 4 and "withheld_unplanned" not in statuses
     assert kind in ("auto", "forecasts", "city") or left_out > 0
     assert kind != "runs out" or statuses["withheld_budget"] > 0
+    prices = {record.mean.epsilon for record in records if record.mean is not None}
+    assert kind != "prices" or (max(prices) > 4.9 and min(prices) == pytest.approx(1.25))  # and a quarter
 
 
 @pytest.mark.parametrize("seed", long_but((0, 1), range(4)))

@@ -1,0 +1,124 @@
+"""Prices around forecasts: a HAT that too few plates can pay for is offered at a quarter, by balances and counts."""
+
+import dataclasses
+from math import ceil
+
+import numpy as np
+import pytest
+
+from tests.unit.test_forecaster import FLAGS, MIDNIGHT, SETTINGS, SLOT, a_forecaster, contents, nothing_spent
+from udp_stream.ledger.port import Admission, Balance
+from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.planning.plan import HatPlans
+from udp_stream.planning.slot import HEAD_START, PART_OF_PRICE, PRICE_OF_UNKNOWN, PRICES_PER_BUDGET, terms_around
+from udp_stream.release.charge import ForecastPlanner, ReleaseContext
+from udp_stream.release.forecaster import LedgerHistory
+from udp_stream.release.record import decode
+from udp_stream.release.road import release_slot
+from udp_stream.settings import load
+from udp_stream.testing import SeededEntropy
+
+AUTO = load(None, (*FLAGS, "budget.epsilon=60"), {}).policy
+COUNTS, VALUES = contents(0)
+IN_PERIOD = SETTINGS.calendar.slot_in_period(MIDNIGHT)
+FORECAST = a_forecaster().forecast(COUNTS, LedgerHistory(MemoryLedger()))
+
+
+def pace(policy, in_period=IN_PERIOD):
+    """The most that a plate may have been charged by the end of this slot."""
+    at_once, gone = policy.budget_nano * HEAD_START // 100, in_period.slots_gone + 1
+    return at_once + (policy.budget_nano - at_once) * gone // (gone + in_period.slots_left)
+
+
+def terms(policy, balance, forecast=FORECAST):
+    return terms_around(COUNTS, forecast, balance, IN_PERIOD, policy, HatPlans(policy.public))
+
+
+def priced(policy, balance, forecast=FORECAST):
+    return [one.statistics[0].epsilon_nano for one in terms(policy, balance, forecast) if not one.withheld]
+
+
+def spent_but(left):
+    """All plates have this much left of the first slot's pace."""
+    return Balance(np.full(len(COUNTS.plates), pace(AUTO) - left), np.ones(len(COUNTS.plates), np.int64))
+
+
+def whole_price():
+    """Nothing is known of any cell: each costs three times the least."""
+    return int(PRICE_OF_UNKNOWN * (AUTO.budget_nano // PRICES_PER_BUDGET))
+
+
+def test_a_hat_that_too_few_plates_can_pay_for_is_offered_at_a_quarter():
+    price = whole_price()
+    fresh = priced(AUTO, nothing_spent(COUNTS))
+    assert len(fresh) > 10 and fresh[0] == price
+    # Each plate could pay a quarter, and not the whole: so of HATs whose plates pay alike.
+    little = priced(AUTO, spent_but(price // 3))
+    assert len(little) == len(fresh) and little.count(price // PART_OF_PRICE) > 3
+    assert set(little) <= {price, price // PART_OF_PRICE}
+    # Where they cannot even pay that, it is asked as before: the ledger withholds it.
+    assert set(priced(AUTO, spent_but(0))) == {price}
+
+
+def test_at_a_fixed_epsilon_no_part_of_it_is_offered():
+    fixed = load(None, (*FLAGS, "budget.epsilon=60", f"release.mean_epsilon={whole_price() / 1e9}"), {}).policy
+    assert set(priced(fixed, spent_but(whole_price() // 3))) == {whole_price()}
+
+
+def test_the_choice_follows_from_balances_and_counts_whatever_speed_is_forecast():
+    other = dataclasses.replace(FORECAST, mean=FORECAST.mean + 9, plates=FORECAST.plates + 9)
+    for balance in (nothing_spent(COUNTS), spent_but(whole_price() // 3), spent_but(whole_price() // 2)):
+        found = [terms(AUTO, balance, of) for of in (FORECAST, other)]
+        assert [one.charge_nano for one in found[0]] == [one.charge_nano for one in found[1]]
+        assert found[0] != found[1]
+
+
+def test_a_quarter_is_charged_within_the_pace_of_each_plate():
+    """By the road, on a ledger where plates have a third of a price left."""
+    ledger, members, price = MemoryLedger(), np.arange(len(COUNTS.plates)), whole_price()
+    before = pace(AUTO) - price // 3
+    earlier = Admission("earlier", members, np.full(members.size, before), 0, b"")
+    ledger.admit(IN_PERIOD.period, AUTO.budget_nano, COUNTS.plates, [earlier])
+    planner = ForecastPlanner(a_forecaster())
+    context = ReleaseContext(AUTO, SETTINGS.calendar, SeededEntropy(1), "udp-stream test", planner=planner)
+    slot = release_slot(COUNTS, VALUES, context, ledger, publish=lambda _: None)
+    made = [one for one in map(decode, slot.payloads.values()) if one.status == "released"]
+    assert len(made) > 3 and all(one.mean.epsilon <= price / PART_OF_PRICE / 1e9 for one in made)
+    charged = ledger.balances(IN_PERIOD.period, COUNTS.plates).charged
+    assert before < charged.max() <= pace(AUTO)
+    for hat in slot.hats:
+        if hat.charged.any():
+            assert np.count_nonzero(hat.charged) >= hat.terms.admitted_min == ceil(hat.charged.size / 2)
+
+
+@pytest.mark.parametrize("flags", [(), ("budget.accounting=approximate",)], ids=["pure", "approximate"])
+def test_no_plate_is_ever_charged_beyond_the_pace(flags):
+    """Two days of a week's budget: prices and quarters together, slot by slot."""
+    settings, ledger, forecaster = load(None, (*FLAGS, *flags, "budget.period=1w"), {}), MemoryLedger(), a_forecaster()
+    policy, paid = settings.policy, set()
+    for number in range(8):
+        counts, values = contents(number)
+        context = ReleaseContext(
+            policy, settings.calendar, SeededEntropy(2), "udp-stream test", planner=ForecastPlanner(forecaster),
+            forecaster=forecaster,
+        )  # fmt: skip
+        slot = release_slot(counts, values, context, ledger, publish=lambda _: None)
+        paid |= {hat.terms.statistics[0].epsilon_nano for hat in slot.hats if hat.charged.any()}
+        in_period = settings.calendar.slot_in_period(MIDNIGHT + number * SLOT)
+        charged = ledger.balances(next(iter(ledger.periods())), counts.plates).charged
+        assert 0 < charged.max() <= pace(policy, in_period)
+        assert {hat.terms.allowance_nano for hat in slot.hats if not hat.terms.withheld} <= {pace(policy, in_period)}
+    least = policy.budget_nano // PRICES_PER_BUDGET
+    assert any(one < least for one in paid) and any(one >= least for one in paid), (paid, least)
+
+
+def test_the_less_is_known_of_a_cell_the_more_it_costs_and_the_last_bits_of_a_variance_do_not_decide():
+    def prices(variance):
+        of = dataclasses.replace(FORECAST, variance=np.full(FORECAST.variance.size, variance))
+        found = {one.statistics[0].epsilon_nano for one in terms(AUTO, nothing_spent(COUNTS), of) if not one.withheld}
+        return found.pop() if len(found) == 1 else found
+
+    least = AUTO.budget_nano // PRICES_PER_BUDGET
+    assert prices(1.0) == prices(2.0) == least and prices(6.0) == prices(50.0) == PRICE_OF_UNKNOWN * least
+    for edge in np.arange(2.5, 6.5, 0.5).tolist():
+        assert prices(edge * (1 - 4e-16)) == prices(edge) == prices(edge * (1 + 4e-16)) > prices(edge - 0.01)
