@@ -65,10 +65,14 @@ def likelihood_ratio_loss(plan, first, second, drawn):
     return (rate * (np.abs(drawn - second) - np.abs(drawn - first))).sum(axis=1)
 
 
-def test_neighbours_cannot_be_told_apart_beyond_epsilon():
+@pytest.mark.parametrize(
+    ("bins", "branching", "levels"), [(EDGES, "auto", 1), (64, "auto", 2), ("auto", (4, 4, 4), 3)], ids=str
+)
+def test_neighbours_cannot_be_told_apart_beyond_epsilon(bins, branching, levels):
     """The likelihood ratio of 20,000 releases: its maximum is within epsilon, and comes near it: no slack is hidden."""
     counts = SamplesPerPlate(np.array([6, 3, 3, 2]))
-    plan = plan_cdf(counts, pure(NANO), 65.0, EDGES)
+    plan = plan_cdf(counts, pure(NANO), 65.0, bins, branching=branching)
+    assert len(plan.tree.branching) == levels
     slow, fast = (np.zeros(14, dtype=np.int64) for _ in range(2))
     fast[:6] = 65 * 4096
     ends = node_counts(plan, slow), node_counts(plan, fast)

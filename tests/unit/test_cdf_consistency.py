@@ -79,6 +79,16 @@ def test_before_clipping_it_is_the_real_isotonic_regression_rounded(row):
     assert (np.abs(values - real) <= 0.5 + 1e-9).all()
 
 
+def test_blocks_that_move_far_are_pooled_to_the_end():
+    """Each round pools one more entry of the ramp: it takes hundreds of them. The next row is left alone."""
+    ramp = np.arange(600) * 10
+    tents = np.stack([np.append(ramp, ramp[::-1]), np.arange(1200), np.append(ramp[::-1], ramp), np.append(ramp, ramp)])
+    values = consistent_counts(np.hstack((tents + 1000, np.full((4, 1), 10_000))), 10_000)[:, :-1] - 1000
+    real = np.stack([isotonic_regression(row.astype(float)).x for row in tents])
+    assert (np.abs(values - real) <= 0.5 + 1e-9).all()
+    assert (values[1] == tents[1]).all() and len(set(values[0].tolist())) < 400
+
+
 def test_all_rows_at_once_come_out_as_one_by_one():
     rng = np.random.default_rng(22)
     noisy = np.cumsum(rng.integers(0, 4, size=(3, 40, 17)), axis=-1) + rng.integers(-20, 20, size=(3, 40, 17))
