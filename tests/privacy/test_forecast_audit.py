@@ -37,6 +37,8 @@ from udp_stream.windows.tables import SlotPings, SlotValues
 
 MEAN = ("hat.slot=30m", "hat.resolution=7", "release.min_plates=3", "release.mean=forecast-clip")
 WITH_CDF = (*MEAN, "release.cdf_epsilon=0.3", "release.variance_epsilon=0.1")
+PRICES = (*MEAN, "release.cdf_epsilon=0", "release.mean_epsilon=auto", "budget.period=1w")
+"""A pace that is reached: HATs are offered at a price or, where too few plates can pay, at a quarter of it."""
 ROOMS = Path(__file__).parents[2] / "udp_stream"
 
 
@@ -179,6 +181,7 @@ def busiest():
     ("flags", "seeds"),
     [
         pytest.param(WITH_CDF, 2, id="mean, variance, cdf, twice"),
+        pytest.param(PRICES, 1, id="prices and quarters"),
         pytest.param(WITH_CDF, 4, id="mean, variance, cdf", marks=pytest.mark.long),
         pytest.param(MEAN, 4, id="mean", marks=pytest.mark.long),
     ],
@@ -240,10 +243,6 @@ def test_plans_of_a_slot_do_not_see_its_speeds_and_later_ones_see_its_releases(m
     for start in slots[: at + 1]:
         assert as_it_was.ledger.asked_in(start) == another.ledger.asked_in(start) != []
     assert as_it_was.ledger.asked_in(slots[at + 1]) != another.ledger.asked_in(slots[at + 1])
-
-
-PRICES = (*MEAN, "release.cdf_epsilon=0", "release.mean_epsilon=auto", "budget.period=1w")
-"""A pace that is reached: HATs are offered at a price or, where too few plates can pay, at a quarter of it."""
 
 
 @pytest.mark.parametrize("flags", [WITH_CDF, PRICES, (*PRICES, "budget.accounting=approximate")])
