@@ -732,14 +732,14 @@ class ShardProcessor(Partitions[ShardAssignment]):
     async def _measure(self, assigned: ShardAssignment, step: steps.Measure) -> None:
         """How far the slot's plates are from their forecasts, and its part of the sums over the whole city. Secret."""
         of_slot, context = (step.counts, step.values, step.plan), assigned.context
-        measured = lambda: (slot_norms(*of_slot, context.policy), slot_sums(context.city, *of_slot))  # noqa: E731
+        measured = lambda: (slot_norms(*of_slot, context.policy), slot_sums(context.question, *of_slot))  # noqa: E731
         assigned.protocol.measured(step, *await self._in_thread(measured))
 
     async def _ask_city(self, assigned: ShardAssignment, step: steps.AskCity) -> None:
         """Record what the whole city is asked."""
         context = assigned.context
         await self._in_thread(
-            partial(record_city, context.city, step.sums, step.plan, context.entropy, assigned.ledger)
+            partial(record_city, context.question, step.sums, step.plan, context.entropy, assigned.ledger)
         )
         assigned.protocol.city_asked()
 

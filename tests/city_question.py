@@ -5,11 +5,10 @@ import dataclasses
 import msgspec
 import numpy as np
 
-from udp_stream.mechanisms.base import Query
+from udp_stream.mechanisms.base import Query, noisy_integers
 from udp_stream.mechanisms.noise import Cost, charges_of, lattice_of, noise_of
 from udp_stream.planning.slot import CityPlan
 from udp_stream.release.charge import CityAsked
-from udp_stream.release.road import noisy_integers
 
 WHOLE = 2**20
 """All samples of a plate together weigh as much, less what rounding takes."""
@@ -33,7 +32,7 @@ class MeanSpeed:
     thousandths: int = 30
     plates_min: int = 1
 
-    def ask(self, counts, policy):
+    def ask(self, counts, policy, known=None):  # noqa: ARG002
         members = np.unique(counts.plate)
         if members.size < self.plates_min:
             return None

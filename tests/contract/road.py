@@ -25,7 +25,7 @@ _CITY = "release.mean=forecast-clip", "release.cdf_epsilon=0"
 
 EPSILONS = {
     "fixed": (),
-    "automatic": ("release.mean_epsilon=auto", "release.cdf_epsilon=auto"),
+    "automatic": ("release.mean_epsilon=auto", "release.cdf=tree", "release.cdf_epsilon=auto"),
     "scarce": ("budget.epsilon=0.75",),
     "around": ("release.mean=forecast-clip", "release.cdf_epsilon=0"),
     "in rho": ("release.mean=forecast-clip", "release.cdf_epsilon=0", "budget.accounting=approximate"),

@@ -47,19 +47,23 @@ CONFIGURATIONS: dict[str, tuple[str, ...]] = {
         for mean in MECHANISMS
         for grouping in ("best-fit", "wrap-around")
     },
-    "all statistics": ("release.mean_epsilon=0.4", "release.variance_epsilon=0.2", "release.cdf_epsilon=0.3"),
+    "all statistics": (
+        "release.mean_epsilon=0.4", "release.variance_epsilon=0.2", "release.cdf=tree", "release.cdf_epsilon=0.3",
+    ),
     "automatic epsilons that run out": (
-        "release.mean_epsilon=auto", "release.cdf_epsilon=auto", "budget.epsilon=0.5", "budget.period=1h",
+        "release.mean_epsilon=auto", "release.cdf=tree", "release.cdf_epsilon=auto", "budget.epsilon=0.5",
+        "budget.period=1h",
     ),
     "variance alone": ("release.mean_epsilon=0", "release.variance_epsilon=0.5"),
     "bins by edges": ("release.mean_epsilon=0", "release.cdf_epsilon=0.5", "release.bins=[0, 0, 10, 20, 65]"),
     "sixteen bins": ("release.mean_epsilon=0", "release.cdf_epsilon=0.5", "release.bins=16"),
     "suppression": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
-    ON_KAFKA: ("release.mean_epsilon=0.4", "release.cdf_epsilon=0.3", "budget.epsilon=6.0"),
+    ON_KAFKA: ("release.mean_epsilon=0.4", "release.cdf=tree", "release.cdf_epsilon=0.3", "budget.epsilon=6.0"),
     "around forecasts": ("release.mean=forecast-clip",),
     "counts left out": ("release.mean=forecast-clip", "release.counts=none"),
     IN_RHO: (
-        "release.mean_epsilon=0.4", "release.cdf_epsilon=0.3", "budget.epsilon=6.0", "budget.accounting=approximate",
+        "release.mean_epsilon=0.4", "release.cdf=tree", "release.cdf_epsilon=0.3", "budget.epsilon=6.0",
+        "budget.accounting=approximate",
     ),
     "in rho, by levy": (
         "release.mean=levy", "release.mean_epsilon=0.5", "release.variance_epsilon=0.2", "budget.accounting=zcdp",

@@ -19,13 +19,15 @@ import pytest
 
 from tests.forms import long_but
 from tests.runtime.harness import frames_of
+from udp_stream.forecast import shape
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms import statistics
+from udp_stream.mechanisms import city_tree, statistics
 from udp_stream.mechanisms.around import FORECAST_CLIP
-from udp_stream.mechanisms.noise import Lattice, lattice_of
+from udp_stream.mechanisms.noise import Lattice, counts_scale, lattice_of
 from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import HatPlans
 from udp_stream.release import charge as context
+from udp_stream.release import city
 from udp_stream.release import road as estimate
 from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.runtime import Embedded
@@ -36,7 +38,7 @@ from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, SlotValues
 
 MEAN = ("hat.slot=30m", "hat.resolution=7", "release.min_plates=3", "release.mean=forecast-clip")
-WITH_CDF = (*MEAN, "release.cdf_epsilon=0.3", "release.variance_epsilon=0.1")
+WITH_CDF = (*MEAN, "release.cdf=tree", "release.cdf_epsilon=0.3", "release.variance_epsilon=0.1")
 PRICES = (*MEAN, "release.cdf_epsilon=0", "release.mean_epsilon=auto", "budget.period=1w")
 """A pace that is reached: HATs are offered at a price or, where too few plates can pay, at a quarter of it."""
 ROOMS = Path(__file__).parents[2] / "udp_stream"
@@ -137,6 +139,7 @@ def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
 
     with monkeypatch.context() as patched:
         patched.setattr(estimate, "noisy_integers", noisy)
+        patched.setattr(city, "noisy_integers", noisy)
         publish = lambda releases: this.payloads.extend(one.payload for one in releases)  # noqa: E731
         Embedded(settings, this.ledger, SeededEntropy(seed), key_of, "udp-stream test", publish).run(frames_of(sent))
     return this
@@ -208,6 +211,19 @@ def test_outputs_that_tell_the_most_tell_what_the_ledger_says_and_no_more(monkey
     """Noise that always leans to the fast day: a history in which every release counts in full."""
     one = audited(monkeypatch, busiest[0], seed, steer=np.abs)
     assert 0.95 * one.charged < one.seen <= one.charged
+
+
+def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(monkeypatch, busiest):
+    """Fifty buses are few for a city, so it is made to ask. Noise that is 30 % too small shows."""
+    monkeypatch.setattr(shape, "PLATES_MIN", 10.0)
+    monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
+    one = audited(monkeypatch, busiest[0], 3)
+    asked = [entry for entry in one.first.ledger.entries() if kind_of(entry.release_id) == CITY]
+    assert len(asked) == 2 and all(entry.payload and entry.charged.max() == NANO // 2 for entry in asked)
+    assert abs(one.seen) <= one.most <= one.charged <= 10 * NANO and one.most > 0.95 * one.charged
+    monkeypatch.setattr(city_tree, "counts_scale", lambda moved, cost: counts_scale(moved * 7 // 10, cost))
+    narrow = audited(monkeypatch, busiest[0], 3)
+    assert narrow.most > narrow.charged + NANO // 4
 
 
 def test_noise_that_is_too_small_is_caught(monkeypatch, busiest):

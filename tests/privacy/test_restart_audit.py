@@ -36,7 +36,8 @@ from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotPings, cells_of, tabulate
 
 IN_RHO = ("hat.slot=1h", "hat.timezone=UTC", "hat.resolution=7", "budget.accounting=approximate", "kafka.partitions=2",
-          "release.mean=forecast-clip", "release.cdf_epsilon=0.1", "release.min_plates=2")  # fmt: skip
+          "release.mean=forecast-clip", "release.cdf=tree", "release.cdf_epsilon=0.1",
+          "release.min_plates=2")  # fmt: skip
 LOWER_U = (*IN_RHO, "speed.max_kmh=60")
 
 

@@ -389,7 +389,7 @@ class World:
             assert isinstance(step, Measure)
             of_slot = step.counts, step.values, step.plan
             protocol.measured(
-                step, slot_norms(*of_slot, self.contexts[0].policy), slot_sums(self.contexts[0].city, *of_slot)
+                step, slot_norms(*of_slot, self.contexts[0].policy), slot_sums(self.contexts[0].question, *of_slot)
             )
 
         return self._local(actor, "measure", do)
@@ -437,7 +437,7 @@ class World:
             step = self.locals.fresh(actor.local).next()
             assert isinstance(step, AskCity)
             context = self.contexts[fault]
-            record_city(context.city, step.sums, step.plan, context.entropy, ledger)
+            record_city(context.question, step.sums, step.plan, context.entropy, ledger)
             after = self._local(actor, "city asked", lambda protocol: protocol.city_asked())
             return after, self.ledgers.number(ledger)
 

@@ -22,8 +22,8 @@ from udp_stream.testing import SeededEntropy
 class Balls(Following):
     """Two plates, each with a HAT on either shard, far from their forecasts: both are scaled."""
 
-    flags = (*FLAGS, "release.mean=forecast-clip", "budget.accounting=approximate", "release.cdf_epsilon=0.2",
-             "budget.epsilon=40")  # fmt: skip
+    flags = (*FLAGS, "release.mean=forecast-clip", "budget.accounting=approximate", "release.cdf=tree",
+             "release.cdf_epsilon=0.2", "budget.epsilon=40")  # fmt: skip
     speeds = 1, 64
 
     def __init__(self, *args, **kwargs):

@@ -18,7 +18,7 @@ from udp_stream.shuffle.protocol import AskCity, Planner, Release
 from udp_stream.shuffle.wire import cut_counts, cut_norms
 from udp_stream.testing import SLOT_END, SeededEntropy, two_hats
 
-PURE = (*FLAGS, "release.mean=forecast-clip", "release.cdf_epsilon=0.2")
+PURE = (*FLAGS, "release.mean=forecast-clip", "release.cdf=tree", "release.cdf_epsilon=0.2")
 IN_RHO = (*PURE, "budget.accounting=approximate")
 
 
@@ -34,6 +34,9 @@ class Anew:
     def forecast(self, counts, history):
         made = Forecaster(self._settings.calendar.slots, self._policy.max_speed, "explored")
         return made.forecast(counts, history)
+
+    def city(self, start_ms):
+        """Whatever was told: `MeanSpeed` asks in every slot."""
 
 
 class Cities(Following):

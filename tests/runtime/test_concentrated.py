@@ -28,7 +28,7 @@ HATS = ("hat.slot=1h", "hat.resolution=7", "release.min_plates=3")
 PURE = HATS
 APPROXIMATE = (*HATS, "budget.accounting=approximate")
 ZCDP = (*HATS, "budget.accounting=zcdp", "budget.rho=1.2", "budget.delta=1e-9")
-ALL = ("release.mean_epsilon=0.4", "release.variance_epsilon=0.2", "release.cdf_epsilon=0.3")
+ALL = ("release.mean_epsilon=0.4", "release.variance_epsilon=0.2", "release.cdf=tree", "release.cdf_epsilon=0.3")
 KEY = str.encode
 PURE_POLICY = a_context().policy
 RHO_POLICY = msgspec.structs.replace(

@@ -9,6 +9,7 @@ import pytest
 from tests.failing import Died, DyingLedger
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log, frames_of, smoothed_writer
+from udp_stream.forecast import shape
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.runtime import Embedded
 from udp_stream.settings import load
@@ -17,6 +18,13 @@ from udp_stream.testing import SeededEntropy
 FLAGS = ("hat.slot=2h", "hat.resolution=7", "release.mean=forecast-clip", "release.cdf_epsilon=0",
          "release.mean_epsilon=2", "budget.epsilon=12", "release.min_plates=2")  # fmt: skip
 QUARTERS = (*FLAGS[1:], "hat.slot=15m")
+
+
+@pytest.fixture(autouse=True)
+def few_plates_are_a_city(monkeypatch):
+    """So that the city is asked for its CDF."""
+    monkeypatch.setattr(shape, "PLATES_MIN", 1.0)
+    monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
 
 
 def run(ledger, messages, flags=FLAGS):
@@ -46,10 +54,12 @@ def test_there_is_one_for_each_hat_and_each_cell_known_and_its_fields_are_those_
     by_slot = {}
     for one in estimates:
         by_slot.setdefault(one["hat"]["slot_start"], []).append(one)
-        assert set(one) == {
+        shapes = {"cdf_withheld"} if one["cdf"] is None else {"quantiles_kmh", "share_below_kmh", "expected_sup_error"}
+        assert set(one) - shapes == {
             "schema", "hat", "value_kmh", "interval95_kmh", "expected_abs_error_kmh", "guess", "release_id", "news",
-            "software",
+            "software", "cdf",
         }  # fmt: skip
+        assert one.get("cdf_withheld", "city_untold") == "city_untold"
         assert one["interval95_kmh"][0] <= one["value_kmh"] <= one["interval95_kmh"][1]
     known = set()
     for slot, some in by_slot.items():
@@ -58,6 +68,7 @@ def test_there_is_one_for_each_hat_and_each_cell_known_and_its_fields_are_those_
         known |= {one["hat"]["cell"] for one in here if one["mean"]}
         assert known <= {one["hat"]["cell"] for one in some}
     assert len(by_slot) == 6 and any(one["release_id"] is None for one in estimates)
+    assert all(one["cdf"] for one in estimates)  # the first slot was asked, before any of its HATs
 
 
 @pytest.mark.parametrize("answered", long_but([True], [False, True]))

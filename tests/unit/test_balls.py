@@ -30,7 +30,7 @@ from udp_stream.testing import SeededEntropy
 from udp_stream.windows.tables import SlotPings, cells_of, tabulate
 
 IN_RHO = ("hat.slot=1h", "hat.timezone=UTC", "budget.accounting=approximate", "release.mean=forecast-clip",
-          "release.cdf_epsilon=0.1")  # fmt: skip
+          "release.cdf=tree", "release.cdf_epsilon=0.1")  # fmt: skip
 
 
 def slot_of(part=None, shards=1):

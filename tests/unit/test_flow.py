@@ -31,6 +31,7 @@ from udp_stream.windows.tables import SlotPings, tabulate
 
 FIXED = (
     "release.mean_epsilon=0.5",
+    "release.cdf=tree",
     "release.cdf_epsilon=0.25",
     "release.min_plates=3",
     "hat.slot=1h",
@@ -144,7 +145,7 @@ def test_a_second_run_publishes_the_same_bytes_and_charges_nothing():
     assert [entry.charged.tolist() for entry in ledger.entries()] == charged
 
 
-@pytest.mark.parametrize("epsilon", [(), ("release.mean_epsilon=auto", "release.cdf_epsilon=auto")])
+@pytest.mark.parametrize("epsilon", [(), ("release.mean_epsilon=auto", "release.cdf=tree", "release.cdf_epsilon=auto")])
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("dies_at", range(10))  # nine calls and the publishing
 def test_dying_between_any_two_calls_loses_nothing_and_repeats_nothing(dies_at, answered, epsilon):

@@ -242,7 +242,8 @@ def test_no_mean_costs_more_than_a_statistic_may_and_none_is_planned_where_none_
 def test_where_an_automatic_epsilon_would_say_nothing_all_hats_are_withheld_and_no_plate_pays(cdf, enough, too_little):
     def charged(*flags):
         ledger = MemoryLedger()
-        policy = load(None, (*FLAGS[:-1], f"release.cdf_epsilon={cdf}", "release.bins=4", *flags), {}).policy
+        asked = f"release.cdf_epsilon={cdf}", "release.cdf=tree", "release.bins=4"
+        policy = load(None, (*FLAGS[:-1], *asked, *flags), {}).policy
         slot = released(ledger, 0, a_forecaster(), policy=policy)
         spent = [sum(ledger.charged_by_period(plate).values()) for plate in contents(0)[0].plates]
         return {hat.terms.withheld for hat in slot.hats} - {"few_plates"}, max(spent) > 0

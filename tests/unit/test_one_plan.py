@@ -24,8 +24,8 @@ from udp_stream.release.road import record_slot
 from udp_stream.shuffle.wire import cut_plan, decode_message, encode_message, merge_plan
 from udp_stream.units import NANO
 
-ALL = ("release.mean_epsilon=0.5", "release.variance_epsilon=0.25", "release.cdf_epsilon=0.5")
-AUTO = ("release.mean_epsilon=auto", "release.variance_epsilon=0.001", "release.cdf_epsilon=auto")
+ALL = ("release.mean_epsilon=0.5", "release.variance_epsilon=0.25", "release.cdf=tree", "release.cdf_epsilon=0.5")
+AUTO = ("release.mean_epsilon=auto", "release.variance_epsilon=0.001", "release.cdf=tree", "release.cdf_epsilon=auto")
 MEANS = ("auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal")
 
 

@@ -16,6 +16,7 @@ from tests.city_question import MeanSpeed
 from tests.forms import long_but
 from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
 from udp_stream.errors import PrivacyRefused
+from udp_stream.forecast import shape
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
@@ -47,18 +48,19 @@ KINDS = {
     "chop-user": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
     "forecasts": (
         "release.mean=forecast-clip",
-        "release.cdf_epsilon=0",
+        "release.cdf=off",
         "release.mean_epsilon=1",
         "budget.epsilon=40",
     ),
     "prices": (
         "release.mean=forecast-clip",
-        "release.cdf_epsilon=0",
+        "release.cdf=off",
         "release.mean_epsilon=auto",
         "budget.period=1w",
         "budget.epsilon=60",
     ),
-    "city": ("release.mean=forecast-clip", "release.mean_epsilon=3", "budget.epsilon=100"),
+    "city": ("release.mean=forecast-clip", "release.cdf=off", "release.mean_epsilon=3", "budget.epsilon=100"),
+    "shapes": ("release.mean=forecast-clip", "release.mean_epsilon=3", "budget.epsilon=100"),
 }
 
 
@@ -90,7 +92,9 @@ def city(dice=None):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    """So that workers die between the chunks of a slot."""
+    """So that workers die between the chunks of a slot. Ten plates are enough to ask the city for its CDF."""
+    monkeypatch.setattr(shape, "PLATES_MIN", 1.0)
+    monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
     monkeypatch.setattr(source_protocol, "cut_pings", partial(cut_pings, rows_max=5))
 
 
@@ -147,13 +151,13 @@ def test_shards_release_and_charge_what_the_embedded_road_does(kind):
     releases, _ = outcome(broker)
     assert releases == expected and len(releases) > 20
     assert charges(ledger) == charges(expected_ledger)
-    assert answers(ledger) == answers(expected_ledger) and (len(answers(ledger)) > 1) == (kind == "city")
+    assert answers(ledger) == answers(expected_ledger) and (len(answers(ledger)) > 1) == (kind in ("city", "shapes"))
     assert sum(bool(log) for log in parts_logs(broker).values()) == 3
     records = [decode(payload) for payload in releases.values()]
     statuses = Counter(record.status for record in records)
     left_out = sum(r.counts.plates - r.counts.admitted_plates for r in records if r.status == "released")
     assert statuses["released"] > 4 and "withheld_unplanned" not in statuses
-    assert kind in ("auto", "forecasts", "city") or left_out > 0
+    assert kind in ("auto", "forecasts", "city", "shapes") or left_out > 0
     assert kind != "runs out" or statuses["withheld_budget"] > 0
     prices = {record.mean.epsilon for record in records if record.mean is not None}
     assert kind != "prices" or (max(prices) > 4.9 and min(prices) == pytest.approx(1.25))  # and a quarter

@@ -19,7 +19,7 @@ from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO
 
-AROUND = ("release.mean=forecast-clip", "release.cdf_epsilon=0")
+AROUND = ("release.mean=forecast-clip", "release.cdf=off")
 PURE = (*AROUND, "budget.epsilon=80")
 IN_RHO = (*AROUND, "budget.epsilon=40", "budget.accounting=approximate")
 SETTINGS = load(None, (*FIXED, *PURE), {})
@@ -166,6 +166,7 @@ def test_the_statement_counts_what_it_cost_and_a_budget_that_only_it_was_charged
     balances = ledger.balances(answers(ledger)[0].period, slot()[0].plates)
     assert period["epsilon_max_over_plates"] == balances.charged.max() / NANO, "part of the whole loss"
     assert found["hats_recorded"] == 6 and disagreement(settings, found) is None
+    assert (found["city"]["slots_charged"], found["city"]["slots_recorded"]) == (2, 2)
     alone = MemoryLedger()
     alone.admit("charged", 9 * NANO, [b"a"], [Admission("city:0-3600", ONE, ONE + 5, 0, b"")])
     loss = statement(SETTINGS, alone)["privacy"]["privacy_loss"]

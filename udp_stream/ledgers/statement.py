@@ -84,6 +84,7 @@ class _Account:
     under: Counter[tuple[str, int]] = field(default_factory=Counter)
     made: Counter[_Made] = field(default_factory=Counter)
     released: Counter[_Made] = field(default_factory=Counter)
+    city: Counter[str] = field(default_factory=Counter)
 
     def take(self, entry: Entry) -> None:
         if names.is_of_positions(entry.period):
@@ -93,6 +94,8 @@ class _Account:
         if (kind := kind_of(entry.release_id)) in ("hat", CITY):
             # A question to the city adds 0: the budget it was charged under is listed, and it is no HAT.
             self.under[names.length_of(entry.period), entry.budget] += kind == "hat" and bool(entry.charged.any())
+        if kind == CITY:
+            self.city.update(charged=bool(entry.charged.any()), recorded=entry.payload is not None)
         if kind == "hat" and entry.payload is not None:
             record = _record(entry.release_id, entry.payload)
             how = record.privacy
@@ -161,8 +164,19 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             },
         },
         **({"positions": _positions(account, meta)} if account.positions else {}),
+        **({"city": _city(account.city)} if account.city else {}),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),
+    }
+
+
+def _city(slots: Counter[str]) -> dict[str, Any]:
+    return {
+        "what": "in some slots, noisy shares of all plates' speeds by bins: a CDF of the whole city",
+        "use": "recorded in the ledger; smoothed estimates have it, and each HAT's CDF made of it",
+        "charges": "each plate its own share of the sensitivity, before the HATs of the slot; part of privacy_loss",
+        "slots_charged": slots["charged"],
+        "slots_recorded": slots["recorded"],
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -444,6 +445,14 @@ class Query(msgspec.Struct, frozen=True, eq=False):
         if self.lattice is None:
             raise ValueError("expected the query of a single integer, got that of a vector")
         return self.lattice
+
+
+def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[Integers]:
+    """The integers of every query with their noise, which is drawn in one call."""
+    t, s = np.concatenate([query.t for query in queries]), np.concatenate([query.s for query in queries])
+    noisy = np.concatenate([query.integers for query in queries]) + family.draw(bits, t, s)
+    ends = np.cumsum([0, *(query.integers.size for query in queries)]).tolist()
+    return [noisy[start:end] for start, end in pairwise(ends)]
 
 
 P = TypeVar("P", bound=StatisticPlan)

@@ -511,6 +511,7 @@ Grouping = Literal["best-fit", "wrap-around"]
 Accounting = Literal["pure", "zcdp", "approximate"]
 Suppression = Literal["off", "chop-user"]
 CountsReleased = Literal["all", "none"]
+CdfAsked = Literal["auto", "tree", "smoothed", "off"]
 
 
 class Policy(msgspec.Struct, frozen=True, dict=True):
@@ -559,6 +560,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     hats_max: int = 0
     counts_released: CountsReleased = "all"
     schedule: Schedule = "spread"
+    cdf: CdfAsked = "auto"
     source: tuple[tuple[str, str], ...] = ()
     branching: Branching = "auto"
 
@@ -589,6 +591,11 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return asked and self.mean_nano != 0
 
     @cached_property
+    def shapes(self) -> bool:
+        """Whether the city is asked for its CDF, and smoothed estimates have each HAT's."""
+        return self.cdf in ("auto", "smoothed") and self.forecasts
+
+    @cached_property
     def in_balls(self) -> bool:
         """Whether a plate's HATs of a slot share one clip around their forecasts."""
         return self.forecasts and self.measure == "zcdp"
@@ -615,6 +622,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
             del settings["delta"]
         if self.schedule == "spread":
             del settings["schedule"]
+        if not self.shapes:
+            del settings["cdf"]
         if not self.source:
             del settings["source"]
         if self.branching == "auto":
@@ -667,6 +676,7 @@ def written(policy: Policy) -> dict[str, str]:
         "release.grouping": policy.grouping,
         "release.mean_epsilon": _epsilon(policy.mean_nano, policy),
         "release.variance_epsilon": _epsilon(policy.variance_nano, policy),
+        "release.cdf": policy.cdf,
         "release.cdf_epsilon": _epsilon(policy.cdf_nano, policy),
         "release.bins": _list(policy.bins) if isinstance(policy.bins, tuple) else str(policy.bins),
         "release.branching": _list(policy.branching) if isinstance(policy.branching, tuple) else policy.branching,

@@ -20,9 +20,11 @@ from msgspec.structs import replace as struct_replace
 from numpy.typing import NDArray
 
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
+from udp_stream.forecast.shape import tilted_error
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.base import AroundForecast, StatisticPlan, StatisticTerms
+from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost, expected_noise
 from udp_stream.mechanisms.statistics import spread
@@ -250,7 +252,7 @@ def terms_around(
     by_plate = [counts.count[rows[hat]] for hat in enough]
     arounds = [AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough]
     means = dict(zip(enough, _means(by_plate, arounds, [prices[hat] for hat in enough], policy, plans), strict=True))
-    is_only_mean, terms, worth = policy.variance_nano == policy.cdf_nano == 0, [], np.zeros(counts.cells.size)
+    terms, worth = [], np.zeros(counts.cells.size)
     paced, usual = _paced_nano(in_period, policy), (forecast.variance + forecast.rest).tolist()
     for hat, foretold in enumerate(forecasts):
         if hat not in means:
@@ -258,12 +260,14 @@ def terms_around(
             continue
         mean, here = means[hat], counts.count[rows[hat]]
         told = usual[hat] / (usual[hat] + mean.variance)
+        cdf_nano = _cdf_nano(mean, foretold, here, policy, plans)
+        is_only_mean = policy.variance_nano == cdf_nano == 0
         if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
             terms.append(Terms(withheld="uninformative", forecast=foretold))
             continue
         worth[hat] = told * usual[hat] * int(here.sum()) / int(mean.plan.charges.sum())
         least = ceil(ADMITTED_MIN * here.size)
-        asked = _asked(mean.asked, foretold, policy)
+        asked = _asked(mean.asked, cdf_nano, foretold, policy)
         allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
         terms.append(struct_replace(asked, admitted_min=least, allowance_nano=allowance))
     # Stable, so that equal ones have the same order everywhere.
@@ -313,7 +317,7 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     width = clip_width(by_plate, sqrt(CITY_SD**2 + rest), Cost(policy.measure, cost))
     around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
     (mean,) = _means([by_plate], [around], [cost], policy, plans)
-    return _asked(mean.asked, None, policy)
+    return _asked(mean.asked, _asked_of_cdf(mean, policy), None, policy)
 
 
 def _widths(
@@ -426,9 +430,23 @@ def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
     ]
 
 
-def _asked(mean: StatisticTerms, forecast: HatForecast | None, policy: Policy) -> Terms:
-    """The mean, and the other statistics that are configured: an automatic CDF costs what the mean does."""
-    cdf_nano = mean.epsilon_nano if policy.cdf_nano is None else policy.cdf_nano
+def _asked_of_cdf(mean: _Mean, policy: Policy) -> int:
+    """What a HAT's own CDF costs: an automatic one what the mean does."""
+    return mean.asked.epsilon_nano if policy.cdf_nano is None else policy.cdf_nano
+
+
+def _cdf_nano(mean: _Mean, forecast: HatForecast, by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> int:
+    """The same; 0 where the city's shape, tilted to the HAT's mean, is likely to err less."""
+    nano = _asked_of_cdf(mean, policy)
+    if not nano or not policy.shapes:
+        return nano
+    plan = plans.plan_statistic(by_plate, StatisticTerms("cdf", nano, measure=policy.measure))
+    left = forecast.deviation * sqrt(mean.variance / (forecast.deviation**2 + mean.variance))
+    return nano if isinstance(plan, CdfPlan) and plan.rms_error < tilted_error(by_plate.size, left) else 0
+
+
+def _asked(mean: StatisticTerms, cdf_nano: int, forecast: HatForecast | None, policy: Policy) -> Terms:
+    """The mean, and the other statistics that are configured."""
     others = terms_of(policy, 0, policy.variance_nano, cdf_nano)
     return struct_replace(others, statistics=(mean, *others.statistics), forecast=forecast)
 

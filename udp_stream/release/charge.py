@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused, UdpStreamError
-from udp_stream.ledger.port import Admission, Balance, Bits, Entropy, Ledger, Verdict
+from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, Verdict
 from udp_stream.ledger.rules import budget_balances, largest_budgets, periods_to_compare
 from udp_stream.planning.plan import HatPlan, HatPlans, Terms
 from udp_stream.planning.policy import (
@@ -32,13 +32,14 @@ from udp_stream.planning.policy import (
     time_of,
 )
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
+from udp_stream.release.city import AskShape, CityAsked, CityQuestion
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, Smoothed
 from udp_stream.release.record import Status, city_id, release_id
 from udp_stream.units import duration_name
 from udp_stream.windows.tables import SlotCounts, cell_name
 
 if TYPE_CHECKING:
-    from udp_stream.windows.tables import SlotValues
+    pass
 
 
 # One HAT on its way through a release: the type that both halves of the road hand on.
@@ -296,7 +297,7 @@ class ReleaseContext:
     `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
     each time before plates are charged. `forecaster` is shown every slot, if there is one. `derive_key` turns an id
     into a key of its own, by the plates' key: what a ledger has to recognise is hashed with it, so that no reader can
-    guess it. `city` is what slots are asked as a whole, if anything.
+    guess it. `city` is what slots are asked as a whole, in place of what the policy asks.
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -317,6 +318,11 @@ class ReleaseContext:
     derive_key: Callable[[str], bytes] = key_without_secret
     city: CityQuestion | None = None
 
+    @property
+    def question(self) -> CityQuestion | None:
+        """What slots are asked as a whole; None if nothing."""
+        return AskShape() if self.city is None and self.policy.shapes else self.city
+
     def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
         """The smoothed estimates of a slot, all of which is recorded; once for each slot. None without a forecaster."""
         return [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
@@ -329,7 +335,7 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
     A forecaster must see every slot in its order: a worker that takes over the planning needs one of its own.
     """
     policy = context.policy
-    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software)
+    forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.shapes)
     planner = ForecastPlanner(forecaster) if policy.forecasts else context.planner
     return replace(context, forecaster=forecaster, planner=planner)
 
@@ -352,7 +358,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     policy, slot = context.policy, SlotToPlan.of_counts(counts, context, ledger)
     # PRICE. Each HAT has terms, and a plan for the rows that they offer: what each row would be charged.
     priced = _price(hats, slot, context.planner, ledger)
-    asked = context.city.ask(counts, policy) if context.city is not None and policy.forecasts else None
+    asked = _asked_of_city(counts, context)
     is_charging = asked is not None or any(hat.plan is not None for hat in priced)
     period = slot.in_period.period
     if is_charging:
@@ -375,6 +381,14 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
         tuple(hat.plan for hat in charged),
         city,
     )
+
+
+def _asked_of_city(counts: SlotCounts, context: ReleaseContext) -> CityAsked | None:
+    """After the price: by now the forecaster has learnt what the slots before told."""
+    question, forecaster = context.question, context.forecaster
+    if question is None or not context.policy.forecasts:
+        return None
+    return question.ask(counts, context.policy, None if forecaster is None else forecaster.city(counts.start_ms))
 
 
 def _price(hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledger: Ledger) -> list[HatInFlight]:
@@ -558,8 +572,8 @@ def _named(periods: Sequence[str]) -> str:
 
 # The road of a question to the whole city: charge, draw, record, as for a HAT, once a slot. No reader waits for it.
 #
-# A question (`CityQuestion`) is a parameter of the road: `ReleaseContext.city`. Without one nothing here costs
-# anything. It is asked where plans follow from releases (`Policy.forecasts`), as the planner then waits for a slot to
+# A question (`city.py`) is a parameter of the road: `ReleaseContext.question`. Without one nothing here costs anything.
+# It is asked where plans follow from releases (`Policy.forecasts`), as the planner then waits for a slot to
 # be released.
 #
 # 1. The planner charges those who can pay (`charge_city`), before the slot's HATs. Whoever cannot takes no part.
@@ -573,48 +587,6 @@ def _named(periods: Sequence[str]) -> str:
 
 CITY_ADMITTED_MIN = 0.5
 """The least share of the plates that have to be able to pay."""
-
-
-class CityAsked(NamedTuple):
-    """The plan if all plates of the slot can pay, and what each of them is charged, by its number, nano-units.
-
-    >>> asked = CityAsked(CityPlan(np.array([4, 4, 8]), plates=2, about=b""), charges=np.array([5, 3]))
-    >>> asked.plan.plates
-    2
-    """
-
-    plan: CityPlan
-    charges: NDArray[np.int64]
-
-
-class CityQuestion(Protocol):
-    """What is asked of all plates of a slot together: sums of whole numbers over rows, to which noise is added.
-
-    A row is a plate in a HAT. A plate's charge pays for whatever its rows can move the sums by, given its weights.
-
-    >>> class Nothing:
-    ...     def ask(self, counts: SlotCounts, policy: Policy) -> CityAsked | None:
-    ...         return None
-    ...
-    ...     def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:
-    ...         return ()
-    ...
-    ...     def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
-    ...         return b""
-    >>> question: CityQuestion = Nothing()
-    """
-
-    def ask(self, counts: SlotCounts, policy: Policy) -> CityAsked | None:
-        """What is asked in this slot, by counts and whatever else is public; None where nothing is."""
-        ...
-
-    def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:
-        """The sums over these rows, by the plan's weights of them; rows of weight 0 count nothing. Secret."""
-        ...
-
-    def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
-        """The record: what the sums of the whole slot say with noise."""
-        ...
 
 
 def charge_city(

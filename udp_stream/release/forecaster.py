@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 
 from udp_stream.forecast.model import DAYS, PER_HAT, Memory, Observed, SlotForecast, SlotPrior, forecast_slot
 from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, Clipped, Outlook, unmeasured
+from udp_stream.forecast.shape import Answer, CityMemory, CityShape
 from udp_stream.ledger.port import Ledger
+from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
-from udp_stream.release.record import Hat, NonNegative, Release, Share, decode, kind_of, release_id, slot_of
+from udp_stream.release.city import CityKnown, Quantile, ShareBelow, SmoothedCdf, decode_city, hat_cdfs
+from udp_stream.release.record import Hat, NonNegative, Release, Share, city_id, decode, kind_of, release_id, slot_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name
 
@@ -42,6 +45,12 @@ class LedgerHistory:
         """What is recorded for these cells in that slot."""
         payloads = self._ledger.recorded([release_id(cell_name(cell), start_ms, end_ms) for cell in cells])
         return [None if payload is None else decode(payload) for payload in payloads]
+
+    def city(self, start_ms: int, end_ms: int) -> Answer | None:
+        """What the plates of that slot told of the whole city; None if they were not asked."""
+        name = city_id(start_ms, end_ms)
+        (payload,) = self._ledger.recorded([name])
+        return None if payload is None else decode_city(name, payload).answer
 
     def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
         """From the newest charge back, until slots are a day older than asked for. Ids of no HAT are passed over."""
@@ -155,10 +164,11 @@ class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     `release_id` is that of the HAT's release; null for a cell without pings in the slot. `news` is the probability that
     the HAT is not as usual: maps mark it above a half.
+    `cdf` is null before the city was told its own, and where no CDF is asked for: `cdf_withheld` says which.
     `trial` is there, and true, if it follows from releases that were made on a ledger of one run only.
 
     >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
-    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, 0.12, "udp-stream 1.0")
+    >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, None, 0.12, "udp-stream 1.0")
     >>> one.interval95_kmh[0] < one.value_kmh < one.interval95_kmh[1]
     True
     """
@@ -169,10 +179,15 @@ class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     interval95_kmh: tuple[NonNegative, NonNegative]
     expected_abs_error_kmh: Annotated[float, msgspec.Meta(ge=0)]
     guess: Guess
+    cdf: SmoothedCdf | None
     release_id: str | None
     news: Share
     software: str
     trial: bool = False
+    quantiles_kmh: tuple[Quantile, ...] = ()
+    share_below_kmh: tuple[ShareBelow, ...] = ()
+    expected_sup_error: NonNegative | None = None
+    cdf_withheld: Literal["off", "city_untold"] | None = None
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -231,6 +246,16 @@ def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) 
     return slot.estimates([(hat, None) for hat in hats], found, (low, high), guess.mean)
 
 
+def with_cdfs(estimates: Sequence[Smoothed], plates: Mapping[str, int], city: CityShape | None) -> list[Smoothed]:
+    """The same with each one's CDF: the city's, tilted to its mean. `plates` are those of each release, by its id."""
+    if city is None:
+        return [msgspec.structs.replace(one, cdf_withheld="city_untold") for one in estimates]
+    said = np.array([(one.value_kmh, one.expected_abs_error_kmh) for one in estimates])
+    of_hats = np.array([1 if one.release_id is None else max(1, plates[one.release_id]) for one in estimates])
+    cdfs = hat_cdfs(city, said[:, 0], said[:, 1] / MEAN_ABS_PER_SD, of_hats)
+    return [msgspec.structs.replace(one, **cdf._asdict()) for one, cdf in zip(estimates, cdfs, strict=True)]
+
+
 class _Slot(msgspec.Struct, frozen=True):
     """What the estimates of a slot say alike; `hat` is any of its HATs."""
 
@@ -255,7 +280,7 @@ class _Slot(msgspec.Struct, frozen=True):
         return [
             Smoothed(
                 SCHEMA, hat, value, interval, round(MEAN_ABS_PER_SD * apart, 3),
-                Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), release_id,
+                Guess(constant, guess, round(_mean_distance(abs(guess - value), apart), 3)), None, release_id,
                 round(is_news, 3), self.software, self.trial,
             )
             for (hat, release_id), value, interval, apart, guess, is_news in zip(
@@ -348,10 +373,11 @@ class Forecaster:
     ['8742d98b6ffffff', '8742d9d4cffffff']
     """
 
-    def __init__(self, slots: SlotGrid, max_speed: int, software: str) -> None:
-        """`max_speed` is U in quanta."""
+    def __init__(self, slots: SlotGrid, max_speed: int, software: str, shapes: bool = False) -> None:
+        """`max_speed` is U in quanta; `shapes`: whether smoothed estimates have CDFs."""
         self._memory, self._slots = Memory(), slots
         self._max_kmh, self._software = max_speed / QUANTA_PER_KMH, software
+        self._shapes = CityMemory(city_bins(max_speed).edges_kmh[1:]) if shapes else None
         self._due: dict[Slot, set[int]] = {}
         self._learnt_ms: int | None = None
 
@@ -365,6 +391,13 @@ class Forecaster:
         """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not is never learnt."""
         self._learn(history, counts.start_ms)
         return forecast_slot(counts, self._memory, self._day(counts.start_ms), self._max_kmh)
+
+    def city(self, start_ms: int) -> CityKnown | None:
+        """What is known of the city's shape before a slot, as far as was learnt; None if nobody wants to know."""
+        if self._shapes is None:
+            return None
+        day = self._day(start_ms)
+        return CityKnown(self._shapes.shape(day), self._shapes.asked(day))
 
     def smoothed(self, slot: Slot, history: LedgerHistory) -> list[Smoothed]:
         """The smoothed estimates of a slot, all of which is recorded, after all earlier ones; once for each slot."""
@@ -381,8 +414,20 @@ class Forecaster:
             self._learnt_ms = slot[0]
             if records := [record for record in found if record is not None]:
                 when, known = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS), (self._max_kmh, self._software)
-                learnt[slot] = smooth_slot(records, self._memory, *when, *known)
+                estimates = smooth_slot(records, self._memory, *when, *known)
+                learnt[slot] = self._with_cdfs(estimates, records, slot, history)
         return learnt
+
+    def _with_cdfs(
+        self, estimates: Sequence[Smoothed], records: Sequence[Release], slot: Slot, history: LedgerHistory
+    ) -> list[Smoothed]:
+        """With CDFs by the city's shape, after what this slot told of it."""
+        if self._shapes is None:
+            return [msgspec.structs.replace(one, cdf_withheld="off") for one in estimates]
+        day = self._day(slot[0])
+        if (answer := history.city(*slot)) is not None:
+            self._shapes.learn(day, answer)
+        return with_cdfs(estimates, {record.release_id: record.plates for record in records}, self._shapes.told(day))
 
     def _remember(self, history: LedgerHistory, before_ms: int) -> None:
         """What the ledger holds of the days that are remembered, beside what was seen.

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -29,13 +28,14 @@ from udp_stream.mechanisms.around import (
     room_and_rounding,
     summed_norms,
 )
-from udp_stream.mechanisms.base import Integers, Query, StatisticPlan
+from udp_stream.mechanisms.base import Integers, Query, StatisticPlan, noisy_integers
 from udp_stream.mechanisms.noise import Noise
 from udp_stream.mechanisms.statistics import AROUND, NOBODY, STATISTICS, NoisyMean, NoisyVariance
 from udp_stream.planning.plan import HatPlan, Terms, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release.charge import NO_ROWS, CityQuestion, HatInFlight, ReleaseContext, hats_of, ids_of, plan_slot
+from udp_stream.release.charge import NO_ROWS, HatInFlight, ReleaseContext, hats_of, ids_of, plan_slot
+from udp_stream.release.city import CityQuestion
 from udp_stream.release.record import (
     SCHEMA,
     Counts,
@@ -149,14 +149,6 @@ def _family(plans: Sequence[HatPlan]) -> Noise:
     return families.pop()
 
 
-def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[Integers]:
-    """The integers of every query with their noise, which is drawn in one call."""
-    t, s = np.concatenate([query.t for query in queries]), np.concatenate([query.s for query in queries])
-    noisy = np.concatenate([query.integers for query in queries]) + family.draw(bits, t, s)
-    ends = np.cumsum([0, *(query.integers.size for query in queries)]).tolist()
-    return [noisy[start:end] for start, end in pairwise(ends)]
-
-
 # The road.
 
 
@@ -174,7 +166,8 @@ def release_slot(
     plan = plan_slot(counts, context, ledger)
     # What is measured over the whole slot before a HAT is drawn, where anything is: a noisy answer for the city, which
     # is recorded; and how far each plate's speeds are scaled into the clip that its HATs share.
-    record_city(context.city, slot_sums(context.city, counts, values, plan), plan, context.entropy, ledger)
+    asked = context.question
+    record_city(asked, slot_sums(asked, counts, values, plan), plan, context.entropy, ledger)
     factors = slot_factors(counts, values, plan, context, ledger)
     # DRAW, RECORD, MARK. The bytes of each HAT's only release, as the ledger holds them.
     recorded = record_slot(counts, values, plan, context, ledger, factors)

@@ -27,6 +27,7 @@ from udp_stream.pings.times import EPOCHS
 from udp_stream.planning.policy import (
     Accounting,
     BudgetCalendar,
+    CdfAsked,
     CountsReleased,
     Grouping,
     Mean,
@@ -341,6 +342,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     grouping: Grouping = "best-fit"
     mean_epsilon: Epsilon | Literal["auto"] = "auto"
     variance_epsilon: Epsilon = 0.0
+    cdf: CdfAsked = "auto"
     cdf_epsilon: Epsilon | Literal["auto"] = 0.0
     bins: Literal["auto"] | int | tuple[float, ...] = "auto"
     branching: Literal["auto"] | tuple[int, ...] = "auto"
@@ -385,7 +387,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             grouping=self.release.grouping,
             mean_nano=budget.charge_nano(self.release.mean_epsilon),
             variance_nano=budget.charge_nano(self.release.variance_epsilon) or 0,
-            cdf_nano=budget.charge_nano(self.release.cdf_epsilon),
+            cdf_nano=budget.charge_nano(self.release.cdf_epsilon) if self.release.cdf in ("auto", "tree") else 0,
             bins=self.release.bins,
             branching=self.release.branching,
             min_plates=self.release.min_plates,
@@ -395,6 +397,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             hats_max=self.release.hats_max,
             counts_released=self.release.counts,
             schedule=self.budget.schedule,
+            cdf=self.release.cdf,
             source=self.source.written,
         )
 

@@ -1,0 +1,168 @@
+"""The city's shape and HATs' CDFs: what is asked, when, and that all of it follows from what is public."""
+
+import datetime as dt
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from udp_stream.errors import ConfigError
+from udp_stream.forecast import shape
+from udp_stream.forecast.shape import Answer, CityMemory, family, hat_shapes
+from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.mechanisms.around import FORECAST_CLIP
+from udp_stream.mechanisms.city_tree import CityTree, city_bins
+from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
+from udp_stream.release.city import ASKS_PER_DAY, AskShape, CityKnown, ask_nano, hat_cdfs
+from udp_stream.release.forecaster import MEAN_ABS_PER_SD, Forecaster, LedgerHistory, with_cdfs
+from udp_stream.release.record import decode
+from udp_stream.release.road import release_slot
+from udp_stream.settings import load
+from udp_stream.testing import SeededEntropy, a_context, two_hats
+from udp_stream.units import NANO
+from udp_stream.windows.tables import SlotCounts
+
+EDGES = city_bins(115 * 4096).edges_kmh[1:]
+DAY = dt.date(2024, 1, 8)
+POLICY = load(None, ("speed.max_kmh=115",), {}).policy
+TRUE = np.array([0.3, 0.05, 0.03, 0.04, 0.05, 0.07, 0.08, 0.1, 0.1, 0.1, 0.06, 0.02])
+
+
+def slot_of(plates, pings=12):
+    """All plates in one HAT."""
+    each = np.arange(plates), np.full(plates, pings)
+    return SlotCounts(0, 3_600_000, tuple(b"%16d" % i for i in range(plates)), np.array([7], np.uint64),
+                      np.array([0, plates]), *each, 0)  # fmt: skip
+
+
+def asked(plates=200, policy=POLICY, times=0, city=family(EDGES), pings=12):  # noqa: B008 - a frozen value
+    return AskShape().ask(slot_of(plates, pings), policy, CityKnown(city, times))
+
+
+def test_it_is_asked_twice_a_day_at_a_twentieth_of_the_budget_until_it_is_told():
+    found = asked()
+    assert found.plan.plates == 200 and set(found.charges.tolist()) == {POLICY.budget_nano // 20}
+    assert asked(times=ASKS_PER_DAY - 1) is not None and asked(times=ASKS_PER_DAY) is None
+    told = family(EDGES)
+    for _ in range(4):
+        told = told.after(Answer(TRUE, 1e-5, 500.0))
+    assert told.deviations.max() <= shape.TOLD and asked(city=told) is None
+    assert AskShape().ask(slot_of(200), POLICY, None) is None  # nobody knows what was asked before
+
+
+def test_few_plates_and_little_budget_are_not_asked():
+    assert asked(plates=70) is None and asked(plates=700, pings=1) is None
+    assert asked(policy=replace(POLICY, budget_nano=NANO)) is None
+    assert asked(policy=replace(POLICY, period_seconds=None)) is None  # of a lifetime no day has a part
+    assert ask_nano(replace(POLICY, period_seconds=7 * 86_400)) == POLICY.budget_nano // 140
+    assert ask_nano(replace(POLICY, period_seconds=3_600)) == ask_nano(POLICY) == POLICY.budget_nano // 20
+
+
+def test_what_was_told_is_remembered_for_two_days_and_fades():
+    memory, answer = CityMemory(EDGES), Answer(TRUE, 1e-5, 500.0)
+    memory.learn(DAY, answer)
+    today = memory.told(DAY)
+    assert np.abs(np.cumsum(today.mean) - np.cumsum(TRUE)).max() < 0.01
+    next_day = memory.told(DAY + dt.timedelta(days=1))
+    assert (next_day.deviations[:-1] > today.deviations[:-1]).all() and memory.asked(DAY + dt.timedelta(days=1)) == 0
+    assert memory.told(DAY + dt.timedelta(days=2)) is None
+    memory.learn(DAY, Answer(np.array([0.5, 0.5]), 1e-5, 500.0))  # of another U
+    assert memory.asked(DAY) == 0  # it forgot the first, which was of two days before
+
+
+def test_answers_count_by_their_noise():
+    sharp, vague = (family(EDGES).after(Answer(TRUE, variance, 300.0)) for variance in (1e-4, 1e-1))
+    off = [np.abs(np.cumsum(one.mean) - np.cumsum(TRUE)).max() for one in (sharp, vague, family(EDGES))]
+    assert off[0] < off[1] < off[2] and sharp.deviations.max() < vague.deviations.max()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tilted_cdf_has_the_mean_and_no_other_with_that_mean_is_nearer_to_the_citys(seed):
+    rng, mean = np.random.default_rng(seed), np.array([2.0, 9.0, 21.0, 40.0])
+    city = family(EDGES).after(Answer(rng.dirichlet(20 * TRUE), 1e-4, 200.0))
+    found = hat_shapes(city, mean, np.full(4, 2.0), np.full(4, 30))
+    shares = np.diff(found.cdf, axis=1, prepend=0.0)
+    middles = np.append(0.0, (found.kmh[1:] + found.kmh[:-1]) / 2)
+    assert shares @ middles == pytest.approx(mean, abs=0.01)
+    cumulative = np.interp(found.kmh, EDGES, np.cumsum(city.mean))
+    base = np.maximum(np.diff(cumulative, prepend=0.0), shape.SHARE_MIN)
+    both = np.vstack([np.ones_like(middles), middles])
+    for row in shares:
+        for _ in range(20):  # moves that keep sum and mean
+            move = rng.normal(size=row.size) * row
+            move -= row * (np.linalg.solve(both * row @ both.T, both @ move) @ both)
+            other = row + 0.5 * move / np.max(np.abs(move) / row)
+            assert both @ other == pytest.approx(both @ row, abs=1e-6)
+            assert np.sum(other * np.log(other / base)) >= np.sum(row * np.log(row / base)) - 1e-9
+
+
+def test_cdfs_rise_to_one_inside_their_bands_and_quantiles_inside_their_intervals():
+    city = family(EDGES).after(Answer(TRUE, 1e-3, 120.0))
+    mean = np.array([0.0, 0.3, 11.0, 30.0, 80.0, 115.0])
+    for one in hat_cdfs(city, mean, np.full(6, 3.0), np.array([1, 2, 5, 20, 80, 400])):
+        assert list(one.cdf.values) == sorted(one.cdf.values) and one.cdf.values[-1] == one.cdf.guess[-1] == 1.0
+        assert one.cdf.edges_kmh == EDGES and 0 < one.expected_sup_error <= 1
+        lows, highs = zip(*one.cdf.band95, strict=True)
+        assert list(lows) == sorted(lows) and list(highs) == sorted(highs)
+        assert all(low <= value <= high for (low, high), value in zip(one.cdf.band95, one.cdf.values, strict=True))
+        assert [each.share for each in one.quantiles_kmh] == [0.1, 0.5, 0.9]
+        for each in one.quantiles_kmh:
+            assert each.interval95_kmh[0] <= each.value_kmh <= each.interval95_kmh[1]
+        assert [each.kmh for each in one.share_below_kmh] == [5.0, 10.0]
+    few, many = (hat_cdfs(city, np.array([20.0]), np.array([2.0]), np.array([n]))[0] for n in (2, 200))
+    assert many.expected_sup_error < few.expected_sup_error
+
+
+def test_a_deployment_says_why_there_is_no_cdf():
+
+    (counts, values), context, ledger = two_hats(), a_context(), MemoryLedger()
+    recorded = release_slot(counts, values, context, ledger, publish=lambda _: None)
+    for shapes, why in ((False, "off"), (True, "city_untold")):
+        forecaster = Forecaster(context.calendar.slots, context.policy.max_speed, "test", shapes)
+        forecaster.saw(counts)
+        estimates = forecaster.smoothed((counts.start_ms, counts.end_ms), LedgerHistory(ledger))
+        assert all(one.cdf is None and one.cdf_withheld == why and not one.quantiles_kmh for one in estimates)
+    # Told, it follows from the records and the city's answer alone.
+    city = family(city_bins(context.policy.max_speed).edges_kmh[1:])
+    plates = {name: decode(payload).plates for name, payload in recorded.payloads.items()}
+    for one in with_cdfs(estimates, plates, city):
+        given = np.array([one.value_kmh]), np.array([one.expected_abs_error_kmh / MEAN_ABS_PER_SD])
+        (again,) = hat_cdfs(city, *given, np.array([plates[one.release_id]]))
+        assert (one.cdf, one.quantiles_kmh, one.expected_sup_error) == (again.cdf, again.quantiles_kmh,
+                                                                       again.expected_sup_error)  # fmt: skip
+
+
+def test_settings_that_ask_for_what_cannot_be_are_refused():
+    for flags in (["release.cdf=smoothed", "release.mean=levy"], ["release.cdf=both"]):
+        with pytest.raises(ConfigError, match=r"release\.cdf"):
+            load(None, flags, {})
+    for mode, cdf_nano, shapes in (
+        ("auto", NANO, True),
+        ("tree", NANO, False),
+        ("smoothed", 0, True),
+        ("off", 0, False),
+    ):
+        policy = load(None, (f"release.cdf={mode}", "release.cdf_epsilon=1"), {}).policy
+        assert (policy.cdf_nano, policy.shapes) == (cdf_nano, shapes)
+
+
+def test_a_large_hat_has_a_tree_of_its_own_where_that_errs_less():
+    """Two HATs, of 600 and of 5 plates; a tree each, one each where it errs less, none."""
+    cells = np.array([0x8742D98B6FFFFFF, 0x8742D9D4CFFFFFF], np.uint64)
+    plate, count = np.append(np.arange(600), np.arange(5)), np.full(605, 10)
+    counts = SlotCounts(1_641_009_600_000, 1_641_013_200_000, tuple(b"%16d" % i for i in range(600)), cells,
+                        np.array([0, 600, 605]), plate, count, 0)  # fmt: skip
+    wanted = {"tree": [True, True], "auto": [True, False], "smoothed": [False, False]}
+    for mode, found in wanted.items():
+        flags = "release.mean=forecast-clip", "budget.epsilon=40", f"release.cdf={mode}", "release.cdf_epsilon=2"
+        settings = load(None, flags, {})
+        context = with_forecaster(ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test"))
+        plan = plan_slot(counts, context, MemoryLedger())
+        assert [one.asked_of("cdf") is not None for one in plan.terms] == found
+        assert all(one.asked_of(FORECAST_CLIP) for one in plan.terms)
+
+
+def test_a_plan_says_what_noise_it_is_for():
+    tree = msgspec.json.decode(asked().plan.about, type=CityTree)
+    assert tree.bins.edges_kmh[1:] == EDGES and tree.cost.nano == POLICY.budget_nano // 20

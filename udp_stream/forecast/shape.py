@@ -1,0 +1,322 @@
+"""What speeds are distributed like: the city's shape, as its answers tell it, and each HAT's, tilted to its mean.
+
+Public in, public out: it reads answers of the city (`mechanisms/city_tree.py`), smoothed means and counts, and costs
+nothing. Measured in docs/measurements.md.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product
+from math import hypot, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.forecast.model import DAYS, on_one_thread
+
+Floats = NDArray[np.float64]
+
+# The city: shares of speeds in the bins of its tree.
+#
+# Before any answer they are those of some shape of an untrained family (some buses stand, some crawl, the speeds of the
+# others are a Weibull variable), plus a normal rest. Each answer weighs the shapes by how well they explain it, and
+# conditions each one's rest on it. An answer errs by its noise, by what plates differ by, and by what its slot differs
+# from the day by: much at night, when few plates are out.
+
+STANDING = 0.02, 0.08, 0.16, 0.24, 0.32, 0.4, 0.48
+"""Shares of exact zeros in the family."""
+
+CRAWLING, CRAWL_KMH = (0.02, 0.08, 0.2), 1.5
+"""Shares of buses that stand with a jittering position, and the mean of their exponential speed."""
+
+MOVING_KMH, WEIBULL = (12.0, 16.0, 20.0, 25.0, 31.0, 38.0), (1.2, 1.6, 2.0, 2.6, 3.2)
+"""Scales and exponents of the others' speeds."""
+
+REST = 0.03
+"""Standard deviation of what a city's CDF has of its own at a half."""
+
+DRIFT = 0.02
+"""The same for one day beside the day before."""
+
+SLOT_PLATES = 7.0
+"""Of n plates, a slot's CDF differs from the day's at a half by 3.5 / n, beside what plates differ by."""
+
+TOLD = 0.05
+"""When the CDF of the city is known as well at every edge, nothing more is asked."""
+
+PLATES_MIN = 75.0
+"""Fewer plates of full weight are not a city: at night those that are out are like no others."""
+
+NOISE_MAX = 2.0
+"""The most that an answer may err by, over what is uncertain."""
+
+
+class Answer(NamedTuple):
+    """What a slot's plates told: noisy shares of the bins, the variance of that noise, and how many plates told it.
+
+    >>> Answer(np.array([0.4, 0.6]), variance=0.01, plates=90.0).plates
+    90.0
+    """
+
+    shares: Floats
+    variance: float
+    plates: float
+
+
+class CityShape(NamedTuple):
+    """Shares of speeds up to each of `edges_kmh`: shapes with their log weights, and the covariance of their rest.
+
+    >>> city = family((0.0, 10.0, 65.0))
+    >>> city.mean.round(2).tolist(), bool(city.deviations.max() > TOLD)
+    ([0.24, 0.25, 0.5], True)
+    """
+
+    edges_kmh: tuple[float, ...]
+    shapes: Floats
+    log_weights: Floats
+    rest: Floats
+
+    @property
+    def weights(self) -> Floats:
+        """How likely each shape is."""
+        likely = np.exp(self.log_weights - self.log_weights.max())
+        weights: Floats = likely / likely.sum()
+        return weights
+
+    @property
+    def mean(self) -> Floats:
+        """Expected shares, projected on those that there can be: none below 0, and 1 in all."""
+        return projected(self.weights @ self.shapes)
+
+    @property
+    def deviations(self) -> Floats:
+        """Standard deviations of the CDF at each edge."""
+        off = self.shapes - self.weights @ self.shapes
+        return _of_cdf(self.rest + (self.weights * off.T) @ off)
+
+    @on_one_thread
+    def after(self, answer: Answer) -> CityShape:
+        """Conditioned on an answer."""
+        off = answer.shares - self.shapes
+        inverse = np.linalg.inv(self.rest + self._error_of(answer.variance, answer.plates))
+        fits = -0.5 * np.sum(off @ inverse * off, axis=1)
+        gain = self.rest @ inverse
+        return CityShape(
+            self.edges_kmh, self.shapes + off @ gain.T, self.log_weights + fits, self.rest - gain @ self.rest
+        )
+
+    def drifted(self, days: int) -> CityShape:
+        """So many days later."""
+        return self._replace(rest=self.rest + 4 * days * DRIFT**2 * _scatter(self.mean))
+
+    @on_one_thread
+    def is_worth_asking(self, variance: float, plates: float) -> bool:
+        """Whether an answer with this noise, of so many plates, tells enough of what is uncertain."""
+        uncertain = self.deviations
+        if plates < PLATES_MIN or uncertain.max() <= TOLD:
+            return False
+        error = _of_cdf(self._error_of(variance, plates))[:-1]
+        return bool(np.mean(error**2) < NOISE_MAX**2 * np.mean(uncertain[:-1] ** 2))
+
+    def _error_of(self, variance: float, plates: float) -> Floats:
+        """Covariance of what an answer errs by."""
+        error: Floats = variance * np.eye(self.rest.shape[0])
+        return error + (1 / plates + (SLOT_PLATES / plates) ** 2) * _scatter(self.mean)
+
+
+def _scatter(shares: Floats) -> Floats:
+    """Covariance of one ping's bin."""
+    return np.diag(shares) - np.outer(shares, shares)
+
+
+def _of_cdf(covariance: Floats) -> Floats:
+    """Standard deviations of cumulative sums."""
+    variances = np.diag(np.cumsum(np.cumsum(covariance, axis=0), axis=1))
+    deviations: Floats = np.sqrt(np.maximum(variances, 0.0))
+    return deviations
+
+
+def projected(shares: Floats) -> Floats:
+    """The nearest shares, none of them below 0, that are 1 in all (Duchi and others, ICML 2008)."""
+    descending = np.sort(shares)[::-1]
+    excess = (np.cumsum(descending) - 1) / np.arange(1, shares.size + 1)
+    nearest: Floats = np.maximum(shares - excess[descending > excess][-1], 0.0)
+    return nearest
+
+
+@lru_cache(maxsize=16)
+@on_one_thread
+def family(edges_kmh: tuple[float, ...]) -> CityShape:
+    """The untrained family over bins with these right edges."""
+    edges = np.array(edges_kmh)
+    crawl, found = 1 - np.exp(-edges / CRAWL_KMH), []
+    for standing, crawling, scale, power in product(STANDING, CRAWLING, MOVING_KMH, WEIBULL):
+        moving = 1 - np.exp(-((edges / scale) ** power))
+        cdf = standing + crawling * crawl + (1 - standing - crawling) * moving / moving[-1]
+        cdf[-1] = 1.0
+        found.append(np.diff(cdf, prepend=0.0))
+    shapes = np.array(found)
+    return CityShape(edges_kmh, shapes, np.zeros(len(found)), 4 * REST**2 * _scatter(shapes.mean(axis=0)))
+
+
+class CityMemory:
+    """What answers told of the city, for as many days as forecasts remember.
+
+    >>> memory, day = CityMemory((0.0, 10.0, 65.0)), dt.date(2024, 1, 8)
+    >>> memory.told(day) is None, memory.asked(day)
+    (True, 0)
+    >>> memory.learn(day, Answer(np.array([0.3, 0.3, 0.4]), variance=1e-4, plates=200.0))
+    >>> memory.told(day).mean.round(1).tolist(), memory.told(day + dt.timedelta(days=DAYS)) is None
+    ([0.3, 0.3, 0.4], True)
+    """
+
+    def __init__(self, edges_kmh: tuple[float, ...]) -> None:
+        """Nothing was told."""
+        self._edges = edges_kmh
+        self._answers: list[tuple[dt.date, Answer]] = []
+        self._known: tuple[dt.date, CityShape] | None = None
+
+    def learn(self, day: dt.date, answer: Answer) -> None:
+        """An answer of a slot of that day; one of other bins, as of another U, tells nothing."""
+        if answer.shares.size == len(self._edges):
+            self._answers.append((day, answer))
+            self._known = None
+
+    def asked(self, day: dt.date) -> int:
+        """How often that day was answered."""
+        return sum(then == day for then, _ in self._answers)
+
+    def told(self, day: dt.date) -> CityShape | None:
+        """The shape as it is known that day; None if nobody was asked."""
+        self._answers = [one for one in self._answers if (day - one[0]).days < DAYS]
+        return self.shape(day) if self._answers else None
+
+    def shape(self, day: dt.date) -> CityShape:
+        """The same, or the family."""
+        if self._known is None or self._known[0] != day:
+            found, last = family(self._edges), None
+            for then, answer in self._answers:
+                if (day - then).days < DAYS:
+                    found = (found if last is None else found.drifted((then - last).days)).after(answer)
+                    last = then
+            self._known = day, found if last is None else found.drifted(max(0, (day - last).days))
+        return self._known[1]
+
+
+# A HAT: of all distributions with its mean the one nearest to the city's in Kullback-Leibler: p(v) exp(t v), and t is
+# found by bisection. Speeds are spread evenly over each km/h, and over each bin of the city.
+#
+# Its CDF is off by what the mean is off by, by what is uncertain of the city, and by what a HAT has of its own: less
+# where many plates make it. Constants fixed on Austin's days.
+
+SHARE_MIN = 2e-4
+"""The least share of a km/h, so that each mean has a tilt."""
+
+TILT_MAX, HALVINGS = 2.0, 26
+
+PLATES_APART, HATS_APART = 0.3, 0.01
+"""Variance of a HAT's CDF around the tilted one, over F (1 - F): that of one plate, and what many plates leave."""
+
+DEVIATIONS = 1.8
+"""Of a band of 95 %, on either side; fewer than of a normal variable, as plates of most HATs differ less."""
+
+SUP_PER_DEVIATION = 1.25
+"""Expected sup-error over the largest standard deviation at any speed."""
+
+
+SCATTERED, SLOPE = 0.19, 0.015
+"""F (1 - F), and what a CDF changes by for a km/h of its mean: typical of a city's edges."""
+
+
+def tilted_error(plates: int, deviation_kmh: float) -> float:
+    """What a tilted CDF is likely to err by at an edge, in shares, where the mean errs by so much.
+
+    >>> round(tilted_error(10, 4.0), 3), round(tilted_error(400, 1.0), 3)
+    (0.117, 0.069)
+    """
+    return hypot(sqrt(SCATTERED * (PLATES_APART / plates + HATS_APART)), SLOPE * deviation_kmh, TOLD)
+
+
+class HatShapes(NamedTuple):
+    """CDFs of HATs, one in each row, at `kmh`, and both ends of their bands; `sup` is each one's expected sup-error.
+
+    >>> city = family((0.0, 10.0, 65.0))
+    >>> found = hat_shapes(city, mean=np.array([5.0, 20.0]), deviation=np.array([2.0, 2.0]), plates=np.array([9, 40]))
+    >>> found.at([10.0])[:, 0, 0].round(2).tolist(), found.cdf[:, -1].tolist(), bool(found.sup[1] < found.sup[0])
+    ([0.86, 0.5], [1.0, 1.0], True)
+    """
+
+    kmh: Floats
+    cdf: Floats
+    low: Floats
+    high: Floats
+    sup: Floats
+
+    def at(self, edges_kmh: Sequence[float]) -> Floats:
+        """Of each HAT, at each of these speeds: the CDF and both ends of its band."""
+        curves = np.stack([self.cdf, self.low, self.high], axis=-1)
+        at = np.clip(np.searchsorted(self.kmh, edges_kmh), 1, self.kmh.size - 1)
+        part = (np.array(edges_kmh) - self.kmh[at - 1]) / (self.kmh[at] - self.kmh[at - 1])
+        found: Floats = curves[:, at - 1] + part[:, None] * (curves[:, at] - curves[:, at - 1])
+        return found
+
+    def quantiles(self, share: float) -> Floats:
+        """In rows: of each HAT the speed that so many drive at or below, and both ends of its interval."""
+        return np.column_stack([_crossings(curve, share, self.kmh) for curve in (self.cdf, self.high, self.low)])
+
+
+@on_one_thread
+def hat_shapes(city: CityShape, mean: Floats, deviation: Floats, plates: NDArray[np.int64]) -> HatShapes:
+    """Of HATs with these means (km/h), which are off by such deviations, and so many plates."""
+    high = city.edges_kmh[-1]
+    kmh = np.unique(np.append(np.arange(np.floor(high) + 1), high))
+    middles = np.append(0.0, (kmh[1:] + kmh[:-1]) / 2)
+    cumulative = np.interp(kmh, city.edges_kmh, np.cumsum(city.mean))
+    share = np.maximum(np.diff(cumulative, prepend=0.0), SHARE_MIN)
+    tilted = _tilted(np.log(share), middles, mean)
+    cdf = np.minimum(np.cumsum(tilted, axis=1), 1.0)
+    cdf[:, -1] = 1.0
+    own = tilted @ middles
+    # By how much the CDF falls for a km/h of the mean: Cov(V <= v, V) / Var(V) of the tilted distribution.
+    variance = np.maximum(tilted @ middles**2 - own**2, 1e-3)
+    slope = (cdf * own[:, None] - np.cumsum(tilted * middles, axis=1)) / variance[:, None]
+    apart = PLATES_APART / np.maximum(plates, 1) + HATS_APART
+    spread = np.sqrt(
+        (slope * deviation[:, None]) ** 2
+        + np.interp(kmh, city.edges_kmh, city.deviations) ** 2
+        + cdf * (1 - cdf) * apart[:, None]
+    )
+    # A CDF rises: what holds of a speed holds of all higher ones from below, of all lower ones from above.
+    low = np.maximum.accumulate(np.maximum(cdf - DEVIATIONS * spread, 0.0), axis=1)
+    upper = np.minimum(cdf + DEVIATIONS * spread, 1.0)
+    upper = np.minimum.accumulate(upper[:, ::-1], axis=1)[:, ::-1]
+    low[:, -1] = 1.0
+    return HatShapes(kmh, cdf, low, upper, np.minimum(SUP_PER_DEVIATION * spread[:, :-1].max(axis=1), 1.0))
+
+
+def _tilted(log_share: Floats, middles: Floats, mean: Floats) -> Floats:
+    """Shares in each row that have the mean of the row, or one as near to it as tilts go."""
+    low, high = np.full(mean.size, -TILT_MAX), np.full(mean.size, TILT_MAX)
+    shares = np.empty((mean.size, middles.size))
+    for _ in range(HALVINGS):
+        tilt = (low + high) / 2
+        logs = log_share + tilt[:, None] * middles
+        np.exp(logs - logs.max(axis=1, keepdims=True), out=shares)
+        shares /= shares.sum(axis=1, keepdims=True)
+        is_low = shares @ middles < mean
+        low, high = np.where(is_low, tilt, low), np.where(is_low, high, tilt)
+    return shares
+
+
+def _crossings(curves: Floats, share: float, kmh: Floats) -> Floats:
+    """Where each curve comes to the share: 0 if exact zeros do."""
+    at = np.minimum(np.sum(curves < share, axis=1), kmh.size - 1)
+    before, rows = np.maximum(at - 1, 0), np.arange(at.size)
+    below, above = curves[rows, before], curves[rows, at]
+    part = np.clip((share - below) / np.maximum(above - below, 1e-12), 0.0, 1.0)
+    found: Floats = np.where(at == 0, 0.0, kmh[before] + part * (kmh[at] - kmh[before]))
+    return found

@@ -1,0 +1,253 @@
+"""What the whole city is asked, and what smoothed records have of it: a CDF of the city, and each HAT's by tilting.
+
+`charge.py` has the road of a question, `mechanisms/city_tree.py` the sums and their noise, `forecast/shape.py` what is
+made of answers. All that follows an answer is post-processing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.errors import PrivacyRefused
+from udp_stream.forecast.shape import Answer, CityShape, hat_shapes, projected
+from udp_stream.ledger.port import Bits
+from udp_stream.mechanisms.base import noisy_integers
+from udp_stream.mechanisms.city_tree import WHOLE, CityTree, city_sums, sample_weights
+from udp_stream.mechanisms.noise import Cost, noise_of
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.slot import CityPlan
+from udp_stream.release.record import NonNegative, Share
+from udp_stream.windows.tables import SlotCounts
+
+if TYPE_CHECKING:
+    from udp_stream.windows.tables import SlotValues
+
+CITY_SCHEMA: Final = "udp-stream/city/1"
+
+ASKS_PER_DAY = 2
+ASK_PART = 50
+"""Thousandths of a plate's budget of a day that an answer costs those of full weight; of a longer one a day's part."""
+
+DAY_S = 86_400
+
+
+class CityAsked(NamedTuple):
+    """The plan if all plates of the slot can pay, and what each of them is charged, by its number, nano-units.
+
+    >>> asked = CityAsked(CityPlan(np.array([4, 4, 8]), plates=2, about=b""), charges=np.array([5, 3]))
+    >>> asked.plan.plates
+    2
+    """
+
+    plan: CityPlan
+    charges: NDArray[np.int64]
+
+
+class CityKnown(NamedTuple):
+    """What is known of the city before a slot, and how often it was asked that day.
+
+    >>> from udp_stream.forecast.shape import family
+    >>> CityKnown(family((0.0, 65.0)), asked=0).asked
+    0
+    """
+
+    shape: CityShape
+    asked: int
+
+
+class CityQuestion(Protocol):
+    """What is asked of all plates of a slot together: sums of whole numbers over rows, to which noise is added.
+
+    A row is a plate in a HAT. A plate's charge pays for whatever its rows can move the sums by, given its weights.
+
+    >>> question: CityQuestion = AskShape()
+    """
+
+    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityAsked | None:
+        """What is asked in this slot, by counts and whatever else is public; None where nothing is."""
+        ...
+
+    def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:
+        """The sums over these rows, by the plan's weights of them; rows of weight 0 count nothing. Secret."""
+        ...
+
+    def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
+        """The record: what the sums of the whole slot say with noise."""
+        ...
+
+
+class CityRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was told of the city in one slot. `shares` are as drawn; `cdf` is of the nearest shares
+    that there can be: none of them below 0, and 1 in all.
+
+    `deviation` is the noise's, of each share; `plates` so many took part, as `full_plates` of ten pings or more.
+
+    >>> record = CityRecord(CITY_SCHEMA, (0.0, 65.0), (-0.02, 1.01), (0.0, 1.0), 0.03, 120, 96.4)
+    >>> record.answer.variance, decode_city("city:0-3600", msgspec.json.encode(record)) == record
+    (0.0009, True)
+    """
+
+    schema: Literal["udp-stream/city/1"]
+    edges_kmh: tuple[NonNegative, ...]
+    shares: tuple[float, ...]
+    cdf: tuple[Share, ...]
+    deviation: NonNegative
+    plates: Annotated[int, msgspec.Meta(ge=1)]
+    full_plates: Annotated[float, msgspec.Meta(gt=0)]
+
+    @property
+    def answer(self) -> Answer:
+        """As the city's shape learns it."""
+        return Answer(np.array(self.shares), self.deviation**2, self.full_plates)
+
+
+def decode_city(release_id: str, payload: bytes) -> CityRecord:
+    """The record of some bytes; PrivacyRefused for any other.
+
+    >>> decode_city("city:0-3600", b"{}")
+    Traceback (most recent call last):
+    udp_stream.errors.PrivacyRefused: city:0-3600: expected what was told of the city in the ledger, got other bytes
+    """
+    try:
+        return msgspec.json.decode(payload, type=CityRecord)
+    except msgspec.MsgspecError as error:
+        raise PrivacyRefused(
+            f"{release_id}: expected what was told of the city in the ledger, got other bytes"
+        ) from error
+
+
+class AskShape:
+    """The question of the city's CDF: until it is told, in slots with so many plates that noise is worth its price."""
+
+    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityAsked | None:
+        """A part of a day's budget from each plate, by its weight."""
+        nano = ask_nano(policy)
+        if known is None or known.asked >= ASKS_PER_DAY or not counts.count.size or not nano:
+            return None
+        weights = sample_weights(counts.count, counts.plate)
+        of_plate = np.bincount(counts.plate, weights=weights * counts.count, minlength=len(counts.plates))
+        moves, whole = of_plate.astype(np.int64), int(of_plate.sum())
+        tree = CityTree(Cost(policy.measure, nano), max(1, int(moves.max())), policy.max_speed)
+        if not known.shape.is_worth_asking(tree.noise_variance / max(1, whole) ** 2, whole / WHOLE):
+            return None
+        plan = CityPlan(weights, int(np.count_nonzero(moves)), msgspec.json.encode(tree))
+        return CityAsked(plan, tree.charges(moves))
+
+    def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:  # noqa: ARG002
+        """By bins, clamped to the U that the plan is for."""
+        tree = msgspec.json.decode(plan.about, type=CityTree)
+        clamped = values.clamped(tree.max_speed)
+        return tuple(city_sums(tree, clamped.speed, clamped.starts, plan.weights).tolist())
+
+    def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
+        """Noisy shares; their sum without noise is public, as counts are."""
+        tree, whole = msgspec.json.decode(plan.about, type=CityTree), max(1, sum(sums))
+        (noisy,) = noisy_integers([tree.query(np.array(sums, dtype=np.int64))], noise_of(tree.cost), bits)
+        shares = noisy / whole
+        consistent = np.minimum(np.cumsum(projected(shares)), 1.0)
+        return msgspec.json.encode(
+            CityRecord(
+                CITY_SCHEMA, tree.bins.edges_kmh[1:], tuple(shares.round(6).tolist()),
+                (*consistent[:-1].round(6).tolist(), 1.0), round(tree.noise_variance**0.5 / whole, 6), plan.plates,
+                max(0.01, round(whole / WHOLE, 2)),
+            )
+        )  # fmt: skip
+
+
+def ask_nano(policy: Policy) -> int:
+    """What an answer costs a plate of full weight; 0 where the budget is for a lifetime."""
+    if policy.period_seconds is None:
+        return 0
+    return policy.budget_nano * ASK_PART * DAY_S // (1000 * max(DAY_S, policy.period_seconds))
+
+
+# What smoothed records have of it.
+
+QUANTILES = 0.1, 0.5, 0.9
+SLOW_KMH = 5.0, 10.0
+
+
+class SmoothedCdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The share of a HAT's samples at or below each edge, with the ends of 95 % bands, and the city's as the guess.
+
+    >>> SmoothedCdf((0.0, 65.0), (0.2, 1.0), ((0.1, 0.3), (1.0, 1.0)), (0.3, 1.0)).values[-1]
+    1.0
+    """
+
+    edges_kmh: tuple[NonNegative, ...]
+    values: tuple[Share, ...]
+    band95: tuple[tuple[Share, Share], ...]
+    guess: tuple[Share, ...]
+
+
+class Quantile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The speed at or below which a share of the HAT's samples is, with a 95 % interval.
+
+    >>> Quantile(0.5, 17.2, (12.9, 21.0)).value_kmh
+    17.2
+    """
+
+    share: Share
+    value_kmh: NonNegative
+    interval95_kmh: tuple[NonNegative, NonNegative]
+
+
+class ShareBelow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The share of the HAT's samples at or below a speed, with a 95 % interval.
+
+    >>> ShareBelow(5.0, 0.31, (0.2, 0.44)).value
+    0.31
+    """
+
+    kmh: NonNegative
+    value: Share
+    interval95: tuple[Share, Share]
+
+
+class HatCdf(NamedTuple):
+    """What a smoothed record has of a HAT's distribution.
+
+    >>> HatCdf(SmoothedCdf((65.0,), (1.0,), ((1.0, 1.0),), (1.0,)), (), (), 0.1).expected_sup_error
+    0.1
+    """
+
+    cdf: SmoothedCdf
+    quantiles_kmh: tuple[Quantile, ...]
+    share_below_kmh: tuple[ShareBelow, ...]
+    expected_sup_error: float
+
+
+def hat_cdfs(
+    city: CityShape, mean: NDArray[np.float64], deviation: NDArray[np.float64], plates: NDArray[np.int64]
+) -> list[HatCdf]:
+    """Of each HAT by its smoothed mean, the standard deviation of that (km/h), and its plates: public, all of it.
+
+    >>> from udp_stream.forecast.shape import family
+    >>> found = hat_cdfs(family((0.0, 10.0, 65.0)), np.array([5.0]), np.array([2.0]), np.array([9]))
+    >>> found[0].cdf.values[-1], [one.kmh for one in found[0].share_below_kmh]
+    (1.0, [5.0, 10.0])
+    """
+    shapes, edges = hat_shapes(city, mean, deviation, plates), city.edges_kmh
+    slow = tuple(kmh for kmh in SLOW_KMH if kmh < edges[-1])
+    guess = (*np.minimum(np.cumsum(city.mean), 1.0).round(4).tolist()[:-1], 1.0)
+    quantiles = np.stack([shapes.quantiles(share) for share in QUANTILES], axis=1).round(3).tolist()
+    # HAT by HAT: at each speed the CDF and both ends of its band.
+    values, below = (shapes.at(kmh).round(4).tolist() for kmh in (edges, slow))
+    return [
+        HatCdf(
+            SmoothedCdf(
+                edges, tuple(value for value, *_ in of_hat), tuple((low, high) for _, low, high in of_hat), guess
+            ),
+            tuple(
+                Quantile(share, value, (low, high))
+                for share, (value, low, high) in zip(QUANTILES, at_shares, strict=True)
+            ),
+            tuple(ShareBelow(kmh, value, (low, high)) for kmh, (value, low, high) in zip(slow, of_slow, strict=True)),
+            round(sup, 4),
+        )
+        for of_hat, at_shares, of_slow, sup in zip(values, quantiles, below, shapes.sup.tolist(), strict=True)
+    ]
