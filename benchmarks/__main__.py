@@ -211,9 +211,8 @@ def resident() -> float:
 
 def bench_slot() -> None:
     """Plan, mean and CDF of 65 bins for 3,000 HATs of 60 plates, amortised."""
-    policy = load(
-        None, ("release.mean=auto", "release.bins=65", "release.mean_epsilon=0.5", "release.cdf_epsilon=0.5"), {}
-    ).policy
+    flags = "release.mean=auto", "release.bins=65", "release.mean_epsilon=0.5", "release.cdf_epsilon=0.5"
+    policy = load(None, (*flags, "release.cdf=tree"), {}).policy
     rng = np.random.default_rng(1)
     counts = np.maximum(1, rng.poisson(SLOT_PINGS, (SLOT_HATS, SLOT_PLATES)))
     samples = [rng.integers(0, policy.max_speed + 1, int(row.sum())) for row in counts]

@@ -29,6 +29,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.cdfs import PLATES, DayShapes, figures
 from benchmarks.forecast_days import OURS, Day, Run, day_of, day_of_fleet, run, run_without_forecasts
 from benchmarks.guesses import constant_and_counts, without_noise
 from benchmarks.train_prior import trained
@@ -230,6 +231,25 @@ def print_hours(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
         print(f"{name:<28}{'  '.join(said)}", flush=True)
 
 
+def print_cdfs(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
+    """Sup-errors of HATs' CDFs over those of two oracles, and what the mean loses by what the city is asked."""
+    print(
+        f"H3 {resolution}: CDFs of HATs of >= {PLATES[0]}, of >= {PLATES[1]} plates: error over city/dwell; the mean's"
+    )
+    for accounting in ("pure", "approximate"):
+        flags = (f"budget.accounting={accounting}",)
+        for name in feeds.names:
+            day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds, flags)
+            without = feeds.runs([name], resolution, seeds, [*flags, "release.cdf=off"])
+            shapes = DayShapes.of(day, int(DAYS[name].split(":")[1]))
+            mean, mean_without = (np.mean([day.over_constant(one.value) for one in some]) for some in (runs, without))
+            print(
+                f"{accounting:<12}{name:<28}{figures(day, shapes, runs)}"
+                f"  mean {mean_without:.3f} -> {mean:.3f} ({mean / mean_without - 1:+.1%})",
+                flush=True,
+            )
+
+
 def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
     """Of a fleet that pings about every second, the pings that it would send after each `metres` driven, and none while
     it stands. Some feeds do so: their counts tell how far a bus drove in a cell, not how long it stayed."""
@@ -294,7 +314,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--paper-seeds", type=int, default=1)
     parser.add_argument("--resolutions", default="6,7,8")
-    parser.add_argument("--tables", default="accuracy,intervals,hours,distance")
+    parser.add_argument("--tables", default="accuracy,intervals,hours,cdf,distance")
     asked = parser.parse_args()
     feeds, resolutions = Feeds(asked.folder, asked.flags), [int(one) for one in asked.resolutions.split(",")]
     if not feeds.names:
@@ -303,6 +323,7 @@ def main() -> None:
         "accuracy": lambda: print_accuracy(feeds, resolutions, asked.seeds, asked.paper_seeds),
         "intervals": lambda: print_intervals(feeds, asked.seeds),
         "hours": lambda: print_hours(feeds, asked.seeds),
+        "cdf": lambda: print_cdfs(feeds, asked.seeds),
         "distance": lambda: print_by_distance(feeds, asked.seeds),
     }
     wanted = asked.tables.split(",")

@@ -96,7 +96,7 @@ class Run:
     """What one run said of each of a day's HATs, in the order of `Day`; `measured` where a mean was released.
 
     `guess` is the guess by counts that stands beside each estimate, and `guess_expected` what it is said to err by.
-    `mean_low` and `mean_high` are the ends of released means' own intervals, NaN elsewhere.
+    `mean_low` and `mean_high` are the ends of released means' own intervals, NaN elsewhere. `smoothed` are the records.
     """
 
     value: Floats
@@ -109,6 +109,7 @@ class Run:
     mean_low: Floats
     mean_high: Floats
     news: Floats
+    smoothed: tuple[Smoothed, ...]
 
 
 def run(days: Sequence[Day], seed: int, prior: Coefficients | None = None, flags: Sequence[str] = OURS) -> list[Run]:
@@ -122,13 +123,14 @@ def run(days: Sequence[Day], seed: int, prior: Coefficients | None = None, flags
             context = ReleaseContext(
                 settings.policy, settings.calendar, entropy, "benchmark", planner=around, forecaster=planner
             )
-            rows: list[tuple[float, ...]] = []
+            rows, records = list[tuple[float, ...]](), list[Smoothed]()
             for counts, values in day.slots:
                 out = release_slot(counts, values, context, ledger, lambda _: None)
                 reader.saw(counts)
                 found = reader.smoothed((counts.start_ms, counts.end_ms), LedgerHistory(ledger))
                 rows += _rows(out, {each.release_id: each for each in found})
-            runs.append(_run(np.array(rows)))
+                records += [each for each in found if each.release_id is not None]
+            runs.append(_run(np.array(rows), records))
     return runs
 
 
@@ -146,7 +148,7 @@ def run_without_forecasts(day: Day, seed: int, flags: Sequence[str]) -> Floats:
 def _forecaster(day: Day, flags: Sequence[str]) -> Forecaster:
     settings = load(None, (*day.feed.flags, *flags), {})
     policy = settings.policy
-    return Forecaster(settings.calendar.slots, policy.max_speed, "benchmark")
+    return Forecaster(settings.calendar.slots, policy.max_speed, "benchmark", policy.shapes)
 
 
 def _rows(slot: RecordedSlot, smoothed: Mapping[str | None, Smoothed]) -> Iterator[tuple[float, ...]]:
@@ -157,9 +159,9 @@ def _rows(slot: RecordedSlot, smoothed: Mapping[str | None, Smoothed]) -> Iterat
         yield (*said, one.guess.counts_kmh, one.guess.expected_abs_error_kmh, mean is not None, *ends, one.news)
 
 
-def _run(rows: Floats) -> Run:
+def _run(rows: Floats, records: Sequence[Smoothed]) -> Run:
     columns = list(rows.T)
-    return Run(*columns[:6], columns[6] > 0, *columns[7:])
+    return Run(*columns[:6], columns[6] > 0, *columns[7:], tuple(records))
 
 
 @contextmanager

@@ -41,7 +41,13 @@ def lines_of(table, folder, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     ("table", "lines"),
-    [("accuracy", 1 + 2 * len(DAYS) + 1), ("intervals", 1 + len(DAYS) + 2), ("hours", 1 + len(DAYS)), ("distance", 3)],
+    [
+        ("accuracy", 1 + 2 * len(DAYS) + 1),
+        ("intervals", 1 + len(DAYS) + 2),
+        ("hours", 1 + len(DAYS)),
+        ("cdf", 1 + 2 * len(DAYS)),
+        ("distance", 3),
+    ],
 )
 def test_a_table_runs_to_its_end_and_is_of_figures(folder, capsys, monkeypatch, table, lines):
     found = lines_of(table, folder, capsys, monkeypatch)

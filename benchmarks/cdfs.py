@@ -1,0 +1,107 @@
+"""What the CDFs of a day's HATs err by: the table `cdf` of `make accuracy`.
+
+Sup-errors at 0, 1, ..., U km/h of HATs of at least so many plates, over those of two oracles that cost no budget: the
+day's true CDF of the whole city, and a quadratic in log(samples / plates) that fits the day's true CDFs best. A CDF is
+read as a reader would: straight between its edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.forecast_days import Day, Run
+from udp_stream.release.forecaster import Smoothed
+from udp_stream.units import QUANTA_PER_KMH
+
+Floats = NDArray[np.float64]
+
+PLATES = 20, 10
+
+
+@dataclass(frozen=True, slots=True)
+class DayShapes:
+    """The true CDFs of a day's HATs at whole km/h, and the oracles'."""
+
+    kmh: Floats
+    truth: Floats
+    city: Floats
+    dwell: Floats
+
+    @classmethod
+    def of(cls, day: Day, max_kmh: int) -> DayShapes:
+        """`max_kmh` is U."""
+        kmh = np.arange(max_kmh + 1.0)
+        speeds = [np.minimum(values.speed / QUANTA_PER_KMH, max_kmh) for _, values in day.slots]
+        truth = np.array(
+            [
+                below(speed[start:end], kmh)
+                for (counts, values), speed in zip(day.slots, speeds, strict=True)
+                for start, end in zip(*(values.starts[counts.hat_rows][which] for which in (slice(-1), slice(1, None))),
+                                      strict=True)
+            ]
+        )  # fmt: skip
+        design, large = np.vander(np.log(day.pings / day.plates), 3), day.plates >= min(PLATES)
+        fitted = design @ np.linalg.lstsq(design[large], truth[large], rcond=None)[0]
+        return cls(kmh, truth, below(np.concatenate(speeds), kmh), fitted)
+
+
+def below(speed: Floats, kmh: Floats) -> Floats:
+    """The share of speeds at or below each of these."""
+    shares: Floats = np.searchsorted(np.sort(speed), kmh, side="right") / speed.size
+    return shares
+
+
+def figures(day: Day, shapes: DayShapes, runs: Sequence[Run]) -> str:
+    """Of HATs with a CDF: errors over both oracles', the share told, what bands and intervals hold, and expected over
+    actual sup-error."""
+    told = [np.array([one.cdf is not None for one in run.smoothed]) for run in runs]
+    if not all(some.any() for some in told):
+        return "the city is not told"
+    large = [(day.plates >= least)[some] for some in told for least in PLATES[:1]]
+    found = [_of_run(shapes, run.smoothed, some) for run, some in zip(runs, told, strict=True)]
+    said = []
+    for least in PLATES:
+        errors = [(one[:3, (day.plates >= least)[some]]).mean(axis=1) for one, some in zip(found, told, strict=True)]
+        ours, city, dwell = np.array(errors).T
+        said.append(f"{np.mean(ours / city):.3f}/{np.mean(ours / dwell):.3f}")
+    all_of, of_large = (
+        np.mean([one[3:, chosen].mean(axis=1) for one, chosen in zip(found, some, strict=True)], axis=0)
+        for some in ([slice(None)] * len(found), large)
+    )
+    expected = np.mean([one[5].mean() / one[0].mean() for one in found])
+    return (
+        f"{'  '.join(said)}  told {np.mean([some.mean() for some in told]):.2f}  bands hold {all_of[0]:.3f}"
+        f" ({of_large[0]:.3f})  quantiles {all_of[1]:.3f}  expected/actual {expected:.2f}"
+    )
+
+
+def _of_run(shapes: DayShapes, estimates: Sequence[Smoothed], told: NDArray[np.bool_]) -> Floats:
+    """A column for each HAT with a CDF: sup-errors of ours, city and dwell; held by bands, and quantiles; expected."""
+    columns = []
+    for one, truth, dwell in zip(estimates, shapes.truth, shapes.dwell, strict=True):
+        if (cdf := one.cdf) is None:
+            continue
+        at_edges = np.interp(cdf.edges_kmh, shapes.kmh, truth)[:-1]
+        low, high = np.array(cdf.band95[:-1]).T
+        quantiles = [shapes.kmh[np.argmax(truth >= each.share)] for each in one.quantiles_kmh]
+        # Truths are known at whole km/h: the quantile is up to one below.
+        held = [
+            each.interval95_kmh[0] <= upto and upto - 1 <= each.interval95_kmh[1]
+            for each, upto in zip(one.quantiles_kmh, quantiles, strict=True)
+        ]
+        guesses = np.interp(shapes.kmh, cdf.edges_kmh, cdf.values), shapes.city, dwell
+        columns.append(
+            (
+                *(abs(guess - truth).max() for guess in guesses),
+                np.mean((low - 1e-4 <= at_edges) & (at_edges <= high + 1e-4)),
+                np.mean(held),
+                one.expected_sup_error or 0.0,
+            )
+        )
+    if len(columns) != told.sum():
+        raise ValueError("expected a CDF of each HAT that was told")
+    return np.array(columns).T
