@@ -14,6 +14,8 @@ weighed by pings, and divided by the constant's; after the slash over HATs of at
 * counts learnt: the guess by counts beside our estimates, by the city's numbers as releases taught them: no effect of a
   cell, and no HAT's own release but through these numbers;
 * noise-free: each HAT forecast by our model from the *true* means of all others of its slot and of earlier ones.
+
+Incidents (`benchmarks/incidents.py`) stand beside the error of the same days: one can be had for the other.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from numpy.typing import NDArray
 from benchmarks.cdfs import PLATES, DayShapes, figures
 from benchmarks.forecast_days import OURS, Day, Run, day_of, day_of_fleet, run, run_without_forecasts
 from benchmarks.guesses import constant_and_counts, without_noise
+from benchmarks.incidents import FACTORS, WINDOWS, Incident, incidents, shown_of
 from benchmarks.train_prior import trained
 from udp_stream.forecast.model import Coefficients
 from udp_stream.trial.fleet import Fleet, FleetColumns
@@ -65,7 +68,7 @@ class Feeds:
     def __init__(self, folder: Path, flags: Sequence[str] = ()) -> None:
         """Nothing is read yet; `flags` change what all of our runs promise or compute."""
         self._folder = folder
-        self._flags = tuple(flags)
+        self.flags = tuple(flags)
         self.names = [name for name in DAYS if (folder / f"{name}.ndjson.gz").exists()]
         self.day = cache(self._day)
         self.prior = cache(self._prior)
@@ -82,7 +85,7 @@ class Feeds:
         """Of the last of these days, after the others on one ledger."""
         days = [self.day(name, resolution) for name in names]
         prior = self.prior(days[-1].year, resolution)
-        return [run(days, seed, prior, (*OURS, *self._flags, *flags))[-1] for seed in range(seeds)]
+        return [run(days, seed, prior, (*OURS, *self.flags, *flags))[-1] for seed in range(seeds)]
 
 
 def errors_of(day: Day, estimates: Sequence[Floats]) -> str:
@@ -264,6 +267,38 @@ def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
     return FleetColumns(*(getattr(dense, one.name)[kept] for one in fields(FleetColumns)))
 
 
+def print_incidents(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
+    """What is shown of incidents, beside what the same days err by without them."""
+    print(f"H3 {resolution}: incidents in the ten busiest cells; shown held released marked, of >= 30 plates | all")
+    found: dict[float, dict[tuple[int, int], list[Incident]]] = {one: {at: [] for at in WINDOWS} for one in FACTORS}
+    for name in feeds.names:
+        day = feeds.day(name, resolution)
+        runs = feeds.runs([name], resolution, seeds)
+        large, low, high = day.plates >= 10, (one.low for one in runs), (one.high for one in runs)
+        wide = np.mean([np.clip(b, 0, None) - np.clip(a, 0, None) for a, b in zip(low, high, strict=True)], axis=0)
+        held, news = held_by(day, runs), np.mean([one.news > 0.5 for one in runs], axis=0)
+        print(
+            f"{name:<28}without: {errors_of(day, [one.value for one in runs])}  held {held.mean():.3f}"
+            f"  >= 10 plates {held[large].mean():.3f}, {wide[large].mean():.1f} km/h wide  news in {news.mean():.4f}",
+            flush=True,
+        )
+        for window, seed in product(WINDOWS, range(seeds)):
+            each = incidents(day, seed, feeds.prior(day.year, resolution), feeds.flags, window)
+            for factor, one in zip(FACTORS, each, strict=False):
+                found[factor][window].append(one)
+    for factor, by_window in found.items():
+        said = [_shown([one for some in by_window.values() for one in some], plates) for plates in (30, 1)]
+        hours = [f"{first}-{last}: {_shown(by_window[first, last], 30)}" for first, last in WINDOWS]
+        print(f"x {factor:g}: {' | '.join(said)} | by hour {'; '.join(hours)}", flush=True)
+
+
+def _shown(found: Sequence[Incident], plates_min: int) -> str:
+    if not any((one.plates >= plates_min).any() for one in found):
+        return "-"
+    of = shown_of(found, plates_min)
+    return f"{of.shown:.2f} {of.held:.2f} {of.released:.2f} {of.marked:.2f} ({of.hats})"
+
+
 def print_by_distance(feeds: Feeds, seeds: int) -> None:
     """A synthetic fleet that reports by time, and the same one by distance."""
     fleet = Fleet(buses=DISTANCE_BUSES, ping_seconds=1)
@@ -314,13 +349,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--paper-seeds", type=int, default=1)
     parser.add_argument("--resolutions", default="6,7,8")
-    parser.add_argument("--tables", default="accuracy,intervals,hours,cdf,distance")
+    parser.add_argument("--tables", default="accuracy,incidents,intervals,hours,cdf,distance")
     asked = parser.parse_args()
     feeds, resolutions = Feeds(asked.folder, asked.flags), [int(one) for one in asked.resolutions.split(",")]
     if not feeds.names:
         parser.error(f"expected one of {', '.join(DAYS)}.ndjson.gz in {asked.folder}, got none")
     tables: dict[str, Callable[[], None]] = {
         "accuracy": lambda: print_accuracy(feeds, resolutions, asked.seeds, asked.paper_seeds),
+        "incidents": lambda: print_incidents(feeds, asked.seeds),
         "intervals": lambda: print_intervals(feeds, asked.seeds),
         "hours": lambda: print_hours(feeds, asked.seeds),
         "cdf": lambda: print_cdfs(feeds, asked.seeds),

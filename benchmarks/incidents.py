@@ -7,7 +7,8 @@ share of these HATs whose 95 % interval holds the truth. *Released*: the share w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,22 +25,31 @@ BUSIEST = 10
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """What one run says of the HATs of one incident: arrays, one line a HAT."""
+    """What one run says of the HATs of one incident: arrays, one line a HAT; speeds in km/h."""
 
     plates: NDArray[np.int64]
-    truth: NDArray[np.float64]
     change: NDArray[np.float64]
     shown: NDArray[np.float64]
     held: NDArray[np.bool_]
-    measured: NDArray[np.bool_]
+    released: NDArray[np.bool_]
     news: NDArray[np.float64]
+
+
+class Figures(NamedTuple):
+    """Of several incidents: shares shown, held and released, the share marked as news, and how many HATs."""
+
+    shown: float
+    held: float
+    released: float
+    marked: float
+    hats: int
 
 
 def busiest(day: Day) -> NDArray[np.uint64]:
     """The cells with the most pings of the day."""
-    cells = np.concatenate([counts.cells for counts, _ in day.slots])
-    names, at = np.unique(cells, return_inverse=True)
-    return names[np.argsort(-np.bincount(at, weights=day.pings), kind="stable")[:BUSIEST]]
+    names, at = np.unique(np.concatenate([counts.cells for counts, _ in day.slots]), return_inverse=True)
+    cells: NDArray[np.uint64] = names[np.argsort(-np.bincount(at, weights=day.pings), kind="stable")[:BUSIEST]]
+    return cells
 
 
 def with_incident(day: Day, cells: NDArray[np.uint64], window: tuple[int, int], factor: float) -> Day:
@@ -53,51 +63,35 @@ def with_incident(day: Day, cells: NDArray[np.uint64], window: tuple[int, int], 
         if hour >= window[0]:
             hit = np.repeat(np.isin(counts.cells, cells), np.diff(values.starts[counts.hat_rows]))
             speed = np.where(hit, np.minimum(np.rint(values.speed * factor), most), values.speed)
-            values = replace(values, speed=speed.astype(values.speed.dtype))
-        slots.append((counts, values))
+            slots.append((counts, replace(values, speed=speed.astype(values.speed.dtype))))
+        else:
+            slots.append((counts, values))
     return joined(day.feed, tuple(slots))
 
 
 def incidents(
-    day: Day,
-    seed: int,
-    prior: Coefficients | None,
-    flags: Sequence[str],
-    window: tuple[int, int],
-    factors: Sequence[float],
+    day: Day, seed: int, prior: Coefficients | None, flags: Sequence[str], window: tuple[int, int]
 ) -> list[Incident]:
-    """One run for each factor, and one without."""
-    cells = busiest(day)
-    here = with_incident(day, cells, window, 1.0)
-    if not len(here.slots) or not (here.hour >= window[0]).any():
+    """One for each factor; none where the day has no pings in the window."""
+    if not ((day.hour >= window[0]) & (day.hour < window[1])).any():
         return []
-    before = run([here], seed, prior, (*OURS, *flags))[0]
-    chosen = (here.hour >= window[0]) & np.isin(np.concatenate([counts.cells for counts, _ in here.slots]), cells)
+    cells = busiest(day)
+    usual = with_incident(day, cells, window, 1.0)
+    before = run([usual], seed, prior, (*OURS, *flags))[0]
+    hit = (usual.hour >= window[0]) & np.isin(np.concatenate([counts.cells for counts, _ in usual.slots]), cells)
     found = []
-    for factor in factors:
+    for factor in FACTORS:
         other = with_incident(day, cells, window, factor)
         after = run([other], seed, prior, (*OURS, *flags))[0]
-        columns = (
-            here.plates,
-            other.truth,
-            other.truth - here.truth,
-            after.value - before.value,
-            (after.low <= other.truth) & (other.truth <= after.high),
-            after.measured,
-            after.news,
-        )
-        found.append(Incident(*(column[chosen] for column in columns)))
+        held = (after.low <= other.truth) & (other.truth <= after.high)
+        columns = other.truth - usual.truth, after.value - before.value, held, after.measured, after.news
+        found.append(Incident(usual.plates[hit], *(column[hit] for column in columns)))
     return found
 
 
-def summary(found: Sequence[Incident], plates_min: int) -> tuple[float, float, float, float, int]:
-    """Shown, held, released, news above a half, and how many HATs, of those of so many plates."""
-    q = [one.plates >= plates_min for one in found]
-    change = np.concatenate([one.change[at] for one, at in zip(found, q, strict=True)])
-    shown = np.concatenate([one.shown[at] for one, at in zip(found, q, strict=True)])
-    held = np.concatenate([one.held[at] for one, at in zip(found, q, strict=True)])
-    measured = np.concatenate([one.measured[at] for one, at in zip(found, q, strict=True)])
-    news = np.concatenate([one.news[at] for one, at in zip(found, q, strict=True)])
-    if not change.size:
-        return (np.nan,) * 4 + (0,)
-    return shown.sum() / change.sum(), held.mean(), measured.mean(), (news > 0.5).mean(), change.size
+def shown_of(found: Sequence[Incident], plates_min: int) -> Figures:
+    """Of the HATs of so many plates, of which there is one."""
+    columns = [np.concatenate(column) for column in zip(*map(astuple, found), strict=True)]
+    _, change, shown, held, released, news = (column[columns[0] >= plates_min] for column in columns)
+    marked = float((news > 0.5).mean())
+    return Figures(float(shown.sum() / change.sum()), held.mean(), released.mean(), marked, change.size)

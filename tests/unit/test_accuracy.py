@@ -47,6 +47,7 @@ def lines_of(table, folder, capsys, monkeypatch):
         ("hours", 1 + len(DAYS)),
         ("cdf", 1 + 2 * len(DAYS)),
         ("distance", 3),
+        ("incidents", 1 + len(DAYS) + 3),
     ],
 )
 def test_a_table_runs_to_its_end_and_is_of_figures(folder, capsys, monkeypatch, table, lines):

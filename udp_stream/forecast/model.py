@@ -536,7 +536,8 @@ class FilterBank:
             self._log_weights[number] += one.update(at, design, seen.value, variance)
 
     def next_day(self) -> None:
-        """A night has passed."""
+        """A night has passed, and with it what happened."""
+        self._carried.clear()
         for one in self._filters:
             one.next_day()
 

@@ -251,15 +251,17 @@ def terms_around(
     rows = counts.each_rows()
     by_plate = [counts.count[rows[hat]] for hat in enough]
     arounds = [AroundForecast.of(float(forecast.mean[hat]), forecast.plates[rows[hat]], widths[hat]) for hat in enough]
-    means = dict(zip(enough, _means(by_plate, arounds, [prices[hat] for hat in enough], policy, plans), strict=True))
+    usual = (forecast.variance + forecast.rest).tolist()
+    of_enough = [prices[hat] for hat in enough], [usual[hat] for hat in enough]
+    means = dict(zip(enough, _means(by_plate, arounds, *of_enough, policy, plans), strict=True))
     terms, worth = [], np.zeros(counts.cells.size)
-    paced, usual = _paced_nano(in_period, policy), (forecast.variance + forecast.rest).tolist()
+    paced = _paced_nano(in_period, policy)
     for hat, foretold in enumerate(forecasts):
         if hat not in means:
             terms.append(Terms(withheld="few_plates", forecast=foretold))
             continue
         mean, here = means[hat], counts.count[rows[hat]]
-        told = usual[hat] / (usual[hat] + mean.variance)
+        told = _told(usual[hat], mean.variance)
         cdf_nano = _cdf_nano(mean, foretold, here, policy, plans)
         is_only_mean = policy.variance_nano == cdf_nano == 0
         if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
@@ -275,6 +277,11 @@ def terms_around(
     _lower_prices(terms, order.tolist(), counts, balance, policy, plans)
     turns = np.argsort(order, kind="stable").tolist()
     return [struct_replace(one, turn=turn) for one, turn in zip(terms, turns, strict=True)]
+
+
+def _told(variance: float, error: float) -> float:
+    """The share of a variance that a release takes away that is off by so much, both in km2/h2."""
+    return variance / (variance + error)
 
 
 def _lower_prices(
@@ -316,7 +323,7 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     cost = price_nano(policy)
     width = clip_width(by_plate, sqrt(CITY_SD**2 + rest), Cost(policy.measure, cost))
     around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
-    (mean,) = _means([by_plate], [around], [cost], policy, plans)
+    (mean,) = _means([by_plate], [around], [cost], [CITY_SD**2 + rest], policy, plans)
     return _asked(mean.asked, _asked_of_cdf(mean, policy), None, policy)
 
 
@@ -353,28 +360,37 @@ def _means(
     by_plate: Sequence[NDArray[np.int64]],
     arounds: Sequence[AroundForecast],
     costs_nano: Sequence[int],
+    variances: Sequence[float],
     policy: Policy,
     plans: HatPlans,
 ) -> list[_Mean]:
-    """Of each HAT around its forecast; under "auto" by another mechanism, where one is tried and errs less at the same
-    epsilon."""
+    """Of each HAT around its forecast, of which this is the variance as usual; under "auto" by another mechanism, where
+    one is tried and errs less at the same epsilon."""
     asked = [
         StatisticTerms(FORECAST_CLIP, cost_nano, FORECAST_CLIP, measure=policy.measure, around=around)
         for around, cost_nano in zip(arounds, costs_nano, strict=True)
     ]
-    each = zip(by_plate, asked, plans.plan_around(by_plate, asked), strict=True)
+    each = zip(by_plate, asked, plans.plan_around(by_plate, asked), variances, strict=True)
     return [_mean(*one, policy, plans) for one in each]
 
 
 def _mean(
-    by_plate: NDArray[np.int64], asked: StatisticTerms, plan: ForecastClipPlan, policy: Policy, plans: HatPlans
+    by_plate: NDArray[np.int64],
+    asked: StatisticTerms,
+    plan: ForecastClipPlan,
+    usual: float,
+    policy: Policy,
+    plans: HatPlans,
 ) -> _Mean:
     error = hypot(plan.noise_deviation, plan.spread)
     # A rule of thumb that saves the second plan in most HATs. One plate with far more samples than all others makes
     # Baseline's noise large, and a mechanism that caps it is then not tried: at U = 30 km/h it may err half as much,
     # from U = 65 on next to never less.
     least = expected_noise(policy.range.width * plan.counts.largest, asked.cost) / (2 * plan.counts.total)
-    if policy.mean == "auto" and least < error:
+    # Where not even that would tell enough of the HAT, nothing is released, whatever mechanism errs least.
+    is_only_mean = policy.variance_nano == policy.cdf_nano == 0
+    is_enough = not is_only_mean or _told(usual, (least / QUANTA_PER_KMH) ** 2) >= TOLD_MIN
+    if policy.mean == "auto" and least < error and is_enough:
         other = StatisticTerms("mean", asked.epsilon_nano, "auto", policy.grouping, "epsilon", policy.measure)
         mean = plans.plan_statistic(by_plate, other)
         if isinstance(mean, MeanPlan) and (off := SD_PER_MEAN_ABS * hypot(mean.noise_bound, spread(mean))) < error:
