@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from udp_stream.ledger.port import Entry
-from udp_stream.release.record import CLIPS, Privacy, Release, clips_id, decode, kind_of, slot_of
+from udp_stream.release.city import decode_city
+from udp_stream.release.record import CITY, CLIPS, Privacy, Release, clips_id, decode, kind_of, slot_of
 from udp_stream.units import nano_allowance
 
 TOLD_MAX = 5
@@ -75,6 +76,7 @@ def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = Fal
         "charges": charges_agree(seen) if exact else iter(()),
         "ledger": every_plate_is_charged_once(seen),
         "clips": shared_clips_are_remembered_once(seen),
+        "city": what_the_city_told_is_told_once(seen),
         "budgets": nobody_is_over_budget(seen),
         "unpublished": nothing_is_unpublished(seen),
         "told": no_plate_is_told(seen),
@@ -93,7 +95,7 @@ def _shortened(kind: str, sentences: list[str]) -> Iterator[str]:
 
 
 def hats_of(seen: Collected) -> list[Entry]:
-    """What the ledger holds of HATs: not the clips that plates share."""
+    """What the ledger holds of HATs: not the clips that plates share, nor what the city told."""
     return [entry for entry in seen.entries if kind_of(entry.release_id) == "hat"]
 
 
@@ -224,6 +226,23 @@ def shared_clips_are_remembered_once(seen: Collected) -> Iterator[str]:
     yield from (f"{id_} is in the ledger, and no release shares clips" for id_ in sorted(held.keys() - wanted))
 
 
+def what_the_city_told_is_told_once(seen: Collected) -> Iterator[str]:
+    """Charged before the HATs of its slot, then recorded: of the plates that paid, and of no slot without HATs."""
+    earliest: dict[tuple[int, int], int] = {}
+    for at, entry in enumerate(seen.entries):
+        if kind_of(entry.release_id) == "hat":
+            earliest.setdefault(slot_of(entry.release_id), at)
+    for at, entry in enumerate(seen.entries):
+        if kind_of(entry.release_id) != CITY:
+            continue
+        id_, paid = entry.release_id, int((entry.charged > 0).sum())
+        if earliest.get(slot_of(id_), -1) < at:
+            yield f"{id_} was charged behind a HAT of its slot, or of a slot without HATs"
+        told = 0 if entry.payload is None else decode_city(id_, entry.payload).plates
+        if told != paid:
+            yield f"{id_}: {paid} plates were charged, and its answer is of {told}"
+
+
 def nobody_is_over_budget(seen: Collected) -> Iterator[str]:
     """No balance above the budget of its period, as the records state it and as the ledger was told."""
     budgets = {entry.period: entry.budget for entry in seen.entries}
@@ -247,6 +266,8 @@ def nothing_is_unpublished(seen: Collected) -> Iterator[str]:
     for entry in seen.entries:
         if kind_of(entry.release_id) == CLIPS:
             continue  # nothing is released under it; a round that somebody cannot pay is not drawn
+        if kind_of(entry.release_id) == CITY and not entry.charged.any():
+            continue  # too few could pay
         if entry.payload is None or not entry.published:
             state = "charged and not recorded" if entry.payload is None else "not marked as published"
             yield f"{entry.release_id} is {state}"

@@ -58,8 +58,16 @@ def on():
         pytest.param(FORECASTS, 30, 14, 60, 5, marks=pytest.mark.soak),
         pytest.param(IN_RHO, 25, 4, 12, 2, marks=pytest.mark.long),
         pytest.param(SHARED_CLIPS, 25, 4, 12, 2, marks=pytest.mark.long),
+        pytest.param(FORECASTS, 110, 3, 12, 2, marks=pytest.mark.long),
     ],
-    ids=["a morning", "a day", "a day, forecast", "a morning, in rho", "a morning, clips shared in rho"],
+    ids=[
+        "a morning",
+        "a day",
+        "a day, forecast",
+        "a morning, in rho",
+        "a morning, clips shared in rho",
+        "a morning, the city asked",
+    ],
 )
 def test_a_day_of_chaos_violates_nothing(on, tmp_path, profile, buses, hours, seconds, kills):
     seed = random.SystemRandom().randrange(2**32)

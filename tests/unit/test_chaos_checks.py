@@ -20,11 +20,13 @@ from tests.chaos.checks import (
 from tests.chaos.city import balances_of
 from tests.chaos.clips import clips_amiss
 from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runtime_on
+from udp_stream.forecast import shape
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release import road as balls
+from udp_stream.release.city import decode_city
 from udp_stream.release.forecaster import encode_smoothed
-from udp_stream.release.record import CLIPS, decode, encode, kind_of
+from udp_stream.release.record import CITY, CLIPS, decode, encode, kind_of
 from udp_stream.settings import load
 
 IN_RHO = (*CONFIG, "budget.accounting=approximate", "release.mean=forecast-clip")
@@ -244,3 +246,18 @@ def test_a_budget_in_rho_is_compared_in_rho(sound, rho, found):
         for id_, one in sound.expected.items()
     }  # fmt: skip
     assert len([*nobody_is_over_budget(replace(sound, expected=expected))]) == found
+
+
+def test_what_the_city_told_is_looked_at(tmp_path, monkeypatch):
+    """Of few plates, which are made to ask: sound, and with an answer that is lost, late, or of other plates."""
+    monkeypatch.setattr(shape, "PLATES_MIN", 1.0)
+    monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
+    seen = seen_of(tmp_path / "ledger", (*CONFIG, "release.mean=forecast-clip", "release.cdf=auto"))
+    found = lambda one: {sentence.partition(":")[0] for sentence in violations(one)}  # noqa: E731
+    at = next(at for at, entry in enumerate(seen.entries) if kind_of(entry.release_id) == CITY)
+    assert found(seen) == set() and decode_city("city", seen.entries[at].payload).plates > 1
+    fewer = seen.entries[at].charged * (np.arange(seen.entries[at].charged.size) > 0)
+    assert "city" in found(with_entry(seen, at, charged=fewer))
+    assert found(with_entry(seen, at, payload=None)) == {"city", "unpublished"}
+    late = (*seen.entries[:at], *seen.entries[at + 1 :], seen.entries[at])
+    assert found(replace(seen, entries=late)) == {"city"}
