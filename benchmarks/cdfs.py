@@ -61,21 +61,17 @@ def figures(day: Day, shapes: DayShapes, runs: Sequence[Run]) -> str:
     told = [np.array([one.cdf is not None for one in run.smoothed]) for run in runs]
     if not all(some.any() for some in told):
         return "the city is not told"
-    large = [(day.plates >= least)[some] for some in told for least in PLATES[:1]]
     found = [_of_run(shapes, run.smoothed, some) for run, some in zip(runs, told, strict=True)]
-    said = []
-    for least in PLATES:
-        errors = [(one[:3, (day.plates >= least)[some]]).mean(axis=1) for one, some in zip(found, told, strict=True)]
-        ours, city, dwell = np.array(errors).T
+    plates = [day.plates[some] for some in told]
+    said, held = [], []
+    for least in (*PLATES, 1):
+        means = [one[:, many >= least].mean(axis=1) for one, many in zip(found, plates, strict=True)]
+        ours, city, dwell, bands, quantiles, expected = np.array(means).T
         said.append(f"{np.mean(ours / city):.3f}/{np.mean(ours / dwell):.3f}")
-    all_of, of_large = (
-        np.mean([one[3:, chosen].mean(axis=1) for one, chosen in zip(found, some, strict=True)], axis=0)
-        for some in ([slice(None)] * len(found), large)
-    )
-    expected = np.mean([one[5].mean() / one[0].mean() for one in found])
+        held.append(bands.mean())
     return (
-        f"{'  '.join(said)}  told {np.mean([some.mean() for some in told]):.2f}  bands hold {all_of[0]:.3f}"
-        f" ({of_large[0]:.3f})  quantiles {all_of[1]:.3f}  expected/actual {expected:.2f}"
+        f"{'  '.join(said[:-1])}  told {np.mean([some.mean() for some in told]):.2f}  bands hold {held[-1]:.3f}"
+        f" ({held[0]:.3f})  quantiles {quantiles.mean():.3f}  expected/actual {np.mean(expected / ours):.2f}"
     )
 
 

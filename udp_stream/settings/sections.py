@@ -334,8 +334,9 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Epsilons are per HAT. Mean "auto" is taken around a forecast, or as a paper has it where that errs less.
 
-    An automatic epsilon is then a part of the budget, for the plate that moves a mean most. CDFs are off: at
-    epsilon 1 they err more on every feed than one city-wide CDF does (`docs/measurements.md`).
+    An automatic epsilon is then a part of the budget, for the plate that moves a mean most. CDFs of
+    HATs are the city's, tilted to their means; trees of their own are off, as at epsilon 1 they err more on every feed
+    than one city-wide CDF does (`docs/measurements.md`).
     """
 
     mean: Mean = "auto"
