@@ -241,7 +241,7 @@ def test_sigterm_drains_and_a_later_run_finishes_the_work(tmp_path):
 def test_demo_runs_without_services_or_files(tmp_path):
     done = run("demo", "--headless", "--slots", 1, "--buses", 60, "--set", "hat.slot=1h", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert b"private mean" in done.stdout and b"released" in done.stderr
+    assert b"private estimate" in done.stdout and b"released" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

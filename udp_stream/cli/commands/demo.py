@@ -1,6 +1,7 @@
 """`demo`: a synthetic Surat-like fleet, no services, no files; and its picture.
 
-The picture shows private means beside the truth and a guess. The fleet is synthetic, so its true means may be shown;
+The picture shows private estimates beside the truth and a guess; where means are taken by one of the papers' mechanisms
+there are no estimates, and releases stand for them. The fleet is synthetic, so its true means may be shown;
 nothing here is for a real feed.
 """
 
@@ -13,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from math import cos, hypot, radians
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.logs import counted
 from udp_stream.release.facts import PublishedRelease, Summary
+from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release
 from udp_stream.runtime import Embedded, release_sink
 from udp_stream.settings import Settings
@@ -79,6 +81,25 @@ def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -
     return TrueMeans(means, dict(zip(names, pings.tolist(), strict=True)), float(kmh.mean()))
 
 
+class Shown(NamedTuple):
+    """What is shown of a cell, and its 95 % interval, km/h."""
+
+    kmh: float
+    interval: tuple[float, float]
+
+
+def shown_of(slot: Sequence[Release], estimates: Sequence[Smoothed]) -> dict[str, Shown]:
+    """By cell: estimates of the slot's HATs, or what was released of them where there are none."""
+    by_id = {one.release_id: Shown(one.value_kmh, one.interval95_kmh) for one in estimates}
+    found = {}
+    for record in slot:
+        if record.release_id in by_id:
+            found[record.hat.cell] = by_id[record.release_id]
+        elif not by_id and record.mean is not None:
+            found[record.hat.cell] = Shown(record.mean.value_kmh, record.mean.interval95_kmh)
+    return found
+
+
 def busiest_slot(records: Sequence[Release]) -> list[Release]:
     """The records of the slot with the most plates."""
     slots: dict[str, list[Release]] = {}
@@ -87,36 +108,37 @@ def busiest_slot(records: Sequence[Release]) -> list[Release]:
     return max(slots.values(), key=lambda slot: sum(record.plates for record in slot)) if slots else []
 
 
-def picture(slot: Sequence[Release], truth: TrueMeans, max_kmh: float) -> str:
-    """The records of one slot: the map, the busiest cells, slowest first, and how far off releases and guess are."""
+def picture(slot: Sequence[Release], estimates: Sequence[Smoothed], truth: TrueMeans, max_kmh: float) -> str:
+    """One slot: the map, the busiest cells, slowest first, and how far off estimates and guess are."""
     if not slot:
         return "nothing was released"
+    shown = shown_of(slot, estimates)
     # Where records keep counts back, the fleet's own pings say which cells are busy.
     busiest = sorted(slot, key=lambda record: (-record.plates, -truth.pings.get(record.hat.cell, 0)))[:CELLS_SHOWN]
-    busiest.sort(key=lambda record: record.mean.value_kmh if record.mean else -1)
+    busiest.sort(key=lambda record: shown[record.hat.cell].kmh if record.hat.cell in shown else -1)
     start, end = slot[0].hat.slot_start, slot[0].hat.slot_end
     hours = f"{start} to {end[11:] if end[:10] == start[:10] else end}"
     parts = [
-        *_map_with_words(slot, truth, hours),
-        f"the busiest cells: ● private mean speed in its 95 % interval ───, ○ true, ┊ guess; 0 to {max_kmh:g} km/h",
-        *(_row(record, truth, max_kmh) for record in busiest),
-        *_errors(slot, truth),
+        *_map_with_words(slot, shown, truth, hours),
+        f"the busiest cells: ● private estimate in its 95 % interval ───, ○ true, ┊ guess; 0 to {max_kmh:g} km/h",
+        *(_row(record, shown.get(record.hat.cell), truth, max_kmh) for record in busiest),
+        *_errors(shown, truth),
         "The fleet is synthetic, so its true means can be shown. Those of a real feed are what is protected.",
     ]
     return "\n".join(parts)
 
 
-def _map_with_words(slot: Sequence[Release], truth: TrueMeans, hours: str) -> list[str]:
-    rows = map_of(slot, truth)
+def _map_with_words(slot: Sequence[Release], shown: Mapping[str, Shown], truth: TrueMeans, hours: str) -> list[str]:
+    rows = map_of(slot, shown, truth)
     head = f"{hours}: private / true mean speed by cell, km/h"
-    return [f"{head}; -- is withheld; north is up", *rows, ""] if rows else [head]
+    return [f"{head}; north is up", *rows, ""] if rows else [head]
 
 
-def map_of(slot: Sequence[Release], truth: TrueMeans) -> list[str]:
+def map_of(slot: Sequence[Release], shown: Mapping[str, Shown], truth: TrueMeans) -> list[str]:
     """A label for each cell where it lies; nothing where that would be larger than a page."""
     if len(slot) > ROWS_MAX * COLUMNS_MAX // LABEL:  # no two labels overlap
         return []
-    placed = [(*_kilometres(record), _label(record, truth)) for record in slot]
+    placed = [(*_kilometres(record), _label(record.hat.cell, shown, truth)) for record in slot]
     apart = min((hypot(x - u, y - v) for x, y, _ in placed for u, v, _ in placed if (x, y) != (u, v)), default=1.0)
     west, north = min(x for x, _, _ in placed), max(y for _, y, _ in placed)
     cells = [
@@ -138,39 +160,38 @@ def _kilometres(record: Release) -> tuple[float, float]:
     return lon * cos(radians(lat)) * KM_PER_DEGREE, lat * KM_PER_DEGREE
 
 
-def _label(record: Release, truth: TrueMeans) -> str:
-    private = f"{record.mean.value_kmh:.0f}" if record.mean else "--"
-    true = truth.kmh.get(record.hat.cell)
+def _label(cell: str, shown: Mapping[str, Shown], truth: TrueMeans) -> str:
+    private = f"{shown[cell].kmh:.0f}" if cell in shown else "--"
+    true = truth.kmh.get(cell)
     return f"{private:>2}/{'--' if true is None else f'{true:.0f}':<2}"
 
 
-def _row(record: Release, truth: TrueMeans, max_kmh: float) -> str:
-    if record.mean is None:
+def _row(record: Release, shown: Shown | None, truth: TrueMeans, max_kmh: float) -> str:
+    if shown is None:
         plates = f" ({counted(record.plates, 'plate')})" if record.counts else ""
         return f"{record.hat.cell}  {record.status.replace('_', ' ')}{plates}"
     true = truth.kmh.get(record.hat.cell)
     steps = BAR_STEPS / max_kmh
-    low, high = (kmh * steps for kmh in record.mean.interval95_kmh)
+    low, high = (kmh * steps for kmh in shown.interval)
     bar = ["─" if low <= at <= high else " " for at in range(BAR_STEPS + 1)]
-    marks = [("┊", truth.guess_kmh), ("○", true), ("●", record.mean.value_kmh)]
+    marks = [("┊", truth.guess_kmh), ("○", true), ("●", shown.kmh)]
     for mark, kmh in marks:
         if kmh is not None:
             bar[min(BAR_STEPS, round(kmh * steps))] = mark
-    figures = f"{record.mean.value_kmh:5.1f}, true {'?' if true is None else f'{true:.1f}'}"
+    figures = f"{shown.kmh:5.1f}, true {'?' if true is None else f'{true:.1f}'}"
     plates = f"  {counted(record.plates, 'plate'):>10}" if record.counts else ""
     return f"{record.hat.cell} |{''.join(bar)}| {figures}{plates}"
 
 
-def _errors(slot: Sequence[Release], truth: TrueMeans) -> list[str]:
-    """Mean absolute errors over released means, weighed by pings."""
-    released = [(record.mean.value_kmh, record.hat.cell) for record in slot if record.mean is not None]
-    known = [(kmh, truth.kmh[cell], truth.pings[cell]) for kmh, cell in released if cell in truth.kmh]
+def _errors(shown: Mapping[str, Shown], truth: TrueMeans) -> list[str]:
+    """Mean absolute errors over what is shown, weighed by pings."""
+    known = [(one.kmh, truth.kmh[cell], truth.pings[cell]) for cell, one in shown.items() if cell in truth.kmh]
     if not known:
         return []
     private, true, pings = (np.array(column) for column in zip(*known, strict=True))
     ours, guess = (float(np.average(np.abs(kmh - true), weights=pings)) for kmh in (private, truth.guess_kmh))
     return [
-        f"{len(known)} released means err by {ours:.1f} km/h; one guess for all of them, the true city-wide mean of "
+        f"{len(known)} cells: private values err by {ours:.1f} km/h; one guess for all, the true city-wide mean of "
         f"{truth.guess_kmh:.1f}, by {guess:.1f} km/h."
     ]
 
@@ -178,6 +199,14 @@ def _errors(slot: Sequence[Release], truth: TrueMeans) -> list[str]:
 # `demo`: a synthetic Surat-like fleet, no services, no files.
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
+
+
+class DemoRun(NamedTuple):
+    """What a run published, and what it counted."""
+
+    releases: list[PublishedRelease]
+    estimates: list[Smoothed]
+    summary: Summary
 
 
 def demo(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -203,13 +232,13 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         hours=arguments.slots * settings.policy.slot_seconds / 3600,
     )
     with records_out(name, Release) as write:
-        releases, summary = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
-        release_sink(write)(releases)
+        run = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
+        release_sink(write)(run.releases)
     if arguments.out != "-":
-        slot = busiest_slot([release.record for release in releases])
+        slot = busiest_slot([release.record for release in run.releases])
         truth = _true_means(fleet, slot, settings)
-        print(picture(slot, truth, settings.speed.max_kmh))
-    print_summary(summary, settings)
+        print(picture(slot, run.estimates, truth, settings.speed.max_kmh))
+    print_summary(run.summary, settings)
 
 
 def _true_means(fleet: Fleet, slot: Sequence[Release], settings: Settings) -> TrueMeans:
@@ -218,16 +247,15 @@ def _true_means(fleet: Fleet, slot: Sequence[Release], settings: Settings) -> Tr
     return true_means(fleet, slot[0].hat.slot_start, settings.calendar.slots, settings.hat.resolution)
 
 
-def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], Summary]:
+def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> DemoRun:
     with needs("Kafka client", "services"):
         from udp_stream.cli.commands.demo_kafka import run_on_kafka
-    return run_on_kafka(arguments, fleet)
+    return DemoRun(*run_on_kafka(arguments, fleet))
 
 
-def _embedded(
-    arguments: argparse.Namespace, settings: Settings, fleet: Fleet
-) -> tuple[list[PublishedRelease], Summary]:
+def _embedded(arguments: argparse.Namespace, settings: Settings, fleet: Fleet) -> DemoRun:
     releases: list[PublishedRelease] = []
+    estimates: list[Smoothed] = []
     with ExitStack() as stack:
         trial = not arguments.ledger
         place = stack.enter_context(trial_ledger(settings)) if trial else settings.ledger
@@ -235,9 +263,10 @@ def _embedded(
         others = begin_run(place, ledger, settings)
         runtime = Embedded(
             settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, releases.extend, others=others, trial=trial,
-            answer=lambda _: None,  # the summary counts them
+            smooth=estimates.extend, answer=lambda _: None,  # the summary counts them
         )  # fmt: skip
-        return releases, runtime.run(_told(fleet.messages(), runtime, arguments))
+        summary = runtime.run(_told(fleet.messages(), runtime, arguments))
+        return DemoRun(releases, estimates, summary)
 
 
 def _told(frames: Iterator[list[bytes]], runtime: Embedded, arguments: argparse.Namespace) -> Iterator[list[bytes]]:

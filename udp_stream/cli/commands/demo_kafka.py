@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from streams.feed import Feed, Pace
@@ -24,6 +25,7 @@ from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.opening import ledger_place
 from udp_stream.logs import say
 from udp_stream.release.facts import PublishedRelease, QueryRecorded, Summary, hat_recorded
+from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.query_record import decode_result, moment_of
 from udp_stream.settings import Settings, load
 from udp_stream.trial.fleet import Fleet
@@ -38,8 +40,8 @@ SETTLED_S = 3.0
 PATIENCE_S = 300.0
 
 
-def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], Summary]:
-    """Start everything, send the fleet's pings, give back every release once the last slot is out, stop everything."""
+def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], list[Smoothed], Summary]:
+    """Start everything, send the fleet's pings, give back what is published when the last slot is out, stop all."""
     with ExitStack() as stack:
         status = stack.enter_context(console().status("starting Kafka and Redis"))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-")))
@@ -60,7 +62,9 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
         releases = _until_settled(settings, _last_slot(fleet, settings), workers, told)
         summary = _summary(feed.sent, releases, read_topic(settings.kafka, topics.rejected))
         _count_answers(summary, [record.value for record in read_topic(settings.kafka, topics.queries)])
-        return releases, summary
+        smoothed = read_topic(settings.kafka, topics.smoothed)
+        estimates = [msgspec.json.decode(record.value, type=Smoothed) for record in smoothed]
+        return releases, estimates, summary
 
 
 def _flags(running: Services, folder: Path) -> list[str]:
