@@ -133,9 +133,11 @@ def polled_json(folder: Path, pings: Sequence[Ping], *flags: str) -> Hats:
 
 
 def _polled(folder: Path, answers: list[bytes], kind: str, pings: int, *flags: str) -> Hats:
-    (folder / "sample").write_bytes(max(answers, key=len))
+    # A saved poll of GTFS-realtime is known by the end of its name.
+    sample = folder / ("sample.pb" if "protobuf" in kind else "sample.json")
+    sample.write_bytes(max(answers, key=len))
     with answering(answers, kind) as address:
-        return live(folder, address, folder / "sample", pings, "--every", "1s", *flags)
+        return live(folder, address, sample, pings, "--every", "1s", *flags)
 
 
 def piped(folder: Path, pings: Sequence[Ping], *flags: str) -> Hats:

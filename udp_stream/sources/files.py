@@ -155,7 +155,7 @@ def text_of(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
     b'{}[]'
     >>> list(text_of("bus.csv", iter([b"PK", b"\\x03\\x04"])))
     Traceback (most recent call last):
-    udp_stream.errors.UsageError: bus.csv: expected text in UTF-8, found a zip archive or a spreadsheet (.x...
+    udp_stream.errors.UsageError: bus.csv: expected text in UTF-8, found a zip archive or a spreadsheet
     """
     start = b""
     for block in blocks:
