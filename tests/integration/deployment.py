@@ -34,6 +34,7 @@ grace = "{grace}"
 [release]
 mean = "{mean}"
 mean_epsilon = {epsilon}
+cdf = "tree"
 cdf_epsilon = {cdf}
 min_plates = 4
 suppression = "{suppression}"

@@ -220,5 +220,6 @@ def test_speeds_do_not_decide_whether_a_run_begins_and_nothing_accepted_is_statu
     pings = [json.loads(line) | {"speed": 500} for line in fleet_log(hours=0.6, clean=True)[:50]]
     (city / "fast.ndjson").write_text("\n".join(map(json.dumps, pings)))
     done = replay(city, "--rejected", "no", "--ledger", "fresh", files=("fast.ndjson",))
-    assert done.returncode == 2 and "speed_above_limit" in words(done.stderr) and b"500" not in done.stderr
+    said = done.stderr.replace(str(city).encode(), b"")  # whose name has a number, too
+    assert done.returncode == 2 and "speed_above_limit" in words(said) and b"500" not in said
     assert len((city / "no").read_text().splitlines()) == 50
