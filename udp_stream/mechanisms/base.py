@@ -306,10 +306,6 @@ class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
         """The plates', in quanta."""
         return np.frombuffer(self.plates, "<u2").astype(np.int64) * (QUANTA_PER_KMH // STEPS_PER_KMH)
 
-    def subset(self, chosen: NDArray[np.bool_]) -> AroundForecast:
-        """The same for some of the plates."""
-        return msgspec.structs.replace(self, plates=np.frombuffer(self.plates, "<u2")[chosen].tobytes())
-
 
 class StatisticTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a statistic may cost, and how it is to be taken: as configured, and what was chosen by that.
