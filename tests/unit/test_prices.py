@@ -1,12 +1,14 @@
 """Prices around forecasts: a HAT that too few plates can pay for is offered at a quarter, by balances and counts."""
 
 import dataclasses
+import datetime as dt
 from math import ceil
 
 import numpy as np
 import pytest
 
 from tests.unit.test_forecaster import FLAGS, MIDNIGHT, SETTINGS, SLOT, a_forecaster, contents, nothing_spent
+from udp_stream.forecast.model import Memory
 from udp_stream.ledger.port import Admission, Balance
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.plan import HatPlans
@@ -122,3 +124,65 @@ def test_the_less_is_known_of_a_cell_the_more_it_costs_and_the_last_bits_of_a_va
     assert prices(1.0) == prices(2.0) == least and prices(6.0) == prices(50.0) == PRICE_OF_UNKNOWN * least
     for edge in np.arange(2.5, 6.5, 0.5).tolist():
         assert prices(edge * (1 - 4e-16)) == prices(edge) == prices(edge * (1 + 4e-16)) > prices(edge - 0.01)
+
+
+DAY_MS = 86_400_000
+MONDAY, TUESDAY = dt.date(2024, 1, 8), dt.date(2024, 1, 9)
+
+
+def remembered(*slots):
+    """Pings of Monday, by the part of the day at which their slots end."""
+    memory = Memory()
+    for part, pings in slots:
+        memory.count(MONDAY, part, pings)
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("slots", "part", "ahead"),
+    [
+        ([(0.25, 10), (0.5, 50), (0.75, 30), (1.0, 10)], 0.5, 0.05),  # 60 % of the pings by noon
+        ([(0.25, 10), (0.5, 50), (0.75, 30), (1.0, 10)], 0.25, -0.075),
+        ([(0.75, 30), (1.0, 10)], 0.5, -0.25),  # recorded from noon on: half of the clock's pace is left
+        ([(0.25, 0), (1.0, 0)], 0.5, 0.0),  # counts are left out
+        ([], 0.5, 0.0),
+    ],
+)
+def test_the_pace_is_ahead_of_the_clock_as_far_as_yesterdays_pings_were(slots, part, ahead):
+    memory = remembered(*slots)
+    assert memory.ahead(TUESDAY, part) == pytest.approx(ahead)
+    assert memory.ahead(TUESDAY, 1.0) == 0 and memory.ahead(TUESDAY + dt.timedelta(days=1), part) == 0
+
+
+def test_a_forecaster_counts_each_slot_once_and_plans_the_next_day_by_it():
+    """All of Monday's pings are in its first slot: Tuesday's is ahead of the clock."""
+    ledger, forecaster = MemoryLedger(), a_forecaster()
+    context = ReleaseContext(AUTO, SETTINGS.calendar, SeededEntropy(1), "test", planner=ForecastPlanner(forecaster),
+                             forecaster=forecaster)  # fmt: skip
+    release_slot(COUNTS, VALUES, context, ledger, lambda _: None)
+    tomorrow = dataclasses.replace(COUNTS, start_ms=COUNTS.start_ms + DAY_MS, end_ms=COUNTS.end_ms + DAY_MS)
+    expected = 0.5 * (1 - (COUNTS.end_ms - MIDNIGHT) / DAY_MS)
+    assert forecaster.forecast(COUNTS, LedgerHistory(ledger)).ahead == 0
+    for asked in (forecaster, forecaster, a_forecaster()):  # also one that reads the ledger
+        assert asked.forecast(tomorrow, LedgerHistory(ledger)).ahead == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("period", "ahead", "more"),
+    [("1d", 0.1, 0.08), ("1d", -0.02, -0.016), ("1w", 0.1, 0.08 / 7), ("1d", 2.0, None), ("12h", 0.1, 0.0),
+     ("rolling 1d", 0.1, 0.0)],
+)  # fmt: skip
+def test_a_plate_may_be_charged_as_far_as_traffic_is_ahead_and_never_beyond_its_budget(period, ahead, more):
+    settings = load(None, (*FLAGS, "budget.epsilon=60", f"budget.period={period}"), {})
+    in_period = settings.calendar.slot_in_period(MIDNIGHT)
+
+    def allowed(by):
+        forecast = dataclasses.replace(FORECAST, ahead=by)
+        plans = HatPlans(settings.policy.public)
+        found = terms_around(COUNTS, forecast, nothing_spent(COUNTS), in_period, settings.policy, plans)
+        (allowance,) = {one.allowance_nano for one in found if not one.withheld}
+        return allowance
+
+    budget = settings.policy.budget_nano
+    expected = budget if more is None else allowed(0.0) + round(more * budget)
+    assert allowed(ahead) == pytest.approx(expected, abs=2) and allowed(ahead) <= budget

@@ -560,6 +560,10 @@ class FilterBank:
 DAYS = 2
 """How many local days are remembered, the one of the slot among them."""
 
+LIKE_YESTERDAY = 0.5
+"""The part of the pace that follows yesterday's traffic. The other follows the clock: after a day that was recorded in
+part, or a holiday, no hour is left without."""
+
 
 class Memory:
     """Forecasts of slots in their order; `day` is always the local date on which the slot starts.
@@ -576,6 +580,7 @@ class Memory:
         """Nothing is known but what holds of any city."""
         self._day = dt.date.min
         self._older, self._younger = FilterBank(), FilterBank()
+        self._traffic: dict[dt.date, list[tuple[float, int]]] = {}
 
     @on_one_thread
     def predict(self, day: dt.date, cells: NDArray[np.uint64], prior: SlotPrior) -> Predicted:
@@ -603,6 +608,20 @@ class Memory:
         self._turn_to(day)
         return self._older.carried(cells)
 
+    def count(self, day: dt.date, part_of_day: float, pings: int) -> None:
+        """The pings of a slot that ends when such a part of the day is over; once for each slot."""
+        self._turn_to(day)
+        self._traffic.setdefault(day, []).append((part_of_day, pings))
+
+    def ahead(self, day: dt.date, part_of_day: float) -> float:
+        """By how much the pace is to be ahead of the clock then, as a part of a day's budget: traffic comes when it did
+        yesterday. 0 if nothing is known of that.
+        """
+        self._turn_to(day)
+        slots = self._traffic.get(day - dt.timedelta(days=1), [])
+        in_all, over = (sum(pings for end, pings in slots if end <= most) for most in (1.0, part_of_day))
+        return LIKE_YESTERDAY * (over / in_all - part_of_day) if in_all else 0.0
+
     def cells(self, day: dt.date) -> list[int]:
         """The cells that have been observed as far as is remembered on that day."""
         self._turn_to(day)
@@ -617,6 +636,7 @@ class Memory:
         else:
             self._older = FilterBank()
         self._younger, self._day = FilterBank(), day
+        self._traffic = {known: slots for known, slots in self._traffic.items() if (day - known).days < DAYS}
 
 
 # The forecast of one slot: for each HAT, and for each plate in it, before any of its speeds is seen.
@@ -630,7 +650,8 @@ class SlotForecast:
     """In km/h, HAT by HAT: mean speed, variance as usual without the HAT's rest, the rest's variance, and the standard
     deviation with all that may have happened.
 
-    `plates` has the mean speed of each row of the slot's counts. What makes the forecast is public, and so is it.
+    `plates` has the mean speed of each row of the slot's counts; `ahead` is how far the day's traffic is ahead of the
+    clock at the slot's end, as far as budgets follow it. What makes the forecast is public, and so is it.
 
     >>> nothing_read, columns = SlotPrior(np.zeros(2), np.zeros(1), np.zeros((1, 6))), np.array([[18.0], [25.0], [9.0]])
     >>> one = SlotForecast(nothing_read, *columns, np.array([17.0, 19.0]), deviation=np.array([7.0]))
@@ -644,10 +665,13 @@ class SlotForecast:
     rest: Floats
     plates: Floats
     deviation: Floats
+    ahead: float = 0.0
 
 
-def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, max_kmh: float) -> SlotForecast:
-    """The forecast of a slot of that local day, from its counts and from what was released before it."""
+def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, part_of_day: float, max_kmh: float) -> SlotForecast:
+    """The forecast of a slot of that local day, from its counts and from what was released before it; such a part of
+    the day is over when it ends.
+    """
     prior, hats = prior_of(counts), counts.cells.size
     hat = np.repeat(np.arange(hats), np.diff(counts.hat_rows))
     predicted, rest = memory.predict(day, counts.cells, prior), mean_variance(counts.count, hat, hats)
@@ -658,4 +682,5 @@ def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, max_kmh: flo
     # A quarter at most: where U is small, the edges would else meet.
     edge = min(EDGE_KMH, max_kmh / 4)
     plates = np.clip(plates, edge, max_kmh - edge)
-    return SlotForecast(prior, mean, predicted.variance, rest, plates, np.sqrt(variance))
+    ahead = memory.ahead(day, part_of_day)
+    return SlotForecast(prior, mean, predicted.variance, rest, plates, np.sqrt(variance), ahead)

@@ -30,7 +30,7 @@ from udp_stream.mechanisms.noise import Cost, expected_noise
 from udp_stream.mechanisms.statistics import spread
 from udp_stream.mechanisms.widths import ClipWidth, ball_widths, clip_width, clip_widths, mean_variance, plate_variance
 from udp_stream.planning.plan import HatForecast, HatPlan, HatPlans, Terms, slot_terms, terms_of
-from udp_stream.planning.policy import EPSILON_NANO_MAX, Policy, SlotInPeriod, least_nano
+from udp_stream.planning.policy import DAY_S, EPSILON_NANO_MAX, Policy, SlotInPeriod, least_nano
 from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts
@@ -188,8 +188,9 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
 # plates can pay, the HAT is offered at a quarter of its price: `terms_around` reads the plates' balances, and foretells
 # what the ledger will charge.
 #
-# **Pace.** A fifth of the budget may be spent at once; the rest is let out over the period, slot by slot, so that the
-# evening is served like the morning; no visit needs to be foretold. The ledger holds a plate to it
+# **Pace.** A fifth of the budget may be spent at once; the rest is let out over the period, slot by slot, half by the
+# clock and half by when yesterday's pings came (by the clock alone where there is no yesterday), so that the evening is
+# served like the morning; no visit needs to be foretold. The ledger holds a plate to it
 # (`Terms.allowance_nano`). A HAT that may cost more than all of the rest is not held to it: a pace would only leave the
 # last one unspent. A rolling budget has no start to pace it from.
 #
@@ -255,7 +256,7 @@ def terms_around(
     of_enough = [prices[hat] for hat in enough], [usual[hat] for hat in enough]
     means = dict(zip(enough, _means(by_plate, arounds, *of_enough, policy, plans), strict=True))
     terms, worth = [], np.zeros(counts.cells.size)
-    paced = _paced_nano(in_period, policy)
+    paced = _paced_nano(in_period, forecast.ahead, policy)
     for hat, foretold in enumerate(forecasts):
         if hat not in means:
             terms.append(Terms(withheld="few_plates", forecast=foretold))
@@ -427,13 +428,17 @@ def _at_once_nano(policy: Policy) -> int:
     return policy.budget_nano * HEAD_START // 100
 
 
-def _paced_nano(in_period: SlotInPeriod, policy: Policy) -> int:
-    """The most that a plate may have been charged by the end of this slot."""
+def _paced_nano(in_period: SlotInPeriod, ahead: float, policy: Policy) -> int:
+    """The most that a plate may have been charged by the end of this slot; traffic is `ahead` of the day's clock."""
     if in_period.rolls:
         return policy.budget_nano
     gone, all_slots = in_period.slots_gone + 1, in_period.slots_gone + 1 + in_period.slots_left
     at_once = _at_once_nano(policy)
-    return at_once + (policy.budget_nano - at_once) * gone // all_slots
+    rest = policy.budget_nano - at_once
+    # Of a period of several days the clock of each counts its part; of a shorter one there is no yesterday's.
+    days = (policy.period_seconds or 0) // DAY_S
+    by_traffic = int(rest * round(ahead, 6) / days) if days else 0
+    return at_once + min(max(0, rest * gone // all_slots + by_traffic), rest)
 
 
 def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:

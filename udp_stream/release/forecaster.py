@@ -390,7 +390,8 @@ class Forecaster:
     def forecast(self, counts: SlotCounts, history: LedgerHistory) -> SlotForecast:
         """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not is never learnt."""
         self._learn(history, counts.start_ms)
-        return forecast_slot(counts, self._memory, self._day(counts.start_ms), self._max_kmh)
+        when = self._when((counts.start_ms, counts.end_ms))
+        return forecast_slot(counts, self._memory, *when, self._max_kmh)
 
     def city(self, start_ms: int) -> CityKnown | None:
         """What is known of the city's shape before a slot, as far as was learnt; None if nobody wants to know."""
@@ -413,6 +414,7 @@ class Forecaster:
             found = history.releases(*slot, sorted(self._due.pop(slot)))
             self._learnt_ms = slot[0]
             if records := [record for record in found if record is not None]:
+                self._memory.count(*self._when(slot), sum(record.samples for record in records))
                 when, known = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS), (self._max_kmh, self._software)
                 estimates = smooth_slot(records, self._memory, *when, *known)
                 learnt[slot] = self._with_cdfs(estimates, records, slot, history)
@@ -439,6 +441,13 @@ class Forecaster:
         since_ms = int((midnight - dt.timedelta(days=DAYS - 1)).timestamp() * 1000)
         for slot, cells in history.slots_since(since_ms).items():
             self._due.setdefault(slot, set()).update(cells)
+
+    def _when(self, slot: Slot) -> tuple[dt.date, float]:
+        """The day on which a slot starts, and the part of it that is over when the slot ends."""
+        day = self._day(slot[0])
+        midnights = (dt.datetime.combine(day + dt.timedelta(days), dt.time(), self._slots.zone) for days in (0, 1))
+        first, last = (1000 * midnight.timestamp() for midnight in midnights)
+        return day, min(1.0, (slot[1] - first) / (last - first))
 
     def _day(self, time_ms: int) -> dt.date:
         return dt.datetime.fromtimestamp(time_ms / 1000, self._slots.zone).date()
