@@ -82,12 +82,11 @@ def _of_run(shapes: DayShapes, estimates: Sequence[Smoothed], told: NDArray[np.b
         if (cdf := one.cdf) is None:
             continue
         at_edges = np.interp(cdf.edges_kmh, shapes.kmh, truth)[:-1]
-        low, high = np.array(cdf.band95[:-1]).T
-        quantiles = [shapes.kmh[np.argmax(truth >= each.share)] for each in one.quantiles_kmh]
+        low, high = np.array(cdf.band)[:, :-1]
         # Truths are known at whole km/h: the quantile is up to one below.
         held = [
-            each.interval95_kmh[0] <= upto and upto - 1 <= each.interval95_kmh[1]
-            for each, upto in zip(one.quantiles_kmh, quantiles, strict=True)
+            low_kmh <= (upto := shapes.kmh[np.argmax(truth >= float(share))]) and upto - 1 <= high_kmh
+            for share, (low_kmh, high_kmh) in (one.quantiles_interval95_kmh or {}).items()
         ]
         guesses = np.interp(shapes.kmh, cdf.edges_kmh, cdf.values), shapes.city, dwell
         columns.append(

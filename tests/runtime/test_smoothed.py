@@ -54,7 +54,10 @@ def test_there_is_one_for_each_hat_and_each_cell_known_and_its_fields_are_those_
     by_slot = {}
     for one in estimates:
         by_slot.setdefault(one["hat"]["slot_start"], []).append(one)
-        shapes = {"cdf_withheld"} if one["cdf"] is None else {"quantiles_kmh", "share_below_kmh", "expected_sup_error"}
+        shapes = {"cdf_withheld"} if one["cdf"] is None else {
+            "quantiles_kmh", "quantiles_interval95_kmh", "share_below_kmh", "share_below_interval95",
+            "expected_sup_error",
+        }  # fmt: skip
         assert set(one) - shapes == {
             "schema", "hat", "value_kmh", "interval95_kmh", "expected_abs_error_kmh", "guess", "release_id", "news",
             "software", "cdf",

@@ -103,13 +103,15 @@ def test_cdfs_rise_to_one_inside_their_bands_and_quantiles_inside_their_interval
     for one in hat_cdfs(city, mean, np.full(6, 3.0), np.array([1, 2, 5, 20, 80, 400])):
         assert list(one.cdf.values) == sorted(one.cdf.values) and one.cdf.values[-1] == one.cdf.guess[-1] == 1.0
         assert one.cdf.edges_kmh == EDGES and 0 < one.expected_sup_error <= 1
-        lows, highs = zip(*one.cdf.band95, strict=True)
-        assert list(lows) == sorted(lows) and list(highs) == sorted(highs)
-        assert all(low <= value <= high for (low, high), value in zip(one.cdf.band95, one.cdf.values, strict=True))
-        assert [each.share for each in one.quantiles_kmh] == [0.1, 0.5, 0.9]
-        for each in one.quantiles_kmh:
-            assert each.interval95_kmh[0] <= each.value_kmh <= each.interval95_kmh[1]
-        assert [each.kmh for each in one.share_below_kmh] == [5.0, 10.0]
+        low, high = one.cdf.band
+        assert list(low) == sorted(low) and list(high) == sorted(high)
+        assert all(a <= value <= b for a, value, b in zip(low, one.cdf.values, high, strict=True))
+        for values, intervals, names in (
+            (one.quantiles_kmh, one.quantiles_interval95_kmh, ["0.1", "0.5", "0.9"]),
+            (one.share_below_kmh, one.share_below_interval95, ["5", "10"]),
+        ):
+            assert list(values) == list(intervals) == names and list(values.values()) == sorted(values.values())
+            assert all(intervals[name][0] <= values[name] <= intervals[name][1] for name in names)
     few, many = (hat_cdfs(city, np.array([20.0]), np.array([2.0]), np.array([n]))[0] for n in (2, 200))
     assert many.expected_sup_error < few.expected_sup_error
 

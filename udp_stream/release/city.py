@@ -6,6 +6,7 @@ made of answers. All that follows an answer is post-processing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -172,52 +173,32 @@ SLOW_KMH = 5.0, 10.0
 
 
 class SmoothedCdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The share of a HAT's samples at or below each edge, with the ends of 95 % bands, and the city's as the guess.
+    """The share of a HAT's samples at or below each edge, a 95 % band (its lower ends, its upper ends), and the city's
+    CDF as the guess.
 
-    >>> SmoothedCdf((0.0, 65.0), (0.2, 1.0), ((0.1, 0.3), (1.0, 1.0)), (0.3, 1.0)).values[-1]
+    >>> SmoothedCdf((0.0, 65.0), (0.2, 1.0), ((0.1, 1.0), (0.3, 1.0)), (0.3, 1.0)).values[-1]
     1.0
     """
 
     edges_kmh: tuple[NonNegative, ...]
     values: tuple[Share, ...]
-    band95: tuple[tuple[Share, Share], ...]
+    band: tuple[tuple[Share, ...], tuple[Share, ...]]
     guess: tuple[Share, ...]
 
 
-class Quantile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The speed at or below which a share of the HAT's samples is, with a 95 % interval.
-
-    >>> Quantile(0.5, 17.2, (12.9, 21.0)).value_kmh
-    17.2
-    """
-
-    share: Share
-    value_kmh: NonNegative
-    interval95_kmh: tuple[NonNegative, NonNegative]
-
-
-class ShareBelow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The share of the HAT's samples at or below a speed, with a 95 % interval.
-
-    >>> ShareBelow(5.0, 0.31, (0.2, 0.44)).value
-    0.31
-    """
-
-    kmh: NonNegative
-    value: Share
-    interval95: tuple[Share, Share]
-
-
 class HatCdf(NamedTuple):
-    """What a smoothed record has of a HAT's distribution.
+    """What a smoothed record has of a HAT's distribution. Intervals hold 95 %; names are shares, and speeds in km/h.
 
-    >>> HatCdf(SmoothedCdf((65.0,), (1.0,), ((1.0, 1.0),), (1.0,)), (), (), 0.1).expected_sup_error
+    >>> cdf = SmoothedCdf((65.0,), (1.0,), ((1.0,), (1.0,)), (1.0,))
+    >>> HatCdf(cdf, {"0.5": 17.2}, {"0.5": (12.9, 21.0)}, {"5": 0.31}, {"5": (0.2, 0.4)}, 0.1).expected_sup_error
     0.1
     """
 
     cdf: SmoothedCdf
-    quantiles_kmh: tuple[Quantile, ...]
-    share_below_kmh: tuple[ShareBelow, ...]
+    quantiles_kmh: Mapping[str, float]
+    quantiles_interval95_kmh: Mapping[str, tuple[float, float]]
+    share_below_kmh: Mapping[str, float]
+    share_below_interval95: Mapping[str, tuple[float, float]]
     expected_sup_error: float
 
 
@@ -228,26 +209,32 @@ def hat_cdfs(
 
     >>> from udp_stream.forecast.shape import family
     >>> found = hat_cdfs(family((0.0, 10.0, 65.0)), np.array([5.0]), np.array([2.0]), np.array([9]))
-    >>> found[0].cdf.values[-1], [one.kmh for one in found[0].share_below_kmh]
-    (1.0, [5.0, 10.0])
+    >>> found[0].cdf.values[-1], list(found[0].quantiles_kmh), list(found[0].share_below_kmh)
+    (1.0, ['0.1', '0.5', '0.9'], ['5', '10'])
     """
     shapes, edges = hat_shapes(city, mean, deviation, plates), city.edges_kmh
-    slow = tuple(kmh for kmh in SLOW_KMH if kmh < edges[-1])
     guess = (*np.minimum(np.cumsum(city.mean), 1.0).round(4).tolist()[:-1], 1.0)
+    # HAT by HAT: the CDF and both ends of its band, at each speed; each quantile and both ends of its interval.
+    values = shapes.at(edges).round(4).transpose(0, 2, 1).tolist()
+    below = shapes.at([min(kmh, edges[-1]) for kmh in SLOW_KMH]).round(4).tolist()
     quantiles = np.stack([shapes.quantiles(share) for share in QUANTILES], axis=1).round(3).tolist()
-    # HAT by HAT: at each speed the CDF and both ends of its band.
-    values, below = (shapes.at(kmh).round(4).tolist() for kmh in (edges, slow))
     return [
         HatCdf(
-            SmoothedCdf(
-                edges, tuple(value for value, *_ in of_hat), tuple((low, high) for _, low, high in of_hat), guess
-            ),
-            tuple(
-                Quantile(share, value, (low, high))
-                for share, (value, low, high) in zip(QUANTILES, at_shares, strict=True)
-            ),
-            tuple(ShareBelow(kmh, value, (low, high)) for kmh, (value, low, high) in zip(slow, of_slow, strict=True)),
-            round(sup, 4),
+            SmoothedCdf(edges, tuple(value), (tuple(low), tuple(high)), guess),
+            *_with_intervals(QUANTILES, at_shares), *_with_intervals(SLOW_KMH, of_slow), round(sup, 4),
         )
-        for of_hat, at_shares, of_slow, sup in zip(values, quantiles, below, shapes.sup.tolist(), strict=True)
-    ]
+        for (value, low, high), at_shares, of_slow, sup in zip(
+            values, quantiles, below, shapes.sup.tolist(), strict=True
+        )
+    ]  # fmt: skip
+
+
+def _with_intervals(
+    at: Sequence[float], found: Sequence[tuple[float, float, float]]
+) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
+    """Values and intervals, by what they are at."""
+    names = [f"{one:g}" for one in at]
+    return (
+        {name: value for name, (value, _, _) in zip(names, found, strict=True)},
+        {name: (low, high) for name, (_, low, high) in zip(names, found, strict=True)},
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
-from udp_stream.release.city import CityKnown, Quantile, ShareBelow, SmoothedCdf, decode_city, hat_cdfs
+from udp_stream.release.city import CityKnown, SmoothedCdf, decode_city, hat_cdfs
 from udp_stream.release.record import Hat, NonNegative, Release, Share, city_id, decode, kind_of, release_id, slot_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name
@@ -144,6 +144,10 @@ MEAN_ABS_PER_SD = 0.798
 """The expected size of a normal variable over its standard deviation: sqrt(2 / pi)."""
 
 
+AtShare: TypeAlias = Literal["0.1", "0.5", "0.9"]
+AtKmh: TypeAlias = Literal["5", "10"]
+
+
 class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be said without any release of this cell: by the baseline guess, and by the HAT's counts.
 
@@ -184,8 +188,10 @@ class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     news: Share
     software: str
     trial: bool = False
-    quantiles_kmh: tuple[Quantile, ...] = ()
-    share_below_kmh: tuple[ShareBelow, ...] = ()
+    quantiles_kmh: Mapping[AtShare, NonNegative] | None = None
+    quantiles_interval95_kmh: Mapping[AtShare, tuple[NonNegative, NonNegative]] | None = None
+    share_below_kmh: Mapping[AtKmh, Share] | None = None
+    share_below_interval95: Mapping[AtKmh, tuple[Share, Share]] | None = None
     expected_sup_error: NonNegative | None = None
     cdf_withheld: Literal["off", "city_untold"] | None = None
 

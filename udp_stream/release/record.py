@@ -177,8 +177,10 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "expected_abs_error_kmh": "expected distance from the HAT's true mean, km/h",
         "guess": "what could be said without a release of this cell",
         "cdf": "share of the HAT's samples at or below each edge; null where `cdf_withheld` says why",
-        "quantiles_kmh": "speeds that a tenth, half and nine tenths of the samples are at or below",
-        "share_below_kmh": "shares of slow samples",
+        "quantiles_kmh": "by share: the speed that so many of the HAT's samples are at or below, km/h",
+        "quantiles_interval95_kmh": "from and to, km/h: where the band comes to the share",
+        "share_below_kmh": "by speed, km/h: the share of the HAT's samples at or below it",
+        "share_below_interval95": "from and to: the band there",
         "expected_sup_error": "expected largest distance of the CDF from the HAT's true one, at whole km/h",
         "cdf_withheld": "off: none are asked for; city_untold: too few plates so far to ask the city for its own",
         "release_id": "that of the HAT's release; null for a cell without pings in the slot",
@@ -189,18 +191,8 @@ WORDS: Final[dict[str, dict[str, str]]] = {
     "SmoothedCdf": {
         "edges_kmh": "upper ends of the bins, km/h; the first is that of exact zeros",
         "values": "the city's shares, tilted to the HAT's mean; never falls, and ends in 1",
-        "band95": "from and to, at each edge: 95 % of true shares lie in such a band, where the model holds",
+        "band": "lower ends, then upper ends, at each edge: 95 % of true shares lie between, where the model holds",
         "guess": "the same shares of the whole city, as far as it was told",
-    },
-    "Quantile": {
-        "share": "of the HAT's samples",
-        "value_kmh": "the speed that so many are at or below, km/h",
-        "interval95_kmh": "from and to, km/h: where the band comes to the share",
-    },
-    "ShareBelow": {
-        "kmh": "a speed, km/h",
-        "value": "the share of the HAT's samples at or below it",
-        "interval95": "from and to: the band there",
     },
     "Guess": {
         "constant_kmh": "the baseline guess, one value for the city: the mean of the slot's estimates, km/h",
