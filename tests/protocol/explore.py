@@ -53,7 +53,7 @@ from udp_stream.windows.slots import LogPlaces, ReadingRules, SourceCheckpoint, 
 from udp_stream.windows.tables import SlotCounts, SlotValues, tabulate
 
 FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "hat.grace=0s", "release.min_plates=2",
-         "release.cdf_epsilon=0", "budget.epsilon=10", "release.mean=baseline")  # fmt: skip
+         "release.cdf_epsilon=0", "budget.epsilon=10", "budget.accounting=pure", "release.mean=baseline")  # fmt: skip
 START = 1_704_067_200_000
 HOUR = 3_600_000
 LONGITUDES = (72.8, 72.9)
