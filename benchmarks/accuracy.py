@@ -141,12 +141,15 @@ def print_accuracy(feeds: Feeds, resolutions: Sequence[int], seeds: int, paper_s
 
 
 def _papers(day: Day, seeds: int) -> str:
-    """Each mechanism at its best epsilon per mean."""
+    """Each mechanism at its best epsilon per mean, under pure accounting."""
     said = []
     for mechanism in MECHANISMS:
         found = []
         for epsilon in EPSILONS:
-            flags = f"release.mean={mechanism}", f"release.mean_epsilon={epsilon}", "release.min_plates=10"
+            flags = (
+                "budget.accounting=pure", f"release.mean={mechanism}", f"release.mean_epsilon={epsilon}",
+                "release.min_plates=10",
+            )  # fmt: skip
             estimates = [run_without_forecasts(day, seed, flags) for seed in range(seeds)]
             mean = float(np.mean([day.over_constant(estimate) for estimate in estimates]))
             found.append((mean, epsilon, errors_of(day, estimates)))
@@ -158,10 +161,10 @@ def _papers(day: Day, seeds: int) -> str:
 def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
     """Shares of HATs that 95 % intervals hold, by plates and by hour; expected over actual error; means' own."""
     print(f"H3 {resolution}: held by 95 % intervals, by plates {bins_named(SIZES)}, by hour {bins_named(HOURS)}")
-    pure = {}
+    in_rho = {}
     for name in feeds.names:
         day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds)
-        held = pure[name] = held_by(day, runs)
+        held = in_rho[name] = held_by(day, runs)
         expected = expected_over_actual(day, runs)
         guessed = _over_actual(day, [(one.guess_expected, one.guess) for one in runs])
         own = np.mean(
@@ -174,8 +177,8 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
             flush=True,
         )
     days = {name: feeds.day(name, resolution) for name in feeds.names if name.startswith("austin")}
-    in_rho = {
-        name: held_by(day, feeds.runs([name], resolution, seeds, ["budget.accounting=approximate"]))
+    pure = {
+        name: held_by(day, feeds.runs([name], resolution, seeds, ["budget.accounting=pure"]))
         for name, day in days.items()
     }
     for what, of_day in (("pure", pure), ("in rho", in_rho)):

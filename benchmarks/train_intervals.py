@@ -181,12 +181,12 @@ def main() -> None:
             flush=True,
         )
     days = {name: feeds.day(name, 7) for names in fitting.years.values() for name in names}
-    print_of_all("pure", days, all_held)
-    in_rho = {
-        name: held_by(day, fitting.runs(name, asked.seeds, fitting.without(day.year), "budget.accounting=approximate"))
+    print_of_all("in rho", days, all_held)
+    pure = {
+        name: held_by(day, fitting.runs(name, asked.seeds, fitting.without(day.year), "budget.accounting=pure"))
         for name, day in days.items()
     }
-    print_of_all("in rho", days, in_rho)
+    print_of_all("pure", days, pure)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""Which parameters of a test run in every suite, and which in the long one alone (`make test-long`)."""
+"""What many tests share: which parameters run in the long suite alone (`make test-long`), and an environment."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
+
+PURE_ENV = {"UDP_STREAM_BUDGET__ACCOUNTING": "pure"}
+"""The environment of tests whose budgets are epsilons, unless their flags say otherwise."""
 
 
 def long_but(short: Collection[Any], values: Iterable[Any]) -> list[Any]:

@@ -131,9 +131,11 @@ def private_cdf(
 
 
 def _policy(max_kmh: float) -> Policy:
-    """The defaults, with this U. The calls' own noise is fixed by their epsilon, never by a budget."""
+    """The defaults, with this U, under pure accounting: a call's noise is fixed by its epsilon, never by a budget."""
     _require(1 <= max_kmh <= 1000, "max_kmh", "1 to 1000", max_kmh)
-    return replace(Settings().policy, max_speed=int(max_kmh * QUANTA_PER_KMH), mean_nano=0)
+    return replace(
+        Settings().policy, accounting="pure", delta=0.0, max_speed=int(max_kmh * QUANTA_PER_KMH), mean_nano=0
+    )
 
 
 def _nano(epsilon: float) -> int:

@@ -33,7 +33,7 @@ OUTPUTS = Path(__file__).with_name("outputs.json")
 QUERIES = Path(__file__).with_name("queries.json")
 WHOLE = Path(__file__).with_name("whole.json")
 SEED = "golden"
-BASE = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.epsilon=8.0")
+BASE = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.accounting=pure", "budget.epsilon=8.0")
 ON_KAFKA = "as on Kafka"
 IN_RHO = "as on Kafka, in rho"
 CLEAN = ON_KAFKA, IN_RHO

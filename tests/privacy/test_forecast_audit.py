@@ -17,7 +17,7 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 
-from tests.forms import long_but
+from tests.forms import PURE_ENV, long_but
 from tests.runtime.harness import frames_of
 from udp_stream.forecast import shape
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -123,7 +123,7 @@ def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
 
     `steer` changes the noise that was drawn: a history that has a chance, however small.
     """
-    this, settings, real = Run(), load(None, flags, {}), estimate.noisy_integers
+    this, settings, real = Run(), load(None, flags, PURE_ENV), estimate.noisy_integers
 
     def noisy(queries, family, bits):
         start = len(this.queries)

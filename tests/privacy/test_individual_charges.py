@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.forms import long_but
+from tests.forms import PURE_ENV, long_but
 from tests.privacy.test_mean_distributions import epsilon_seen
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, wrap_around_given, wrap_around_positions
 from udp_stream.mechanisms.cdf import cdf_for_admitted, node_counts, plan_cdf
@@ -200,7 +200,7 @@ def test_the_noise_of_a_variance_grows_where_a_small_plate_has_paid_for_less():
 
 
 def policy_of(*flags):
-    return load(None, flags, {}).policy
+    return load(None, flags, PURE_ENV).policy
 
 
 def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch):

@@ -1,5 +1,5 @@
-"""Where plates are asked for the CDF of the whole city: every order of what two workers can do ends, with one answer for
-each slot, made of the whole slot, and recorded before any of its HATs."""
+"""Where plates are asked for the CDF of the whole city: every order of what two workers can do ends, with one answer
+for each slot, made of the whole slot, and recorded before any of its HATs."""
 
 import random
 
@@ -11,8 +11,8 @@ from tests.protocol.test_follows import Following
 from udp_stream.forecast.shape import CityShape, family
 from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.mechanisms.city_tree import city_bins
-from udp_stream.release.city import CityKnown, decode_city
 from udp_stream.release.charge import ForecastPlanner, ReleaseContext
+from udp_stream.release.city import CityKnown, decode_city
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.settings import load
@@ -27,7 +27,7 @@ IN_RHO = (*PURE, "budget.accounting=approximate")
 class Eager(CityShape):
     """A shape that two plates are enough to be asked for: the product asks 75, which no exploration can hold."""
 
-    def is_worth_asking(self, variance, plates):
+    def is_worth_asking(self, variance, plates):  # noqa: ARG002
         return True
 
 
@@ -44,7 +44,7 @@ class Anew:
         made = Forecaster(self._settings.calendar.slots, self._policy.max_speed, "explored")
         return made.forecast(counts, history)
 
-    def city(self, start_ms):
+    def city(self, start_ms):  # noqa: ARG002
         """Nothing was told, so every slot is asked."""
         return CityKnown(Eager(*family(city_bins(self._policy.max_speed).edges_kmh[1:])), asked=0)
 

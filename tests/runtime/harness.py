@@ -17,7 +17,7 @@ from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
 CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.cdf=tree", "release.cdf_epsilon=0.3",
           "release.variance_epsilon=0.2",
-          "release.min_plates=4", "release.mean=auto", "budget.epsilon=8.0")  # fmt: skip
+          "release.min_plates=4", "release.mean=auto", "budget.accounting=pure", "budget.epsilon=8.0")  # fmt: skip
 FEEDS = Path(__file__).parents[3] / "shared" / "data"
 
 

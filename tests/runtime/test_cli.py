@@ -17,7 +17,16 @@ from tests.runtime.harness import fleet_log
 from udp_stream.release import record as release
 
 UDP_STREAM = [sys.executable, "-m", "udp_stream"]
-FLAGS = ["--set", "hat.slot=15m", "--set", "hat.resolution=7", "--set", "release.min_plates=4"]
+FLAGS = [
+    "--set",
+    "budget.accounting=pure",
+    "--set",
+    "hat.slot=15m",
+    "--set",
+    "hat.resolution=7",
+    "--set",
+    "release.min_plates=4",
+]
 
 PAPERS = (
     "--set", "release.mean=array-averaging", "--set", "hat.resolution=6", "--set", "hat.slot=6h",
@@ -90,7 +99,7 @@ def test_a_run_in_the_period_of_another_zone_is_refused_and_charges_nobody(log, 
     """The same plates on one morning: a plate could lose the budget of each period."""
     plate = json.loads(fleet_log(clean=True)[0])["license_plate"]
     replay = ("replay", log, "--ledger", "l", "--out", "out", "--set", "hat.resolution=7", "--set", "hat.slot=15m",
-              "--set", "release.min_plates=4")  # fmt: skip
+              "--set", "release.min_plates=4", "--set", "budget.accounting=pure")  # fmt: skip
     first = run(*replay, cwd=tmp_path)
     assert first.returncode == 0
     before = run("ledger", "show", plate, "--ledger", "l", cwd=tmp_path).stdout

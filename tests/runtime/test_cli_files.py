@@ -19,7 +19,9 @@ from udp_stream.release import record as release
 def made_once(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made-once")
     (folder / "pings.ndjson").write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
-    (folder / "city.toml").write_text("[hat]\nslot = '15m'\nresolution = 7\n[release]\nmin_plates = 4\n")
+    (folder / "city.toml").write_text(
+        "[hat]\nslot = '15m'\nresolution = 7\n[budget]\naccounting = 'pure'\n[release]\nmin_plates = 4\n"
+    )
     assert replay(folder, "--out", "whole").returncode == 0
     return folder
 

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from tests.forms import long_but
+from tests.forms import PURE_ENV, long_but
 from tests.runtime.harness import fleet_log, frames_of
 from udp_stream.cli.commands.ledger import show
 from udp_stream.errors import PrivacyRefused
@@ -41,7 +41,7 @@ def run(ledger, flags, seed="a"):
     """The records of a morning through the embedded runtime."""
     found = []
     take = lambda releases: found.extend(decode(one.payload) for one in releases)  # noqa: E731
-    Embedded(load(None, flags, {}), ledger, SeededEntropy(seed), KEY, "udp-stream test", take).run(frames_of(LOG))
+    Embedded(load(None, flags, PURE_ENV), ledger, SeededEntropy(seed), KEY, "udp-stream test", take).run(frames_of(LOG))
     return found
 
 
@@ -59,7 +59,7 @@ FLAGS = APPROXIMATE, ZCDP, (*APPROXIMATE, *ALL), (*APPROXIMATE, *ALL, "release.m
 
 @pytest.mark.parametrize("flags", long_but(FLAGS[1:3], FLAGS))
 def test_records_and_ledger_agree_in_rho_and_no_plate_exceeds_it(ledger, flags):
-    records, settings = run(ledger, flags), load(None, flags, {})
+    records, settings = run(ledger, flags), load(None, flags, PURE_ENV)
     budget, delta = settings.policy.budget_nano, settings.budget.delta
     made = [one for one in records if one.status == "released"]
     assert len(made) > 8 and ledger.verify() == []
@@ -90,7 +90,7 @@ def test_pure_and_concentrated_periods_are_other_balances_and_refused_on_one_led
     morning, rest = LOG[: len(LOG) // 2], LOG
 
     def go(messages, flags):
-        Embedded(load(None, flags, {}), ledger, SeededEntropy("b"), KEY, "udp-stream test", lambda _: None).run(
+        Embedded(load(None, flags, PURE_ENV), ledger, SeededEntropy("b"), KEY, "udp-stream test", lambda _: None).run(
             frames_of(messages)
         )
 
@@ -111,7 +111,7 @@ def test_pure_and_concentrated_periods_are_other_balances_and_refused_on_one_led
 )
 def test_the_statement_is_in_both_units(ledger, flags, variant, stated):
     run(ledger, flags)
-    settings = load(None, flags, {})
+    settings = load(None, flags, PURE_ENV)
     said = statement(settings, ledger)
     assert said["privacy"]["dp_variant"]["variant_name"] == variant
     assert said["privacy"]["privacy_loss"]["privacy_parameters"] == stated
@@ -121,7 +121,7 @@ def test_the_statement_is_in_both_units(ledger, flags, variant, stated):
     noise = "discrete Laplace" if variant == "Pure DP" else "discrete Gaussian"
     assert said["details"]["implementation"]["mechanisms"].startswith(noise)
     assert disagreement(settings, said) is None
-    assert "rho" in disagreement(load(None, ZCDP if flags is not ZCDP else APPROXIMATE, {}), said)
+    assert "rho" in disagreement(load(None, ZCDP if flags is not ZCDP else APPROXIMATE, PURE_ENV), said)
     assert json.loads(json.dumps(said)) == said
 
 
@@ -142,7 +142,7 @@ def test_a_hat_that_was_charged_under_another_accounting_is_released_as_it_was_c
 def test_show_says_which_epsilon_was_spent_and_what_rho_is_left(tmp_path, capsys):
     """The odometer: the charged rho with the budget's delta; it never says less than the exact conversion."""
     flags = (*APPROXIMATE, f"ledger.url={tmp_path / 'city.ledger'}")
-    settings = load(None, flags, {})
+    settings = load(None, flags, PURE_ENV)
     plate = json.loads(LOG[0])["license_plate"]
     with ledger_and_keys(settings.ledger) as (ledger, keys):
         found = []

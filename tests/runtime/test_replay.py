@@ -11,7 +11,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from tests.forms import long_but
+from tests.forms import PURE_ENV, long_but
 from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runtime_on
 from udp_stream.cli.report import print_summary
 from udp_stream.pings.decode import PingDecoder
@@ -51,7 +51,7 @@ class Killed(BaseException):
 
 def test_settings_are_noted_before_anything_is_charged_under_them(tmp_path, monkeypatch):
     """A HAT that was charged for may be recorded by any later run: the note must not come second."""
-    name = f"policy:{load(None, CONFIG, {}).policy.fingerprint()}"
+    name = f"policy:{load(None, CONFIG, PURE_ENV).policy.fingerprint()}"
     with ledger_at(tmp_path / "ledger") as (ledger, keys):
 
         def die(*_):
@@ -108,7 +108,7 @@ def test_other_speeds_of_other_lengths_change_nothing_but_the_noisy_numbers(tmp_
         log = [speeds(at, message) for at, message in enumerate(log)]
         log = [*log[:9000], *(b"[%s]" % b", ".join(log[at : at + 50]) for at in range(9000, len(log), 50))]
         out, summary = replay(log, tmp_path / name, flags)
-        print_summary(summary, load(None, flags, {}))
+        print_summary(summary, load(None, flags, PURE_ENV))
         with ledger_at(tmp_path / name, flags) as (ledger, _):
             charges = {entry.release_id: sorted(entry.charged.tolist()) for entry in ledger.entries()}
         records = [json.loads(line) for line in out.splitlines()]
@@ -138,7 +138,7 @@ def test_messages_shuffled_within_the_grace_give_the_same_releases(tmp_path):
     messages = fleet_log(clean=True)
     plain, _ = replay(messages, tmp_path / "plain", entropy=SeededEntropy(5))
     dice = random.Random(3)
-    times = PingDecoder(load(None, CONFIG, {}).ping_rules, JSON).decode(messages)[0].time_ms.tolist()
+    times = PingDecoder(load(None, CONFIG, PURE_ENV).ping_rules, JSON).decode(messages)[0].time_ms.tolist()
     order = sorted(range(len(messages)), key=lambda i: times[i] + dice.uniform(0, 60_000))
     assert order != sorted(order)
     shuffled, summary = replay([messages[i] for i in order], tmp_path / "shuffled", entropy=SeededEntropy(5))

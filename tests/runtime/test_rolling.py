@@ -17,7 +17,8 @@ from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.release.record import decode
 from udp_stream.units import NANO
 
-FLAGS = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.period=rolling 1h", "budget.epsilon=2")
+FLAGS = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.accounting=pure",
+         "budget.period=rolling 1h", "budget.epsilon=2")  # fmt: skip
 FIXED = ("release.mean=baseline", "release.mean_epsilon=0.5")
 
 

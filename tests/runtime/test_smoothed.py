@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.failing import Died, DyingLedger
-from tests.forms import long_but
+from tests.forms import PURE_ENV, long_but
 from tests.runtime.harness import fleet_log, frames_of, smoothed_writer
 from udp_stream.forecast import shape
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -35,7 +35,13 @@ def run(ledger, messages, flags=FLAGS):
         out.write(b"".join(one.payload + b"\n" for one in releases))
 
     runtime = Embedded(
-        load(None, flags, {}), ledger, SeededEntropy(3), str.encode, "test", publish, smooth=smoothed_writer(smoothed)
+        load(None, flags, PURE_ENV),
+        ledger,
+        SeededEntropy(3),
+        str.encode,
+        "test",
+        publish,
+        smooth=smoothed_writer(smoothed),
     )
     try:
         runtime.run(frames_of(messages, 2000))

@@ -215,13 +215,13 @@ def test_how_much_farther_the_nearest_may_be_is_not_told_where_a_plate_gave_noth
     assert not all(one.plates.gave_nothing for one in found)
 
 
-@pytest.mark.parametrize("budget", ["epsilon = 10", 'accounting = "zcdp"\nrho = 2.0'])
+@pytest.mark.parametrize("budget", ['accounting = "pure"\nepsilon = 10', 'accounting = "zcdp"\nrho = 2.0'])
 def test_no_plate_loses_more_than_its_one_budget_by_speeds_and_positions_together(tmp_path, budget):
     """A whole run under one budget: by the ledger, in units of the promise (half a kilometre counts as one)."""
     text = SURAT.replace("rho = {rho}", "share = 0.25\nunit_m = 500") + f"[budget]\n{budget}\n"
     text = text.replace('every = "15m"\n', 'every = "15m"\nbudget = {rho}\n')
     of_positions = 5 if "epsilon" in budget else 2  # a quarter of 10 by half a km; of 2, by its square
-    flags = tuple(flag for flag in CONFIG if not flag.startswith("budget.epsilon"))
+    flags = tuple(flag for flag in CONFIG if not flag.startswith("budget."))
     with asking(tmp_path, "ledger", rho=of_positions, text=text, flags=flags) as (runtime, told, _, ledger):
         runtime.run(frames_of(fleet_log(clean=True)))
         plates = sorted({plate for entry in ledger.entries() for plate in entry.plates})

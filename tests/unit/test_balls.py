@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.forms import PURE_ENV
 from tests.runtime.harness import fleet_log, frames_of
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_sentence
@@ -46,7 +47,7 @@ def slot_of(part=None, shards=1):
 
 
 def context_of(*flags):
-    settings = load(None, (*IN_RHO, *flags), {})
+    settings = load(None, (*IN_RHO, *flags), PURE_ENV)
     return with_forecaster(ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test"))
 
 
@@ -155,7 +156,7 @@ def test_messages_carry_norms_and_factors_whole_in_any_order_and_sets_do_not_mix
 
 def test_clips_are_shared_in_rho_around_forecasts():
     flags = IN_RHO, (), (*IN_RHO, "release.mean=optimal", "release.mean_epsilon=0.1")
-    assert [load(None, one, {}).policy.in_balls for one in flags] == [True, False, False]
+    assert [load(None, one, PURE_ENV).policy.in_balls for one in flags] == [True, False, False]
 
 
 def test_a_ledger_holds_no_hash_of_norms_that_can_be_computed_without_the_key():
@@ -175,7 +176,7 @@ def test_a_ledger_holds_no_hash_of_norms_that_can_be_computed_without_the_key():
 
 
 def test_a_run_hashes_them_with_the_plates_key():
-    settings, asked = load(None, (*IN_RHO, "hat.timezone=Asia/Kolkata"), {}), []
+    settings, asked = load(None, (*IN_RHO, "hat.timezone=Asia/Kolkata"), PURE_ENV), []
 
     def hashed(text):
         asked.append(text)

@@ -19,6 +19,7 @@ from tests.chaos.checks import (
 )
 from tests.chaos.city import balances_of
 from tests.chaos.clips import clips_amiss
+from tests.forms import PURE_ENV
 from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runtime_on
 from udp_stream.forecast import shape
 from udp_stream.ledger.port import Admission
@@ -47,7 +48,7 @@ def sound_in_rho(tmp_path_factory):
 def seen_of(ledger_file, flags):
     out, smoothed, log = io.BytesIO(), [], fleet_log(clean=True)
     with ledger_at(ledger_file, flags) as (ledger, keys):
-        settings = load(None, flags, {})
+        settings = load(None, flags, PURE_ENV)
 
         def smooth(some):
             smoothed.extend(map(encode_smoothed, some))
@@ -212,7 +213,7 @@ def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(balls, "slot_norms", of_one_shard)
             runtime_on(ledger, keys, io.BytesIO(), IN_RHO).run(frames_of(log))
-        ask = partial(clips_amiss, load(None, IN_RHO, {}), ledger, keys.hash_plate)
+        ask = partial(clips_amiss, load(None, IN_RHO, PURE_ENV), ledger, keys.hash_plate)
         found, of_nothing = ask(frames_of(log)), ask([])
     assert found and all("other norms than those" in one for one in found)
     assert len(of_nothing) == len(found) and all("remembered of no slot" in one for one in of_nothing)

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.forecast_days import OURS, day_of_fleet, run
+from tests.forms import PURE_ENV
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
@@ -46,7 +47,7 @@ def contents(number):
 
 
 def context_of(*flags):
-    settings = load(None, (*FLAGS, *flags), {})
+    settings = load(None, (*FLAGS, *flags), PURE_ENV)
     return with_forecaster(ReleaseContext(settings.policy, settings.calendar, SeededEntropy(2), "udp-stream test"))
 
 

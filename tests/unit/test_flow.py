@@ -30,6 +30,7 @@ from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, tabulate
 
 FIXED = (
+    "budget.accounting=pure",
     "release.mean_epsilon=0.5",
     "release.cdf=tree",
     "release.cdf_epsilon=0.25",

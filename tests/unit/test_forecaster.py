@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.json import encode
 
+from tests.forms import PURE_ENV
 from udp_stream.ledger.port import Balance
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.planning.plan import HatPlans
@@ -23,7 +24,7 @@ from udp_stream.windows.tables import SlotPings, tabulate
 
 FLAGS = ("hat.slot=6h", "hat.resolution=7", "hat.timezone=Asia/Kolkata", "release.min_plates=3",
          "release.mean=forecast-clip", "release.cdf_epsilon=0")  # fmt: skip
-SETTINGS = load(None, FLAGS, {})
+SETTINGS = load(None, FLAGS, PURE_ENV)
 SLOT = 6 * 3_600_000
 MIDNIGHT = int(dt.datetime(2024, 1, 8, tzinfo=SETTINGS.calendar.slots.zone).timestamp() * 1000)
 CELLS = np.sort(np.array(h3.grid_disk(h3.latlng_to_cell(21.17, 72.83, 7), 2), np.uint64))
@@ -222,12 +223,12 @@ def slot_ends(number):
 
 
 def test_no_mean_costs_more_than_a_statistic_may_and_none_is_planned_where_none_is_asked_for():
-    policy = load(None, (*FLAGS, "budget.epsilon=1000000"), {}).policy
+    policy = load(None, (*FLAGS, "budget.epsilon=1000000"), PURE_ENV).policy
     (counts, _), in_period = contents(0), SETTINGS.calendar.slot_in_period(MIDNIGHT)
     forecast = a_forecaster().forecast(counts, LedgerHistory(MemoryLedger()))
     terms = terms_around(counts, forecast, nothing_spent(counts), in_period, policy, HatPlans(policy.public))
     assert max(one.charge_nano for one in terms) == EPSILON_NANO_MAX
-    assert not load(None, ("release.mean_epsilon=0", "release.cdf_epsilon=0.5"), {}).policy.forecasts
+    assert not load(None, ("release.mean_epsilon=0", "release.cdf_epsilon=0.5"), PURE_ENV).policy.forecasts
 
 
 @pytest.mark.parametrize("cdf", ["0", "auto"])
@@ -243,7 +244,7 @@ def test_where_an_automatic_epsilon_would_say_nothing_all_hats_are_withheld_and_
     def charged(*flags):
         ledger = MemoryLedger()
         asked = f"release.cdf_epsilon={cdf}", "release.cdf=tree", "release.bins=4"
-        policy = load(None, (*FLAGS[:-1], *asked, *flags), {}).policy
+        policy = load(None, (*FLAGS[:-1], *asked, *flags), PURE_ENV).policy
         slot = released(ledger, 0, a_forecaster(), policy=policy)
         spent = [sum(ledger.charged_by_period(plate).values()) for plate in contents(0)[0].plates]
         return {hat.terms.withheld for hat in slot.hats} - {"few_plates"}, max(spent) > 0
@@ -258,7 +259,7 @@ def test_where_an_automatic_epsilon_would_say_nothing_all_hats_are_withheld_and_
 def test_all_but_a_fifth_of_a_budget_is_let_out_over_the_day_unless_a_hat_may_cost_more_than_that(epsilon, is_held):
     """The most that any plate has been charged of 10 after each quarter of a day; within one it visits four HATs."""
     flags = (f"release.mean_epsilon={epsilon}",)
-    ledger, forecaster, policy = MemoryLedger(), a_forecaster(), load(None, (*FLAGS, *flags), {}).policy
+    ledger, forecaster, policy = MemoryLedger(), a_forecaster(), load(None, (*FLAGS, *flags), PURE_ENV).policy
     found = []
     for number in range(4):
         counts, _ = contents(number)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mode.utils.logging import CompositeLogger
 
 from streams.worker import as_own_error
+from tests.forms import PURE_ENV
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.logs import begin_log, end_log, say
 from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog
@@ -135,7 +136,7 @@ HOSTILE = ["ZQXPLATE1", "%(ZQXPLATE)s", "{ZQXPLATE!r}", "ZQXPLATE\n4", "udp-stre
 
 def test_a_real_run_with_hostile_plates_leaves_nothing_of_them_in_its_log(tmp_path):
     """Pings are read, refused, released and charged; a library logs all that it is given, and then fails."""
-    settings = load(None, ("release.min_plates=1", "hat.timezone=UTC", "hat.slot=1h", "hat.grace=1m"), {})
+    settings = load(None, ("release.min_plates=1", "hat.timezone=UTC", "hat.slot=1h", "hat.grace=1m"), PURE_ENV)
     begins, now = 1_704_700_800, [1_704_700_800.0]
     point = {"type": "Point", "coordinates": [72.8312, 21.1702]}
     log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)

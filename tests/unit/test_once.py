@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from streams.processors import settle
+from tests.forms import PURE_ENV
 from tests.unit.test_flow import a_context, run, slot
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission
@@ -76,7 +77,7 @@ def test_hats_and_queries_share_a_plate_s_budget_and_nobody_takes_one_for_the_ot
     assert any(0 < one.counts.admitted_plates == one.counts.plates - 3 for one in records)
     settle(ledger, 0, 1, 2**60)
     assert [id_ for id_, _ in ledger.unpublished()] == [QUERY], "a query is published by somebody else"
-    facts = statement(load(None, (), {}), ledger)
+    facts = statement(load(None, (), PURE_ENV), ledger)
     assert "plates_charged" in json.dumps(facts)
     assert kind_of(QUERY) == "query" and all(kind_of(one.release_id) == "hat" for one in records)
 

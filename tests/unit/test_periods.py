@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from tests.forms import long_rows
+from tests.forms import PURE_ENV, long_rows
 from udp_stream.ledger.port import Admission
 from udp_stream.ledger.rules import largest_budgets
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -67,7 +67,7 @@ FEW = [*product(("1d", "7d"), ZONES), ("6h", "America/Chicago"), ("2h", "Austral
 def test_periods_of_one_calendar_never_overlap_also_where_clocks_change(length, zone):
     """A year's periods, each of them met, also one that a clock makes shorter."""
     flags = f"hat.timezone={zone}", f"budget.period={length}", "hat.slot=1h"
-    calendar = load(None, flags, {}).calendar
+    calendar = load(None, flags, PURE_ENV).calendar
     begin = int(dt.datetime(2018, 1, 1, tzinfo=ZoneInfo(zone)).timestamp()) * 1000
     hours = range(0, 8784, HOURS_BETWEEN[length])
     names = list(dict.fromkeys(calendar.slot_in_period(begin + hour * 3_600_000).period for hour in hours))
@@ -76,7 +76,7 @@ def test_periods_of_one_calendar_never_overlap_also_where_clocks_change(length, 
 
 def test_a_calendar_knows_its_own_periods_whatever_their_names_say():
     """Troll Station sets its clock forward by two hours, which names alone cannot tell from two zones."""
-    calendar = load(None, ("hat.timezone=Antarctica/Troll", "hat.slot=1h"), {}).calendar
+    calendar = load(None, ("hat.timezone=Antarctica/Troll", "hat.slot=1h"), PURE_ENV).calendar
     before, after = "1d from 2024-03-31T00:00:00+00:00", "1d from 2024-04-01T00:00:00+02:00"
     assert overlapping(before, [after]) == (after,)
     assert calendar.overlapping(before, [after]) == calendar.overlapping(after, [before]) == ()
@@ -110,6 +110,6 @@ def test_what_a_ledger_sums_to_is_what_its_statement_says():
     for number, (period, epsilon) in enumerate([(MONDAY, 10), (MONDAY, 12), (MONDAY_UTC, 10), (KOLKATA[4], 30)]):
         charge(ledger, period, epsilon, number)
     assert largest_budgets(ledger, [MONDAY]) == {MONDAY: 12 * 10**9}
-    stated = statement(load(None, (), {}), ledger)["privacy"]["privacy_loss"]["periods"]
+    stated = statement(load(None, (), PURE_ENV), ledger)["privacy"]["privacy_loss"]["periods"]
     sums = {one["period"]: one["epsilon_guaranteed_with_overlapping"] for one in stated}
     assert sums == {MONDAY: 22.0, MONDAY_UTC: 22.0, KOLKATA[4]: 30.0}

@@ -18,7 +18,7 @@ def sets(*flags):
     return [part for flag in flags for part in ("--set", flag)]
 
 
-PAPERS = ("hat.resolution=6", "hat.slot=6h", "release.mean=baseline", "release.min_plates=10")
+PAPERS = ("budget.accounting=pure", "hat.resolution=6", "hat.slot=6h", "release.mean=baseline", "release.min_plates=10")
 """Means without forecasts, under budgets that are spread over a period's HATs."""
 
 
@@ -39,9 +39,9 @@ def test_a_fixed_epsilon_of_more_than_an_even_share_is_planned_where_plates_pay_
 
 
 def test_means_around_forecasts_are_planned_at_a_share_of_the_budget(capsys):
-    status, text = said(capsys)
+    status, text = said(capsys, *sets("budget.accounting=pure"))
     assert status == 0 and "one part in 36" in text
     assert re.search(r" 40 0\.278 forecast-clip [\d.]+ [\d.]+ 65\.00 42 ", text)
     assert "each plate's mean speed clipped to what is forecast for it" in text
-    half = said(capsys, *sets("budget.epsilon=5"))[1]
+    half = said(capsys, *sets("budget.accounting=pure", "budget.epsilon=5"))[1]
     assert re.search(r" 40 0\.139 forecast-clip ", half)

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import fields, replace
 
+from tests.forms import PURE_ENV
 from udp_stream.ledgers.opening import other_policies
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import Policy, note_policy, written
@@ -71,7 +72,7 @@ NAMED_APART = ("accounting", "delta", "source")
 
 
 def policy(*flags):
-    return load(None, flags, {}).policy
+    return load(None, flags, PURE_ENV).policy
 
 
 def test_written_values_read_as_the_same_policy():

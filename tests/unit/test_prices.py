@@ -7,6 +7,7 @@ from math import ceil
 import numpy as np
 import pytest
 
+from tests.forms import PURE_ENV
 from tests.unit.test_forecaster import FLAGS, MIDNIGHT, SETTINGS, SLOT, a_forecaster, contents, nothing_spent
 from udp_stream.forecast.model import Memory
 from udp_stream.ledger.port import Admission, Balance
@@ -20,7 +21,7 @@ from udp_stream.release.road import release_slot
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
-AUTO = load(None, (*FLAGS, "budget.epsilon=60"), {}).policy
+AUTO = load(None, (*FLAGS, "budget.epsilon=60"), PURE_ENV).policy
 COUNTS, VALUES = contents(0)
 IN_PERIOD = SETTINGS.calendar.slot_in_period(MIDNIGHT)
 FORECAST = a_forecaster().forecast(COUNTS, LedgerHistory(MemoryLedger()))
@@ -63,7 +64,7 @@ def test_a_hat_that_too_few_plates_can_pay_for_is_offered_at_a_quarter():
 
 
 def test_at_a_fixed_epsilon_no_part_of_it_is_offered():
-    fixed = load(None, (*FLAGS, "budget.epsilon=60", f"release.mean_epsilon={whole_price() / 1e9}"), {}).policy
+    fixed = load(None, (*FLAGS, "budget.epsilon=60", f"release.mean_epsilon={whole_price() / 1e9}"), PURE_ENV).policy
     assert set(priced(fixed, spent_but(whole_price() // 3))) == {whole_price()}
 
 
@@ -96,7 +97,11 @@ def test_a_quarter_is_charged_within_the_pace_of_each_plate():
 @pytest.mark.parametrize("flags", [(), ("budget.accounting=approximate",)], ids=["pure", "approximate"])
 def test_no_plate_is_ever_charged_beyond_the_pace(flags):
     """Two days of a week's budget: prices and quarters together, slot by slot."""
-    settings, ledger, forecaster = load(None, (*FLAGS, *flags, "budget.period=1w"), {}), MemoryLedger(), a_forecaster()
+    settings, ledger, forecaster = (
+        load(None, (*FLAGS, *flags, "budget.period=1w"), PURE_ENV),
+        MemoryLedger(),
+        a_forecaster(),
+    )
     policy, paid = settings.policy, set()
     for number in range(8):
         counts, values = contents(number)
@@ -173,7 +178,7 @@ def test_a_forecaster_counts_each_slot_once_and_plans_the_next_day_by_it():
      ("rolling 1d", 0.1, 0.0)],
 )  # fmt: skip
 def test_a_plate_may_be_charged_as_far_as_traffic_is_ahead_and_never_beyond_its_budget(period, ahead, more):
-    settings = load(None, (*FLAGS, "budget.epsilon=60", f"budget.period={period}"), {})
+    settings = load(None, (*FLAGS, "budget.epsilon=60", f"budget.period={period}"), PURE_ENV)
     in_period = settings.calendar.slot_in_period(MIDNIGHT)
 
     def allowed(by):

@@ -29,7 +29,10 @@ from udp_stream.shuffle.wire import PingChunk, cut_pings, decode_message
 from udp_stream.testing import SeededEntropy
 from udp_stream.windows.slots import ReadingRules
 
-FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "release.min_plates=2", "release.mean_epsilon=1.0", "kafka.partitions=2")
+FLAGS = (
+    "hat.slot=1h", "hat.timezone=UTC", "release.min_plates=2", "budget.accounting=pure", "release.mean_epsilon=1.0",
+    "kafka.partitions=2",
+)  # fmt: skip
 SETTINGS = load(None, FLAGS, {})
 TOPICS = topics_of(SETTINGS.kafka)
 START = 1_704_067_200_000

@@ -13,7 +13,7 @@ from faust.types import TP
 from streams.kafka import Committed
 from streams.processors import columns_of, decode_checkpoint
 from tests.city_question import MeanSpeed
-from tests.forms import long_but
+from tests.forms import PURE_ENV, long_but
 from tests.unit.test_processors import FLAGS, START, TOPICS, Broker, Died, Worker, lives, outcome, rules_of
 from udp_stream.errors import PrivacyRefused
 from udp_stream.forecast import shape
@@ -99,7 +99,7 @@ def small_chunks(monkeypatch):
 
 
 def settings_of(kind):
-    return load(None, (*CITY, *KINDS[kind]), {})
+    return load(None, (*CITY, *KINDS[kind]), PURE_ENV)
 
 
 def question_of(kind):

@@ -12,7 +12,7 @@ from faust.types import TP
 
 from streams.processors import columns_of
 from streams.topics import topics_of
-from tests.forms import long_but
+from tests.forms import PURE_ENV, long_but
 from tests.unit.test_processors import Died, Worker, lives, outcome, rules_of
 from tests.unit.test_processors_planner import CITY, city
 from udp_stream.errors import ConfigError, PrivacyRefused
@@ -79,7 +79,7 @@ def settings(tmp_path):
 def asking(folder, age="10m", flags=CITY):
     path = folder / "queries.toml"
     path.write_text(QUERIES.format(age=age))
-    return load(path, flags, {})
+    return load(path, flags, PURE_ENV)
 
 
 def answers(broker, settings):
@@ -142,7 +142,7 @@ def test_killed_between_any_two_effects_it_answers_as_the_embedded_road_does(see
 
 
 def test_speeds_are_released_as_without_queries_and_charged_the_same(settings):
-    plain, ours = load(None, CITY, {}), settings
+    plain, ours = load(None, CITY, PURE_ENV), settings
     found = []
     for given in (plain, ours):
         broker, ledger = city(), MemoryLedger()
@@ -168,7 +168,7 @@ def test_periods_are_spread_over_the_shards(settings):
 
 def test_a_worker_without_queries_holds_up_nothing_and_one_that_asks_again_goes_on(settings):
     """Positions that were sent before the queries were taken out stay unanswered; nothing is asked meanwhile."""
-    broker, ledger, plain = city(), MemoryLedger(), load(None, CITY, {})
+    broker, ledger, plain = city(), MemoryLedger(), load(None, CITY, PURE_ENV)
     parts = topics_of(settings.kafka).parts
 
     async def run(thread):
@@ -225,7 +225,9 @@ def test_dying_between_commit_and_ledger_leaves_the_next_owner_to_inform_it(sett
 def other_than(settings, folder, kind):
     """What a worker is configured with that was forgotten when queries were given out, or changed."""
     folder.mkdir()
-    return load(None, CITY, {}) if kind == "none" else asking(folder, "5m" if kind == "age" else "10m", OTHERS[kind])
+    return (
+        load(None, CITY, PURE_ENV) if kind == "none" else asking(folder, "5m" if kind == "age" else "10m", OTHERS[kind])
+    )
 
 
 OTHERS = {"age": CITY, "zone": (*CITY, "hat.timezone=Asia/Kolkata")}

@@ -16,7 +16,7 @@ every = "15m"
 share = 0.2
 box = [-97.76, 30.28, -97.72, 30.31]
 """
-SHARED = "[queries]\nshare = 0.2\nunit_m = 500\ncenter = [-97.74, 30.27]\n"
+SHARED = "[budget]\naccounting = 'pure'\n[queries]\nshare = 0.2\nunit_m = 500\ncenter = [-97.74, 30.27]\n"
 BOX = "box = [-97.76, 30.28, -97.72, 30.31]"
 RANGE = '[[query]]\nname = "north"\nkind = "range"\nevery = "15m"\nbox = [-97.76, 30.28, -97.72, 30.31]\n'
 NEAREST = '[[query]]\nname = "stop"\nkind = "nearest"\nevery = "1h"\nplace = [-97.74, 30.27]\nk = 3\n'
@@ -97,11 +97,11 @@ def test_the_plane_is_around_the_box_of_pings_unless_told(tmp_path):
             "queries.unit_m:.*0.00201",
         ),
         (
-            SHARED.replace("500", "0.1") + "[budget]\naccounting = 'approximate'\n" + RANGE,
+            SHARED.replace("500", "0.1").replace("pure", "approximate") + RANGE,
             "queries.unit_m:.*0.558",
         ),
         (SHARED + "period = '7d'\n" + RANGE, "queries.period:"),
-        (SHARED + "[budget]\nperiod = 'rolling 1d'\n" + RANGE, "queries.period:"),
+        (SHARED.replace("pure'", "pure'\nperiod = 'rolling 1d'") + RANGE, "queries.period:"),
         (SHARED + RANGE + "budget = 5\n", r"query\.budget of north"),
         (BUDGET + NEAREST.replace("k = 3", "k = 0"), r"query\.k of stop"),
         (BUDGET + RANGE + "budget = 101\n", r"query\.budget of north"),
@@ -134,14 +134,14 @@ def test_budgets_of_queries_can_be_set_beside_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("budget", "said"),
     [
-        ("", "epsilon 4 per km"),
+        ("accounting = 'pure'", "epsilon 4 per km"),
         ('accounting = "zcdp"\nrho = 1.5', "rho 1.2 per square km"),
         ('accounting = "approximate"', "rho 1.2314230"),
     ],
 )
 def test_one_budget_is_cut_into_shares_whose_charges_never_sum_to_more(tmp_path, budget, said):
     """Theorem 5.1: what positions may cost in all, by their unit of distance, and what speeds may, are the budget."""
-    settings = loaded(tmp_path, SHARED + f"[budget]\n{budget}\n" + RANGE)
+    settings = loaded(tmp_path, SHARED.replace("accounting = 'pure'", budget) + RANGE)
     alone, policy, periods = settings.budget.nano, settings.policy, settings.position_periods
     assert periods.promise.startswith(said) and periods.measure == policy.measure
     positions = ceil(periods.budget_nano * Fraction(1, 2) ** (1 if policy.measure == "pure" else 2))

@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract.checks import worst_window
 from tests.failing import Died
+from tests.forms import PURE_ENV
 from tests.unit.test_flow import MORNING, START, a_context, run, slot
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.rules import budget_balances, span_of
@@ -162,7 +163,7 @@ def test_an_automatic_epsilon_serves_every_hour_alike():
 def test_the_span_of_a_slot_holds_it_also_where_the_clock_changes():
     """Chicago's spring and autumn, in slots of four hours under windows of a week."""
     flags = ("hat.timezone=America/Chicago", "hat.slot=4h", "budget.period=rolling 1w")
-    calendar = load(None, flags, {}).calendar
+    calendar = load(None, flags, PURE_ENV).calendar
     zone = ZoneInfo("America/Chicago")
     for day in (datetime(2022, 3, 13, tzinfo=zone), datetime(2022, 11, 6, tzinfo=zone)):
         start = round(day.timestamp()) * 1000
@@ -191,7 +192,7 @@ def test_the_planner_is_told_what_was_charged_in_the_window():
 
 def test_a_rolling_budget_counts_once_for_each_window_in_a_longer_period():
     """Three days of hours under 2 a day, beside 10 for a lifetime and beside 5 for two days."""
-    calendar = load(None, ("budget.period=rolling 1d",), {}).calendar
+    calendar = load(None, ("budget.period=rolling 1d",), PURE_ENV).calendar
     spans = [calendar.slot_in_period(START + number * HOUR_MS).period for number in range(72)]
     days = "2d from 2021-12-31T00:00:00+05:30"
     budgets = dict.fromkeys(spans, 2 * NANO) | {"lifetime": 10 * NANO, days: 5 * NANO}

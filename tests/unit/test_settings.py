@@ -68,7 +68,7 @@ def test_flag_over_environment_over_file_over_default(tmp_path):
 
 
 def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
-    settings = load(None, ["kafka.shards=8", "release.suppression=chop-user"], {})
+    settings = load(None, ["kafka.shards=8", "budget.accounting=pure", "release.suppression=chop-user"], {})
     assert settings.policy.mean_nano is None and settings.policy.suppression == "chop-user"
     assert settings.policy.fingerprint() != load(None, ["kafka.shards=8"], {}).policy.fingerprint()
     assert load(None, ["kafka.shards=8"], {}).policy.fingerprint() == load(None, (), {}).policy.fingerprint()
@@ -160,8 +160,16 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path):
         load(tmp_path / "none.toml", (), {})
 
 
+def test_a_day_is_promised_with_a_delta_unless_told_otherwise():
+    budget, policy = Settings().budget, Settings().policy
+    assert (budget.promised, budget.delta, policy.measure) == (10.0, 1e-6, "zcdp")
+    assert policy.budget_nano == 1_539_278_763  # the largest rho that implies (10, 1e-6)
+
+
 def test_budgets_round_down_and_charges_up():
-    policy = load(None, ["budget.epsilon=1.0000000019", "release.mean_epsilon=0.1000000001"], {}).policy
+    policy = load(
+        None, ["budget.accounting=pure", "budget.epsilon=1.0000000019", "release.mean_epsilon=0.1000000001"], {}
+    ).policy
     assert (policy.budget_nano, policy.mean_nano) == (1_000_000_001, 100_000_001)
 
 
@@ -184,7 +192,7 @@ def test_periods_are_cut_on_the_local_calendar():
     calendar = load(None, ["hat.timezone=America/Chicago", "hat.slot=1h"], {}).calendar
     noon = 1_478_455_200_000  # 2016-11-06T12:00-06:00, after the night on which the clock was set back
     moment = calendar.slot_in_period(noon)
-    assert moment.period == "1d from 2016-11-06T00:00:00-05:00"
+    assert moment.period == "1d from 2016-11-06T00:00:00-05:00 in rho"
     assert (moment.slots_gone, moment.slots_left) == (13, 11)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from streams.kafka import REQUEST_BYTES_MAX
 from streams.worker import BINS_MAX, require_records_fit
-from tests.forms import long_but, long_rows
+from tests.forms import PURE_ENV, long_but, long_rows
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
@@ -66,7 +66,7 @@ NUMERIC += ["release.mean_epsilon", "release.bins"]
 def works(tmp_path, *flags):
     """Run a small feed, and decode what comes out; ConfigError is the only error that may leave, before a ledger is."""
     try:
-        load(None, (*CONFIG, *flags), {})
+        load(None, (*CONFIG, *flags), PURE_ENV)
     except ConfigError as error:
         return str(error)
     out = io.BytesIO()
@@ -100,7 +100,7 @@ def test_a_duration_is_refused_by_name_or_works(key, span, tmp_path):
 @pytest.mark.parametrize("box", ["[-999,0,5,5]", "[0,0,5,91]", "[nan,0,5,5]", "[0,0,inf,5]", "[5,0,5,5]"])
 def test_a_box_lies_on_earth(box):
     with pytest.raises(ConfigError, match=r"pings\.box:"):
-        load(None, [f"pings.box={box}"], {})
+        load(None, [f"pings.box={box}"], PURE_ENV)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_least_and_the_largest_epsilon_work_with_every_mechanism(mean, group
 @pytest.mark.parametrize("name", EPSILONS)
 def test_below_the_least_epsilon_is_refused(name):
     with pytest.raises(ConfigError, match=f"release.{name}: expected 0, .*1e-06 to 1000.*, got 9.99e-07"):
-        load(None, [*CONFIG, f"release.{name}=0.999e-6"], {})
+        load(None, [*CONFIG, f"release.{name}=0.999e-6"], PURE_ENV)
 
 
 @pytest.mark.parametrize("bins", [2, 3, 17, 200, 1729, 4095, 4096, 65000, 65536])
@@ -152,12 +152,12 @@ def test_a_tree_that_was_asked_for_works_at_the_least_and_the_largest_epsilon(tm
 )
 def test_a_tree_that_does_not_fit_is_refused_by_name(branching, bins, got):
     with pytest.raises(ConfigError, match=f"release.(branching|bins).*{got}"):
-        load(None, [f"release.branching={branching}", f"release.bins={bins}"], {})
+        load(None, [f"release.branching={branching}", f"release.bins={bins}"], PURE_ENV)
 
 
 def test_an_automatic_epsilon_has_the_same_upper_limit(tmp_path):
     assert not works(tmp_path, "release.mean_epsilon=auto", "release.cdf_epsilon=auto", "budget.epsilon=1e6")
-    assert load(None, ["budget.epsilon=1e6"], {}).policy.budget_nano == 10**6 * NANO
+    assert load(None, ["budget.epsilon=1e6"], PURE_ENV).policy.budget_nano == 10**6 * NANO
 
 
 @pytest.mark.parametrize("max_kmh", ["65.0001", "65.3", "64.9999"])
@@ -166,7 +166,7 @@ def test_edges_end_where_the_settings_say_that_speeds_are_clamped(tmp_path, max_
     flags = f"speed.max_kmh={max_kmh}", "release.cdf_epsilon=0.5", f"release.bins=[0, 30, {max_kmh}]"
     assert not works(tmp_path, *flags)
     with pytest.raises(ConfigError, match=f"release.bins: expected edges that end at max_kmh = {max_kmh}, got 70.0"):
-        load(None, [*flags[:2], "release.bins=[0, 30, 70]"], {})
+        load(None, [*flags[:2], "release.bins=[0, 30, 70]"], PURE_ENV)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_edges_end_where_the_settings_say_that_speeds_are_clamped(tmp_path, max_
 @pytest.mark.parametrize("mean", ["auto", *MECHANISMS])
 def test_whoever_is_halted_the_rest_can_have_its_noise(mean, grouping, epsilon_nano):
     """Counts as unequal as they come: what the small ones paid still is enough for noise once the largest is gone."""
-    policy = load(None, [f"release.mean={mean}", f"release.grouping={grouping}"], {}).policy
+    policy = load(None, [f"release.mean={mean}", f"release.grouping={grouping}"], PURE_ENV).policy
     counts = np.array([1, 1, 2, 3, 70, 5_000, 1_000_000])
     plan = plan_hat(counts, terms_of(policy, *[epsilon_nano] * 3), policy)
     for largest in range(1, counts.size + 1):
@@ -205,13 +205,13 @@ def test_so_many_samples_of_one_plate_enter_a_cdf_that_its_noise_can_be_drawn():
 def test_a_worker_refuses_cdfs_whose_records_no_broker_takes(flags):
     """Their plates would be charged first."""
     with pytest.raises(ConfigError, match="at most 32768 bins on Kafka, got 3"):
-        require_records_fit(load(None, ["release.cdf_epsilon=1", *flags], {}).policy)
-    require_records_fit(load(None, ["release.cdf_epsilon=0", *flags], {}).policy)
+        require_records_fit(load(None, ["release.cdf_epsilon=1", *flags], PURE_ENV).policy)
+    require_records_fit(load(None, ["release.cdf_epsilon=0", *flags], PURE_ENV).policy)
 
 
 @pytest.mark.parametrize("max_kmh", [65.0, 104.6, 1000.0])
 def test_the_largest_cdf_that_a_worker_takes_fits_into_a_record(max_kmh):
-    require_records_fit(load(None, ["release.cdf_epsilon=1", f"release.bins={BINS_MAX}"], {}).policy)
+    require_records_fit(load(None, ["release.cdf_epsilon=1", f"release.bins={BINS_MAX}"], PURE_ENV).policy)
     plan = plan_cdf(SamplesPerPlate(np.full(10, 10)), pure(NANO), max_kmh, BINS_MAX)
     values = np.linspace(1 / 3, 1, BINS_MAX + 1).tolist()
     assert len(msgspec.json.encode(release.cdf_record(plan, values))) < REQUEST_BYTES_MAX - 2**16

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from tests.forms import PURE_ENV
 from udp_stream.errors import ConfigError
 from udp_stream.forecast import shape
 from udp_stream.forecast.shape import Answer, CityMemory, family, hat_shapes
@@ -25,7 +26,7 @@ from udp_stream.windows.tables import SlotCounts
 
 EDGES = city_bins(115 * 4096).edges_kmh[1:]
 DAY = dt.date(2024, 1, 8)
-POLICY = load(None, ("speed.max_kmh=115",), {}).policy
+POLICY = load(None, ("speed.max_kmh=115",), PURE_ENV).policy
 TRUE = np.array([0.3, 0.05, 0.03, 0.04, 0.05, 0.07, 0.08, 0.1, 0.1, 0.1, 0.06, 0.02])
 
 
@@ -81,7 +82,7 @@ def test_answers_count_by_their_noise():
 def test_a_tilted_cdf_has_the_mean_and_no_other_with_that_mean_is_nearer_to_the_citys(seed):
     rng, mean = np.random.default_rng(seed), np.array([2.0, 9.0, 21.0, 40.0])
     city = family(EDGES).after(Answer(rng.dirichlet(20 * TRUE), 1e-4, 200.0))
-    found = hat_shapes(city, mean, np.full(4, 2.0), np.full(4, 30))
+    found = hat_shapes(city, mean, np.full(4, 2.0), np.zeros(4, np.int64))  # without pings there is nothing to correct
     shares = np.diff(found.cdf, axis=1, prepend=0.0)
     middles = np.append(0.0, (found.kmh[1:] + found.kmh[:-1]) / 2)
     assert shares @ middles == pytest.approx(mean, abs=0.01)
@@ -95,6 +96,24 @@ def test_a_tilted_cdf_has_the_mean_and_no_other_with_that_mean_is_nearer_to_the_
             other = row + 0.5 * move / np.max(np.abs(move) / row)
             assert both @ other == pytest.approx(both @ row, abs=1e-6)
             assert np.sum(other * np.log(other / base)) >= np.sum(row * np.log(row / base)) - 1e-9
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_hats_of_a_slot_mix_to_the_city_as_tilts_alone_do_not_and_keep_their_means(seed):
+    rng = np.random.default_rng(seed)
+    city = family(EDGES).after(Answer(TRUE, 1e-4, 200.0))
+    plates, deviation = rng.integers(20, 90, 12), np.full(12, 3.0)
+    kmh = np.arange(EDGES[-1] + 1)
+    cumulative, middles = np.interp(kmh, EDGES, np.cumsum(city.mean)), np.append(0.0, kmh[1:] - 0.5)
+    mean = rng.normal(0.0, 6.0, 12)
+    mean += np.diff(cumulative, prepend=0.0) @ middles - np.average(mean, weights=plates)  # as a city's HATs have it
+    ours, alone = (hat_shapes(city, mean, deviation, some) for some in (plates, np.zeros(12, np.int64)))
+    off = [np.abs(plates @ one.cdf / plates.sum() - cumulative).max() for one in (ours, alone)]
+    assert off[0] < 0.9 * off[1]
+    assert np.diff(ours.cdf, axis=1, prepend=0.0) @ middles == pytest.approx(mean, abs=0.01)
+    # A slot of one HAT has no mixture to correct: what tilting does, tilting undoes.
+    one = [hat_shapes(city, mean[:1], np.full(1, 0.01), np.array([n])).cdf for n in (0, 500)]
+    assert one[0] == pytest.approx(one[1], abs=1e-4)
 
 
 def test_cdfs_rise_to_one_inside_their_bands_and_quantiles_inside_their_intervals():
@@ -112,7 +131,7 @@ def test_cdfs_rise_to_one_inside_their_bands_and_quantiles_inside_their_interval
         ):
             assert list(values) == list(intervals) == names and list(values.values()) == sorted(values.values())
             assert all(intervals[name][0] <= values[name] <= intervals[name][1] for name in names)
-    few, many = (hat_cdfs(city, np.array([20.0]), np.array([2.0]), np.array([n]))[0] for n in (2, 200))
+    few, many = hat_cdfs(city, np.array([20.0, 20.0]), np.array([2.0, 2.0]), np.array([2, 200]))
     assert many.expected_sup_error < few.expected_sup_error
 
 
@@ -128,9 +147,9 @@ def test_a_deployment_says_why_there_is_no_cdf():
     # Told, it follows from the records and the city's answer alone.
     city = family(city_bins(context.policy.max_speed).edges_kmh[1:])
     plates = {name: decode(payload).plates for name, payload in recorded.payloads.items()}
-    for one in with_cdfs(estimates, plates, city):
-        given = np.array([one.value_kmh]), np.array([one.expected_abs_error_kmh / MEAN_ABS_PER_SD])
-        (again,) = hat_cdfs(city, *given, np.array([plates[one.release_id]]))
+    said = np.array([(one.value_kmh, one.expected_abs_error_kmh / MEAN_ABS_PER_SD) for one in estimates])
+    alone = hat_cdfs(city, *said.T, np.array([plates[one.release_id] for one in estimates]))
+    for one, again in zip(with_cdfs(estimates, plates, city), alone, strict=True):
         assert (one.cdf, one.quantiles_kmh, one.expected_sup_error) == (again.cdf, again.quantiles_kmh,
                                                                        again.expected_sup_error)  # fmt: skip
 
@@ -138,14 +157,14 @@ def test_a_deployment_says_why_there_is_no_cdf():
 def test_settings_that_ask_for_what_cannot_be_are_refused():
     for flags in (["release.cdf=smoothed", "release.mean=levy"], ["release.cdf=both"]):
         with pytest.raises(ConfigError, match=r"release\.cdf"):
-            load(None, flags, {})
+            load(None, flags, PURE_ENV)
     for mode, cdf_nano, shapes in (
         ("auto", NANO, True),
         ("tree", NANO, False),
         ("smoothed", 0, True),
         ("off", 0, False),
     ):
-        policy = load(None, (f"release.cdf={mode}", "release.cdf_epsilon=1"), {}).policy
+        policy = load(None, (f"release.cdf={mode}", "release.cdf_epsilon=1"), PURE_ENV).policy
         assert (policy.cdf_nano, policy.shapes) == (cdf_nano, shapes)
 
 
@@ -158,7 +177,7 @@ def test_a_large_hat_has_a_tree_of_its_own_where_that_errs_less():
     wanted = {"tree": [True, True], "auto": [True, False], "smoothed": [False, False]}
     for mode, found in wanted.items():
         flags = "release.mean=forecast-clip", "budget.epsilon=40", f"release.cdf={mode}", "release.cdf_epsilon=2"
-        settings = load(None, flags, {})
+        settings = load(None, flags, PURE_ENV)
         context = with_forecaster(ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test"))
         plan = plan_slot(counts, context, MemoryLedger())
         assert [one.asked_of("cdf") is not None for one in plan.terms] == found

@@ -5,6 +5,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 
+from tests.forms import PURE_ENV
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from udp_stream.cli.report import protected
 from udp_stream.errors import PrivacyRefused
@@ -19,7 +20,7 @@ MONDAY, TUESDAY = "1d from 2024-01-08T00:00:00+00:00", "1d from 2024-01-09T00:00
 
 
 def loss(ledger, *flags):
-    return statement(load(None, flags, {}), ledger)["privacy"]["privacy_loss"]
+    return statement(load(None, flags, PURE_ENV), ledger)["privacy"]["privacy_loss"]
 
 
 def charge(ledger, period, epsilon, start=NINE_UTC, cost=0.05, cell=CELL, seconds=HOUR):
@@ -73,10 +74,10 @@ def test_another_configuration_changes_nothing_that_was_charged(flags):
     charge(ledger, MONDAY, 10, cost=4.1)
     assert loss(ledger, *flags) == loss(ledger)
     assert loss(ledger, *flags)["privacy_parameters"] == {"epsilon": 10.0}
-    said = disagreement(load(None, flags, {}), statement(load(None, flags, {}), ledger))
+    said = disagreement(load(None, flags, PURE_ENV), statement(load(None, flags, PURE_ENV), ledger))
     assert said is not None and "epsilon 10 per 1d" in said
     assert "epsilon 0.1 per 1d" in said or "epsilon 10 per lifetime" in said
-    assert disagreement(load(None, (), {}), statement(load(None, (), {}), ledger)) is None
+    assert disagreement(load(None, (), PURE_ENV), statement(load(None, (), PURE_ENV), ledger)) is None
 
 
 @pytest.mark.parametrize("order", [(10, 0.1, 2), (0.1, 2, 10)])
@@ -131,7 +132,7 @@ def test_a_record_that_cannot_be_read_is_refused_by_its_id(payload):
         loss(ledger)
 
 
-RICH = ("hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.epsilon=10")
+RICH = ("budget.accounting=pure", "hat.slot=15m", "hat.resolution=7", "release.min_plates=4", "budget.epsilon=10")
 POOR = (*RICH[:-1], "budget.epsilon=0.1")
 
 
@@ -142,7 +143,11 @@ def replayed(path, messages, flags):
 
 def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_path):
     """Half of the log at epsilon 10, all of it at 0.1: the first half's records are what they were."""
-    log, rich, poor = fleet_log(hours=1.0, clean=True), load(None, RICH, {}), load(None, POOR, {})
+    log, rich, poor = (
+        fleet_log(hours=1.0, clean=True),
+        load(None, RICH, PURE_ENV),
+        load(None, POOR, PURE_ENV),
+    )
     before = replayed(tmp_path / "l", log[: len(log) // 2], RICH).hats.total()
     summary = replayed(tmp_path / "l", log, POOR)
     after = summary.hats.total() - before

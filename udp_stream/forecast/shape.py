@@ -207,8 +207,12 @@ class CityMemory:
         return self._known[1]
 
 
-# A HAT: of all distributions with its mean the one nearest to the city's in Kullback-Leibler: p(v) exp(t v), and t is
-# found by bisection. Speeds are spread evenly over each km/h, and over each bin of the city.
+# A HAT: of all distributions with its mean the one nearest to a base in Kullback-Leibler: p(v) exp(t v), and t is found
+# by bisection. Speeds are spread evenly over each km/h, and over each bin of the city.
+#
+# The base is the city, corrected for what tilting adds: the HATs of a slot, each tilted from the city to where its mean
+# may be, mix to a distribution that is wider than the city. A HAT of many plates takes the city divided by that mixture
+# once more, one of few plates the city alone. Costs nothing; takes 0.02 to 0.03 off errors over the city's.
 #
 # Its CDF is off by what the mean is off by, by what is uncertain of the city, and by what a HAT has of its own: less
 # where many plates make it. Constants fixed on Austin's days.
@@ -216,7 +220,10 @@ class CityMemory:
 SHARE_MIN = 2e-4
 """The least share of a km/h, so that each mean has a tilt."""
 
-TILT_MAX, HALVINGS = 2.0, 26
+TILT_MAX, HALVINGS = 4.0, 27
+
+PLATES_HALF_CORRECTED = 10
+"""A HAT of so many plates has half of the correction. Chosen from 0, 10, 20, 40 on Austin's days."""
 
 PLATES_APART, HATS_APART = 0.3, 0.01
 """Variance of a HAT's CDF around the tilted one, over F (1 - F): that of one plate, and what many plates leave."""
@@ -247,7 +254,7 @@ class HatShapes(NamedTuple):
     >>> city = family((0.0, 10.0, 65.0))
     >>> found = hat_shapes(city, mean=np.array([5.0, 20.0]), deviation=np.array([2.0, 2.0]), plates=np.array([9, 40]))
     >>> found.at([10.0])[:, 0, 0].round(2).tolist(), found.cdf[:, -1].tolist(), bool(found.sup[1] < found.sup[0])
-    ([0.86, 0.5], [1.0, 1.0], True)
+    ([0.86, 0.49], [1.0, 1.0], True)
     """
 
     kmh: Floats
@@ -271,13 +278,17 @@ class HatShapes(NamedTuple):
 
 @on_one_thread
 def hat_shapes(city: CityShape, mean: Floats, deviation: Floats, plates: NDArray[np.int64]) -> HatShapes:
-    """Of HATs with these means (km/h), which are off by such deviations, and so many plates."""
+    """Of all HATs of a slot: with these means (km/h), which are off by such deviations, and so many plates; 0 plates
+    for a cell without pings."""
     high = city.edges_kmh[-1]
     kmh = np.unique(np.append(np.arange(np.floor(high) + 1), high))
     middles = np.append(0.0, (kmh[1:] + kmh[:-1]) / 2)
     cumulative = np.interp(kmh, city.edges_kmh, np.cumsum(city.mean))
-    share = np.maximum(np.diff(cumulative, prepend=0.0), SHARE_MIN)
-    tilted = _tilted(np.log(share), middles, mean)
+    log_share = np.log(np.maximum(np.diff(cumulative, prepend=0.0), SHARE_MIN))
+    base = log_share + np.outer(
+        plates / (plates + PLATES_HALF_CORRECTED), _correction(log_share, middles, mean, deviation, plates)
+    )
+    tilted = _tilted(base, middles, mean)
     cdf = np.minimum(np.cumsum(tilted, axis=1), 1.0)
     cdf[:, -1] = 1.0
     own = tilted @ middles
@@ -298,8 +309,22 @@ def hat_shapes(city: CityShape, mean: Floats, deviation: Floats, plates: NDArray
     return HatShapes(kmh, cdf, low, upper, np.minimum(SUP_PER_DEVIATION * spread[:, :-1].max(axis=1), 1.0))
 
 
+def _correction(
+    log_share: Floats, middles: Floats, mean: Floats, deviation: Floats, plates: NDArray[np.int64]
+) -> Floats:
+    """log(city / mixture): what takes the mixture of a slot's HATs, each by its plates, back to the city."""
+    here = plates > 0
+    if not here.any():
+        return np.zeros(middles.size)
+    ends = (np.clip(mean[here] + sign * deviation[here], 0.0, middles[-1]) for sign in (-1, 1))
+    mixture = sum(plates[here] @ _tilted(log_share, middles, end) for end in ends) / (2 * plates.sum())
+    found: Floats = log_share - np.log(mixture)
+    return found
+
+
 def _tilted(log_share: Floats, middles: Floats, mean: Floats) -> Floats:
-    """Shares in each row that have the mean of the row, or one as near to it as tilts go."""
+    """Shares in each row that have the mean of the row, or one as near to it as tilts go; from shares of all, or of
+    each row."""
     low, high = np.full(mean.size, -TILT_MAX), np.full(mean.size, TILT_MAX)
     shares = np.empty((mean.size, middles.size))
     for _ in range(HALVINGS):

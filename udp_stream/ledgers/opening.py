@@ -286,9 +286,9 @@ def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
     >>> from udp_stream.settings import Settings
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> ledger, ours = MemoryLedger(), Settings().policy
-    >>> note_policy(ledger, replace(ours, budget_nano=3_000_000_000))
+    >>> note_policy(ledger, replace(ours, delta=1e-5))
     >>> other_budgets(ledger.meta(), ours)
-    ['budget.epsilon 3 -> 10']
+    ['budget.epsilon 9.151092 -> 10, budget.delta 1e-05 -> 1e-06']
     """
     ours = _of_budget(written(policy))
     notes = [_noted(text) for name, text in sorted(meta.items()) if name.startswith(POLICY_NOTE)]

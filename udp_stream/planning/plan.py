@@ -217,12 +217,12 @@ def terms_at(automatic_nano: int, policy: Policy) -> Terms:
 class HatPlan:
     """What will be computed for one HAT from the samples of plates with these counts: a plan for each statistic.
 
-    `charges` are what each of them pays, in nano-epsilon: never less than it loses, and at least 1, so that a plate
-    that gives nothing is admitted like others.
+    `charges` are what each of them pays, in nano-epsilon or nano-rho: never less than it loses, and at least 1, so that
+    a plate that gives nothing is admitted like others.
 
-    >>> from udp_stream.settings import Settings
+    >>> from udp_stream.settings import load
     >>> from udp_stream.planning.plan import terms_of
-    >>> policy = Settings().policy
+    >>> policy = load(None, ("budget.accounting=pure",), {}).policy
     >>> plan = plan_hat(np.array([4, 2]), terms_of(policy, 10**9, 0, 0), policy)
     >>> plan.mean.mechanism, plan.cdf, plan.charges.tolist()
     ('baseline', None, [1000000000, 500000000])
@@ -375,9 +375,9 @@ class HatPlans:
     They follow from counts and terms alone, so the order of the calls changes nothing. At another epsilon a plan is
     kept but for what depends on that.
 
-    >>> from udp_stream.settings import Settings
+    >>> from udp_stream.settings import load
     >>> from udp_stream.planning.plan import terms_of
-    >>> policy = Settings().policy
+    >>> policy = load(None, ("budget.accounting=pure",), {}).policy
     >>> plans, by_plate = HatPlans(policy.public), np.array([4, 2, 1])
     >>> cheap, dear = (plans.plan_hat(by_plate, terms_of(policy, nano, 0, 0)) for nano in (10**8, 10**9))
     >>> cheap.charges.tolist(), dear.charges.tolist(), cheap.mean.counts is dear.mean.counts

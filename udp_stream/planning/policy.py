@@ -779,7 +779,7 @@ class BudgetCalendar:
     >>> calendar = Settings().calendar
     >>> noon = calendar.slot_in_period(1_704_715_200_000)
     >>> noon.period, noon.slots_gone + noon.slots_left + 1
-    ('1d from 2024-01-08T00:00:00+05:30', 24)
+    ('1d from 2024-01-08T00:00:00+05:30 in rho', 24)
     """
 
     def __init__(

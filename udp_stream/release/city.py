@@ -205,7 +205,8 @@ class HatCdf(NamedTuple):
 def hat_cdfs(
     city: CityShape, mean: NDArray[np.float64], deviation: NDArray[np.float64], plates: NDArray[np.int64]
 ) -> list[HatCdf]:
-    """Of each HAT by its smoothed mean, the standard deviation of that (km/h), and its plates: public, all of it.
+    """Of each HAT of a slot by its smoothed mean, the standard deviation of that (km/h), and its plates (0 without
+    pings): public, all of it.
 
     >>> from udp_stream.forecast.shape import family
     >>> found = hat_cdfs(family((0.0, 10.0, 65.0)), np.array([5.0]), np.array([2.0]), np.array([9]))

@@ -253,11 +253,12 @@ def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) 
 
 
 def with_cdfs(estimates: Sequence[Smoothed], plates: Mapping[str, int], city: CityShape | None) -> list[Smoothed]:
-    """The same with each one's CDF: the city's, tilted to its mean. `plates` are those of each release, by its id."""
+    """The same estimates of a slot with each one's CDF: the city's, tilted to its mean. `plates` are those of each
+    release, by its id."""
     if city is None:
         return [msgspec.structs.replace(one, cdf_withheld="city_untold") for one in estimates]
     said = np.array([(one.value_kmh, one.expected_abs_error_kmh) for one in estimates])
-    of_hats = np.array([1 if one.release_id is None else max(1, plates[one.release_id]) for one in estimates])
+    of_hats = np.array([0 if one.release_id is None else max(1, plates[one.release_id]) for one in estimates])
     cdfs = hat_cdfs(city, said[:, 0], said[:, 1] / MEAN_ABS_PER_SD, of_hats)
     return [msgspec.structs.replace(one, **cdf._asdict()) for one, cdf in zip(estimates, cdfs, strict=True)]
 

@@ -294,17 +294,19 @@ class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Epsilon 10 per plate and day: `udp-stream plan` says what it buys.
+    """Epsilon 10 with delta 1e-6 per plate and day: `udp-stream plan` says what it buys.
 
     Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta); under "zcdp" it is
     `rho` itself, and there is no epsilon. Epsilons of releases are then what they are in rho: half of their squares.
+    "approximate" is the default, as estimates around forecasts err less under it than under "pure" and show more of
+    what happens (`docs/measurements.md`).
 
     A plate is charged its own share of a release: that buys 1.0 to 2.5 times the releases.
     """
 
     epsilon: Budget | None = None
     period: str = "1d"
-    accounting: Accounting = "pure"
+    accounting: Accounting = "approximate"
     delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] = 1e-6
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
     schedule: Schedule = "spread"
