@@ -453,6 +453,15 @@ class Offsets:
             raise shortened(tp, ends[asked], next_offset)
         return bool(position >= ends[asked])
 
+    def unread(self, next_offsets: Mapping[TP, int]) -> int:
+        """How many offsets are left from these on, as of the last fetch of each partition. The broker is not asked."""
+        if not next_offsets:  # nor is there a consumer, perhaps
+            return 0
+        subscription = self._thread._consumer._subscription.subscription
+        assignment = subscription and subscription.assignment
+        states = [(assignment.state_value(tp), offset) for tp, offset in next_offsets.items()] if assignment else []
+        return sum(max(0, (state.highwater or 0) - offset) for state, offset in states if state is not None)
+
     async def seek(self) -> None:
         """Go on from the commits. What is being fetched from elsewhere is dropped."""
         consumer: Any = self._app.consumer

@@ -43,6 +43,7 @@ from udp_stream.release.facts import (
     Observer,
     PublishedRelease,
     SlotCounted,
+    SlotsDropped,
     batch_read,
     report_recorded,
     report_to,
@@ -398,6 +399,12 @@ class SourceProcessor(Partitions[_Source]):
         )
         under_way.append(sent)
 
+    def open_slots(self) -> tuple[int, int]:
+        """How many slots are open, and how many pings wait in them."""
+        readers = [assigned.protocol.reader for assigned in self._assignments.values()]
+        slots = frozenset[int]().union(*(reader.open_slots for reader in readers))
+        return len(slots), sum(reader.open_pings for reader in readers)
+
     def _metadata(self, assigned: _Source, to: SourceCheckpoint) -> str:
         known = to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms, assigned.protocol.asked
         return msgspec.json.encode(_SourceMetadata(*known)).decode()
@@ -626,6 +633,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         await asyncio.gather(*self._closing)
 
     def _drop(self, assigned: ShardAssignment) -> None:
+        self._report(SlotsDropped())
         self._close_later(assigned.publisher)
 
     def _close_later(self, publisher: Publisher) -> None:

@@ -51,6 +51,7 @@ from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
 from udp_stream.logs import ERROR, WARNING, begin_log, fault, say
 from udp_stream.planning.policy import Policy
 from udp_stream.release.charge import ReleaseContext
+from udp_stream.release.facts import Observer, Waiting, report_to
 from udp_stream.release.query_road import query_set
 from udp_stream.runtime import SpokenLog
 from udp_stream.settings import Settings
@@ -80,6 +81,7 @@ class Deployment:
     accept_loss: bool = False
     heartbeat: Path | None = None
     look: Look = lambda _messages, _read: None
+    observers: Sequence[Observer] = ()
 
 
 def run_worker(deployment: Deployment) -> None:
@@ -141,6 +143,7 @@ async def _work(
     """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
     settings, stop = deployment.settings, Stop()
     log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
+    observers = [log.observe, *deployment.observers]
     asyncio.get_running_loop().set_exception_handler(_loop_error)
     signals = install_signal_handlers(stop)
     topics, idle_s = topics_of(settings.kafka), parse_duration(settings.kafka.idle_timeout)
@@ -156,7 +159,7 @@ async def _work(
     queries = query_set(queries_asked, *of_queries) if queries_asked else None
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
-        common = Common(topics, offsets, producer, binding, deployment.accept_loss, [log.observe], queries)
+        common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries)
         rules = ReadingRules(
             settings.decoder,
             settings.window_rules,
@@ -176,11 +179,16 @@ async def _work(
             STUCK_S,
             done=lambda: pings.done + parts.done,
         )
+
+        def waiting() -> Waiting:
+            reads = pings.next_offsets() | parts.next_offsets()
+            return Waiting(*pings.open_slots(), offsets.unread(reads), len(reads), watchdog.still_s)
+
         serving = [
             asyncio.ensure_future(_start(app, stop)),
             asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat))),
             asyncio.ensure_future(stop.guard(watchdog.run)),
-            asyncio.ensure_future(_speak(log)),
+            asyncio.ensure_future(_speak(log, waiting, report_to(*observers))),
         ]
         await stop.wait()
         # Before all that follows, since any of it may hang.
@@ -196,11 +204,12 @@ async def _work(
     return (signals[0] if signals else 0), stop.error
 
 
-async def _speak(log: SpokenLog) -> None:
-    """Say what is due, once a second, until cancelled."""
+async def _speak(log: SpokenLog, waiting: Callable[[], Waiting], report: Observer) -> None:
+    """Say what is due and report what waits, once a second, until cancelled."""
     while True:
         await asyncio.sleep(1.0)
         log.say_due()
+        report(waiting())
 
 
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -459,6 +468,11 @@ class Watchdog:
         self._seen: tuple[Mapping[TP, int], int] = {}, 0
         self._moved_s = clock()
         self._asked: asyncio.Task[bool] | None = None
+
+    @property
+    def still_s(self) -> float:
+        """Since the last check that found progress, or nothing to do."""
+        return self._clock() - self._moved_s
 
     async def run(self) -> None:
         """Check for ever; DependencyUnavailable once we are stuck, or if `idle` says that there is no going on."""

@@ -41,6 +41,7 @@ from udp_stream.release.facts import (
     RunLog,
     SlotCounted,
     Summary,
+    Waiting,
     batch_read,
     report_recorded,
     report_to,
@@ -296,11 +297,13 @@ class LiveRuntime(_Runtime):
         for arrived in self._journal.frames(self.reader.next_offset):
             self._read(arrived)
         self._keep()
+        self._report_waiting()
 
     def take(self, messages: list[bytes]) -> None:
         """Messages that came now. The journal has them when this returns, and the slots that they close are out."""
         self._append(messages)
         self._keep_if_due()
+        self._report_waiting()
 
     def tick(self) -> None:
         """Nothing has come now. Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings, so that
@@ -309,6 +312,7 @@ class LiveRuntime(_Runtime):
         if now_ms - self._active_s * 1000 >= self._idle_ms and self.reader.tick_would_close(now_ms):
             self.close_what_is_over()
         self._keep_if_due()
+        self._report_waiting()
 
     def close_what_is_over(self) -> None:
         """The source has ended, or is silent: close the slots that are over by the clock on the wall."""
@@ -341,6 +345,11 @@ class LiveRuntime(_Runtime):
             self._active_s = self._clock()
         self._look(messages, result)
         self._pass_on(result)
+
+    def _report_waiting(self) -> None:
+        """The journal is our one partition."""
+        unread = self._journal.next_offset - self.reader.next_offset
+        self._report(Waiting(len(self.reader.open_slots), self.reader.open_pings, unread, partitions=1))
 
     def _keep_if_due(self) -> None:
         if self._clock() - self._kept_s >= CHECKPOINT_S:

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from udp_stream.logs import end_log
-from udp_stream.release.facts import RunLog, SlotCounted, SlotPublished, SlotRecorded
+from udp_stream.release.facts import RunLog, SlotCounted, SlotPublished, SlotRecorded, SlotsDropped
 from udp_stream.windows.tables import SlotGrid
 
 MIDNIGHT_S = 1_704_652_200  # 2024-01-08 in Surat
@@ -29,6 +29,21 @@ def slot_out(log, start_s, now_s, parts=1, pings=100):
     for part in range(parts):
         log.observe(SlotRecorded(start_s * 1000, pings, 2), now_s + part)
         log.observe(SlotPublished(start_s * 1000, {"released": 1, "withheld_few_plates": 1}), now_s + part)
+
+
+def test_a_slot_that_a_rebalance_took_is_said_as_far_as_it_is_out(grid):
+    log = RunLog(grid, 120_000)
+    log.lines(MIDNIGHT_S)
+    now_s, later_ms = MIDNIGHT_S + 2 * HOUR_S, (MIDNIGHT_S + HOUR_S) * 1000
+    slot_out(log, MIDNIGHT_S, now_s)
+    for start_ms in (MIDNIGHT_S * 1000, later_ms):
+        log.observe(SlotCounted(start_ms, 0), now_s)
+    log.observe(SlotsDropped(), now_s)
+    (line,) = [line for line in log.lines(now_s + 10) if line.event == "slot"]
+    assert line.figures["slot_start"] == "2024-01-08T00:00:00+05:30" and line.figures["hats"]["released"] == 1
+    slot_out(log, later_ms // 1000, now_s + 20)  # the shard is ours again
+    (line,) = [line for line in log.lines(now_s + 30) if line.event == "slot"]
+    assert line.figures["slot_start"] == "2024-01-08T01:00:00+05:30"
 
 
 def test_a_slot_of_several_parts_is_one_line_once_all_of_them_are_out(grid):

@@ -81,6 +81,8 @@ def releases_of(lines: Iterable[bytes]) -> ReleaseReader:
 # | `SlotSmoothed` | readers have its smoothed estimates, where a runtime of one machine writes them |
 # | `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
 # | `QueriesPublished` | readers have the moment's answers |
+# | `SlotsDropped` | on Kafka: a shard is no longer ours |
+# | `Waiting` | about once a second in a run that goes on |
 #
 # On Kafka a slot is a shard's part of it. What is done again after a crash is reported again: a message that was read
 # twice, or a slot, which then has no HAT that was made.
@@ -202,6 +204,32 @@ class QueriesPublished:
     answers: int
 
 
+@dataclass(frozen=True, slots=True)
+class SlotsDropped:
+    """A shard is no longer ours: what is counted and not published is its next owner's, who counts it again.
+
+    >>> SlotsDropped() == SlotsDropped()
+    True
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Open slots and the pings in them, messages that are not read yet, and the partitions that they come from.
+
+    `still_s` is how long nothing was done though there was work, as far as is known; 0 if something was.
+
+    >>> Waiting(slots=1, pings=400, unread=0, partitions=8).still_s
+    0.0
+    """
+
+    slots: int
+    pings: int
+    unread: int
+    partitions: int
+    still_s: float = 0.0
+
+
 Fact = (
     BatchRead
     | SlotCounted
@@ -211,6 +239,8 @@ Fact = (
     | SlotSmoothed
     | QueryRecorded
     | QueriesPublished
+    | SlotsDropped
+    | Waiting
 )
 
 Observer = Callable[[Fact], None]
@@ -462,6 +492,10 @@ class RunLog:
                 self._refused.update(refused)
             case SlotCounted() | SlotRecorded() | SlotPublished():
                 self._of_slot(fact, now_s)
+            case SlotsDropped():  # of what is out by now the line is said; the next owner says the rest
+                self._slots = {start: slot for start, slot in self._slots.items() if slot.due <= 0 or slot.hats}
+                for slot in self._slots.values():
+                    slot.due = 0
             case _:
                 pass
 

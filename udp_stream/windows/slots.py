@@ -384,6 +384,11 @@ class Windows:
         self._open: dict[int, _OpenSlot] = {}
 
     @property
+    def open_slots(self) -> frozenset[int]:
+        """The starts of the open slots, Unix ms."""
+        return frozenset(self._open)
+
+    @property
     def open_pings(self) -> int:
         """How many pings wait in open slots."""
         return sum(slot.rows for slot in self._open.values())
@@ -660,6 +665,11 @@ class SourceReader:
             return True
         told_ms = self.moments_ms
         return self._moments is not None and told_ms is not None and self._moments.through_at(watermark_ms) > told_ms
+
+    @property
+    def open_slots(self) -> frozenset[int]:
+        """The starts of the open slots, Unix ms."""
+        return self._windows.open_slots
 
     @property
     def open_pings(self) -> int:
