@@ -58,6 +58,15 @@ def test_commands_are_those_of_this_program():
         assert parsed.command and str(parsed.config).startswith("/etc/udp-stream/")
 
 
+def test_prometheus_and_nobody_else_reaches_the_port_of_metrics():
+    (worker,) = [one for _, one in containers() if "ports" in one]
+    host, port = program().parse_args(worker["args"]).metrics
+    assert host == "0.0.0.0" and worker["ports"] == [{"name": "metrics", "containerPort": port}]
+    (rule,) = BY_KIND["NetworkPolicy"]["spec"]["ingress"]
+    assert rule["ports"] == [{"port": "metrics"}]
+    assert rule["from"] == [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}}]
+
+
 def test_the_settings_are_valid_and_their_files_are_mounted(tmp_path):
     (tmp_path / "city.toml").write_text(BY_KIND["ConfigMap"]["data"]["city.toml"])
     settings = load(tmp_path / "city.toml", (), {})

@@ -13,7 +13,15 @@ import pytest
 from tests.unit.test_processors import FLAGS, TOPICS, Broker, Worker
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import Reason
-from udp_stream.release.facts import BatchRead, Fact, HatRecorded, SlotCounted, SlotPublished, SlotRecorded
+from udp_stream.release.facts import (
+    BatchRead,
+    Fact,
+    HatRecorded,
+    SlotCounted,
+    SlotPublished,
+    SlotRecorded,
+    SlotsDropped,
+)
 from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -96,6 +104,20 @@ def test_a_toy_observer_sees_the_same_facts_on_both_roads():
     assert counted_first[0] == counted_first[1]
     kinds = [type(fact) for fact in of_slots(embedded)]
     assert kinds == [SlotCounted, SlotRecorded, HatRecorded, SlotPublished] * 4
+
+
+def test_a_worker_says_that_its_shards_went_to_others():
+    facts = []
+
+    async def run(thread):
+        worker = Worker(filled_broker(), MemoryLedger(), thread, SETTINGS, observers=[facts.append])
+        await worker.assign()
+        assert facts == []
+        worker.parts.revoke()
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(run(thread))
+    assert set(facts) == {SlotsDropped()}
 
 
 def test_a_slot_that_readers_do_not_get_is_recorded_and_not_published():

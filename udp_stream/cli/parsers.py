@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -76,6 +77,16 @@ def add_alive(parser: Parser) -> None:
     )
 
 
+def add_metrics(parser: Parser) -> None:
+    """For verbs that go on until stopped."""
+    parser.add_argument(
+        "--metrics",
+        type=listening,
+        metavar="HOST:PORT",
+        help="let Prometheus read metrics there, such as 127.0.0.1:9464; exact counts, for operators only",
+    )
+
+
 def add_bootstrap(parser: Parser) -> None:
     """For verbs that talk with Kafka."""
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="address of Kafka (default: kafka.bootstrap)")
@@ -105,6 +116,19 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         return number
 
     return read
+
+
+_HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([1-9][0-9]{0,4})")
+
+
+def listening(text: str) -> tuple[str, int]:
+    """A host and a port to listen on; the host is never left out, so that nobody listens to all by mistake."""
+    match = _HOST_PORT.fullmatch(text)
+    if match is None or int(match[3]) > 65_535:
+        raise argparse.ArgumentTypeError(
+            f"expected HOST:PORT, such as 127.0.0.1:9464 or [::1]:9464, with a port of 1 to 65535, got {text!r}"
+        )
+    return match[1] or match[2], int(match[3])
 
 
 def ledger_place(text: str) -> str:
@@ -210,6 +234,7 @@ def _run(verbs: Verbs) -> None:
         "--journal", type=Path, metavar="FOLDER", help="what arrived, until it is released (default: LEDGER.journal)"
     )
     add_alive(parser)
+    add_metrics(parser)
     parser.epilog = """\
 examples:
   udp-stream run https://example.org/vehicles.pb --ledger city.ledger --out releases.ndjson --set speed.unit=mps
@@ -347,9 +372,10 @@ def _worker(verbs: Verbs) -> None:
         help="continue even if the topics no longer hold all the data that is needed",
     )
     add_alive(parser)
+    add_metrics(parser)
     parser.epilog = """\
 examples:
-  udp-stream worker --config city.toml --instance worker-1
+  udp-stream worker --config city.toml --instance worker-1 --metrics 127.0.0.1:9464
   udp-stream worker --set ledger.url=redis://ledger:6379/0 --set kafka.bootstrap=kafka:9092
 
 Start as many as you like, on any machines, with one ledger and one key file. You may kill any of them at any time.

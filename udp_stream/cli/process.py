@@ -16,9 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from udp_stream.errors import needs
 from udp_stream.logs import say
+
+if TYPE_CHECKING:
+    from udp_stream.release.facts import Observer
 
 _WHEN_CLOSED = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
 """How the null device is opened in its place: the wrong way round where use must fail."""
@@ -91,7 +95,7 @@ def named(name: str | Path) -> Iterator[None]:
         raise
 
 
-# What verbs that go on until they are stopped share: SIGTERM as a question, and lines about their source.
+# What verbs that go on until they are stopped share: SIGTERM as a question, lines about their source, metrics.
 
 
 @contextmanager
@@ -115,3 +119,19 @@ def sigterm() -> Iterator[Callable[[], bool]]:
 def say_of_source(sentence: str) -> None:
     """A line about a source, for the operator."""
     say(sentence, "source")
+
+
+@contextmanager
+def observed(address: tuple[str, int] | None, software: str, policy: str) -> Iterator[list[Observer]]:
+    """Observers that show facts to Prometheus at this address while the block runs; none without an address.
+
+    DependencyUnavailable if the extra is not installed, or the address cannot be listened on.
+    """
+    if address is None:
+        yield []
+        return
+    with needs("Prometheus client", "metrics"):
+        from udp_stream.metrics import Metrics
+    metrics = Metrics(software, policy)
+    with metrics.served(*address):
+        yield [metrics.observe]

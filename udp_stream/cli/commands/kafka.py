@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, suppress
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, read_answers, read_releases, topics_of
 from udp_stream.cli.first_look import FeedWatch, require_readable_pings
-from udp_stream.cli.process import say_of_source, sigterm
+from udp_stream.cli.process import observed, say_of_source, sigterm
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import Heartbeat
@@ -152,22 +152,25 @@ def _refuse_two_forms(sources: Sequence[Source], settings: Settings) -> None:
 def worker(arguments: argparse.Namespace, settings: Settings) -> None:
     """Work until stopped.
 
-    Raises ConfigError if no ledger is named; DependencyUnavailable if Faust is not installed.
+    Raises ConfigError if no ledger is named; DependencyUnavailable if Faust is not installed, or the port of metrics is
+    taken.
     """
     settings.ledger.require_named()
     with needs("Faust", "kafka"):
         from streams.worker import Deployment, run_worker
-    run_worker(
-        Deployment(
-            settings,
-            OsEntropy(),
-            SOFTWARE,
-            arguments.instance,
-            arguments.accept_loss,
-            arguments.alive,
-            FeedWatch(settings).look,
+    with observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint()) as observers:
+        run_worker(
+            Deployment(
+                settings,
+                OsEntropy(),
+                SOFTWARE,
+                arguments.instance,
+                arguments.accept_loss,
+                arguments.alive,
+                FeedWatch(settings).look,
+                observers,
+            )
         )
-    )
 
 
 # `services`: a real Kafka and a real Redis for as long as it runs.

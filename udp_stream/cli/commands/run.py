@@ -17,7 +17,7 @@ from udp_stream.cli.outputs import (
     require_queries,
     used_files,
 )
-from udp_stream.cli.process import say_of_source, sigterm
+from udp_stream.cli.process import observed, say_of_source, sigterm
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.files import ALIVE, Heartbeat
@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     require_distinct(outputs, used_files(arguments, settings, [arguments.source]))
     begin_log()
     with ExitStack() as stack:
+        observers = stack.enter_context(observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint()))
         source = _source(arguments.source, settings)
         require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
         opening = ledger_and_keys(settings.ledger)
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         journal = stack.enter_context(Journal(folder, _owner(ledger)))
         writes = stack.enter_context(_outputs(arguments))
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
-        observers = [log.observe, summary.observe]
+        observers = [log.observe, summary.observe, *observers]
         runtime = LiveRuntime(
             settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, journal, writes, observers, look=watch.look
         )

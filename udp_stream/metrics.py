@@ -1,0 +1,141 @@
+"""Metrics for Prometheus: an observer that turns facts into series, and the port where they are read.
+
+For operators alone: counts are exact. No series has a plate, a cell or a speed, as no fact has; labels have the values
+of closed lists, and one software and policy for a process. What is an age is computed when it is read, in the server's
+thread: so it grows also where the runtime hangs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, get_args
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    disable_created_metrics,
+    start_http_server,
+)
+
+from udp_stream.errors import DependencyUnavailable
+from udp_stream.pings.decode import Reason
+from udp_stream.release.facts import BatchRead, Fact, SlotCounted, SlotPublished, SlotsDropped, Waiting
+from udp_stream.release.record import Status
+
+SECONDS: Final = 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0
+"""Buckets. A slot of 3,000 HATs takes a second; a worker that gets nothing done ends after two minutes."""
+
+CLIENT_S: Final = 10.0
+"""A client that is silent so long is dropped: each has a thread."""
+
+
+class Metrics:
+    """The series of one process, in a registry of their own.
+
+    >>> metrics = Metrics("udp-stream 0.1.0", policy="5eed")
+    >>> metrics.observe(BatchRead(messages=3, pings=2, refused={Reason.LATE: 1}, newest_ms=1_704_700_800_000))
+    >>> metrics.registry.get_sample_value("udp_stream_pings_refused_total", {"reason": "late"})
+    1.0
+    """
+
+    def __init__(self, software: str, policy: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing has happened yet. `clock` gives seconds."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which nobody reads
+        self._clock = clock
+        self._waiting, self._told_s = Waiting(0, 0, 0, 0), clock()
+        self._newest_ms = 0
+        self._closing: dict[int, tuple[float, int]] = {}  # start -> first count, and parts that are not out
+        self._oldest_s: float | None = None
+        self.registry = registry = CollectorRegistry()
+        about = Info("udp_stream", "The program, and the settings that change privacy.", registry=registry)
+        about.info({"software": software, "policy": policy})
+        self._pings = Counter("udp_stream_pings", "Pings accepted.", registry=registry)
+        refused = Counter("udp_stream_pings_refused", "Pings refused.", ["reason"], registry=registry)
+        self._refused = {reason: refused.labels(str(reason)) for reason in Reason}
+        hats = Counter("udp_stream_hats", "HATs published.", ["status"], registry=registry)
+        self._hats = {status: hats.labels(status) for status in get_args(Status)}
+        self._seconds = Histogram(
+            "udp_stream_release_seconds", "From a slot's count to its publication.", buckets=SECONDS, registry=registry
+        )
+        self._published = self._gauge("published_timestamp_seconds", "When a slot was published last; 0: never.")
+        self._gauge(
+            "newest_ping_timestamp_seconds", "The latest time of a ping; 0: none yet.", lambda: self._newest_ms / 1000
+        )
+        self._gauge("unread_messages", "Messages not read yet.", lambda: self._waiting.unread)
+        self._gauge("partitions", "Partitions read.", lambda: self._waiting.partitions)
+        self._gauge("open_slots", "Slots that are open.", lambda: self._waiting.slots)
+        self._gauge("open_pings", "Pings in open slots.", lambda: self._waiting.pings)
+        self._gauge("closing_seconds", "Since the oldest slot that is not published was counted.", self._closing_s)
+        self._gauge("stuck_seconds", "Without progress, though there is work.", self._stuck_s)
+
+    def _gauge(self, name: str, text: str, value: Callable[[], float] | None = None) -> Gauge:
+        gauge = Gauge(f"udp_stream_{name}", text, registry=self.registry)
+        if value is not None:
+            gauge.set_function(value)
+        return gauge
+
+    def observe(self, fact: Fact) -> None:
+        """Count a fact."""
+        match fact:
+            case BatchRead():
+                self._read(fact)
+            case SlotCounted():
+                since_s, parts = self._closing.get(fact.start_ms, (self._clock(), 0))
+                self._closing[fact.start_ms] = since_s, parts + 1
+            case SlotPublished():
+                self._publish(fact)
+            case SlotsDropped():
+                self._closing = {}
+            case Waiting():
+                self._waiting, self._told_s = fact, self._clock()
+            case _:
+                return
+        self._oldest_s = min((since_s for since_s, _ in self._closing.values()), default=None)
+
+    def _read(self, batch: BatchRead) -> None:
+        self._pings.inc(batch.pings)
+        for reason, count in batch.refused.items():
+            self._refused[reason].inc(count)
+        self._newest_ms = max(self._newest_ms, batch.newest_ms or 0)
+
+    def _publish(self, slot: SlotPublished) -> None:
+        """On Kafka a slot has a part for each shard: its seconds are from the first to the last, as in the log."""
+        for status, count in slot.hats.items():
+            self._hats[status].inc(count)
+        self._published.set_to_current_time()
+        if slot.start_ms not in self._closing:  # counted before a rebalance
+            return
+        since_s, parts = self._closing.pop(slot.start_ms)
+        if parts > 1:
+            self._closing[slot.start_ms] = since_s, parts - 1
+        else:
+            self._seconds.observe(self._clock() - since_s)
+
+    def _closing_s(self) -> float:
+        oldest_s = self._oldest_s  # once: another thread sets it
+        return 0.0 if oldest_s is None else self._clock() - oldest_s
+
+    def _stuck_s(self) -> float:
+        return self._waiting.still_s + self._clock() - self._told_s
+
+    @contextmanager
+    def served(self, host: str, port: int) -> Iterator[None]:
+        """While the block runs, a thread answers there. DependencyUnavailable if it cannot listen."""
+        try:
+            server, thread = start_http_server(port, host, self.registry)
+        except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
+            why = getattr(error, "strerror", None) or "no name of a host"
+            raise DependencyUnavailable(f"--metrics: cannot listen on {host}, port {port}: {why}") from error
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # else a traceback for a lost client
+        server.RequestHandlerClass.timeout = CLIENT_S  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
