@@ -53,7 +53,7 @@ OTHER_VALUES = {
     "grouping": "wrap-around",
     "mean_nano": 400_000_000,
     "variance_nano": 1_000,
-    "cdf_nano": None,
+    "cdf_nano": 1_000,
     "cdf": "off",
     "bins": 12,
     "branching": (4, 4),

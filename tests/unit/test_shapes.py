@@ -168,6 +168,37 @@ def test_settings_that_ask_for_what_cannot_be_are_refused():
         assert (policy.cdf_nano, policy.shapes) == (cdf_nano, shapes)
 
 
+@pytest.mark.parametrize(
+    ("flags", "is_automatic"),
+    [
+        ((), True),
+        (("release.cdf=tree",), True),
+        (("release.mean_epsilon=0.3",), False),
+        (("release.mean=baseline",), False),
+        (("release.mean_epsilon=0.3", "budget.period=lifetime"), False),
+        (("release.cdf=smoothed",), False),
+    ],
+)
+def test_trees_are_automatic_beside_automatic_means_around_forecasts(flags, is_automatic):
+    assert load(None, flags, {}).policy.cdf_nano == (None if is_automatic else 0)
+
+
+def test_where_no_hat_is_large_enough_for_a_tree_means_cost_what_they_cost_without():
+    """The price of a mean is that of a mean alone: a HAT of 40 plates."""
+    plate, cells = np.arange(40), np.array([0x8742D98B6FFFFFF], np.uint64)
+    counts = SlotCounts(1_641_009_600_000, 1_641_013_200_000, tuple(b"%16d" % i for i in range(40)), cells,
+                        np.array([0, 40]), plate, np.full(40, 10), 0)  # fmt: skip
+    for environment in (PURE_ENV, {}):
+        found = []
+        for epsilon in ("auto", "0"):
+            settings = load(None, (f"release.cdf_epsilon={epsilon}",), environment)
+            context = with_forecaster(ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test"))
+            plan = plan_slot(counts, context, MemoryLedger())
+            (terms,) = plan.terms
+            found.append({one.statistic: one.epsilon_nano for one in terms.statistics if one.epsilon_nano})
+        assert found[0] == found[1] and list(found[0]) == [FORECAST_CLIP]
+
+
 def test_a_large_hat_has_a_tree_of_its_own_where_that_errs_less():
     """Two HATs, of 600 and of 5 plates; a tree each, one each where it errs less, none."""
     cells = np.array([0x8742D98B6FFFFFF, 0x8742D9D4CFFFFFF], np.uint64)

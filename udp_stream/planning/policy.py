@@ -596,6 +596,11 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return self.cdf in ("auto", "smoothed") and self.forecasts
 
     @cached_property
+    def has_automatic_trees(self) -> bool:
+        """Whether HATs have a CDF of their own, at the mean's price, where that errs less than the city's shape."""
+        return self.shapes and self.cdf_nano is None
+
+    @cached_property
     def in_balls(self) -> bool:
         """Whether a plate's HATs of a slot share one clip around their forecasts."""
         return self.forecasts and self.measure == "zcdp"

@@ -263,7 +263,7 @@ def terms_around(
             continue
         mean, here = means[hat], counts.count[rows[hat]]
         told = _told(usual[hat], mean.variance)
-        cdf_nano = _cdf_nano(mean, foretold, here, policy, plans)
+        cdf_nano = _cdf_nano(mean, foretold.deviation, here, policy, plans)
         is_only_mean = policy.variance_nano == cdf_nano == 0
         if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
             terms.append(Terms(withheld="uninformative", forecast=foretold))
@@ -325,7 +325,7 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     width = clip_width(by_plate, sqrt(CITY_SD**2 + rest), Cost(policy.measure, cost))
     around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
     (mean,) = _means([by_plate], [around], [cost], [CITY_SD**2 + rest], policy, plans)
-    return _asked(mean.asked, _asked_of_cdf(mean, policy), None, policy)
+    return _asked(mean.asked, _cdf_nano(mean, CITY_SD, by_plate, policy, plans), None, policy)
 
 
 def _widths(
@@ -389,7 +389,7 @@ def _mean(
     # from U = 65 on next to never less.
     least = expected_noise(policy.range.width * plan.counts.largest, asked.cost) / (2 * plan.counts.total)
     # Where not even that would tell enough of the HAT, nothing is released, whatever mechanism errs least.
-    is_only_mean = policy.variance_nano == policy.cdf_nano == 0
+    is_only_mean = policy.variance_nano == 0 and (policy.cdf_nano == 0 or policy.has_automatic_trees)
     is_enough = not is_only_mean or _told(usual, (least / QUANTA_PER_KMH) ** 2) >= TOLD_MIN
     if policy.mean == "auto" and least < error and is_enough:
         other = StatisticTerms("mean", asked.epsilon_nano, "auto", policy.grouping, "epsilon", policy.measure)
@@ -403,8 +403,8 @@ def price_nano(policy: Policy) -> int:
     """What the largest mover pays for a mean where its cell is known."""
     if policy.mean_nano is not None:
         return policy.mean_nano
-    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
-    return min(policy.budget_nano // (PRICES_PER_BUDGET * automatic), EPSILON_NANO_MAX)
+    shared = 2 if policy.cdf_nano is None and not policy.has_automatic_trees else 1
+    return min(policy.budget_nano // (PRICES_PER_BUDGET * shared), EPSILON_NANO_MAX)
 
 
 def _prices_nano(forecast: SlotForecast, policy: Policy) -> list[int]:
@@ -451,18 +451,14 @@ def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
     ]
 
 
-def _asked_of_cdf(mean: _Mean, policy: Policy) -> int:
-    """What a HAT's own CDF costs: an automatic one what the mean does."""
-    return mean.asked.epsilon_nano if policy.cdf_nano is None else policy.cdf_nano
-
-
-def _cdf_nano(mean: _Mean, forecast: HatForecast, by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> int:
-    """The same; 0 where the city's shape, tilted to the HAT's mean, is likely to err less."""
-    nano = _asked_of_cdf(mean, policy)
+def _cdf_nano(mean: _Mean, deviation_kmh: float, by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> int:
+    """What a HAT's own CDF costs, an automatic one what the mean does; 0 where the city's shape, tilted to its mean,
+    is likely to err less. The forecast is off by the deviation."""
+    nano = mean.asked.epsilon_nano if policy.cdf_nano is None else policy.cdf_nano
     if not nano or not policy.shapes:
         return nano
     plan = plans.plan_statistic(by_plate, StatisticTerms("cdf", nano, measure=policy.measure))
-    left = forecast.deviation * sqrt(mean.variance / (forecast.deviation**2 + mean.variance))
+    left = deviation_kmh * sqrt(mean.variance / (deviation_kmh**2 + mean.variance))
     return nano if isinstance(plan, CdfPlan) and plan.rms_error < tilted_error(by_plate.size, left) else 0
 
 

@@ -336,9 +336,9 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Epsilons are per HAT. Mean "auto" is taken around a forecast, or as a paper has it where that errs less.
 
-    An automatic epsilon is then a part of the budget, for the plate that moves a mean most. CDFs of
-    HATs are the city's, tilted to their means; trees of their own are off, as at epsilon 1 they err more on every feed
-    than one city-wide CDF does (`docs/measurements.md`).
+    An automatic epsilon is then a part of the budget, for the plate that moves a mean most. CDFs of HATs are the
+    city's, tilted to their means. A tree of its own, at the mean's price, has a HAT of some hundred plates, where that
+    errs less: in no HAT of the feeds (`docs/mechanisms/shapes.md`).
     """
 
     mean: Mean = "auto"
@@ -346,7 +346,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     mean_epsilon: Epsilon | Literal["auto"] = "auto"
     variance_epsilon: Epsilon = 0.0
     cdf: CdfAsked = "auto"
-    cdf_epsilon: Epsilon | Literal["auto"] = 0.0
+    cdf_epsilon: Epsilon | Literal["auto"] = "auto"
     bins: Literal["auto"] | int | tuple[float, ...] = "auto"
     branching: Literal["auto"] | tuple[int, ...] = "auto"
     min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 3
@@ -374,7 +374,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def policy(self) -> Policy:
         """What changes privacy, or what is computed."""
         budget, (period, period_seconds) = self.budget, budget_period(self.budget.period)
-        return Policy(
+        policy = Policy(
             resolution=self.hat.resolution,
             slot_seconds=whole_seconds("hat.slot", self.hat.slot),
             timezone=self.hat.timezone,
@@ -403,6 +403,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             cdf=self.release.cdf,
             source=self.source.written,
         )
+        # Trees are automatic beside automatic means around forecasts; elsewhere somebody has to ask for them.
+        asked = policy.has_automatic_trees and policy.mean_nano is None and period_seconds is not None
+        is_by_default = self.release.cdf == "auto" and policy.cdf_nano is None
+        return msgspec.structs.replace(policy, cdf_nano=0) if is_by_default and not asked else policy
 
     @property
     def ping_rules(self) -> PingRules:
