@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests.forms import long_but
-from tests.worst_case import worst_case_cap
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import (
     MECHANISMS,
@@ -183,11 +182,11 @@ def test_the_papers_worst_case_cap_is_best_among_all_lengths(counts, epsilon):
     def error(cap):
         return 1 - hat.kept(cap) / hat.total + cap / (epsilon * hat.kept(cap))
 
-    chosen = worst_case_cap(hat, round(epsilon * NANO))
+    chosen = hat.worst_case_cap(1 / epsilon)
     assert error(chosen) == pytest.approx(min(error(cap) for cap in range(min(counts), max(counts) + 1)))
 
 
 def test_the_papers_worst_case_cap_never_falls_as_epsilon_grows():
     hat = SamplesPerPlate(np.array([1, 2, 2, 5, 8, 9, 9, 30]))
-    caps = [worst_case_cap(hat, round(epsilon * NANO)) for epsilon in np.geomspace(0.01, 100, 60)]
+    caps = [hat.worst_case_cap(1 / epsilon) for epsilon in np.geomspace(0.01, 100, 60)]
     assert caps == sorted(caps) and caps[0] < caps[-1]

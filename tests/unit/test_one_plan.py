@@ -26,7 +26,10 @@ from udp_stream.units import NANO
 
 ALL = ("release.mean_epsilon=0.5", "release.variance_epsilon=0.25", "release.cdf=tree", "release.cdf_epsilon=0.5")
 AUTO = ("release.mean_epsilon=auto", "release.variance_epsilon=0.001", "release.cdf=tree", "release.cdf_epsilon=auto")
-MEANS = ("auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal")
+MEANS = (
+    *("auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal"),
+    "array-averaging,release.cap=worst-case",
+)
 
 
 def travelled(plan):
@@ -42,7 +45,7 @@ def released(contents, plan, context, ledger):
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
 @pytest.mark.parametrize("mean", MEANS)
 def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_first(mean, grouping):
-    flags = (f"release.mean={mean}", f"release.grouping={grouping}")
+    flags = (*f"release.mean={mean}".split(","), f"release.grouping={grouping}")
     dice = np.random.default_rng(5)
     for automatic in (False, True):
         context = a_context(*(AUTO if automatic else ALL), *flags)
@@ -65,7 +68,7 @@ def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_f
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
 @pytest.mark.parametrize("mean", MEANS)
 def test_a_plan_on_chosen_terms_is_the_plan_that_chose_them(mean, grouping):
-    flags = (f"release.mean={mean}", f"release.grouping={grouping}")
+    flags = (*f"release.mean={mean}".split(","), f"release.grouping={grouping}")
     dice = np.random.default_rng(4)
     for bins in ("auto", "16", "[0, 0, 10, 20, 65]"):
         context = a_context(*ALL, *flags, f"release.bins={bins}")

@@ -12,6 +12,8 @@ from tests.unit.test_flow import CELLS, FIXED, START, a_context, run
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance
 from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.mechanisms.base import SamplesPerPlate
+from udp_stream.mechanisms.noise import expected_noise
 from udp_stream.planning.plan import HatPlans, Terms, plan_hat
 from udp_stream.planning.policy import Policy, SlotInPeriod
 from udp_stream.planning.slot import SlotPlan, kept_rows, row_digests, terms_from_counts
@@ -98,6 +100,30 @@ def test_it_goes_by_the_mean_or_by_all_that_a_hat_is_charged_or_by_the_median_of
     assert epsilon_of("release.mean_epsilon=0", "release.cdf_epsilon=0.4") == 400_000_000
     assert seen[-1] == [400_000_000] * 3
     assert epsilon_of(*AUTO) not in (700_000_000, 400_000_000)
+
+
+@pytest.mark.parametrize("accounting", ["pure", "approximate"])
+@pytest.mark.parametrize("epsilon", ["0.05", "0.5", "auto"])
+def test_array_averaging_takes_the_cap_that_is_asked_for(epsilon, accounting):
+    """m^(eps) is searched at the epsilon of each HAT, told in its terms, and kept for plates that are halted."""
+    counts, _ = city()
+    flags = (f"release.mean_epsilon={epsilon}", f"budget.accounting={accounting}", "release.cdf_epsilon=0")
+    flags += ("release.mean=array-averaging",)
+    (median, policy), (worst_case, other) = planned(counts, *flags), planned(counts, *flags, "release.cap=worst-case")
+    assert policy.fingerprint() != other.fingerprint()
+    at_median, at_best = [], []
+    for rows, one, ours in zip(counts.each_rows(), median, worst_case, strict=True):
+        here = counts.count[rows]
+        at_median.append(plan_hat(here, one, policy).mean.cap)
+        plan = plan_hat(here, ours, other)
+        kept = [np.minimum(here, cap).sum() for cap in range(1, here.max() + 1)]
+        size = expected_noise(1, ours.asked_of("mean").cost)
+        errors = [1 - g / here.sum() + size * cap / g for cap, g in enumerate(kept, 1)]
+        assert errors[plan.mean.cap - 1] == pytest.approx(min(errors[here.min() - 1 :]))
+        assert plan.terms.asked_of("mean").choice.cap == plan.mean.cap
+        assert plan.subset(np.arange(here.size) > 2).mean.cap == plan.mean.cap
+        at_best.append(plan.mean.cap)
+    assert at_median == [int(SamplesPerPlate(counts.count[rows]).median) for rows in counts.each_rows()] != at_best
 
 
 @pytest.mark.parametrize("hats_max", [1, 2])

@@ -23,6 +23,7 @@ KEYS = {
     "budget.accounting": "pure",
     "release.mean": "levy",
     "release.grouping": "wrap-around",
+    "release.cap": "median",
     "release.mean_epsilon": "0.000001",
     "release.variance_epsilon": "0",
     "release.cdf": "auto",
@@ -63,6 +64,7 @@ OTHER_VALUES = {
     "hats_max": 5,
     "counts_released": "none",
     "schedule": "uniform",
+    "cap": "worst-case",
 }
 """Of each field, one that the defaults do not have."""
 

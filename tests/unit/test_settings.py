@@ -89,6 +89,8 @@ def test_automatic_epsilons_and_suppression_go_with_any_number_of_shards():
         ("[speed]\nmax_kmh = 90\nreject_above_kmh = 80", "speed.reject_above_kmh:"),
         ("[release]\nmean = 'median'", "release.mean: "),
         ("[release]\nmean_epsilon = 0", "least one epsilon above 0"),
+        ("[release]\ncap = 'worst-case'", "release.cap:.*array-averaging"),
+        ("[release]\nmean = 'array-averaging'\ncap = 'mean'", "release.cap:.*worst-case"),
         ("[release]\nbins = [0, 30, 20, 65]", "release.bins:"),
         ("[pings]\nbox = [3, 1, 2, 4]", "pings.box:"),
         ("hat = 3", "hat: .*got 3"),

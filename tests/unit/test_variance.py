@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worst_case import worst_case_cap
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import lattice_of, pure
 from udp_stream.mechanisms.samplers import discrete_laplace
@@ -66,4 +65,4 @@ def test_errors_at_every_count_are_those_of_the_formula_and_least_at_the_worst_c
     errors = hat.errors_at_every_count(NANO / epsilon_nano)
     expected = [mean_error(hat, epsilon_nano / NANO, int(cap)) for cap in hat.descending]
     assert errors.tolist() == pytest.approx(expected)
-    assert mean_error(hat, epsilon_nano / NANO, worst_case_cap(hat, epsilon_nano)) == pytest.approx(errors.min())
+    assert mean_error(hat, epsilon_nano / NANO, hat.worst_case_cap(NANO / epsilon_nano)) == pytest.approx(errors.min())

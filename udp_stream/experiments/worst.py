@@ -100,10 +100,10 @@ def _row(data: DataSet, label: str, hats: Sequence[Hat], epsilon: float) -> Wors
     cost, width, found = pure(round(epsilon * NANO)), data.range.width, []
     for counts in (hat.counts for hat in hats):
         errors = counts.errors_at_every_count(NANO / cost.nano)
-        at = int(np.argmin(errors))
         baseline, optimal = (rule.plan(counts, cost, data.range, "best-fit") for rule in (Baseline(), Optimal()))
         ours = optimal.cap, optimal.error_bound / width
-        found.append((int(counts.descending[at]), float(errors[at]), baseline.error_bound / width, *ours))
+        papers = counts.worst_case_cap(NANO / cost.nano), float(errors.min())
+        found.append((*papers, baseline.error_bound / width, *ours))
     weights, most = [hat.counts.total for hat in hats], width / QUANTA_PER_KMH
     caps, capped, plain, filled_caps, ours_filled = zip(*found, strict=True)
     worst, uncapped, filled = (float(np.average(some, weights=weights)) * most for some in (capped, plain, ours_filled))

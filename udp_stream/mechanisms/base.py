@@ -84,6 +84,18 @@ class SamplesPerPlate:
         errors: NDArray[np.float64] = 1 - kept / self.total + self.descending * noise / kept
         return errors
 
+    def worst_case_cap(self, noise: float) -> int:
+        """m^(eps): the count of least E(m), the largest of equal ones (slides, equation 1; arXiv 2401.15906).
+
+        `noise` is the expected size of noise for a sensitivity of one. No other cap is better: E is concave between two
+        counts.
+
+        >>> counts = SamplesPerPlate(np.array([9, 3, 3, 1]))
+        >>> [counts.worst_case_cap(noise=1 / epsilon) for epsilon in (0.1, 0.5, 1.0)]
+        [1, 3, 9]
+        """
+        return int(self.descending[int(self.errors_at_every_count(noise).argmin())])
+
     @cached_property
     def place_of_sample(self) -> NDArray[np.int32]:
         """For each sample of the HAT (plate by plate), how many of its plate's samples come before it."""
@@ -358,10 +370,13 @@ BinsAsked = Literal["auto"] | int | tuple[float, ...]
 Branching = Literal["auto"] | tuple[int, ...]
 """Of a CDF's tree, from the root down; "auto" is the one of least error."""
 
+Cap = Literal["median", "worst-case"]
+"""Of Array-Averaging: the median count, or the count m^(eps) of least worst-case error."""
+
 
 @dataclass(frozen=True, slots=True)
 class PublicSettings:
-    """What is public of the speeds: their range, in quanta, and the bins and the tree in which CDFs are asked for.
+    """What is public of the speeds: their range, in quanta, the bins and the tree of CDFs, and Array-Averaging's cap.
 
     >>> PublicSettings(Range(0, 65 * 4096)).bins
     'auto'
@@ -370,6 +385,7 @@ class PublicSettings:
     range: Range
     bins: BinsAsked = "auto"
     branching: Branching = "auto"
+    cap: Cap = "median"
 
 
 class StatisticPlan(Protocol):

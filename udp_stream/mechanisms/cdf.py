@@ -724,13 +724,12 @@ def _best_choice(counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: Bins
     It is lower where the noise of that could not be drawn, also once rounding has taken a nano or two from a level's
     budget, for the plates that are admitted.
     """
-    kept, power = counts.kept_at_every_count, noise_of(cost).power
-    best = int(counts.errors_at_every_count(_prefix_noise_at(best_tree(8, power), cost)).argmin())
-    cap = int(counts.descending[best])
+    power = noise_of(cost).power
+    cap = counts.worst_case_cap(_prefix_noise_at(best_tree(8, power), cost))
     if bins == "auto" and branching != "auto":
         choice = Choice(TREE, cap, math.prod(branching) - 1, zeros_apart=True)
     elif bins == "auto":
-        equal = auto_bins(int(kept[best]), cap, cost, max_kmh).count - 1
+        equal = auto_bins(counts.kept(cap), cap, cost, max_kmh).count - 1
         choice = Choice(TREE, cap, equal, zeros_apart=True)
     else:
         choice = Choice(TREE, cap, bins if isinstance(bins, int) else 0)

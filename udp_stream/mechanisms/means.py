@@ -404,7 +404,7 @@ class ArrayAveraging(MeanMechanism):
     def plan(
         self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
     ) -> MeanPlan:
-        """Its own cap is the papers': the median, at most a factor two from the least noise (their Lemma III.2)."""
+        """Its own cap is the median: at most a factor two from the least noise (arXiv 2401.15906, Lemma III.2)."""
         cap = counts.median if cap is None else cap
         if not 1 <= cap <= counts.largest:
             raise ValueError(f"expected 1 <= cap <= {counts.largest}, got {cap}")

@@ -395,11 +395,12 @@ class MeanStatistic:
             return MECHANISMS[choice.mechanism].plan(counts, *terms, choice.cap_among(counts))
         if asked.mechanism == "auto":
             return plan_automatic(counts, *terms, asked.compare_at)
-        return MECHANISMS[asked.mechanism].plan(counts, *terms)
+        cap = counts.worst_case_cap(expected_noise(1, asked.cost)) if _at_worst_case_cap(asked, public) else None
+        return MECHANISMS[asked.mechanism].plan(counts, *terms, cap)
 
     def at(self, plan: MeanPlan, asked: StatisticTerms, public: PublicSettings) -> MeanPlan:
         """Which mechanism is best, and its cap, may depend on epsilon; at equal charge the best one does not."""
-        if asked.mechanism == "auto" and asked.compare_at == "epsilon":
+        if (asked.mechanism == "auto" and asked.compare_at == "epsilon") or _at_worst_case_cap(asked, public):
             return self.plan(plan.counts, asked, public)
         return MECHANISMS[plan.mechanism].at(plan, asked.cost)
 
@@ -571,6 +572,11 @@ class CdfStatistic:
             for i, row in zip(alike, rows, strict=True):
                 values[i] = row
         return values
+
+
+def _at_worst_case_cap(asked: StatisticTerms, public: PublicSettings) -> bool:
+    """Whether the cap is the one of least worst-case error, which depends on epsilon."""
+    return asked.mechanism == ArrayAveraging.name and public.cap == "worst-case"
 
 
 def _around(asked: StatisticTerms) -> Around:

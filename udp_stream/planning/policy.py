@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from udp_stream.ledger.filters import epsilon_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import ROLLING, span_name, span_of
-from udp_stream.mechanisms.base import BinsAsked, Branching, PublicSettings, Range
+from udp_stream.mechanisms.base import BinsAsked, Branching, Cap, PublicSettings, Range
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name, parse_duration
 from udp_stream.windows.tables import SlotGrid
@@ -522,8 +522,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
     lifetime); of a rolling period, such as "rolling 1d", they are those of its windows, on any clock. `bins` is "auto",
-    a number of equal bins, or edges in km/h, `branching` "auto" or that of a CDF's tree. What follows from the settings
-    is resolved once.
+    a number of equal bins, or edges in km/h, `branching` "auto" or that of a CDF's tree, `cap` that of Array-Averaging.
+    What follows from the settings is resolved once.
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves).
     `counts_released`: whether records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
@@ -563,6 +563,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     cdf: CdfAsked = "auto"
     source: tuple[tuple[str, str], ...] = ()
     branching: Branching = "auto"
+    cap: Cap = "median"
 
     @cached_property
     def measure(self) -> Measure:
@@ -608,7 +609,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def public(self) -> PublicSettings:
         """What statistics go by beside counts and terms."""
-        return PublicSettings(self.range, self.bins, self.branching)
+        return PublicSettings(self.range, self.bins, self.branching, self.cap)
 
     @cached_property
     def range(self) -> Range:
@@ -633,6 +634,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
             del settings["source"]
         if self.branching == "auto":
             del settings["branching"]
+        if self.cap == "median":
+            del settings["cap"]
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 
@@ -679,6 +682,7 @@ def written(policy: Policy) -> dict[str, str]:
         "budget.accounting": policy.accounting,
         "release.mean": policy.mean,
         "release.grouping": policy.grouping,
+        "release.cap": policy.cap,
         "release.mean_epsilon": _epsilon(policy.mean_nano, policy),
         "release.variance_epsilon": _epsilon(policy.variance_nano, policy),
         "release.cdf": policy.cdf,

@@ -69,6 +69,8 @@ def _check_beside(settings: Settings) -> None:
     require(not limited, "release.hats_max", rule, settings.release.hats_max)
     around = settings.release.mean == "forecast-clip" and settings.release.suppression != "off"
     require(not around, "release.suppression", '"off" where release.mean is "forecast-clip"', "chop-user")
+    cap, rule = settings.release.cap, '"median" where release.mean is not "array-averaging"'
+    require(cap == "median" or settings.release.mean == "array-averaging", "release.cap", rule, cap)
     cdf, rule = settings.release.cdf, '"auto", "tree" or "off" where no mean is taken around a forecast'
     require(cdf != "smoothed" or settings.policy.forecasts, "release.cdf", rule, cdf)
     _check_bins(settings)

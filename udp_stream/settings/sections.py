@@ -11,6 +11,7 @@ import msgspec
 
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.filters import rho_nano_of, rho_nano_of_pure
+from udp_stream.mechanisms.base import Cap
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules
 from udp_stream.pings.json import (
@@ -343,6 +344,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     mean: Mean = "auto"
     grouping: Grouping = "best-fit"
+    cap: Cap = "median"
     mean_epsilon: Epsilon | Literal["auto"] = "auto"
     variance_epsilon: Epsilon = 0.0
     cdf: CdfAsked = "auto"
@@ -393,6 +395,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             cdf_nano=budget.charge_nano(self.release.cdf_epsilon) if self.release.cdf in ("auto", "tree") else 0,
             bins=self.release.bins,
             branching=self.release.branching,
+            cap=self.release.cap,
             min_plates=self.release.min_plates,
             accounting=budget.accounting,
             delta=self.budget.delta,
