@@ -17,10 +17,12 @@ from udp_stream.mechanisms.noise import (
     SCALE_MAX,
     DiscreteLaplace,
     choice_weights,
+    concentrated,
     exponential_choices,
     exponential_weights,
     lattice_of,
     pure,
+    tail_bound,
 )
 from udp_stream.mechanisms.samplers import discrete_laplace, randbelow
 from udp_stream.testing import seeded_bits
@@ -272,6 +274,30 @@ def test_an_epsilon_too_small_for_any_noise_is_refused():
         lattice_of(1, pure(1))
     with pytest.raises(ValueError, match="expected sensitivity"):
         lattice_of(0, pure(10**9))
+
+
+@given(st.integers(1, 2**40), st.integers(10**6, 10 * NANO), st.sampled_from([0.9, 0.5, 0.05, 1e-3, 1e-9]))
+def test_noise_exceeds_its_tail_bound_with_the_probability_that_it_says_and_a_lower_one_more_often(
+    sensitivity, epsilon_nano, delta
+):
+    """By the distribution itself: P(|X| >= k) = 2 q^k / (1 + q). Rounding has half a step of the bound."""
+    lattice = lattice_of(sensitivity, pure(epsilon_nano))
+    steps = tail_bound(sensitivity, pure(epsilon_nano), delta) / (1 << lattice.shift) - 0.5
+
+    def beyond(bound):
+        k, q = max(0, math.floor(bound) + 1), math.exp(-1 / lattice.t)
+        return 2 * q**k / (1 + q) if k else 1.0
+
+    assert beyond(steps) <= delta * (1 + 1e-6)
+    assert beyond(steps - 2.5) > delta * (1 - 1e-6) or steps < 2.5
+    of_laplace = sensitivity * math.log(1 / delta) * NANO / epsilon_nano
+    assert of_laplace <= tail_bound(sensitivity, pure(epsilon_nano), delta)
+
+
+@pytest.mark.parametrize(("cost", "delta"), [(pure(NANO), 0.0), (pure(NANO), 1.0), (concentrated(NANO), 0.1)])
+def test_a_tail_bound_is_of_an_epsilon_and_a_probability(cost, delta):
+    with pytest.raises(ValueError, match="0 < delta < 1"):
+        tail_bound(1, cost, delta)
 
 
 def test_precision_probe_finds_nothing():

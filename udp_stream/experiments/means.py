@@ -43,6 +43,7 @@ from udp_stream.mechanisms.means import (
     GAMMA,
     MECHANISMS,
     ArrayAveraging,
+    Baseline,
     Grouping,
     MeanPlan,
     Projected,
@@ -51,7 +52,7 @@ from udp_stream.mechanisms.means import (
     means_of_arrays,
     projected_queries,
 )
-from udp_stream.mechanisms.noise import lattice_of, pure
+from udp_stream.mechanisms.noise import lattice_of, pure, tail_bound
 from udp_stream.mechanisms.variance import VariancePlan, variance_query, variance_value
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
@@ -293,6 +294,9 @@ LATE = "2401.15906, Section IV-B"
 SIMILAR, LITTLE = 1.15, 1.5
 """Our reading of the papers' words: "similar" errors differ by 15 %, "very little difference" is a factor 1.5."""
 
+TAILS = (0.5, 0.1, 0.01)
+"""Probabilities with which noise may exceed its bound."""
+
 BUSIEST = "busiest HAT"
 
 
@@ -336,13 +340,13 @@ def conclude(setup: Setup, rows: Sequence[MeanRow]) -> Outcome:
             panels.append(everywhere.panel(f"{all_hats(setup)} ({share:.0%} of pings)", SHOWN))
         size = f"busiest HAT: {data.busiest.counts.plates} plates, {data.busiest.counts.total:,} samples"
         figures.append(Figure(f"mean-itms-{slug(data.name)}", f"{data.name}; {size}", tuple(panels)))
-        verdicts += [*_verdicts(data, found), *_numbers_to_beat(found, everywhere)]
+        verdicts += [*_verdicts(setup, data, found), *_numbers_to_beat(found, everywhere)]
     return Outcome((Table("mean-itms", tuple(rows)),), tuple(figures), tuple(verdicts))
 
 
-def _verdicts(data: DataSet, found: Errors) -> list[Verdict]:
+def _verdicts(setup: Setup, data: DataSet, found: Errors) -> list[Verdict]:
     return [
-        *([] if data.recorded else [_arrays(data.busiest)]),
+        *([] if data.recorded else [_arrays(data.busiest), _tail(setup, data)]),
         _clipping_beats_baseline(data, found),
         _best_fit_beats_wrap_around(data, found),
         _averaging_under_both(data, found),
@@ -362,6 +366,21 @@ def _arrays(hat: Hat) -> Verdict:
         f"{full} and {packed}",
         f"their counts are not published. Ours have their total, largest and median, and were fitted to K = 160; "
         f"how many more BestFit needs ({packed - full} here, 4 there) goes by how single counts fill arrays of {cap}",
+    )
+
+
+def _tail(setup: Setup, data: DataSet) -> Verdict:
+    """The slides' guarantee by Laplace tails, of Baseline's noise at epsilon 1."""
+    plan = Baseline().plan(data.busiest.counts, pure(NANO), data.range, "best-fit")
+    lattice = lattice_of(plan.sensitivity, plan.cost)
+    noise = np.abs(plan.noise.draw(setup.bits("tail"), np.full(setup.repetitions, lattice.t))) << lattice.shift
+    beyond = {delta: float((noise > tail_bound(plan.sensitivity, plan.cost, delta)).mean()) for delta in TAILS}
+    chance = {delta: 3 * math.sqrt(delta * (1 - delta) / noise.size) for delta in TAILS}
+    return Verdict(
+        f"{data.name}: Baseline errs by more than Delta ln(1/delta) / epsilon with probability delta at most",
+        "slides, the Laplace mechanism II; 2401.15906, early version, Proposition II.1",
+        all(share <= delta + chance[delta] for delta, share in beyond.items()),
+        ", ".join(f"{share:.3g} at {delta:g}" for delta, share in beyond.items()),
     )
 
 

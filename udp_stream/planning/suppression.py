@@ -295,10 +295,13 @@ def chop_user(occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> S
 def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int, plates_min: int = 1) -> Suppression:
     """No plate in more than `hats_max` >= 1 HATs: CHOP-USER without a threshold, down to there.
 
-    The abstract of arXiv 2405.06261 has the aim, for a fixed privacy loss; the rule is ours. A plate that can only
-    leave HATs that are lost by it leaves the one with the fewest samples left (the lowest on ties), and lost HATs are
-    left for nothing. At last these give all their places away, and one by one come back if enough of their plates still
-    have a place.
+    The abstract of arXiv 2405.06261 improves "the worst-case error across subsets [...] for fixed numbers of users
+    contributing to each subset". The text at hand does not say how. The fixed number is read as HATs per plate here:
+    a plate's loss goes by that number, and by no number of plates per HAT. The rule is ours.
+
+    A plate that can only leave HATs that are lost by it leaves the one with the fewest samples left (the lowest on
+    ties), and lost HATs are left for nothing. At last these give all their places away, and one by one come back if
+    enough of their plates still have a place.
 
     Promises: max K_l <= hats_max. Every HAT keeps `plates_min` plates (all, if it had fewer), or none and has infinite
     E. If hats_max >= K of `chop_user`, none is lost and no E exceeds E_thresh: both take the same steps down to there.

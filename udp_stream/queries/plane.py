@@ -211,10 +211,11 @@ class Rectangle:
         return distance
 
     def threshold(self, deviation: Floats) -> Floats:
-        """The shifted threshold of Appendix B: as much of the plane is wrongly taken in as left out, roughly.
+        """The shifted threshold of Appendix B, -a g: as much of the plane is wrongly taken in as left out, roughly.
 
-        With width and height w and l, and g the noise's deviation: -g a, where the band from -a g to (1 - a) g around
-        the edge has the area of the one from -(1 + a) g to -a g.
+        g is the noise's deviation, w and l are the sides. With square corners, as the paper has it, the rectangle grown
+        by (1 - a) g on each side is larger than the given one by as much as that is than the one shrunk by (1 + a) g
+        (of which nothing is left where 2 g is at least a side). So both bands begin at the edge, not at -a g.
         """
         width, height = 2 * self._middle_and_half[1]
         g, both = np.asarray(deviation, np.float64), width + height
