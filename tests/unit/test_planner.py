@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tests.forms import long_rows
 from tests.unit.test_flow import CELLS, FIXED, START, a_context, run
+from tests.unit.test_suppression import bias_of_variance, move_of_variance
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -17,11 +18,12 @@ from udp_stream.mechanisms.noise import expected_noise
 from udp_stream.planning.plan import HatPlans, Terms, plan_hat
 from udp_stream.planning.policy import Policy, SlotInPeriod
 from udp_stream.planning.slot import SlotPlan, kept_rows, row_digests, terms_from_counts
-from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
+from udp_stream.planning.suppression import Nanos, Occupancy, chop_user, suppress_to
 from udp_stream.release.charge import CountsPlanner, hats_of, ids_of, plan_slot
 from udp_stream.release.record import decode
 from udp_stream.release.road import record_slot
 from udp_stream.settings import load
+from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotCounts, SlotPings, tabulate
 
 HOUR = 3_600_000
@@ -72,7 +74,7 @@ def test_suppression_goes_over_the_hats_that_are_large_enough_and_leaves_them_so
     rows = np.concatenate([np.arange(counts.hat_rows[h], counts.hat_rows[h + 1]) for h in large])
     sizes = np.append(0, np.cumsum(np.diff(counts.hat_rows)[large]))
     expected = chop_user(
-        Occupancy(sizes, counts.plate[rows], counts.count[rows], len(counts.plates)), 500_000_000, minimum
+        Occupancy(sizes, counts.plate[rows], counts.count[rows], len(counts.plates)), Nanos(500_000_000), minimum
     )
     found = np.concatenate([terms[h].rows_kept(np.diff(counts.hat_rows)[h]) for h in large])
     assert found.tolist() == expected.keep.tolist()
@@ -93,7 +95,7 @@ def test_it_goes_by_the_mean_or_by_all_that_a_hat_is_charged_or_by_the_median_of
         seen.append(epsilons)
         kept = kept_rows(counts, terms, policy)
         occupancy = Occupancy(counts.hat_rows, counts.plate, counts.count, len(counts.plates))
-        assert kept.tolist() == chop_user(occupancy, epsilons[len(epsilons) // 2], 3).keep.tolist()
+        assert kept.tolist() == chop_user(occupancy, Nanos(epsilons[len(epsilons) // 2]), 3).keep.tolist()
         return epsilons[len(epsilons) // 2]
 
     assert epsilon_of("release.mean_epsilon=0.7") == 700_000_000
@@ -132,7 +134,7 @@ def test_a_fixed_number_of_hats_holds_for_every_plate_and_small_hats_are_withhel
     assert np.bincount(counts.plate).max() == 3
     terms, policy = planned(counts, *CHOP, f"release.hats_max={hats_max}")
     occupancy = Occupancy(counts.hat_rows, counts.plate, counts.count, len(counts.plates))
-    expected = suppress_to(occupancy, 500_000_000, hats_max, policy.min_plates).keep
+    expected = suppress_to(occupancy, Nanos(500_000_000), hats_max, policy.min_plates).keep
     assert kept_rows(counts, planned(counts)[0], policy).tolist() == expected.tolist()
     assert np.bincount(counts.plate[expected]).max() == hats_max
     for hat, of_hat in enumerate(terms):
@@ -193,6 +195,85 @@ def test_the_slots_worst_case_is_never_larger_with_suppression(mean, epsilon):
         assert hats_of_busiest(counts, suppressed) <= hats_of_busiest(counts, without)
         fewer += hats_of_busiest(counts, suppressed) < hats_of_busiest(counts, without)
     assert fewer >= 3  # it is not kept by suppressing nothing
+
+
+def small_city(rng):
+    """One to four HATs of three to seven plates of one to three samples, few plates in all."""
+    sizes = rng.integers(3, 8, rng.integers(1, 5))
+    plate = np.concatenate([np.sort(rng.choice(9, size, replace=False)) for size in sizes])
+    rows, cells = np.append(0, np.cumsum(sizes)), np.arange(sizes.size, dtype=np.uint64)
+    names, count = tuple(b"hash%d" % i for i in range(9)), rng.choice((1, 1, 2, 3), plate.size)
+    return SlotCounts(START, START + HOUR, names, cells, rows, plate, count, 0)
+
+
+def brute_force(counts, terms, policy):
+    """The largest worst cases of a slot, by all speeds of 0 or U: of means, of variances, of their sums as shares."""
+    found = [(0.0, 0.0, 0.0)]
+    for hat, of_hat in enumerate(terms):
+        if of_hat.withheld:
+            continue
+        by_plate = counts.count[counts.rows(hat)]
+        kept, total = by_plate[of_hat.rows_kept(by_plate.size)], int(by_plate.sum())
+        plan = plan_hat(kept, of_hat, policy)
+        given = np.minimum(kept, plan.variance.cap)
+        variance = bias_of_variance(total, int(given.sum())) + move_of_variance(
+            int(given.sum()), int(given.max())
+        ) * NANO / of_hat.nano_of("variance")
+        mean = plan.mean.error_bound / policy.max_speed + 1 - kept.sum() / total
+        found.append((mean, float(variance), mean + float(variance)))
+    return np.max(found, axis=0)
+
+
+@pytest.mark.parametrize(("mean", "epsilon"), [("baseline", "0.2"), ("baseline", "auto"), ("array-averaging", "0.5")])
+def test_with_variances_no_worst_case_of_either_grows_nor_their_sum(mean, epsilon):
+    """On 1,000 small cities each, by brute force."""
+    flags = (f"release.mean={mean}", f"release.mean_epsilon={epsilon}", f"release.variance_epsilon={epsilon}")
+    flags += ("release.cdf_epsilon=0", "release.min_plates=2")
+    policy, chopped = (
+        load(None, (*FIXED, *flags, f"release.suppression={rule}"), {}).policy for rule in ("off", "chop-user")
+    )
+    rng, fewer, place = np.random.default_rng(8), 0, SlotInPeriod("May", 3, 8)
+    for _ in range(1000):
+        counts = small_city(rng)
+        without, suppressed = (
+            terms_from_counts(counts, nothing_spent(counts), place, one) for one in (policy, chopped)
+        )
+        before, after = (brute_force(counts, terms, policy) for terms in (without, suppressed))
+        assert (after <= before * (1 + 1e-9)).all()
+        assert [t.withheld for t in suppressed] == [t.withheld for t in without]
+        assert hats_of_busiest(counts, suppressed) <= hats_of_busiest(counts, without)
+        fewer += hats_of_busiest(counts, suppressed) < hats_of_busiest(counts, without)
+        assert all(one.mean_nano == one.nano_of("variance") for one in suppressed)
+    assert fewer >= 25
+
+
+def test_it_goes_by_the_variance_too_where_one_is_released():
+    flags = (*CHOP, "release.mean_epsilon=0.1", "release.variance_epsilon=0.1", "release.cdf_epsilon=0")
+    policy = load(None, (*FIXED, *flags), {}).policy
+    of_both, of_means = [], []
+    for seed in range(10):
+        counts = uneven_city(seed)
+        occupancy = Occupancy(counts.hat_rows, counts.plate, counts.count, len(counts.plates))
+        terms, _ = planned(counts, *flags)
+        of_both.append(chop_user(occupancy, Nanos(NANO // 10, NANO // 10), 3).keep.tolist())
+        of_means.append(chop_user(occupancy, Nanos(NANO // 10), 3).keep.tolist())
+        assert kept_rows(counts, terms, policy).tolist() == of_both[-1]
+    assert of_both != of_means and not all(map(all, of_both))
+
+
+def test_an_automatic_variance_has_half_of_a_hats_epsilon():
+    """As the slides print it: noise of 2 Delta / epsilon for each of mean and variance."""
+    counts, _ = city(1)
+    halves = ("release.mean=baseline", *AUTO, "release.variance_epsilon=auto")
+    means, _ = planned(counts, "release.mean=baseline", *AUTO)
+    both, policy = planned(counts, *halves)
+    for rows, mean, one in zip(counts.each_rows(), means, both, strict=True):
+        assert one.mean_nano == one.nano_of("variance") and one.charge_nano == 2 * one.mean_nano
+        assert 0.5 * mean.mean_nano < one.charge_nano <= 2 * mean.mean_nano
+        plan = plan_hat(counts.count[rows], one, policy)
+        assert plan.charges.max() <= one.charge_nano
+    beside, _ = planned(counts, *halves, "release.mean_epsilon=0.1")
+    assert all(one.mean_nano == 10**8 and one.nano_of("variance") > 0 for one in beside)
 
 
 def test_a_hat_in_which_the_promise_would_break_gets_its_plates_back_and_the_others_stay_suppressed():

@@ -80,7 +80,8 @@ def policy(*flags):
 def test_written_values_read_as_the_same_policy():
     flags = [f"{key}={value}" for key, value in KEYS.items()]
     assert written(policy(*flags)) == KEYS | {"neighbours": "swap-values"}
-    for ours in (policy(), policy("release.cdf_epsilon=auto", "hat.grace=0s", "budget.period=2w", "speed.max_kmh=115")):
+    others = "release.cdf_epsilon=auto", "release.variance_epsilon=auto", "hat.grace=0s", "budget.period=2w"
+    for ours in (policy(), policy(*others, "speed.max_kmh=115")):
         keys = written(ours)
         assert keys.keys() - {"neighbours"} <= set(known_keys())
         assert policy(*(f"{key}={keys[key]}" for key in KEYS if keys[key] != "none")) == ours

@@ -63,6 +63,17 @@ def test_a_hat_that_too_few_plates_can_pay_for_is_offered_at_a_quarter():
     assert set(priced(AUTO, spent_but(0))) == {price}
 
 
+def test_an_automatic_variance_costs_what_the_mean_does_also_at_a_part_of_the_price():
+    both = load(None, (*FLAGS, "budget.epsilon=60", "release.variance_epsilon=auto"), {}).policy
+    fresh = terms(both, nothing_spent(COUNTS))
+    little = terms(both, spent_but(whole_price() // 3))
+    for found in (fresh, little):
+        asked = [one for one in found if not one.withheld]
+        assert asked and all(one.statistics[0].epsilon_nano == one.nano_of("variance") for one in asked)
+    assert fresh[0].statistics[0].epsilon_nano == whole_price() // 2  # half of it for each
+    assert {one.nano_of("variance") for one in little} >= {whole_price() // 2 // PART_OF_PRICE}
+
+
 def test_at_a_fixed_epsilon_no_part_of_it_is_offered():
     fixed = load(None, (*FLAGS, "budget.epsilon=60", f"release.mean_epsilon={whole_price() / 1e9}"), PURE_ENV).policy
     assert set(priced(fixed, spent_but(whole_price() // 3))) == {whole_price()}

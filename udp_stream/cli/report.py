@@ -166,7 +166,7 @@ def _error_of_estimates(summary: Summary) -> str:
 def _out_of_budget(summary: Summary, policy: Policy) -> str | None:
     """Advice on HATs whose plates had too little budget left; with "auto" there is none, as it spreads the budget."""
     withheld = summary.hats["withheld_budget"]
-    if not withheld or None in (policy.mean_nano, policy.cdf_nano):
+    if not withheld or policy.automatic:
         return None
     were, their = ("was", "its") if withheld == 1 else ("were", "their")
     return (

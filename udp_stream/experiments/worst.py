@@ -35,6 +35,7 @@ from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
 from udp_stream.mechanisms.noise import pure
 from udp_stream.planning.suppression import (
+    Nanos,
     Occupancy,
     Suppression,
     chop_user,
@@ -357,16 +358,16 @@ def chop_jobs(setup: Setup) -> list[Job]:
 
 
 def _chop(slot: Slot, epsilon: float) -> list[ChopRow]:
-    return [_chop_row(slot, CHOP, epsilon, chop_user(slot.occupancy, round(epsilon * NANO)))]
+    return [_chop_row(slot, CHOP, epsilon, chop_user(slot.occupancy, Nanos(round(epsilon * NANO))))]
 
 
 def _suppress(slot: Slot, hats: int) -> list[ChopRow]:
-    outcome = suppress_to(slot.occupancy, round(FIXED_EPSILON * NANO), hats)
+    outcome = suppress_to(slot.occupancy, Nanos(round(FIXED_EPSILON * NANO)), hats)
     return [_chop_row(slot, SUPPRESS_TO, FIXED_EPSILON, outcome)]
 
 
 def _keep_largest(slot: Slot, hats: int) -> list[ChopRow]:
-    who, nano = slot.occupancy, round(FIXED_EPSILON * NANO)
+    who, nano = slot.occupancy, Nanos(round(FIXED_EPSILON * NANO))
     order = np.lexsort((np.arange(who.plate.size), -who.count, who.plate))
     firsts = np.searchsorted(who.plate[order], who.plate[order])
     keep = np.zeros(who.plate.size, dtype=bool)

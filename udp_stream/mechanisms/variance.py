@@ -136,11 +136,12 @@ def _error_at_every_cap(counts: SamplesPerPlate, cost: Cost) -> Floats:
     up_to = np.cumsum(np.bincount(counts.by_plate))  # how many plates have at most j samples, j = 0, 1, ...
     kept = np.cumsum(counts.plates - up_to[:-1])
     caps = np.arange(1, counts.largest + 1)
-    noise = _share_of_pairs(caps, kept) * expected_noise(1, cost)
-    return noise + _share_of_pairs(counts.total - kept, np.full_like(kept, counts.total))
+    noise = share_of_pairs(caps, kept) * expected_noise(1, cost)
+    return noise + share_of_pairs(counts.total - kept, np.full_like(kept, counts.total))
 
 
-def _share_of_pairs(movable: Integers, total: Integers) -> Floats:
+def share_of_pairs(movable: Integers, total: Integers) -> Floats:
+    """k (total - k) / total^2 for k = min(movable, floor(total / 2)): in doubles, whose squares fit."""
     share = np.minimum(movable, total // 2) / total
     return share * (1 - share)
 

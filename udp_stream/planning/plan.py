@@ -184,15 +184,14 @@ def automatic_nano(allowance_nano: int, policy: Policy) -> int:
 
     Fixed ones come first. What is left may be less than `least_nano`, and below 0.
     """
-    fixed = (policy.mean_nano or 0) + policy.variance_nano + (policy.cdf_nano or 0)
-    automatic = (policy.mean_nano, policy.cdf_nano).count(None)
-    return min((allowance_nano - fixed) // automatic, EPSILON_NANO_MAX)
+    fixed = sum(nano or 0 for nano in (policy.mean_nano, policy.variance_nano, policy.cdf_nano))
+    return min((allowance_nano - fixed) // policy.automatic, EPSILON_NANO_MAX)
 
 
 def terms_at(automatic_nano: int, policy: Policy) -> Terms:
     """Terms with this for each automatic epsilon, fixed ones as configured."""
-    mean_nano, cdf_nano = (automatic_nano if nano is None else nano for nano in (policy.mean_nano, policy.cdf_nano))
-    return terms_of(policy, mean_nano, policy.variance_nano, cdf_nano)
+    asked = policy.mean_nano, policy.variance_nano, policy.cdf_nano
+    return terms_of(policy, *(automatic_nano if nano is None else nano for nano in asked))
 
 
 # Plans: the one file that joins bounds, noise and cost. It reads counts, budgets and settings, and never a speed.
@@ -300,7 +299,7 @@ def slot_terms(
     enough = np.diff(counts.hat_rows) >= policy.min_plates
     allowances = _shares(counts, enough, balance, in_period, policy)
     terms = _hats_terms(counts, enough, allowances, policy)
-    if None not in (policy.mean_nano, policy.cdf_nano):
+    if not policy.automatic:
         return terms
     priced = [
         None if of_hat.withheld else plans.plan_hat(counts.count[rows], of_hat)
@@ -351,7 +350,7 @@ def _shares(
 
 def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
     """Fixed epsilons as configured; automatic ones share what the HAT's plates can spend beside the fixed ones."""
-    if None not in (policy.mean_nano, policy.cdf_nano):
+    if not policy.automatic:
         return terms_at(0, policy)
     each = automatic_nano(hat_epsilon(shares), policy)
     return Terms(withheld="budget") if each < least_nano(policy.measure) else terms_at(each, policy)

@@ -549,7 +549,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     mean: Mean
     grouping: Grouping
     mean_nano: int | None
-    variance_nano: int
+    variance_nano: int | None
     cdf_nano: int | None
     bins: BinsAsked
     min_plates: int
@@ -584,6 +584,12 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     def promise(self) -> str:
         """What a plate is promised, in words."""
         return f"{self.amount} per {self.period}"
+
+    @cached_property
+    def automatic(self) -> int:
+        """How many statistics have an automatic epsilon: each has an even part of what a HAT's plates can spend. Not
+        trees that few HATs have: these cost what a mean does, on top."""
+        return (self.mean_nano, self.variance_nano, self.cdf_nano).count(None) - self.has_automatic_trees
 
     @cached_property
     def forecasts(self) -> bool:

@@ -23,15 +23,16 @@ from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.forecast.shape import tilted_error
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
-from udp_stream.mechanisms.base import AroundForecast, StatisticPlan, StatisticTerms
+from udp_stream.mechanisms.base import AroundForecast, Range, StatisticPlan, StatisticTerms
 from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost, expected_noise
 from udp_stream.mechanisms.statistics import spread
+from udp_stream.mechanisms.variance import VariancePlan, bias_among
 from udp_stream.mechanisms.widths import ClipWidth, ball_widths, clip_width, clip_widths, mean_variance, plate_variance
 from udp_stream.planning.plan import HatForecast, HatPlan, HatPlans, Terms, slot_terms, terms_of
 from udp_stream.planning.policy import DAY_S, EPSILON_NANO_MAX, Policy, SlotInPeriod, least_nano
-from udp_stream.planning.suppression import Occupancy, chop_user, suppress_to
+from udp_stream.planning.suppression import Nanos, Occupancy, chop_user, suppress_to
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts
 
@@ -314,6 +315,8 @@ def _prices_to_try(terms: Terms, policy: Policy) -> Iterator[Terms]:
     mean, *others = terms.statistics
     part = mean.epsilon_nano // PART_OF_PRICE
     if policy.mean_nano is None and part >= least_nano(policy.measure):
+        if policy.variance_nano is None:  # it costs what the mean does
+            others[0] = struct_replace(others[0], epsilon_nano=part)
         yield struct_replace(terms, statistics=(struct_replace(mean, epsilon_nano=part), *others))
 
 
@@ -403,8 +406,7 @@ def price_nano(policy: Policy) -> int:
     """What the largest mover pays for a mean where its cell is known."""
     if policy.mean_nano is not None:
         return policy.mean_nano
-    shared = 2 if policy.cdf_nano is None and not policy.has_automatic_trees else 1
-    return min(policy.budget_nano // (PRICES_PER_BUDGET * shared), EPSILON_NANO_MAX)
+    return min(policy.budget_nano // (PRICES_PER_BUDGET * policy.automatic), EPSILON_NANO_MAX)
 
 
 def _prices_nano(forecast: SlotForecast, policy: Policy) -> list[int]:
@@ -463,8 +465,9 @@ def _cdf_nano(mean: _Mean, deviation_kmh: float, by_plate: NDArray[np.int64], po
 
 
 def _asked(mean: StatisticTerms, cdf_nano: int, forecast: HatForecast | None, policy: Policy) -> Terms:
-    """The mean, and the other statistics that are configured."""
-    others = terms_of(policy, 0, policy.variance_nano, cdf_nano)
+    """The mean, and the other statistics that are configured: an automatic variance costs what the mean does."""
+    variance_nano = mean.epsilon_nano if policy.variance_nano is None else policy.variance_nano
+    others = terms_of(policy, 0, variance_nano, cdf_nano)
     return struct_replace(others, statistics=(mean, *others.statistics), forecast=forecast)
 
 
@@ -472,13 +475,14 @@ def _asked(mean: StatisticTerms, cdf_nano: int, forecast: HatForecast | None, po
 #
 # **CHOP-USER** (`release.suppression = "chop-user"`; `suppression.py`, arXiv 2405.06261) takes plates out of some of
 # their HATs. It goes over the HATs of at least `min_plates` plates and leaves each of them that many. It reads counts
-# and one epsilon: the mean's where that is fixed (all that a HAT is charged if there is no mean), else the median over
-# the HATs of what "auto" would take without suppression. Then terms are made anew for the plates that are left: each is
-# in fewer HATs, so "auto" can spend more on each.
+# and the epsilons of mean and variance where those are fixed (all that a HAT is charged if there is neither), else the
+# median over the HATs of what "auto" would take without suppression. Then terms are made anew for the plates that are
+# left: each is in fewer HATs, so "auto" can spend more on each.
 #
-# **Promise.** A HAT's worst case is its plan's bias and noise, and what leaving plates out may miss: `error_bound` + U
-# (1 - G / M). In no HAT that is released is it larger than the largest of the slot would be without suppression, and no
-# HAT is withheld that would be released without. CHOP-USER by itself promises this of Baseline at one epsilon only. So
+# **Promise.** A HAT's worst case is, of each statistic, its plan's bias and noise and what leaving plates out may miss,
+# and the sum of both as shares of U and U^2 (`worst_cases`). In no HAT that is released is any of them larger than the
+# largest of the slot would be without suppression, and no HAT is withheld that would be released without. CHOP-USER by
+# itself promises this of the sum alone, where all samples of a plate count and epsilons are the same everywhere. So
 # HATs in which it does not hold get all of their plates back and terms are made anew, until it holds in all; after too
 # many rounds nothing is suppressed in the slot. Rows only come back, so K is at most what it was without. Proof:
 # docs/mechanisms/suppression.md.
@@ -511,14 +515,14 @@ def terms_from_counts(
     if policy.hats_max:
         return terms_of_kept()
     # The promise of suppression is about the worst HAT of the slot, so its worst case without suppression is the limit.
-    limit = worst_cases(counts, terms, policy, plans).max(initial=0.0)
+    limit = worst_cases(counts, terms, policy, plans).max(axis=0, initial=0.0)
     for _ in range(_ROUNDS_MAX):
         if kept.all():
             break
         suppressed = terms_of_kept()
         errors = worst_cases(counts, suppressed, policy, plans)
         lost = [bool(now.withheld and not before.withheld) for now, before in zip(suppressed, terms, strict=True)]
-        breaks = np.array(lost, dtype=bool) | (errors > limit)
+        breaks = np.array(lost, dtype=bool) | (errors > limit).any(axis=1)
         if not breaks.any():
             return suppressed
         # A HAT that broke the limit gets all of its plates back, and no later round takes them away again.
@@ -527,32 +531,35 @@ def terms_from_counts(
 
 
 def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy, plans: HatPlans) -> NDArray[np.float64]:
-    """The worst case of each HAT of a slot, in quanta: bias plus expected noise of its mean, for all its samples.
-
-    `error_bound` of the plan for the kept plates, plus U (1 - G / M); 0 where no mean is released. From counts.
+    """The worst case of each HAT of a slot, bias plus expected noise for all its samples: of its mean in quanta, of its
+    variance in quanta^2, and their sum in shares of U and U^2; a row each. 0 where none is released. From counts.
     """
     by_hat = (counts.count[rows] for rows in counts.each_rows())
-    width = policy.range.width
-    return np.array(
-        [_worst_case(all_of_hat, of_hat, width, plans) for all_of_hat, of_hat in zip(by_hat, terms, strict=True)]
-    )
+    each = [_worst_case(here, of_hat, policy.range, plans) for here, of_hat in zip(by_hat, terms, strict=True)]
+    of_both, width = np.array(each).reshape(-1, 2), policy.range.width
+    return np.column_stack((of_both, of_both[:, 0] / width + of_both[:, 1] / width**2))
 
 
-def _worst_case(by_plate: NDArray[np.int64], terms: Terms, width: int, plans: HatPlans) -> float:
-    mean = terms.asked_of("mean")
-    if terms.withheld or mean is None:
-        return 0.0
-    kept = terms.select_offered(by_plate)
-    plan = plans.plan_statistic(kept, mean)
-    if not isinstance(plan, MeanPlan):
-        raise TypeError(f"expected the plan of a mean, got {type(plan).__name__}")
-    return plan.error_bound + width * (1 - int(kept.sum()) / int(by_plate.sum()))
+def _worst_case(by_plate: NDArray[np.int64], terms: Terms, range: Range, plans: HatPlans) -> tuple[float, float]:
+    """Of the mean `error_bound` of the plan for the kept plates, plus U (1 - G / M); of the variance the noise, and the
+    most that the variance of the samples in use can be off that of all.
+    """
+    found, total = {"mean": 0.0, "variance": 0.0}, int(by_plate.sum())
+    if not terms.withheld:
+        kept = terms.select_offered(by_plate)
+        for asked in terms.statistics:
+            plan = plans.plan_statistic(kept, asked)
+            if isinstance(plan, MeanPlan):
+                found["mean"] = plan.error_bound + range.width * (1 - int(kept.sum()) / total)
+            elif isinstance(plan, VariancePlan):
+                found["variance"] = plan.noise_bound + bias_among(total, plan.kept, range)
+    return found["mean"], found["variance"]
 
 
 def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
     """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are left alone."""
     kept = np.ones(counts.plate.size, dtype=bool)
-    epsilons = sorted(of_hat.mean_nano or of_hat.charge_nano for of_hat in terms if not of_hat.withheld)
+    epsilons = sorted(_nanos_of(of_hat) for of_hat in terms if not of_hat.withheld)
     if epsilons:
         large = np.diff(counts.hat_rows) >= policy.min_plates
         offered = np.repeat(large, np.diff(counts.hat_rows))
@@ -560,12 +567,18 @@ def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDA
         occupancy = Occupancy(
             np.append(0, np.cumsum(sizes)), counts.plate[offered], counts.count[offered], len(counts.plates)
         )
-        epsilon_nano = epsilons[len(epsilons) // 2]
+        nanos = epsilons[len(epsilons) // 2]
         if policy.hats_max:
-            kept[offered] = suppress_to(occupancy, epsilon_nano, policy.hats_max, policy.min_plates).keep
+            kept[offered] = suppress_to(occupancy, nanos, policy.hats_max, policy.min_plates).keep
         else:
-            kept[offered] = chop_user(occupancy, epsilon_nano, policy.min_plates).keep
+            kept[offered] = chop_user(occupancy, nanos, policy.min_plates).keep
     return kept
+
+
+def _nanos_of(terms: Terms) -> Nanos:
+    """What suppression goes by: of a HAT without mean and variance E is that of a mean for all of its charge."""
+    nanos = Nanos(terms.mean_nano, terms.nano_of("variance"))
+    return nanos if any(nanos) else Nanos(terms.charge_nano)
 
 
 def _with_kept(terms: Terms, kept: NDArray[np.bool_]) -> Terms:

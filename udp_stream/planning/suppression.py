@@ -1,4 +1,4 @@
-"""Worst-case errors of means: of a cap in one HAT, and of many HATs while plates are suppressed. Counts only.
+"""Worst-case errors of means and variances: of a cap in one HAT, and of many while plates are suppressed. Counts only.
 
 The worst case over all speeds in [0, U] of the bias of the mean of the samples that a rule keeps, plus the expected
 absolute noise for one plate's influence on it; as shares of U (arXiv 2405.06261 and the slides that go with it): with G
@@ -6,7 +6,13 @@ of M samples kept, at most G* of one plate,
 
     E = 1 - G / M + G* / (G eps).
 
-A cap m keeps G_l = min(m_l, m) of each plate, so that G* = m; suppression keeps all of a plate's samples or none.
+The same of the variance, as a share of U^2 (proven in `mechanisms/variance.py`; the slides exchange two cases):
+
+    E_var = k (M - k) / M^2 + k' (G - k') / (G^2 eps),    k = min(M - G, floor(M / 2)), k' = min(G*, floor(G / 2)).
+
+A HAT's E is the sum over its statistics. The slides add km/h to their squares; as shares the sum has no unit, and is
+theirs at U = 1. A cap m keeps G_l = min(m_l, m) of each plate, so that G* = m; suppression keeps all of a plate's
+samples or none.
 """
 
 from __future__ import annotations
@@ -16,11 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.base import SamplesPerPlate
+from udp_stream.mechanisms.variance import share_of_pairs
 from udp_stream.units import NANO
 
 Integers = NDArray[np.int64]
@@ -30,6 +38,28 @@ Floats = NDArray[np.float64]
 def hat_error(total: int, kept: int, largest: int, epsilon: float) -> float:
     """E as a share of U: `kept` of `total` samples, at most `largest` of one plate; infinite if nothing is kept."""
     return (1 - kept / total) + largest / (kept * epsilon) if kept else inf
+
+
+def variance_error(total: int, kept: int, largest: int, epsilon: float) -> float:
+    """E_var as a share of U^2; infinite if nothing is kept."""
+    return _share_of_pairs(total - kept, total) + _share_of_pairs(largest, kept) / epsilon if kept else inf
+
+
+def _share_of_pairs(movable: int, total: int) -> float:
+    """k (total - k) / total^2 for k = min(movable, floor(total / 2)), as `mechanisms/variance.py` has it for arrays."""
+    share = min(movable, total // 2) / total
+    return share * (1 - share)
+
+
+class Nanos(NamedTuple):
+    """The epsilons that a HAT's mean and variance are released at, in nano-units; 0: not released.
+
+    >>> Nanos(10**9)
+    Nanos(mean=1000000000, variance=0)
+    """
+
+    mean: int
+    variance: int = 0
 
 
 def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
@@ -129,21 +159,23 @@ class HatErrors:
     and to suppress more of it costs nothing.
 
     >>> city = Occupancy(np.array([0, 3]), np.array([0, 1, 2]), np.array([4, 2, 2]), plates=3)
-    >>> errors = HatErrors(city, epsilon_nano=10**9)
+    >>> errors = HatErrors(city, Nanos(10**9))
     >>> before, foreseen = errors.error(0), errors.error_without(0)
     >>> errors.suppress(0)
     >>> before, foreseen, errors.error(0)
     (0.5, 1.0, 1.0)
+    >>> HatErrors(city, Nanos(10**9, 10**9)).error(0)
+    0.75
     """
 
-    def __init__(self, occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> None:
-        """Keep all rows; raises ValueError for epsilon_nano < 1 or plates_min < 1."""
-        if epsilon_nano < 1:
-            raise ValueError(f"expected epsilon_nano >= 1, got {epsilon_nano}")
+    def __init__(self, occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> None:
+        """Keep all rows; raises ValueError unless an epsilon is above 0 and none below, and for plates_min < 1."""
+        if min(nanos) < 0 or not any(nanos):
+            raise ValueError(f"expected an epsilon above 0, got {tuple(nanos)}")
         if plates_min < 1:
             raise ValueError(f"expected plates_min >= 1, got {plates_min}")
         hat, sizes, count = occupancy.hat_of_row(), np.diff(occupancy.hat_rows), occupancy.count
-        self.epsilon = epsilon_nano / NANO
+        self.epsilon, self.variance_epsilon = nanos.mean / NANO, nanos.variance / NANO
         self.rows_from: list[int] = occupancy.hat_rows.tolist()
         total = array("q", np.diff(np.append(0, np.cumsum(count))[occupancy.hat_rows]).tolist())
         spare = array("q", np.maximum(sizes - plates_min, 0).tolist())
@@ -162,7 +194,7 @@ class HatErrors:
         """E of a HAT as it is."""
         if self.lost(hat):
             return inf
-        return hat_error(self.hats.total[hat], self.hats.kept[hat], self.hats.first[hat], self.epsilon)
+        return self._error(self.hats.total[hat], self.hats.kept[hat], self.hats.first[hat])
 
     def error_without(self, row: int) -> float:
         """E of the row's HAT if this kept row were suppressed; -inf if the HAT is lost already."""
@@ -172,7 +204,11 @@ class HatErrors:
             largest = hats.second[hat]
         if hats.spare[hat] <= 0:
             return -inf if hats.spare[hat] else inf
-        return (1 - kept / hats.total[hat]) + largest / (kept * self.epsilon)
+        return self._error(hats.total[hat], kept, largest)
+
+    def _error(self, total: int, kept: int, largest: int) -> float:
+        error = hat_error(total, kept, largest, self.epsilon) if self.epsilon else 0.0
+        return error + variance_error(total, kept, largest, self.variance_epsilon) if self.variance_epsilon else error
 
     def errors_without(self, rows: Integers) -> Floats:
         """`error_without` of many rows, in an array of any shape: the very same doubles."""
@@ -183,7 +219,11 @@ class HatErrors:
         )
         left, largest = kept - count, np.where(count == first, second, first)
         # The 1 only avoids a division by 0: a HAT with nothing left gets its E below.
-        shares = (1 - left / total) + largest / (np.maximum(left, 1) * self.epsilon)
+        some, shares = np.maximum(left, 1), np.zeros(left.shape)
+        if self.epsilon:
+            shares = (1 - left / total) + largest / (some * self.epsilon)
+        if self.variance_epsilon:
+            shares += share_of_pairs(total - left, total) + share_of_pairs(largest, some) / self.variance_epsilon
         return np.where(spare > 0, shares, np.where(spare < 0, -inf, inf))
 
     def suppress(self, row: int) -> None:
@@ -225,13 +265,10 @@ class HatErrors:
 # If every HAT is released eps-DP, a plate that is kept in K_l HATs loses K_l eps, and the slot is (eps max K_l)-DP: the
 # slides' composition theorem for mechanisms on disjoint HATs.
 #
-# **The error of a HAT** with M samples of which suppression leaves G > 0, the largest share of one plate being G*, is
-# the worst-case bias of the kept samples' mean plus its expected noise, as a share of U:
-#
-#     E = 1 - G / M + G* / (G eps)
-#
-# and infinite where fewer than a given number of plates would be left (1 unless told otherwise; all that a HAT has, if
-# those are fewer): that HAT is lost. No HAT is lost as long as another choice is left, under CHOP-USER none ever.
+# **The error of a HAT** is E above, the sum over its statistics, with M samples of which suppression leaves G > 0, the
+# largest share of one plate being G*. It is infinite where fewer than a given number of plates would be left (1 unless
+# told otherwise; all that a HAT has, if those are fewer): that HAT is lost. No HAT is lost as long as another choice is
+# left, under CHOP-USER none ever.
 #
 # **CHOP-USER.** E_thresh is the largest E at the start. Level by level, from the largest number n of HATs that any
 # plate is in: every plate that is in n HATs gives up the one in which its suppression leaves the least E. The first
@@ -242,12 +279,13 @@ class HatErrors:
 #   first; ties by plate index. (Over 192 drawn cities K came out 1 % lower than by plate index alone, and a third as
 #   many suppressions fell in the last, unfinished level, where they no longer lower K.)
 # * On its turn a plate looks again, and ties between its HATs go to the lowest.
-# * E is computed in doubles exactly as `worst_case.hat_error` writes it.
+# * E is computed in doubles exactly as `hat_error` and `variance_error` write it.
 #
 # **Promises.** (1) No HAT's E exceeds E_thresh afterwards: none did at the start, and each step changes the E of one
 # HAT, to a value that has just been compared. (2) K = max_l K_l is at most what it was: HATs are only ever given up.
-# (3) So neither the slot's loss K eps nor the largest E is larger than before. E is Baseline's worst case; of other
-# mechanisms nothing follows yet (`slot.py` sees to that).
+# (3) So neither the slot's loss K eps nor the largest E is larger than before. E is the worst case of Baseline, and of
+# the variance of all samples; of other mechanisms, and of one of two statistics, nothing follows yet (`slot.py` sees to
+# that).
 
 _BATCH = 256
 """Plates whose HATs are looked at together: enough that numpy's overhead is small, few enough that most of their HATs
@@ -278,21 +316,21 @@ class Suppression:
         return float(self.errors.max(initial=0.0))
 
 
-def chop_user(occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> Suppression:
+def chop_user(occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> Suppression:
     """CHOP-USER of arXiv 2405.06261, as fixed above: the loss max K_l eps falls, no HAT's E exceeds E_thresh.
 
     No HAT is left with fewer than `plates_min` plates, if it had them.
 
     Plate 0, alone in the first HAT (so E_thresh = 1 / eps), leaves one of its three; plates 1 and 2 cannot leave any:
 
-    Raises ValueError for epsilon_nano < 1 or plates_min < 1. 10^5 plates in 10^4 HATs, 10^6 rows: seconds.
+    Raises ValueError as `HatErrors` does. 10^5 plates in 10^4 HATs, 10^6 rows: seconds.
     """
-    plates = _Plates(occupancy, epsilon_nano, plates_min)
+    plates = _Plates(occupancy, nanos, plates_min)
     plates.descend(0, plates.threshold)
     return plates.outcome()
 
 
-def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int, plates_min: int = 1) -> Suppression:
+def suppress_to(occupancy: Occupancy, nanos: Nanos, hats_max: int, plates_min: int = 1) -> Suppression:
     """No plate in more than `hats_max` >= 1 HATs: CHOP-USER without a threshold, down to there.
 
     The abstract of arXiv 2405.06261 improves "the worst-case error across subsets [...] for fixed numbers of users
@@ -306,11 +344,11 @@ def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int, plates_m
     Promises: max K_l <= hats_max. Every HAT keeps `plates_min` plates (all, if it had fewer), or none and has infinite
     E. If hats_max >= K of `chop_user`, none is lost and no E exceeds E_thresh: both take the same steps down to there.
 
-    Raises ValueError for hats_max < 1, epsilon_nano < 1 or plates_min < 1.
+    Raises ValueError for hats_max < 1, and as `HatErrors` does.
     """
     if hats_max < 1:
         raise ValueError(f"expected hats_max >= 1, got {hats_max}")
-    plates = _Plates(occupancy, epsilon_nano, plates_min)
+    plates = _Plates(occupancy, nanos, plates_min)
     plates.descend(hats_max, inf)
     plates.share_out(hats_max)
     return plates.outcome()
@@ -319,9 +357,9 @@ def suppress_to(occupancy: Occupancy, epsilon_nano: int, hats_max: int, plates_m
 class _Plates:
     """All HATs and all plates of a slot, while plates are being suppressed."""
 
-    def __init__(self, occupancy: Occupancy, epsilon_nano: int, plates_min: int = 1) -> None:
+    def __init__(self, occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> None:
         """Nothing is suppressed yet; ValueError as in `HatErrors`."""
-        self.errors = HatErrors(occupancy, epsilon_nano, plates_min)
+        self.errors = HatErrors(occupancy, nanos, plates_min)
         self.hats, self.plates = occupancy.hats, occupancy.plates
         self.threshold = max(map(self.errors.error, range(self.hats)), default=0.0)
         # Stable, so that each plate's rows are in ascending order.

@@ -21,7 +21,7 @@ Epsilon = Annotated[float, msgspec.Meta(ge=0, le=EPSILON_MAX)]
 
 EPSILONS = {
     "release.mean_epsilon": f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto",
-    "release.variance_epsilon": f"0, or {EPSILON_MIN:g} to {EPSILON_MAX:g}",
+    "release.variance_epsilon": f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto",
     "release.cdf_epsilon": f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto",
 }
 """What each may be."""
@@ -32,7 +32,7 @@ CONCENTRATED = (
     sqrt(2 * EPSILON_NANO_MAX / NANO),
     {
         "release.mean_epsilon": "0, 0.001 to 44, or auto",
-        "release.variance_epsilon": "0, or 0.001 to 44",
+        "release.variance_epsilon": "0, 0.001 to 44, or auto",
         "release.cdf_epsilon": "0, 0.001 to 44, or auto",
     },
 )

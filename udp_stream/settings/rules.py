@@ -165,8 +165,7 @@ def _check_schedule(policy: Policy) -> None:
     if schedule == "spread":
         return
     require(not policy.forecasts, "budget.schedule", '"spread" where means are taken around forecasts', schedule)
-    automatic = None in (policy.mean_nano, policy.cdf_nano)
-    require(automatic, "budget.schedule", '"spread" where no epsilon is "auto"', schedule)
+    require(policy.automatic > 0, "budget.schedule", '"spread" where no epsilon is "auto"', schedule)
 
 
 def _check_bins(settings: Settings) -> None:

@@ -346,7 +346,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     grouping: Grouping = "best-fit"
     cap: Cap = "median"
     mean_epsilon: Epsilon | Literal["auto"] = "auto"
-    variance_epsilon: Epsilon = 0.0
+    variance_epsilon: Epsilon | Literal["auto"] = 0.0
     cdf: CdfAsked = "auto"
     cdf_epsilon: Epsilon | Literal["auto"] = "auto"
     bins: Literal["auto"] | int | tuple[float, ...] = "auto"
@@ -391,7 +391,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             mean=self.release.mean,
             grouping=self.release.grouping,
             mean_nano=budget.charge_nano(self.release.mean_epsilon),
-            variance_nano=budget.charge_nano(self.release.variance_epsilon) or 0,
+            variance_nano=budget.charge_nano(self.release.variance_epsilon),
             cdf_nano=budget.charge_nano(self.release.cdf_epsilon) if self.release.cdf in ("auto", "tree") else 0,
             bins=self.release.bins,
             branching=self.release.branching,

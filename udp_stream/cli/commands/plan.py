@@ -113,7 +113,7 @@ def terms_for(policy: Policy, part: float | None = None) -> Terms:
     `part` is the share of a HAT's epsilon that a plate is usually charged; None while that is not known.
     Raises ConfigError if an automatic epsilon is too small for any HAT once it is.
     """
-    if None not in (policy.mean_nano, policy.cdf_nano):
+    if not policy.automatic:
         return terms_at(0, policy)
     each = automatic_nano(int(policy.budget_nano / HATS_PER_PERIOD / (part or 1)), policy)
     least = least_nano(policy.measure)
@@ -150,7 +150,7 @@ def buy(policy: Policy, plates: int, pings_per_plate: int) -> Bought:
         bought = plans.plan_hat(counts, terms_of_typical(counts, policy, plans))
     else:
         bought = plan_hat(counts, terms_for(policy), policy)
-        if served and None in (policy.mean_nano, policy.cdf_nano):
+        if served and policy.automatic:
             part = float(bought.charges.mean()) / bought.terms.charge_nano
             bought = plan_hat(counts, terms_for(policy, part), policy)
     releases = policy.budget_nano // int(np.median(bought.charges))
@@ -189,7 +189,7 @@ def _mean_error_kmh(plan: HatPlan) -> float:
 
 
 def _head(policy: Policy) -> str:
-    automatic = None in (policy.mean_nano, policy.cdf_nano)
+    automatic = policy.automatic > 0
     if automatic and policy.forecasts:
         how = f"of which the plate that moves a mean most pays one part in {PRICES_PER_BUDGET}"
     elif automatic:
