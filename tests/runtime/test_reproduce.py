@@ -2,6 +2,7 @@
 
 import signal
 
+import numpy as np
 import pytest
 
 from tests.runtime.harness import fleet_log
@@ -49,6 +50,10 @@ def test_a_feeds_hats_hold_every_accepted_ping_once(log):
     cells = cells_of(pings.lat, pings.lon, 7)
     assert len(feed.hats) == len(set(zip(starts.tolist(), cells.tolist(), strict=True)))
     assert feed.busiest_slot is not None and feed.busiest_slot.count.sum() <= feed.total
+    assert feed.whole is not None and feed.whole.hats == len(feed.hats) and feed.whole.count.sum() == feed.total
+    of_hats = np.split(feed.whole.count, feed.whole.hat_rows[1:-1])
+    assert all((one == hat.counts.by_plate).all() for one, hat in zip(of_hats, feed.hats, strict=True))
+    assert np.unique(feed.whole.plate).size == np.unique(pings.plate).size
     # the same truth as by hand, but for repeats, of which there are few
     assert feed.constant == pytest.approx(pings.speed.mean(), rel=0.02)
 

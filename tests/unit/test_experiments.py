@@ -172,3 +172,28 @@ def test_theorems_are_tried_against_brute_force_and_a_wrong_one_is_found():
     # brute force itself, on a case small enough to see: 1 of 4 samples dropped, at U against three at 0
     printed, exchanged = (variance.printed_bias(4, 3, exchanged=which) for which in (False, True))
     assert variance.largest_bias(4, 3) == Fraction(3, 16) == exchanged != printed
+
+
+def test_suppression_is_tried_over_all_slots_together_and_for_mean_and_variance():
+    feed = small_feed()
+    days = [dataclasses.replace(feed, whole=None), dataclasses.replace(feed, whole=feed.busiest_slot)]
+    slot, whole = (outcome_of("chop-user", setup_of([one])) for one in days)
+    more = [row for row in whole.tables[0].rows if ", all slots" in row.data]
+    assert len(whole.tables[0].rows) - len(slot.tables[0].rows) == len(more) == 2 * 9
+    by_rule = {
+        rule: [row for row in more if row.rule == rule] for rule in ("chop-user", "chop-user, mean and variance")
+    }
+    for rows in by_rule.values():
+        assert [row.loss_after for row in rows] == [row.epsilon * row.hats_after for row in rows]
+        assert all(row.worst_error_kmh <= row.threshold_kmh * (1 + 1e-12) for row in rows)
+    assert [row.threshold_kmh for row in by_rule["chop-user"]] != [
+        row.threshold_kmh for row in by_rule["chop-user, mean and variance"]
+    ]
+    assert any("all slots" in verdict.statement for verdict in whole.verdicts)
+
+
+def test_proposition_iv_2_is_judged_at_small_caps():
+    """At the cap of equation (1) outliers are too rare at lambda = 10, in their HAT's likeness too."""
+    verdicts = outcome_of("user-scaling", setup_of(repetitions=1)).verdicts
+    (found,) = [one for one in verdicts if "Proposition IV.2" in one.source]
+    assert found.agrees and "at caps 1, 2, 3" in found.statement and "at Levy's cap, 70, " in found.seen

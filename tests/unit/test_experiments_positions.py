@@ -64,6 +64,15 @@ def test_a_baseline_saves_nothing_and_elimination_something(name):
     assert all(row.error_25 <= row.error_75 and 0 <= row.saved_25 <= row.saved_75 <= 1 for row in rows)
 
 
+def test_counts_and_densities_are_also_asked_of_drawn_points_without_any_feed(monkeypatch):
+    monkeypatch.setattr("udp_stream.experiments.queries.CROWDS", (60,))
+    setup = dataclasses.replace(setup_of(repetitions=2), data=())
+    rows = [row for row in rows_of("savings-kde", setup, 1) if isinstance(row, SavingsRow)]
+    assert {row.data for row in rows} == {"drawn, 60 points"} and len(ON_POSITIONS["savings-kde"].jobs(setup)) == 9
+    assert {row.split for row in rows if row.saved_mean == 0} == {"BM"}
+    assert ON_POSITIONS["savings-kde"].conclude(setup, rows_of("savings-kde", setup, 9)).verdicts
+
+
 def test_savings_are_handed_on_and_never_more_than_there_is():
     left = 100.0
     for query in range(1, 9):

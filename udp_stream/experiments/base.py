@@ -68,6 +68,32 @@ class Positions:
         return float(east), float(north)
 
 
+@dataclass(frozen=True)
+class Crowd(Positions):
+    """Points that stay where they are: they are all there at every moment.
+
+    >>> crowd = drawn_crowd(100, np.random.default_rng(1))
+    >>> crowd.name, crowd.at(5)[1].shape, crowd.moments(2, np.random.default_rng(1))
+    ('drawn, 100 points', (100, 2), [0, 0])
+    """
+
+    def at(self, moment_ms: int) -> tuple[Integers, Integers]:  # noqa: ARG002
+        """All of them."""
+        return self.plate, self.where
+
+    def moments(self, count: int, rng: np.random.Generator) -> list[int]:  # noqa: ARG002
+        """Any moment will do."""
+        return [0] * count
+
+
+def drawn_crowd(points: int, rng: np.random.Generator) -> Crowd:
+    """Points in twenty clusters with a deviation of 3 km, which lie anywhere in a square of 40 km: a city's sizes."""
+    centres = rng.uniform(-20_000, 20_000, (20, 2))
+    where = centres[rng.integers(0, len(centres), points)] + rng.normal(0, 3000, (points, 2))
+    none = np.zeros(points, np.int64)
+    return Crowd(f"drawn, {points:,} points", np.arange(points), none, np.rint(16 * where).astype(np.int64))
+
+
 # What all experiments share: data sets, tables, figures as data, and verdicts on what the papers state.
 
 Integers = NDArray[np.int64]
@@ -94,7 +120,8 @@ class DataSet:
     """HATs with their speeds, the public range of a speed, and who was where in the busiest slot.
 
     `recorded`: of real pings; then the baseline guess (`constant`) is their city-wide mean. Data drawn in a feed's
-    likeness are given the feed's, in quanta. Data without a city have U/2. `positions`: where a feed's plates were.
+    likeness are given the feed's, in quanta. Data without a city have U/2. `positions`: where a feed's plates were;
+    `whole`: who was where in all of its HATs.
     """
 
     name: str
@@ -104,6 +131,7 @@ class DataSet:
     busiest_slot: Occupancy | None = None
     city_mean: float | None = None
     positions: Positions | None = None
+    whole: Occupancy | None = None
 
     @cached_property
     def total(self) -> int:

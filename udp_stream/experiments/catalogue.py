@@ -13,5 +13,5 @@ EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment
 ON_POSITIONS: dict[str, Experiment] = {experiment.name: experiment for experiment in queries.EXPERIMENTS}
 """Those on queries: they take long, so they run where they are named."""
 
-NEED_POSITIONS = frozenset(ON_POSITIONS) - {"savings-knn", "threshold"}
+NEED_POSITIONS = frozenset({"multi-query"})
 """The others also have data that are drawn."""

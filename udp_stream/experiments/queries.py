@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from udp_stream.experiments.base import (
+    Crowd,
     Experiment,
     Figure,
     Job,
@@ -20,6 +21,7 @@ from udp_stream.experiments.base import (
     Table,
     Verdict,
     curve,
+    drawn_crowd,
     slug,
 )
 from udp_stream.ledger.port import Bits
@@ -402,7 +404,8 @@ _BOTH = "first_error", "second_error"
 # `savings-range`, `savings-kde`, `savings-knn`: one query by elimination, beside its baseline.
 #
 # *Adaptive Privacy Budgeting* (Liang and Yi), Section 7.1, Figures 3 to 5, and 8, in kind: on the positions of recorded
-# feeds, and for the nearest also on clusters in 784 dimensions, as many as their images have. BM asks everyone once,
+# feeds, for counts and densities also on as many drawn points as theirs, and for the nearest on clusters in 784
+# dimensions, as many as their images have. BM asks everyone once,
 # for the whole budget; PM eliminates, with c4, c64 and log-c10. Method 0 has noise on positions ("point"), method 1 on
 # distances; range counts by noisy distances are counted twice, against Appendix B's shifted threshold and against 0. Of
 # each: the error and the share of the budget that is left, mean and 25th and 75th percentile over moments and places;
@@ -414,6 +417,12 @@ IMAGES_MOST = 50
 
 IMAGE_RHOS = RHOS
 """Per squared step of a pixel's value."""
+
+CROWDS = (9740, 200_000)
+"""Drawn points: as many as their taxis and their collisions."""
+
+CROWD_POINTS, CROWD_LEAST = 500_000, 10
+"""Points in all repetitions together, and the fewest repetitions."""
 
 DRAWN_AT_ONCE = 30_000
 """Coordinates of noise of one scale."""
@@ -469,7 +478,8 @@ def terms_for(cost: Cost, plates: int, how: How, split: str) -> Terms:
 
 def _jobs(kind: Kind, setup: Setup) -> list[Job]:
     found: list[Job] = []
-    for feed in setup.positions:
+    crowds = () if kind is KNN else tuple(drawn_crowd(points, setup.rng(f"crowd/{points}")) for points in CROWDS)
+    for feed in (*setup.positions, *crowds):
         for value in kind.values:
             found += [partial(_rows, kind, setup, feed, value, rho) for rho in kind.rhos]
     if kind is KNN:
@@ -480,6 +490,8 @@ def _jobs(kind: Kind, setup: Setup) -> list[Job]:
 def _rows(kind: Kind, setup: Setup, feed: Positions, value: float, rho: float) -> list[SavingsRow | BesideRow]:
     """Every split and method on the same moments and places."""
     times, rng = min(setup.repetitions, kind.most), setup.rng(f"{kind.name}/{feed.name}")
+    if isinstance(feed, Crowd):
+        times = min(times, max(CROWD_LEAST, CROWD_POINTS // feed.plate.size))
     asked = []
     for moment in feed.moments(times, rng):
         where = feed.at(moment)[1]

@@ -33,7 +33,7 @@ from udp_stream.settings import Settings, load
 from udp_stream.sources.files import Progress, read_messages, require_readable
 from udp_stream.testing import seeded_bits
 from udp_stream.windows.slots import slots_of
-from udp_stream.windows.tables import cells_of
+from udp_stream.windows.tables import SlotCounts, cells_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -158,7 +158,7 @@ def _draw_curve(axes: Axes, curve: Curve, styles: dict[str, int]) -> None:
 
 
 def read_feed(path: str, settings: Settings, progress: Progress | None = None) -> DataSet:
-    """All HATs of a file, by slot and cell, the occupancy of its busiest slot, and where plates were.
+    """All HATs of a file, by slot and cell, their occupancy and that of its busiest slot, and where plates were.
 
     Lateness does not matter here: the whole file is looked at. Raises UsageError if no ping in it is accepted.
     """
@@ -182,7 +182,16 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
     plane = Plane(round(float(np.median(pings.lat)), 2), round(float(np.median(pings.lon)), 2))
     where = plane.quanta(pings.lat, pings.lon)
     positions = Positions(name, of_plate[pings.plate].astype(np.int64), pings.time_ms, where)
-    return DataSet(name, True, settings.policy.range, hats, who, positions=positions)
+    return DataSet(name, True, settings.policy.range, hats, who, positions=positions, whole=_whole(tables))
+
+
+def _whole(tables: Sequence[tuple[SlotCounts, object]]) -> Occupancy:
+    """Of all slots together. A slot numbers its own plates; their names are their numbers in the feed."""
+    counts = [one for one, _ in tables]
+    plates = np.concatenate([np.array(one.plates, "S8").astype(np.int64)[one.plate] for one in counts])
+    sizes = np.concatenate([np.diff(one.hat_rows) for one in counts])
+    count = np.concatenate([one.count for one in counts])
+    return Occupancy(np.append(0, np.cumsum(sizes)), plates, count, int(plates.max()) + 1)
 
 
 # `reproduce`: the papers' figures, on recorded feeds and on data drawn as they say, with verdicts in words.
