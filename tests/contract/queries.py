@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.contract.checks import LedgerFactory
-from tests.failing import Died, DyingLedger, RivalledLedger, a_threshold
+from tests.failing import Died, DyingLedger, RivalledLedger, a_ramp, a_threshold
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Entry, Ledger
 from udp_stream.planning.policy import OneBudget
@@ -60,10 +60,12 @@ def dies_at_every_call(new_ledger: Opening, query=None) -> None:
 
 def rival_at_every_call(new_ledger: Opening) -> None:
     """Whatever call a rival gets in before, with other bits, and with other terms: both publish the same."""
-    for rivals, step in (
-        (a_query(), 1),
-        (msgspec.structs.replace(a_query(), rounds=7, privatisation="point", budget_nano=9 * 10**11), 1),
-        (a_threshold(), 4),
+    for rivals, mine, step in (
+        (a_query(), a_query(), 1),
+        (msgspec.structs.replace(a_query(), rounds=7, privatisation="point", budget_nano=9 * 10**11), a_query(), 1),
+        (a_threshold(), a_query(), 4),
+        (a_ramp(), a_ramp(), 1),
+        (a_ramp(), a_query(), 4),
     ):
         for call in range(0, _most_calls(new_ledger), step):
             opened, won = new_ledger(), list[bytes]()
@@ -72,7 +74,7 @@ def rival_at_every_call(new_ledger: Opening) -> None:
                 def rival(theirs: Ledger = theirs, rivals=rivals, won: list[bytes] = won) -> None:
                     won.extend(ask(theirs, seed=8, query=rivals))
 
-                ours = ask(RivalledLedger(ledger, call, rival), seed=7)
+                ours = ask(RivalledLedger(ledger, call, rival), seed=7, query=mine)
                 assert won in ([], ours)
                 require_whole(ledger, set(ours))
 

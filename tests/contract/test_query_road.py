@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.queries import CHECKS, Opening, dies_at_every_call, rival_at_every_call
 from tests.contract.test_road import LastWins, Unkept, in_memory, in_sqlite
-from tests.failing import a_threshold
+from tests.failing import a_ramp, a_threshold
 from udp_stream.errors import PrivacyRefused
 
 SLOW = dies_at_every_call, rival_at_every_call
@@ -25,6 +25,12 @@ SLOW = dies_at_every_call, rival_at_every_call
 )
 def test_the_road_of_a_query_over_a_store_that_fails(check: Callable[[Opening], None], store, tmp_path: Path) -> None:
     check(store(tmp_path))
+
+
+@pytest.mark.parametrize("store", [in_memory, pytest.param(in_sqlite, marks=pytest.mark.long)])
+def test_savings_over_a_store_that_dies_at_every_call(store, tmp_path: Path) -> None:
+    """They are looked up once: a run that finds its own charges goes on with the budgets that the first one gave."""
+    dies_at_every_call(store(tmp_path), a_ramp())
 
 
 @pytest.mark.parametrize("store", [in_memory, pytest.param(in_sqlite, marks=pytest.mark.long)])

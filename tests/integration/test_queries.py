@@ -28,6 +28,7 @@ share = 0.5
 """
 
 QUERIES = SURAT.format(rho=100) + FULL
+RAMP = QUERIES.replace("rho = 100", 'rho = 100\nschedule = "ramp"')
 
 
 @contextmanager
@@ -50,11 +51,13 @@ def with_pings_elsewhere(log):
 
 
 @pytest.mark.parametrize(
-    ("partitions", "shards", "workers"), [pytest.param(1, 1, 1, marks=pytest.mark.long), (4, 4, 2)]
+    ("queries", "partitions", "shards", "workers"),
+    [pytest.param(QUERIES, 1, 1, 1, marks=pytest.mark.long), (QUERIES, 4, 4, 2), (RAMP, 4, 4, 2)],
+    ids=["alone", "even", "ramp"],
 )
-def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, partitions, shards, workers):
+def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, queries, partitions, shards, workers):
     """Also where a plate pings twice at one time: the first in the log counts."""
-    here = city(list(with_pings_elsewhere(fleet_log(clean=True))), QUERIES, partitions=partitions, shards=shards)
+    here = city(list(with_pings_elsewhere(fleet_log(clean=True))), queries, partitions=partitions, shards=shards)
     here.feed()
     with answer_alike(here) as (stack, expected):
         running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(workers)]
@@ -69,10 +72,12 @@ LEDGER = "round charged@9", "round recorded@7", "answer recorded@2", "answers re
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("shards", "points"), [(2, LEDGER[1:2]), (1, LEDGER)])
-def test_killed_at_the_ledgers_calls_and_between_commit_and_ledger_it_answers_the_same(city, shards, points):
+@pytest.mark.parametrize(
+    ("queries", "shards", "points"), [(QUERIES, 2, LEDGER[1:2]), (QUERIES, 1, LEDGER), (RAMP, 2, LEDGER[:1])]
+)
+def test_killed_at_the_ledgers_calls_and_between_commit_and_ledger_it_answers_the_same(city, queries, shards, points):
     """And the ledger is whole at once, whatever the worker was killed behind."""
-    here = city(fleet_log(clean=True), QUERIES, shards=shards)
+    here = city(fleet_log(clean=True), queries, shards=shards)
     here.feed()
     with answer_alike(here) as (stack, expected):
         for stop in (*points, "answers published@1"):

@@ -76,9 +76,14 @@ def settings(tmp_path):
     return asking(tmp_path)
 
 
-def asking(folder, age="10m", flags=CITY):
+RAMP = QUERIES.replace("rho = 3", 'rho = 3\nschedule = "ramp"')
+for _amount in ("1.5", "1.0", "0.4"):
+    RAMP = RAMP.replace(f"budget = {_amount}\n", "")
+
+
+def asking(folder, age="10m", flags=CITY, text=QUERIES):
     path = folder / "queries.toml"
-    path.write_text(QUERIES.format(age=age))
+    path.write_text(text.format(age=age))
     return load(path, flags, PURE_ENV)
 
 
@@ -139,6 +144,20 @@ def test_killed_between_any_two_effects_it_answers_as_the_embedded_road_does(see
     assert answers(broker, settings) == expected and charges(ledger) == expected_charges
     topic = TP(topics_of(settings.kafka).queries.name, 0)
     assert len(broker.logs[topic]) == len(expected) or not once
+
+
+def test_savings_are_handed_on_as_the_embedded_road_does_it_wherever_a_worker_dies(tmp_path):
+    settings = asking(tmp_path, text=RAMP)
+    expected, expected_charges = expected_of(settings)
+    given = {decode_result(one).privacy.moment for one in expected.values() if b'"name":"west"' in one}
+    assert min(given) == 0.333333333 and max(given) > 0.5  # of rho 3, a third of an hour, a third of the queries
+    broker, ledger = city(random.Random("ramp")), MemoryLedger()
+    assert asyncio.run(lives(broker, random.Random(3), ledger, settings, True)) > 10
+    assert answers(broker, settings) == expected and charges(ledger) == expected_charges
+    for period in ledger.periods():
+        if period.startswith("positions"):
+            plates = {plate for entry in ledger.entries() if entry.period == period for plate in entry.plates}
+            assert ledger.balances(period, sorted(plates)).charged.max() <= 3 * 10**9
 
 
 def test_speeds_are_released_as_without_queries_and_charged_the_same(settings):

@@ -190,6 +190,9 @@ def _in_metres(quanta: Floats) -> tuple[float, ...]:
 # enough to go on. `StandingQuery.asked` makes the query of `kinds.py`.
 
 Kind = Literal["range", "density", "nearest", "threshold"]
+QUARTERS = 4
+"""What is handed on comes in quarters of a moment's even part: few budgets have few scales of noise to compute."""
+
 Position = tuple[float, float]
 """Longitude and latitude, degrees: the order of GeoJSON, and of `pings.box`."""
 
@@ -201,6 +204,10 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
     and all queries: nano-rho per square kilometre, or nano-epsilon per kilometre. `every_s` and `age_s` are what the
     stream goes by. Of `box`, `polygon` and `cells` a range count and a threshold have one; the others have a `place`.
     `share` and `edge_m` are a threshold's alone, and absent for the others.
+
+    `ramp` is there where what a plate has saved goes to its later moments. `budget_nano` is then the even part of a
+    moment, which plates may exceed by their savings, and `ramp` how often (s), and for how much, each query of the
+    budget is asked.
 
     >>> query = StandingQuery(name="north", kind="range", center=(-97.74, 30.27), box=(-97.75, 30.27, -97.73, 30.29),
     ...     every_s=900, age_s=600, measure="zcdp", budget_nano=10**9, period="1d", period_budget_nano=10**11)
@@ -227,16 +234,44 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
     period_budget_nano: int
     share: float | UnsetType = UNSET
     edge_m: float | UnsetType = UNSET
+    ramp: tuple[tuple[int, int], ...] | UnsetType = UNSET
 
     def fingerprint(self) -> str:
         """The same for equal queries, 16 hexadecimal digits; results carry it as `policy`."""
         return blake2b(msgspec.json.encode(self, order="sorted"), digest_size=8).hexdigest()
 
-    def asked(self, plates: int) -> Asked | AskedTogether:
-        """The query over these plates. ValueError for a region, a place or a budget that there can be no query of."""
-        query = self.region_or_place()
-        holders = 1 if isinstance(query, RegionShare) else plates
-        budgets = np.full(holders, self.budget_nano, np.int64)
+    def handed_on(self, charged: Integers, gone_ms: int) -> tuple[int, ...]:
+        """What plates are given of their savings at a moment, beside the even part, in quarters of that; () without a
+        ramp. `charged` is what each was charged in the period so far, which began `gone_ms` before the moment.
+
+        Algorithm 3 of *Adaptive Privacy Budgeting* (Liang and Yi). Before the moment even parts come to P in all, so a
+        plate has saved P - charged. Of that it is given gamma = 3/4 + P / 4 (B - r), r the even part, B the budget: the
+        paper's (l - 1) / (m - 1) where all parts are alike. Other queries at this very moment are not in P: their order
+        does not matter. So if a plate was charged P at most, with this moment's parts it is charged P and those parts
+        at most, and B at most in the end. *Proof:* charged + r + gamma (P - charged) <= P + r, as gamma <= 1. A second
+        query at the moment finds either savings left, and the same holds, or none, and adds its even part alone. QED.
+        The ledger holds every plate to B in any case.
+        """
+        if self.ramp is UNSET:
+            return ()
+        rest = max(1, self.period_budget_nano - self.budget_nano)
+        planned = min(rest, sum(nano * ((gone_ms - 1) // (1000 * every_s)) for every_s, nano in self.ramp))
+        # Python's integers: their products do not fit in 64 bits
+        saved = np.maximum(planned - charged, 0).astype(object)
+        return tuple((saved * (3 * rest + planned) // (rest * self.budget_nano)).tolist())
+
+    def budgets(self, plates: int, handed_on: tuple[int, ...] = ()) -> Integers:
+        """The most that each plate may be charged at a moment."""
+        quarters = np.array(handed_on or (0,) * plates, np.int64)
+        return self.budget_nano + self.budget_nano * quarters // QUARTERS
+
+    def asked(self, plates: int, handed_on: tuple[int, ...] = ()) -> Asked | AskedTogether:
+        """The query over these plates. ValueError for a region, a place or a budget that there can be no query of.
+
+        In the central model all plates are charged alike, so that the one with the least to spend decides.
+        """
+        query, budgets = self.region_or_place(), self.budgets(plates, handed_on)
+        budgets = budgets.min(keepdims=True) if isinstance(query, RegionShare) else budgets
         terms = Terms(self.measure, budgets, self.privatisation, Split.even(self.rounds))
         if isinstance(query, RegionShare):
             return AskedTogether.over(self._plane, terms, query, plates)

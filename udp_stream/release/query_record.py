@@ -216,12 +216,13 @@ def answered(
     found = asked.found(state)
     shown = context.policy.counts_released != "none"
     plates = Plates(len(moment.plates), found.unknown, state.rounds) if shown else None
-    return _result(id_, query, moment, context, asked.charged(state), _answer(found), plates)
+    amounts = asked.charged(state), int(asked.terms.budgets_nano.max(initial=0))
+    return _result(id_, query, moment, context, amounts, _answer(found), plates)
 
 
-def withheld(id_: str, query: StandingQuery, moment: Moment, context: ReleaseContext) -> QueryResult:
+def withheld(id_: str, query: StandingQuery, moment: Moment, context: ReleaseContext, most_nano: int) -> QueryResult:
     """The result where rounds began with other plates; what these were charged is at most the moment's amount."""
-    return _result(id_, query, moment, context, query.budget_nano, None, None)
+    return _result(id_, query, moment, context, (most_nano, most_nano), None, None)
 
 
 def _result(
@@ -229,10 +230,12 @@ def _result(
     query: StandingQuery,
     moment: Moment,
     context: ReleaseContext,
-    charged: int,
+    amounts_nano: tuple[int, int],
     answer: QueryAnswer | None,
     plates: Plates | None,
 ) -> QueryResult:
+    """Of the amounts, the first is the most that a plate was charged, the second the most that it could be."""
+    charged, most = amounts_nano
     return QueryResult(
         schema=SCHEMA,
         release_id=id_,
@@ -247,7 +250,7 @@ def _result(
             per="km" if query.measure == "pure" else "km2",
             distances="plane",
             charged=charged / NANO,
-            moment=query.budget_nano / NANO,
+            moment=most / NANO,
             period=query.period,
             period_budget=query.period_budget_nano / NANO,
             caveats=context.caveats,

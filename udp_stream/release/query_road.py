@@ -1,8 +1,9 @@
 """The road of a standing query at a moment: charge, draw, record, round by round; then its answer, once.
 
 1. Who is asked in a round, and what each is charged, follows from earlier rounds' noisy values (`Elimination.due`).
-2. *Charge* the plates of the round. The ledger keeps the terms of the first round: all that the query depends on, and a
-   digest of the moment's plates. A run that finds other terms there goes on under those.
+2. *Charge* the plates of the round. The ledger keeps the terms of the first round: all that the query depends on, a
+   digest of the moment's plates, and what each is given of its savings. Those follow from balances, which later charges
+   change, so that a retry must not look again: a run that finds other terms there goes on under those.
 3. *Draw* for the plates that were charged, and record the round with what it decides. The first record of a round
    wins, and every run goes on from it. It holds noisy values and public facts alone, and is never published.
 4. After the last round the answer is *recorded* under the query's id, then *published* once the high-water mark is
@@ -110,11 +111,12 @@ class AnsweredMoment:
         ledger.published([*(one.release_id for one in self.answers), *self.rounds])
 
 
-class _Terms(msgspec.Struct, frozen=True):
-    """What the ledger remembers of a round: the query, and whom the moment holds."""
+class _Terms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the ledger remembers of a round: the query, whom the moment holds, and what they are given of savings."""
 
     query: StandingQuery
     plates: str
+    handed_on: tuple[int, ...] = ()
 
 
 def answer_moment(
@@ -169,12 +171,20 @@ class _Rounds:
         self._moment, self._period, self._context, self._ledger = moment, period, context, ledger
         # Hashes of one length: joined, they can be read in one way only.
         self._digest = blake2b(b"".join(moment.plates), digest_size=16).hexdigest()
-        self._take(_Terms(query, self._digest))
+        self._take(_Terms(query, self._digest, self._handed_on(query)))
+
+    def _handed_on(self, query: StandingQuery) -> tuple[int, ...]:
+        if not query.ramp:
+            return ()
+        gone_ms = self._moment.time_ms - self._context.periods.start_of(self._moment.time_ms)
+        return query.handed_on(self._ledger.balances(self._period, self._moment.plates).charged, gone_ms)
 
     def _take(self, terms: _Terms) -> None:
         self._terms, self._query = terms, terms.query
         self._written = msgspec.json.encode(terms)
-        self._ask(terms.query.asked(len(self._moment.plates)))
+        # Where the moment holds other plates now, their savings are not those of the terms, and nobody is asked.
+        own = terms.handed_on if terms.plates == self._digest else ()
+        self._ask(terms.query.asked(len(self._moment.plates), own))
 
     def _ask(self, asked: Asked | AskedTogether) -> None:
         self._asked, self._pie = asked, asked.pie
@@ -184,7 +194,8 @@ class _Rounds:
         context = self._context.release
         charged = self._first()
         if self._terms.plates != self._digest:
-            return withheld(id_, self._query, self._moment, context)
+            most = int(self._query.budgets(1, self._terms.handed_on).max())
+            return withheld(id_, self._query, self._moment, context, most)
         self._ask(self._asked.among(charged))
         return answered(id_, self._query, self._asked, self._last_state(charged), self._moment, context)
 
@@ -235,7 +246,10 @@ class _Rounds:
         if due is None:
             return Admission(id_, _NO_PLATES, _NO_PLATES, 0, self._written)
         most = self._asked.allowances(due, number, budget)
-        return Admission(id_, due.plates, due.charges, 0, self._written, most)
+        # Savings of all plates are written once: a later round names the terms by a digest.
+        is_long = number > 1 and self._terms.handed_on
+        written = blake2b(self._written, digest_size=16).hexdigest().encode() if is_long else self._written
+        return Admission(id_, due.plates, due.charges, 0, written, most)
 
     def _drawn(self, id_: str, state: State, members: Integers, positions: Integers) -> bytes:
         """The round's record as the ledger holds it; ours, if no other was there before."""

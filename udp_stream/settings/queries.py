@@ -75,6 +75,7 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     center: Position | None = None
     share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     unit_m: Annotated[float, msgspec.Meta(gt=0, le=100_000)] | None = None
+    schedule: Literal["even", "ramp"] = "even"
 
     def shared_nano(self, budget_nano: int) -> int:
         """Of a plate's one budget, what positions have of it, rounded down; 0 where they have one of their own."""
@@ -136,7 +137,14 @@ def standing_queries(
     for one in asked:
         require(bool(_NAME.fullmatch(one.name)), "query.name", "lower-case letters, digits and -", repr(one.name))
         require(names.count(one.name) == 1, "query.name", "another name for each query", f"{one.name!r} twice")
-    return tuple(_standing(section, one, center, len(asked), budget) for one in asked)
+    queries = tuple(_standing(section, one, center, len(asked), budget) for one in asked)
+    if section.schedule == "even":
+        return queries
+    fixed = next((_key(one, "budget") for one in asked if one.budget != "auto"), "")
+    rule = '"auto" where queries.schedule is "ramp": what is handed on are savings of even parts'
+    require(not fixed, fixed, rule, "an amount")
+    ramp = tuple(sorted((query.every_s, query.budget_nano) for query in queries))
+    return tuple(msgspec.structs.replace(query, ramp=ramp) for query in queries)
 
 
 def _standing(
