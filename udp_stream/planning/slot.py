@@ -547,12 +547,14 @@ def _worst_case(by_plate: NDArray[np.int64], terms: Terms, range: Range, plans: 
     found, total = {"mean": 0.0, "variance": 0.0}, int(by_plate.sum())
     if not terms.withheld:
         kept = terms.select_offered(by_plate)
-        for asked in terms.statistics:
+        for asked in filter(None, map(terms.asked_of, found)):
             plan = plans.plan_statistic(kept, asked)
             if isinstance(plan, MeanPlan):
                 found["mean"] = plan.error_bound + range.width * (1 - int(kept.sum()) / total)
             elif isinstance(plan, VariancePlan):
                 found["variance"] = plan.noise_bound + bias_among(total, plan.kept, range)
+            else:
+                raise TypeError(f"expected the plan of a mean or a variance, got {type(plan).__name__}")
     return found["mean"], found["variance"]
 
 
