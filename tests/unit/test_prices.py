@@ -64,7 +64,7 @@ def test_a_hat_that_too_few_plates_can_pay_for_is_offered_at_a_quarter():
 
 
 def test_an_automatic_variance_costs_what_the_mean_does_also_at_a_part_of_the_price():
-    both = load(None, (*FLAGS, "budget.epsilon=60", "release.variance_epsilon=auto"), {}).policy
+    both = load(None, (*FLAGS, "budget.epsilon=60", "release.variance_epsilon=auto"), PURE_ENV).policy
     fresh = terms(both, nothing_spent(COUNTS))
     little = terms(both, spent_but(whole_price() // 3))
     for found in (fresh, little):
