@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from h3.api.basic_int import cell_to_boundary, latlng_to_cell
 
-from udp_stream.cli.outputs import columns, flat, write_form
+from udp_stream.forms import columns, flat, write_form
 from udp_stream.release.record import Release
 from udp_stream.testing import released_slot
 

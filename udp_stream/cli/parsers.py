@@ -406,6 +406,24 @@ examples:
 """
 
 
+def _dashboard(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "dashboard", "show released records in a browser, until stopped", "dashboard")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="lines of JSON that `run` or `replay` writes (--out, --smoothed); they may grow (default: Kafka's topics)",
+    )
+    parser.epilog = """\
+examples:
+  udp-stream dashboard releases.ndjson estimates.ndjson
+  udp-stream dashboard --config city.toml          from the topics of [kafka]
+  udp-stream dashboard releases.ndjson --set dashboard.listen=0.0.0.0:8321
+
+It reads released records and nothing else: no ledger, no key, no ping. Needs the extra [dashboard].
+"""
+
+
 def _status(verbs: Verbs) -> None:
     parser = add_verb(verbs, "status", "say what the deployment is doing: workers, lag, last slot, ledger", "status")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a page")
@@ -479,6 +497,7 @@ VERBS = (
     _worker,
     _feed,
     _releases,
+    _dashboard,
     _status,
     _doctor,
     _config,

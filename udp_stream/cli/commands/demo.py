@@ -18,9 +18,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from udp_stream.cli.outputs import records_out, require_distinct, require_form, used_files
+from udp_stream.cli.outputs import records_out, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
 from udp_stream.errors import ConfigError, UsageError, needs
+from udp_stream.forms import require_form
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.logs import counted
