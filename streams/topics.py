@@ -545,11 +545,9 @@ def read_answers(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
     return _values(kafka, topics_of(kafka).queries.name, follow)
 
 
-def read_published(
-    kafka: KafkaSection, since_ms: int, is_stopped: Callable[[], bool]
-) -> Iterator[tuple[str, list[bytes], bool]]:
-    """Releases and smoothed estimates that were published from then on (Unix milliseconds), and what comes, until
-    stopped: a topic, some of its values, and whether all that was there has been read. Raises as `read_releases`.
+def read_published(kafka: KafkaSection, since_ms: int) -> Iterator[tuple[str, list[bytes], bool]]:
+    """Releases and smoothed estimates that were published from then on (Unix milliseconds), and what comes, without
+    end: a topic, some of its values, and whether all that was there at first has been read. Raises as `read_releases`.
     """
     topics = topics_of(kafka)
     with _reader(kafka, [topics.release.name, topics.smoothed.name]) as (consumer, partitions):
@@ -557,7 +555,7 @@ def read_published(
         ends = consumer.end_offsets(partitions)
         for partition in partitions:
             consumer.seek(partition, found[partition].offset if found.get(partition) else ends[partition])
-        while not is_stopped():
+        while True:
             for partition, records in consumer.poll(timeout_ms=POLL_MS).items():
                 yield partition.topic, [record.value for record in records if record.value], False
             yield "", [], all(consumer.position(partition) >= ends[partition] for partition in partitions)

@@ -12,7 +12,7 @@ import gzip
 import io
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO, Final, Literal
 
@@ -121,6 +121,7 @@ def _write_parquet(lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
     types_of = {"text": pyarrow.string(), "whole": pyarrow.int64(), "number": pyarrow.float64()}
     types_of |= {"flag": pyarrow.bool_()}
     types_of |= {f"{name} list": pyarrow.list_(of) for name, of in types_of.items()}
+    types_of["number list list"] = pyarrow.list_(types_of["number list"])
     schema = pyarrow.schema([(name, types_of[of]) for name, of in columns(kind)])
     with pyarrow.parquet.ParquetWriter(out, schema) as writer:
         rest = iter(lines)
@@ -144,10 +145,14 @@ def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
     hints = typing.get_type_hints(kind)
     for field in msgspec.structs.fields(kind):
         of = _without_null(hints[field.name])
+        name = f"{before}{field.encode_name}"
         if isinstance(of, type) and issubclass(of, msgspec.Struct):
-            found += columns(of, f"{before}{field.encode_name}.")
+            found += columns(of, f"{name}.")
+        elif typing.get_origin(of) is Mapping:  # its keys are a closed list
+            keys, values = typing.get_args(of)
+            found += [(f"{name}.{key}", _type_of(_without_null(values))) for key in typing.get_args(keys)]
         else:
-            found.append((f"{before}{field.encode_name}", _type_of(of)))
+            found.append((name, _type_of(of)))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What goes on: files that grow, and the thread that hands their lines, or those of topics, to the slots.
+"""What goes on: files that grow, and their lines, or those of topics, on their way to the slots.
 
 A file is read as far as its last line break; what is behind it waits for its own. A file that is not there yet, or no
 longer, is waited for. One that was put in the place of another (rotated) is read from its start once the other is read
@@ -8,7 +8,6 @@ to its end; one that was emptied or written anew is read from its start: records
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -113,14 +112,14 @@ class GrowingFile:
         return (found.st_dev, found.st_ino) != self._id
 
 
-def growing(files: Sequence[GrowingFile], stop: threading.Event) -> Iterator[Batch]:
-    """The lines of files, until `stop` is set."""
-    while not stop.is_set():
+def growing(files: Sequence[GrowingFile]) -> Iterator[Batch]:
+    """The lines of files, without end."""
+    while True:
         for file in files:
             while lines := file.read():
                 yield Batch(str(file.path), lines, at_end=False)
         yield Batch("", (), at_end=True)
-        stop.wait(PAUSE_S)
+        time.sleep(PAUSE_S)
 
 
 def feed(batches: Iterable[Batch], slots: Slots, at_end: Callable[[bool], None]) -> None:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -88,7 +90,7 @@ class Board:
     statement: Callable[[], bytes | None] = lambda: None
     is_ready: bool = False
     streams: int = 0
-    _loop: asyncio.AbstractEventLoop | None = None
+    loop: asyncio.AbstractEventLoop | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: bool = False
     _answers: dict[tuple[object, ...], Packed] = field(default_factory=dict)
@@ -97,16 +99,12 @@ class Board:
     def announce(self, changed: bool) -> None:
         """All that is there has been read; if a slot has changed, those who wait for that are woken."""
         self.is_ready = True
-        if changed and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+        if changed and self.loop is not None:
+            self.loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-    async def begin(self, _: web.Application) -> None:
-        """The loop runs."""
-        self._loop = asyncio.get_running_loop()
 
     async def end(self, _: web.Application) -> None:
         """Streams end."""
@@ -350,7 +348,6 @@ def application(board: Board) -> web.Application:
         return web.Response(body=generate_latest(registry), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
 
     app = web.Application(middlewares=[_guard])
-    app.on_startup.append(board.begin)
     app.on_shutdown.append(board.end)
     app.router.add_get("/", board.page)
     app.router.add_get("/v1/slots", board.listing)
@@ -394,8 +391,24 @@ def address_of(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
-async def serve(board: Board, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Answer until `stop` is set; streams are ended then."""
+@contextmanager
+def serving(board: Board, address: str) -> Iterator[str]:
+    """Serve at HOST:PORT in a thread of its own while the block runs; gives what to open in a browser.
+
+    DependencyUnavailable if nothing can listen there.
+    """
+    with closing(listening(address)) as listener, closing(asyncio.new_event_loop()) as loop:
+        board.loop, stop = loop, asyncio.Event()
+        thread = threading.Thread(target=loop.run_until_complete, args=(_serve(board, listener, stop),), daemon=True)
+        thread.start()
+        try:
+            yield address_of(listener)
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            thread.join()
+
+
+async def _serve(board: Board, listener: socket.socket, stop: asyncio.Event) -> None:
     runner = web.AppRunner(application(board), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:

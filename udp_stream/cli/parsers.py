@@ -236,6 +236,7 @@ def _demo(verbs: Verbs) -> None:
     add_ledger(parser, "keep the ledger there (default: for this run only; records say trial)")
     parser.epilog = """\
 examples:
+  udp-stream demo                                  on a terminal: a page in the browser, until stopped
   udp-stream demo --headless
   udp-stream demo --headless --slots 2 --set hat.slot=1h --set hat.resolution=7 --out releases.ndjson
   udp-stream demo --kafka --slots 1                needs the extra [services]

@@ -6,11 +6,8 @@ It loads no ledger, no key and no reader of pings, so it has nothing to leak but
 from __future__ import annotations
 
 import argparse
-import asyncio
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +20,6 @@ from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.logs import begin_log, counted, say
 
 if TYPE_CHECKING:
-    import socket
-
-    from udp_stream.board.server import Board
     from udp_stream.settings import Settings
 
 OTHER_FORMS = ".gz", ".csv", ".geojson", ".parquet"
@@ -34,32 +28,15 @@ OTHER_FORMS = ".gz", ".csv", ".geojson", ".parquet"
 def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
     """Serve until stopped. DependencyUnavailable if the address is taken, or what it reads cannot be read."""
     with needs("web server", "dashboard"):
-        from udp_stream.board.server import Board, address_of, listening
+        from udp_stream.board.server import Board, serving
     board = Board(Slots(settings.dashboard.slots), Statement(settings.dashboard.statement).read)
     begin_log()
     with ExitStack() as stack:
         files = [stack.enter_context(closing(_growing(name))) for name in dict.fromkeys(arguments.files)]
-        listener = stack.enter_context(closing(listening(settings.dashboard.listen)))
-        stop = threading.Event()
-        batches = growing(files, stop) if files else _of_topics(settings, stop)
-        address, where = address_of(listener), counted(len(files), "file") if files else "the topics of [kafka]"
+        address = stack.enter_context(serving(board, settings.dashboard.listen))
+        where = counted(len(files), "file") if files else f"the topics of {settings.kafka.bootstrap}"
         say(f"the dashboard of {where} is at {address}", "live", {"address": address})
-        asyncio.run(_go_on(board, listener, lambda: feed(batches, board.slots, board.announce), stop))
-
-
-async def _go_on(board: Board, listener: socket.socket, read: Callable[[], None], stop: threading.Event) -> None:
-    """Serve while a thread reads; SIGTERM ends both, and so does what goes wrong in the thread."""
-    from udp_stream.board.server import serve
-
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    reading = asyncio.create_task(asyncio.to_thread(read))
-    reading.add_done_callback(lambda _: ended.set())
-    try:
-        await serve(board, listener, ended)
-    finally:
-        stop.set()
-        await reading
+        feed(growing(files) if files else _of_topics(settings), board.slots, board.announce)
 
 
 def _growing(name: str) -> GrowingFile:
@@ -74,13 +51,12 @@ def _growing(name: str) -> GrowingFile:
     return GrowingFile(Path(name))
 
 
-def _of_topics(settings: Settings, stop: threading.Event) -> Iterator[Batch]:
+def _of_topics(settings: Settings) -> Iterator[Batch]:
     """What was published since the oldest slot that is kept began, and what comes."""
     from streams.topics import read_published
 
     kept_s = settings.policy.slot_seconds * (settings.dashboard.slots + 1)
-    for batch in read_published(settings.kafka, round((time.time() - kept_s) * 1000), stop.is_set):
-        yield Batch(*batch)
+    return (Batch(*one) for one in read_published(settings.kafka, round((time.time() - kept_s) * 1000)))
 
 
 class Statement:
