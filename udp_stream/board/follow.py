@@ -18,7 +18,7 @@ from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, say
 
 READ_BYTES: Final = 2**20
-PAUSE_S: Final = 0.25
+PAUSE_S: Final = 0.1
 """Between two looks at files that have no more."""
 
 SHOW_S: Final = 1.0
@@ -60,48 +60,42 @@ class GrowingFile:
 
     def read(self) -> list[bytes]:
         """The next lines, without their breaks; none if there are no more for now. OSError may leave."""
-        if (self._file is None and not self._open()) or self._file is None:
-            return []
-        if self._is_other():
-            self._start()
-        piece = os.pread(self._file.fileno(), READ_BYTES, self._at)
-        if not piece:
-            if self._is_replaced():
-                self._file.close()
-                self._file = None
-                return self.read()
-            return []
-        self._at += len(piece)
-        if len(self._head) < HEAD_BYTES:
-            self._head = os.pread(self._file.fileno(), min(HEAD_BYTES, self._at), 0)
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        if len(self._rest) > LINE_BYTES_MAX:  # no record: its beginning is enough to refuse it by
-            self._rest = self._rest[: LINE_BYTES_MAX + 1]
-        return [line for line in lines if line]
+        while piece := self._piece():
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            if len(self._rest) > LINE_BYTES_MAX:  # no record: its beginning is enough to refuse it by
+                self._rest = self._rest[: LINE_BYTES_MAX + 1]
+            if found := [line for line in lines if line]:
+                return found
+        return []
 
     def close(self) -> None:
         """Let go of the file."""
         if self._file is not None:
             self._file.close()
+            self._file = None
 
-    def _open(self) -> bool:
-        try:
-            self._file = self.path.open("rb")
-        except FileNotFoundError:
-            return False
-        found = os.fstat(self._file.fileno())
-        self._id = found.st_dev, found.st_ino
-        self._start()
-        return True
+    def _piece(self) -> bytes:
+        """The next bytes, of this file or of the one that is in its place now."""
+        if self._file is None or (self._at == os.fstat(self._file.fileno()).st_size and self._is_replaced()):
+            self.close()
+            try:
+                self._file = self.path.open("rb")
+            except FileNotFoundError:
+                return b""
+            found = os.fstat(self._file.fileno())
+            self._id = found.st_dev, found.st_ino
+            self._start()
+        number = self._file.fileno()
+        if os.fstat(number).st_size < self._at or os.pread(number, len(self._head), 0) != self._head:
+            self._start()  # it was emptied, or written anew
+        piece = os.pread(number, READ_BYTES, self._at)
+        self._at += len(piece)
+        if len(self._head) < HEAD_BYTES:
+            self._head = os.pread(number, min(HEAD_BYTES, self._at), 0)
+        return piece
 
     def _start(self) -> None:
         self._head, self._rest, self._at = b"", b"", 0
-
-    def _is_other(self) -> bool:
-        """Whether the file was emptied, or written anew, since it was read."""
-        assert self._file is not None
-        number = self._file.fileno()
-        return os.fstat(number).st_size < self._at or os.pread(number, len(self._head), 0) != self._head
 
     def _is_replaced(self) -> bool:
         """Whether another file has the name now."""

@@ -29,11 +29,13 @@ CELLS_MAX: Final = 50_000
 LINE_BYTES_MAX: Final = 2**20
 """A record has some thousand bytes."""
 
-OPEN_BYTES: Final = 16 * 2**20
+OPEN_BYTES: Final = 8 * 2**20
 """Records that are kept unpacked, in all slots."""
 
 AHEAD_S: Final = 86_400
 """A slot that ends later from now on has not been; kept, it would push out those that have."""
+
+SLOT_MS_MAX: Final = 31 * 86_400_000
 
 GZIP_LEVEL: Final = 6
 
@@ -226,7 +228,7 @@ class Slots:
             start_ms, end_ms = milliseconds_of(hat.slot_start), milliseconds_of(hat.slot_end)
         except ValueError:
             return "no cell or slot"
-        if start_ms >= end_ms or not is_cell(int(hat.cell, 16)):
+        if not 0 < end_ms - start_ms <= SLOT_MS_MAX or not is_cell(int(hat.cell, 16)):
             return "no cell or slot"
         if end_ms / 1000 > self._clock() + AHEAD_S:
             return "not over yet"
