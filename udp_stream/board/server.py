@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import struct
 import threading
+import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +41,15 @@ COMMENT_S: Final = 15.0
 """Between two lines of a stream on which nothing happens: proxies close silent ones."""
 
 WRITE_S: Final = 10.0
-"""A client that takes no answer, and no notice, for as long is dropped."""
+"""A client that takes nothing of an answer, and no notice, for as long is dropped."""
+
+PIECE_BYTES: Final = 64 * 1024
+
+UNPACKED_BYTES: Final = "unpacked bytes"
+"""Of an answer whose body is packed, for a client that does not take it so."""
+
+GZIP_WINDOW: Final = 31
+"""For zlib: the largest window, in gzip's form."""
 
 SEND_BYTES: Final = 256 * 1024
 """Of the kernel's buffer for a connection; Linux takes it twice."""
@@ -276,7 +286,9 @@ def _answer(
         return web.Response(status=304, headers=headers)
     if re.search(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", request.headers.get(hdrs.ACCEPT_ENCODING, "")):
         return web.Response(body=text.body, headers={**headers, hdrs.CONTENT_ENCODING: "gzip"})
-    return web.Response(body=text.text, headers=headers)
+    response = web.Response(body=text.body, headers=headers)
+    response[UNPACKED_BYTES] = int.from_bytes(text.body[-4:], "little")  # as gzip's trailer has it
+    return response
 
 
 def _cors(request: web.Request) -> dict[str, str]:
@@ -299,18 +311,43 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     for name, value in {**HEADERS, **_cors(request)}.items():
         response.headers.setdefault(name, value)
+    assert isinstance(response, web.Response)  # all handlers but the stream's make one
     try:
-        async with asyncio.timeout(WRITE_S):
-            await response.prepare(request)
-            await response.write_eof()
+        return await _sent(request, response)
     except TimeoutError:
         _drop(request)
-    return response
+        return response
+
+
+async def _sent(request: web.Request, response: web.Response) -> web.StreamResponse:
+    """Piece by piece: the server holds two of them for a client, and never the whole answer, packed once for all."""
+    body, size = response.body if isinstance(response.body, bytes) else b"", response.get(UNPACKED_BYTES)
+    if size is None and len(body) <= PIECE_BYTES:
+        return response
+    sent = web.StreamResponse(status=response.status, headers=response.headers)
+    sent.content_length = len(body) if size is None else size
+    await sent.prepare(request)
+    for piece in () if request.method == hdrs.METH_HEAD else _pieces(body, size is not None):
+        async with asyncio.timeout(WRITE_S):
+            await sent.write(piece)
+    return sent
+
+
+def _pieces(body: bytes, unpack: bool) -> Iterator[bytes]:
+    if not unpack:
+        yield from (body[at : at + PIECE_BYTES] for at in range(0, len(body), PIECE_BYTES))
+        return
+    unpacking = zlib.decompressobj(GZIP_WINDOW)
+    while not unpacking.eof:
+        yield unpacking.decompress(body, PIECE_BYTES)
+        body = unpacking.unconsumed_tail
 
 
 def _drop(request: web.Request) -> None:
-    """Close the connection without waiting for what was to be sent."""
+    """Close the connection, and let the kernel forget what was to be sent: it would wait for the client for minutes."""
     if request.transport is not None:
+        connection = request.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         request.transport.abort()
 
 
