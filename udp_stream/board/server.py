@@ -16,7 +16,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -43,8 +43,6 @@ COMMENT_S: Final = 15.0
 WRITE_S: Final = 10.0
 """A client that takes nothing of an answer, and no notice, for as long is dropped."""
 
-PIECE_BYTES: Final = 64 * 1024
-
 UNPACKED_BYTES: Final = "unpacked bytes"
 """Of an answer whose body is packed, for a client that does not take it so."""
 
@@ -52,7 +50,7 @@ GZIP_WINDOW: Final = 31
 """For zlib: the largest window, in gzip's form."""
 
 SEND_BYTES: Final = 256 * 1024
-"""Of the kernel's buffer for a connection; Linux takes it twice."""
+"""So much is sent at a time, and so much the kernel keeps for a connection; Linux takes it twice."""
 
 ANSWERS_MAX: Final = 64
 """Answers that are kept, of those that are not packed with the slot: of one cell, or in another form."""
@@ -110,16 +108,17 @@ class Board:
         """All that is there has been read; if a slot has changed, those who wait for that are woken."""
         self.is_ready = True
         if changed and self.loop is not None:
-            self.loop.call_soon_threadsafe(self._wake)
+            self.loop.call_soon_threadsafe(self.wake)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Every stream looks for what it has to tell, and says that there is nothing if so."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def end(self, _: web.Application) -> None:
         """Streams end."""
         self._ended = True
-        self._wake()
+        self.wake()
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         """The page, or a file of it."""
@@ -227,11 +226,7 @@ class Board:
             async with asyncio.timeout(WRITE_S):
                 await response.write(text or b": nothing new\n\n")
             text = b""
-            try:
-                async with asyncio.timeout(COMMENT_S):
-                    await changed.wait()
-            except TimeoutError:
-                continue
+            await changed.wait()
 
     async def healthy(self, _: web.Request) -> web.StreamResponse:
         """The process answers."""
@@ -322,7 +317,10 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
 async def _sent(request: web.Request, response: web.Response) -> web.StreamResponse:
     """Piece by piece: the server holds two of them for a client, and never the whole answer, packed once for all."""
     body, size = response.body if isinstance(response.body, bytes) else b"", response.get(UNPACKED_BYTES)
-    if size is None and len(body) <= PIECE_BYTES:
+    if size is None and len(body) <= SEND_BYTES:
+        async with asyncio.timeout(WRITE_S):
+            await response.prepare(request)
+            await response.write_eof()
         return response
     sent = web.StreamResponse(status=response.status, headers=response.headers)
     sent.content_length = len(body) if size is None else size
@@ -335,11 +333,11 @@ async def _sent(request: web.Request, response: web.Response) -> web.StreamRespo
 
 def _pieces(body: bytes, unpack: bool) -> Iterator[bytes]:
     if not unpack:
-        yield from (body[at : at + PIECE_BYTES] for at in range(0, len(body), PIECE_BYTES))
+        yield from (body[at : at + SEND_BYTES] for at in range(0, len(body), SEND_BYTES))
         return
     unpacking = zlib.decompressobj(GZIP_WINDOW)
     while not unpacking.eof:
-        yield unpacking.decompress(body, PIECE_BYTES)
+        yield unpacking.decompress(body, SEND_BYTES)
         body = unpacking.unconsumed_tail
 
 
@@ -450,6 +448,10 @@ async def _serve(board: Board, listener: socket.socket, stop: asyncio.Event) -> 
     await runner.setup()
     try:
         await web.SockSite(runner, listener).start()
-        await stop.wait()
+        while not stop.is_set():
+            board.wake()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(COMMENT_S):
+                    await stop.wait()
     finally:
         await runner.cleanup()

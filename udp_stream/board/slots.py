@@ -29,7 +29,7 @@ CELLS_MAX: Final = 50_000
 LINE_BYTES_MAX: Final = 2**20
 """A record has some thousand bytes."""
 
-OPEN_BYTES: Final = 8 * 2**20
+OPEN_BYTES: Final = 4 * 2**20
 """Records that are kept unpacked, in all slots."""
 
 AHEAD_S: Final = 86_400
