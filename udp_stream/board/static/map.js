@@ -69,12 +69,13 @@ export class CellMap {
       polygon.getElement().dataset.cell = cell.id;
     }
     polygon.cell = cell;
+    const isGuess = cell.kind === 'dotted';
+    const look = [cell.kind, isGuess ? '' : `step-${cell.step}`, cell.isNews ? 'news' : '',
+      cell.id === this.chosen ? 'chosen' : ''].join(' ');
+    if (look === polygon.look) return; // most cells look as they did: the browser need not style them anew
+    polygon.look = look;
     const path = polygon.getElement();
-    const classes = ['leaflet-interactive', 'cell', cell.kind];
-    if (cell.step !== null) classes.push(`step-${cell.step}`);
-    if (cell.isNews) classes.push('news');
-    if (cell.id === this.chosen) classes.push('chosen');
-    path.setAttribute('class', classes.join(' '));
+    path.setAttribute('class', `leaflet-interactive cell ${look}`);
     path.setAttribute('fill', cell.kind === 'striped' ? `url(#stripes-${cell.step})` : 'none');
   }
 

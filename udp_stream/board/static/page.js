@@ -10,6 +10,7 @@ import {
 const KEPT_SLOTS = 6; // decoded, so that a slider goes back and forth at once
 const SOON_MS = 150; // notices of one commit come together
 const AGAIN_MS = 2000;
+const REFUSED_MS = 15_000; // until a stream is asked for again, where there are too many
 
 const at = (id) => document.getElementById(id);
 const chosen = new URLSearchParams(location.hash.slice(1));
@@ -34,7 +35,9 @@ const records = async (kind, query) => {
 // --- what is there ---
 
 let refreshing = Promise.resolve();
-const refresh = () => { refreshing = refreshing.then(refreshed).catch(() => setTimeout(refresh, AGAIN_MS)); };
+let timer = 0;
+const refresh = () => { refreshing = refreshing.then(refreshed).catch(() => refreshIn(AGAIN_MS)); };
+const refreshIn = (ms) => { clearTimeout(timer); timer = setTimeout(refresh, ms); };
 
 /** Look at what the server has, and draw what differs. A server that is still reading is asked again. */
 async function refreshed() {
@@ -74,9 +77,9 @@ async function drawSlot() {
     state.drawn = drawn;
     state.cells = found.cells;
     drawWords(slot, found);
+    table.draw(found.cells); // before the map: it asks where it is scrolled to
     map.draw(found.cells, state.outlines);
     at('whole').hidden = false;
-    table.draw(found.cells);
     document.body.dataset.slot = slot.slot_start;
     await drawPanel();
   } else await drawDay();
@@ -107,7 +110,7 @@ function drawLegend() {
   const hex = (name, fill = '') => svg('svg', { viewBox: '0 0 20 20', class: 'swatch' },
     svg('path', { d: 'M10 1 18 5.5v9L10 19 2 14.5v-9z', class: `cell ${name}`, ...(fill && { fill }) }));
   const mark = svg('svg', { viewBox: '-10 -11 20 20', class: 'swatch' }, markAt(0, 0));
-  const steps = STEPS_KMH.map((kmh, step) => element('li', { class: `step-${step}` }, kmh ? `${kmh}+` : '0'));
+  const steps = STEPS_KMH.map((kmh, step) => element('li', { class: `step-${step}` }, kmh ? `${kmh}+` : `<${STEPS_KMH[1]}`));
   const key = (swatch, words) => element('li', {}, swatch, words);
   at('legend').replaceChildren(
     element('div', {}, 'Estimated mean speed, km/h', element('ul', { class: 'steps' }, ...steps)),
@@ -157,7 +160,7 @@ function showSlot(index) {
   state.slot = slot === newest() ? null : slot.slot_start;
   moveSlider();
   remember();
-  drawSlot().catch(() => setTimeout(refresh, AGAIN_MS));
+  drawSlot().catch(() => refreshIn(AGAIN_MS));
 }
 
 function remember() {
@@ -172,7 +175,7 @@ function choose(id) {
   table.choose(state.cell);
   map.choose(state.cell);
   remember();
-  drawPanel().catch(() => setTimeout(refresh, AGAIN_MS));
+  drawPanel().catch(() => refreshIn(AGAIN_MS));
 }
 
 const chosenCell = () => state.cells.find(({ id }) => id === state.cell);
@@ -220,16 +223,17 @@ function close() {
 // --- news of the server ---
 
 let stream = null;
-let soon = 0;
 function listen() {
   stream?.close();
   stream = new EventSource('v1/stream');
   stream.addEventListener('open', () => { showLive(true); refresh(); });
-  stream.addEventListener('slot', () => { clearTimeout(soon); soon = setTimeout(refresh, SOON_MS); });
+  stream.addEventListener('slot', () => refreshIn(SOON_MS));
   stream.addEventListener('error', () => {
     showLive(false);
     state.isReady = false;
-    if (stream.readyState === EventSource.CLOSED) setTimeout(listen, AGAIN_MS);
+    if (stream.readyState !== EventSource.CLOSED) return; // the browser tries again
+    refresh(); // refused: the page is as new as its last look
+    setTimeout(listen, REFUSED_MS);
   });
 }
 

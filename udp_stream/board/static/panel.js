@@ -61,7 +61,7 @@ function scaleTo(top, left, right) {
   return Object.assign(x, { top });
 }
 
-const roundTop = (highest) => Math.max(40, 10 * Math.ceil(highest / 10));
+const roundTop = (highest) => Math.max(30, 10 * Math.ceil(highest / 10));
 const ticksTo = (top) => {
   const step = [10, 20, 50, 100, 500].find((each) => top / each <= 7) ?? 1000;
   return Array.from({ length: Math.floor(top / step) + 1 }, (_, i) => i * step);
@@ -125,7 +125,7 @@ export function dayPlot(cell, day) {
     svg('rect', { x: from, y: above, width: Math.max(2, to - from), height: base - above, class: 'now' }),
     ...ticksTo(top).map((kmh) => svg('g', {}, line(x(0), y(kmh), x(24), y(kmh), kmh ? 'grid' : 'base'),
       text(LEFT - 6, y(kmh) + 4, kmh, 'last'))),
-    ...[0, 6, 12, 18, 24].map((hour) => text(x(hour), base + 15, `${hour}:00`, hour === 24 ? 'last' : 'middle')),
+    ...[0, 6, 12, 18, 24].map((hour) => text(x(hour), base + 15, `${String(hour).padStart(2, '0')}:00`, hour === 24 ? 'last' : 'middle')),
     ...bars), { id: 'day' });
 }
 
@@ -142,7 +142,9 @@ function spreadOf(estimate) {
     const points = error ? `a share may be off by ${Math.round(100 * error)} points of 100` : 'its error is not known';
     return [title, element('p', { class: 'spread' }, `Too uncertain to draw: ${points}.`)];
   }
-  return [title, cdfPlot(cdf, error), element('p', { class: 'spread' }, ...sharesOf(estimate))];
+  return [title, cdfPlot(cdf, error), element('p', { class: 'spread' }, ...sharesOf(estimate)),
+    element('p', { class: 'muted' }, 'The line is the share of readings up to each speed, the band its 95 % range, the '
+      + 'dashed line that of the whole city.')];
 }
 
 function sharesOf({ quantiles_kmh, quantiles_interval95_kmh, share_below_kmh, share_below_interval95 }) {
@@ -151,7 +153,7 @@ function sharesOf({ quantiles_kmh, quantiles_interval95_kmh, share_below_kmh, sh
   const quantiles = Object.entries(quantiles_kmh ?? {}).map(([share, kmh]) =>
     `${percent(share)} % at most ${Math.round(kmh)} (${rangeOf(quantiles_interval95_kmh[share])})`);
   return [
-    slow === undefined ? '' : `${percent(slow)} % of the readings are under 10 km/h, likely `
+    slow === undefined ? '' : `${percent(slow)} % of the readings are at most 10 km/h, likely `
       + `${share_below_interval95['10'].map(percent).join(' to ')} %. `,
     quantiles.length ? `${quantiles.join(', ')} km/h.` : '',
   ];

@@ -3,6 +3,7 @@
 import { element } from './panel.js';
 import { byInterest, nameOf, numberOf, rangeOf } from './words.js';
 
+const ROW_PX = 20; // no row is lower
 const FIRST_ROWS = 100; // drawn with the map; the others follow when there is time
 const COLUMNS = [
   ['Cell', ({ id }) => id],
@@ -55,12 +56,11 @@ export class CellTable {
   draw(cells) {
     this.cells = cells;
     const focused = this.body.contains(document.activeElement) && document.activeElement.closest('tr').dataset.cell;
-    const top = this.scroller.scrollTop;
+    const seen = Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / ROW_PX);
     const ordered = this.inOrder();
-    this.body.replaceChildren(...ordered.slice(0, FIRST_ROWS).map((cell) => this.rowOf(cell)));
     this.turn += 1;
-    this.fill(ordered, FIRST_ROWS, this.turn);
-    this.scroller.scrollTop = top;
+    this.body.replaceChildren();
+    this.fill(ordered, 0, Math.max(FIRST_ROWS, seen), this.turn);
     if (focused) this.focus(focused);
     this.order.textContent = this.sort ? '' : 'Not as usual first, then measured and slow.';
     for (const [column, head] of [...this.head.children].entries()) {
@@ -69,11 +69,11 @@ export class CellTable {
     }
   }
 
-  fill(cells, from, turn) {
+  /** Rows from one number to another, and then the rest; less is shown of a table that is drawn anew meanwhile. */
+  fill(cells, from, to, turn) {
     if (turn !== this.turn || from >= cells.length) return;
-    const to = from + 2 * FIRST_ROWS;
     this.body.append(...cells.slice(from, to).map((cell) => this.rowOf(cell)));
-    setTimeout(() => this.fill(cells, to, turn));
+    setTimeout(() => this.fill(cells, to, to + FIRST_ROWS, turn));
   }
 
   rowOf(cell) {
