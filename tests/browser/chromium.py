@@ -63,7 +63,8 @@ def fetch(folder: Path) -> bool:
     with tarfile.open(archive) as package:
         for name in ("al2023", "fonts"):
             text = brotli.decompress(package.extractfile(f"package/bin/{name}.tar.br").read())
-            tarfile.open(fileobj=io.BytesIO(text)).extractall(unpacked / name, filter="data")
+            with tarfile.open(fileobj=io.BytesIO(text)) as part:
+                part.extractall(unpacked / name, filter="data")
         program = unpacked / "chromium"
         program.write_bytes(brotli.decompress(package.extractfile("package/bin/chromium.br").read()))
     program.chmod(0o755)

@@ -38,7 +38,7 @@ def browser():
 
 @pytest.fixture
 def new_page(browser):
-    """Open the page of a dashboard, at a slot and a cell; `asked` has all that it asked for, `wrong` what went wrong."""
+    """Open the page of a dashboard, at a slot and a cell; `asked` has its requests, `wrong` its errors."""
     contexts = []
 
     def open_page(address, width=1280, height=800, waits=True, scheme="light", **chosen):
@@ -82,8 +82,8 @@ def replayed(folder, pings, *flags):
     return files
 
 
-def synthetic(folder):
-    fleet = Fleet(buses=400, start=datetime(2024, 1, 8, 7, tzinfo=IST), hours=3, ping_seconds=60)
+def synthetic(folder, hours=3):
+    fleet = Fleet(buses=400, start=datetime(2024, 1, 8, 7, tzinfo=IST), hours=hours, ping_seconds=60)
     pings = folder / "pings.ndjson"
     pings.write_bytes(b"\n".join(message for some in fleet.messages() for message in some))
     return pings, "hat.timezone=Asia/Kolkata"
