@@ -113,6 +113,22 @@ def test_numbers_are_in_cells_that_are_wide_enough(board, day, new_page):
     assert page.locator("#map .over text").count() == 0
 
 
+def test_without_a_release_a_value_is_a_guess(copy, tmp_path, new_page):
+    """However narrow its interval is; and with a release it is one, too, where the interval is wide."""
+    slot = fullest(copy)
+    measured = sorted(copy.kinds(slot)["solid"])
+    edges = {10.0: "solid", 10.001: "striped", 20.0: "striped", 20.001: "dotted"}
+    changes = {cell: {"interval95_kmh": [8.3, 8.3 + width]} for cell, width in zip(measured, edges, strict=False)}
+    withheld = next(cell for (start, cell), one in copy.releases.items() if start == slot and one["mean"] is None)
+    changes[withheld] = {"interval95_kmh": [14.0, 16.0], "value_kmh": 15.0}
+    with served(edited(copy, tmp_path, slot, changes)) as address:
+        page = new_page(address)
+        for cell, kind in zip(measured, edges.values(), strict=False):
+            assert cell in cells_of(page, f".{kind}")
+        assert withheld in cells_of(page, ".dotted")
+        assert page.locator(f'tr[data-cell="{withheld}"] .chip').inner_text() == "15?"
+
+
 @pytest.mark.parametrize("way", ["click", "row", "key"])
 def test_the_panel_opens_by(way, board, day, new_page):
     slot = fullest(day)
