@@ -42,18 +42,11 @@ export function panelOf(cell, close) {
     element('h3', {}, dayOf(cell.hat.slot_start)),
     dayPlot(cell, []),
     ...(estimate ? spreadOf(estimate) : []),
-    element('p', { class: 'muted' }, 'In 95 of 100 such cells the true mean lies in the bar, where the model holds.',
-      costWords(cell)),
+    element('p', { class: 'muted' }, 'In 95 of 100 such cells the true mean lies in the bar, where the model holds.'),
   ].filter((part) => part !== null);
 }
 
 const newsWords = ({ news }) => `It is ${Math.round(100 * news)} % likely that something happened here.`;
-
-function costWords({ release, mean }) {
-  if (!mean) return null;
-  const { epsilon, period_epsilon } = release.privacy;
-  return ` This slot cost a bus at most epsilon ${epsilon.toPrecision(2)} of its ${period_epsilon}.`;
-}
 
 /** A scale from km/h to x. `top` is its end. */
 function scaleTo(top, left, right) {
