@@ -9,8 +9,8 @@ CONTAINER_TESTS := (containers or shared_services) and not long and not soak
 
 .PHONY: demo test test-long test-soak explore chaos test-containers images lint bench bench-stream accuracy services clean
 
-demo: $(DEMO_STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files
-	$(BIN)/udp-stream demo --headless --slots 3
+demo: $(DEMO_STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files; on a terminal, in the browser
+	$(BIN)/udp-stream demo --slots 3
 
 test: $(STAMP)  ## every check; Kafka and Redis as containers where there are images, else as child processes
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak"
@@ -70,12 +70,12 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[services,test,lint]'
 	touch $(STAMP)
 
-# The demo needs the package alone: no services, no tools. On a terminal pip shows what it does.
+# The demo needs the package and its page: no services, no tools. On a terminal pip shows what it does.
 $(DEMO_STAMP): pyproject.toml
 	@echo "installing udp-stream into $(VENV), once"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test $(STAMP) -nt pyproject.toml \
-		|| $(BIN)/python -m pip install $(if $(MAKE_TERMOUT),,--quiet) --disable-pip-version-check --editable .
+		|| $(BIN)/python -m pip install $(if $(MAKE_TERMOUT),,--quiet) --disable-pip-version-check --editable '.[dashboard]'
 	touch $(DEMO_STAMP)
 
 clean:

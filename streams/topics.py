@@ -545,11 +545,39 @@ def read_answers(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
     return _values(kafka, topics_of(kafka).queries.name, follow)
 
 
+def read_published(kafka: KafkaSection, since_ms: int) -> Iterator[tuple[str, list[bytes], bool]]:
+    """Releases and smoothed estimates that were published from then on (Unix milliseconds), and what comes, without
+    end: a topic, some of its values, and whether all that was there at first has been read. Raises as `read_releases`.
+    """
+    topics = topics_of(kafka)
+    with _reader(kafka, [topics.release.name, topics.smoothed.name]) as (consumer, partitions):
+        found = consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+        ends = consumer.end_offsets(partitions)
+        for partition in partitions:
+            consumer.seek(partition, found[partition].offset if found.get(partition) else ends[partition])
+        while True:
+            for partition, records in consumer.poll(timeout_ms=POLL_MS).items():
+                yield partition.topic, [record.value for record in records if record.value], False
+            yield "", [], all(consumer.position(partition) >= ends[partition] for partition in partitions)
+
+
 def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
+    with _reader(kafka, [topic]) as (consumer, partitions):
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)
+        # By position, not by a count of records: the ends of transactions take offsets, too.
+        while follow or any(consumer.position(partition) < ends[partition] for partition in partitions):
+            for records in consumer.poll(timeout_ms=POLL_MS).values():
+                yield from (record.value for record in records)
+
+
+@contextmanager
+def _reader(kafka: KafkaSection, topics: Sequence[str]) -> Iterator[tuple[Any, list[Any]]]:
+    """A consumer of all partitions of these topics, in no group, and the partitions."""
     with needs("Kafka client", "kafka"):
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
-    partitions = [TopicPartition(topic, number) for number in range(partitions_of(kafka, topic))]
+    partitions = [TopicPartition(topic, number) for topic in topics for number in range(partitions_of(kafka, topic))]
     try:
         with closing(
             KafkaConsumer(
@@ -560,12 +588,7 @@ def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
             )
         ) as consumer:
             consumer.assign(partitions)
-            consumer.seek_to_beginning(*partitions)
-            ends = consumer.end_offsets(partitions)
-            # By position, not by a count of records: the ends of transactions take offsets, too.
-            while follow or any(consumer.position(partition) < ends[partition] for partition in partitions):
-                for records in consumer.poll(timeout_ms=POLL_MS).values():
-                    yield from (record.value for record in records)
+            yield consumer, partitions
     except KafkaError as error:
         raise unreachable(kafka, error) from error
 

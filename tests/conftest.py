@@ -39,6 +39,8 @@ SECOND = ("tests/protocol/", "tests/privacy/", "tests/simulation/")
 
 def scope_of(nodeid: str) -> str:
     """Tests of one scope run in one process, one after the other: those that share services, one fault at a time."""
+    if nodeid.startswith("tests/browser/"):
+        return "browser"
     if not nodeid.startswith("tests/integration/"):
         return nodeid
     name = nodeid.removeprefix("tests/integration/test_")

@@ -39,7 +39,7 @@ class PackageMissing(DependencyUnavailable):
     def __init__(self, what: str, extra: str, otherwise: str = "") -> None:
         """`what` the package is to us; `otherwise` is another way to have it, from "or" on."""
         super().__init__(
-            f"no {what}: it comes with the extra [{extra}] of udp-stream{f', {otherwise}' * bool(otherwise)}"
+            f"no {what}: pip install '.[{extra}]' in the folder of udp-stream{f', {otherwise}' * bool(otherwise)}"
         )
 
 
@@ -60,7 +60,7 @@ def needs(what: str, extra: str) -> Iterator[None]:
     >>> with needs("Kafka client", "kafka"):
     ...     import no_such_package
     Traceback (most recent call last):
-    udp_stream.errors.PackageMissing: no Kafka client: it comes with the extra [kafka] of udp-stream
+    udp_stream.errors.PackageMissing: no Kafka client: pip install '.[kafka]' in the folder of udp-stream
     """
     try:
         yield

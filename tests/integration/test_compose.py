@@ -6,6 +6,7 @@ import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
@@ -31,9 +32,11 @@ class Deployment:
         self.name = f"udp-stream-test-{uuid4().hex[:8]}"
         (folder / "trial.toml").write_text(CONFIG)
         (folder / "trial.toml").chmod(0o644)
+        kafka_port, self.dashboard_port = free_ports(2)
         self.environment = os.environ | {
             "UDP_STREAM_CONFIG": str(folder / "trial.toml"),
-            "UDP_STREAM_KAFKA_PORT": str(free_ports(1)[0]),
+            "UDP_STREAM_KAFKA_PORT": str(kafka_port),
+            "UDP_STREAM_DASHBOARD_PORT": str(self.dashboard_port),
             "UDP_STREAM_FLEET": "200",
             "UDP_STREAM_FLEET_AGO": "4m",
         }
@@ -48,7 +51,7 @@ class Deployment:
         return done.stdout
 
     def logs(self):
-        services = ("worker", "feed", "topics", "redis", "kafka")
+        services = ("worker", "dashboard", "feed", "topics", "redis", "kafka")
         told = [self.run("logs", "--timestamps", "--tail", "40", one, seconds=60).stdout for one in services]
         return "\n".join(text.decode(errors="replace")[-6000:] for text in told)
 
@@ -84,10 +87,14 @@ def test_up_waits_until_all_serve_and_workers_share_one_ledger_and_one_key(tmp_p
     with deployment(tmp_path) as deployed:
         deployed.compose("up", "--wait", "--scale", "worker=2", seconds=UP_SECONDS)
         states = [json.loads(line) for line in deployed.compose("ps", "--format", "json").splitlines()]
-        assert sorted(state["Service"] for state in states) == ["feed", "kafka", "redis", "worker", "worker"]
+        assert sorted(state["Service"] for state in states) == [
+            "dashboard", "feed", "kafka", "redis", "worker", "worker",
+        ]  # fmt: skip
         assert {state["Health"] for state in states} == {"healthy"}
         assert deployed.program("stat", "--format", "%a %U", "/var/lib/udp-stream/plates.key") == b"600 udp-stream\n"
         found = deployed.wait_for_releases(2)
+        shown = json.load(urlopen(f"http://127.0.0.1:{deployed.dashboard_port}/v1/slots", timeout=10))["slots"]
+        assert {one["hat"]["slot_start"] for one in found} <= {slot["slot_start"] for slot in shown}
         assert len({one["release_id"] for one in found}) == len({json.dumps(one) for one in found})
         assert all(one["mean"]["epsilon"] == 0.5 for one in found if one["status"] == "released")
         deployed.program("udp-stream", "ledger", "verify", "--config", "/etc/udp-stream.toml")

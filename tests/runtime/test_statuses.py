@@ -20,7 +20,7 @@ NEEDED = {
 
 VERBS = (
     "init", "replay", "run", "demo", "plan", "reproduce", "ledger show", "ledger verify", "ledger export",
-    "ledger accept-older", "topics create", "worker", "feed", "releases", "status", "doctor", "services",
+    "ledger accept-older", "topics create", "worker", "feed", "releases", "dashboard", "status", "doctor", "services",
     "config",
 )  # fmt: skip
 
@@ -66,6 +66,7 @@ NOWHERE = ("--set", "kafka.bootstrap=127.0.0.1:1")
         ("doctor", "pings.ndjson", "--set", "ledger.url=redis://127.0.0.1:1/0", "--set", "ledger.key_file=l.key"),
         ("topics", "create", *NOWHERE),
         ("releases", *NOWHERE),
+        ("dashboard", *NOWHERE, "--set", "dashboard.listen=127.0.0.1:0"),
         ("feed", "pings.ndjson", *NOWHERE),
     ],
     ids=lambda words: words[0],

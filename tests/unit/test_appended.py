@@ -8,8 +8,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from udp_stream.cli.outputs import appended_records, records_out, require_lines, write_form
+from udp_stream.cli.outputs import appended_records, records_out, require_lines
 from udp_stream.errors import UsageError
+from udp_stream.forms import write_form
 from udp_stream.release.record import Release
 from udp_stream.testing import released_slot
 

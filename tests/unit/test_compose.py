@@ -1,15 +1,18 @@
 """The compose file, the Dockerfile and the images' recipes say what the program says; no engine is needed to see it."""
 
 import re
+import shlex
 from pathlib import Path
 
 import yaml
 
+from udp_stream.cli.parsers import program
 from udp_stream.ledgers.redis import DURABLE
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+RECIPE = (ROOT / "deploy" / "local-images").read_text()
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
@@ -38,3 +41,13 @@ def test_what_goes_on_is_watched_and_what_is_to_last_has_a_volume():
     named = {volume.partition(":")[0] for each in SERVICES.values() for volume in each["volumes"]}
     assert {"kafka", "ledger", "keys"} <= named
     assert set(yaml.safe_load(as_by_default(TEXT))["volumes"]) == {"kafka", "ledger", "keys"}
+
+
+def test_the_dashboard_is_on_the_loopback_alone_and_has_neither_ledger_nor_key():
+    service = SERVICES["dashboard"]
+    assert program().parse_args(shlex.split(service["command"])).set == ["dashboard.listen=0.0.0.0:8321"]
+    assert service["ports"] == ["127.0.0.1:8321:8321"]
+    assert set(service["environment"]) == {"UDP_STREAM_KAFKA__BOOTSTRAP"}
+    assert [volume.partition(":")[0] for volume in service["volumes"]] == ["./deploy/trial.toml"]
+    (installed,) = re.findall(r"'\.\[(.*)\]'", DOCKERFILE)
+    assert "dashboard" in installed.split(",") and f"/src[{installed}]" in RECIPE

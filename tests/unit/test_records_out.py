@@ -10,10 +10,21 @@ import pyarrow.parquet
 import pytest
 from h3.api.basic_int import cell_to_boundary, latlng_to_cell
 
-from udp_stream.cli.outputs import columns, flat, write_form
+from tests.board import estimate
+from udp_stream.forms import columns, flat, write_form
+from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release
 from udp_stream.testing import released_slot
 
+ESTIMATES = [
+    estimate("87608c4d2ffffff"),
+    estimate(
+        "87608c4d2ffffff", 1, cdf_withheld=None, expected_sup_error=0.1,
+        cdf={"edges_kmh": [0.0, 65.0], "values": [0.2, 1.0], "band": [[0.1, 1.0], [0.3, 1.0]], "guess": [0.3, 1.0]},
+        quantiles_kmh={"0.1": 3.1, "0.5": 11.0, "0.9": 27.9}, quantiles_interval95_kmh={"0.5": [9.0, 12.0]},
+        share_below_kmh={"5": 0.31, "10": 0.48}, share_below_interval95={"5": [0.2, 0.4], "10": [0.4, 0.6]},
+    ),
+]  # fmt: skip
 PAYLOADS = list(released_slot().payloads.values())
 RECORDS = [json.loads(payload) for payload in PAYLOADS]
 
@@ -87,3 +98,22 @@ def test_a_parquet_file_has_typed_columns_with_lists():
         }
     assert str(table.schema.field("cdf.values").type) == "list<element: double>"
     assert str(table.schema.field("counts.plates").type) == "int64"
+
+
+def test_an_estimate_has_a_column_for_each_name_in_it_in_every_form():
+    """Shares and speeds are names there; a band is a list of two lists."""
+    names = [name for name, _ in columns(Smoothed)]
+    assert {"quantiles_kmh.0.1", "quantiles_interval95_kmh.0.5", "share_below_kmh.10", "cdf.band"} <= set(names)
+    fields = [flat(json.loads(line)) for line in ESTIMATES]
+    assert fields[1].keys() - {"schema"} <= set(names)
+    text = {name: written(f"a{name}", Smoothed, [ESTIMATES]) for name in (".csv", ".geojson", ".parquet")}
+    of_csv = list(csv.DictReader(io.StringIO(text[".csv"].decode())))
+    of_geojson = [feature["properties"] for feature in json.loads(text[".geojson"])["features"]]
+    of_parquet = pyarrow.parquet.read_table(io.BytesIO(text[".parquet"])).to_pylist()
+    for record, row, properties, typed in zip(fields, of_csv, of_geojson, of_parquet, strict=True):
+        expected = {name: record.get(name) for name in names}
+        assert list(row) == names and properties == typed == expected
+        assert {name for name, value in row.items() if value} == {name for name in names if expected[name] is not None}
+        assert all(
+            json.loads(row[name]) == value for name, value in expected.items() if isinstance(value, list | float)
+        )

@@ -1,199 +1,38 @@
-"""Records in the form that a file's suffix names. A run writes lines of JSON; the other forms, `.csv`, `.geojson`,
-`.parquet`, and `.gz` of the first two or of lines, are made of these lines once they are all there.
+"""The files that a command writes: of their own, and named when they cannot be written.
 
-Every form has the same fields: a row has a column for each field of the record's type, `mean.value_kmh` for a field in
-a field. Where a field is null, so are its columns.
+Opening a file to write empties it. So what a command is about to write is compared with all that the run needs, file
+by file and not name by name, and with what ledgers and keys look like, before anything is opened.
+
+Records are written as lines of JSON. `run` adds them to its files; what a crash cut off at a file's end is removed
+when the file is opened again, and the run writes it anew from the ledger. `replay` writes its files from the start.
+Another form (`forms.py`) is made of the lines at its end.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import errno
-import gzip
 import io
 import os
 import sys
-import types
-import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, BinaryIO, Final, Literal, NamedTuple
+from typing import IO, BinaryIO, Final, NamedTuple
 
 import msgspec
 
 from udp_stream.cli.process import NamedFile
 from udp_stream.cli.process import named as named
-from udp_stream.errors import UsageError, needs
+from udp_stream.errors import UsageError
+from udp_stream.forms import Kind, require_form, write_form
 from udp_stream.ledgers.keys import is_key
 from udp_stream.ledgers.opening import ledger_files
 from udp_stream.ledgers.sqlite import MAGIC
 from udp_stream.logs import counted, say
 from udp_stream.settings import Settings
-from udp_stream.windows.tables import cell_boundary
-
-Kind = type[msgspec.Struct]
-
-ROW_GROUP: Final = 10_000
-"""Records of a row group of Parquet."""
-
-SUFFIXES: Final = ".csv", ".geojson", ".parquet"
-"""Of the forms besides lines of JSON."""
-
-
-_OTHERS: Final = (".xlsx", ".xls", ".ods", ".zip", ".bz2", ".xz", ".zst", ".tsv", ".kml", ".gpkg", ".shp", ".avro",
-                 ".feather", ".arrow", ".orc", ".db", ".sqlite", ".html", ".xml", ".pdf")  # fmt: skip
-"""Of forms that are not written: lines of JSON under such a name would be taken for what they are not."""
-
-
-def require_form(name: str) -> tuple[str, bool]:
-    """The suffix of a name's form (any but ours: lines of JSON), and whether it is packed; to be asked before the file
-    is opened, which empties it.
-
-    UsageError for a form that cannot be packed, or that is known and not written; DependencyUnavailable if its library
-    is not installed.
-
-    >>> require_form("monday.csv.gz"), require_form("-")
-    (('.csv', True), ('', False))
-    """
-    plain = name[:-3] if name.lower().endswith(".gz") else name
-    if plain.lower().endswith(_OTHERS):
-        raise UsageError(f"{name}: expected .ndjson, .csv, .geojson or .parquet, or .gz of the first three")
-    suffix = next((suffix for suffix in SUFFIXES if plain.lower().endswith(suffix)), "")
-    if suffix == ".parquet":
-        if plain != name:
-            raise UsageError(f"{name}: expected .parquet without .gz: it is packed by itself")
-        with needs("PyArrow", "parquet"):
-            import pyarrow.parquet  # noqa: F401
-    return suffix, plain != name
-
-
-def write_form(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
-    """These records, each its JSON and a line break, in the form of a file of this name. Raises what `require_form`
-    does.
-    """
-    suffix, is_packed = require_form(name)
-    if suffix == ".parquet":
-        _write_parquet(lines, out, kind)
-        return
-    forms: dict[str, Callable[[Iterable[bytes], Kind], Iterable[bytes]]] = {".csv": _csv, ".geojson": _geojson}
-    pieces = forms[suffix](lines, kind) if suffix else lines
-    if is_packed:  # without name and time in its head, so that the same records give the same bytes
-        with gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0) as packed:
-            packed.writelines(pieces)
-    else:
-        out.writelines(pieces)
-
-
-def _csv(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
-    """A header, then a row a record; lists are JSON, null is empty."""
-    names = [name for name, _ in columns(kind)]
-    yield _csv_line(names)
-    for line in lines:
-        row = flat(msgspec.json.decode(line))
-        yield _csv_line([_cell(row.get(name)) for name in names])
-
-
-def _csv_line(row: Sequence[object]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(row)
-    return text.getvalue().encode()
-
-
-def _geojson(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
-    """A FeatureCollection: the cell's hexagon, with the record as properties, one feature a line.
-
-    A hexagon on the 180th meridian has two parts.
-    """
-    names = [name for name, _ in columns(kind)]
-    between = b'{"type":"FeatureCollection","features":[\n'
-    for line in lines:
-        record = msgspec.json.decode(line)
-        rings = [[ring] for ring in cell_boundary(int(record["hat"]["cell"], 16))]
-        is_one = len(rings) == 1
-        geometry = {"type": "Polygon" if is_one else "MultiPolygon", "coordinates": rings[0] if is_one else rings}
-        fields = flat(record)
-        feature = {"type": "Feature", "geometry": geometry, "properties": {name: fields.get(name) for name in names}}
-        yield between + msgspec.json.encode(feature)
-        between = b",\n"
-    yield b'{"type":"FeatureCollection","features":[\n]}\n' if between != b",\n" else b"\n]}\n"
-
-
-def _write_parquet(lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
-    """Row groups of some thousand records; lists are lists."""
-    import pyarrow
-    import pyarrow.parquet
-
-    types_of = {"text": pyarrow.string(), "whole": pyarrow.int64(), "number": pyarrow.float64()}
-    types_of |= {"flag": pyarrow.bool_()}
-    types_of |= {f"{name} list": pyarrow.list_(of) for name, of in types_of.items()}
-    schema = pyarrow.schema([(name, types_of[of]) for name, of in columns(kind)])
-    with pyarrow.parquet.ParquetWriter(out, schema) as writer:
-        rest = iter(lines)
-        while some := list(islice(rest, ROW_GROUP)):
-            rows = [flat(msgspec.json.decode(line)) for line in some]
-            full = [{name: row.get(name) for name in schema.names} for row in rows]
-            writer.write_table(pyarrow.Table.from_pylist(full, schema=schema))
-
-
-def flat(record: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """A record's fields by their paths; objects are followed, lists are kept."""
-    found: dict[str, Any] = {}
-    for name, value in record.items():
-        found |= flat(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
-    return found
-
-
-def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
-    """Name and type of each column of a record type: text, whole, number or flag, or a list of one of these."""
-    found: list[tuple[str, str]] = []
-    hints = typing.get_type_hints(kind)
-    for field in msgspec.structs.fields(kind):
-        of = _without_null(hints[field.name])
-        if isinstance(of, type) and issubclass(of, msgspec.Struct):
-            found += columns(of, f"{before}{field.encode_name}.")
-        else:
-            found.append((f"{before}{field.encode_name}", _type_of(of)))
-    return found
-
-
-def _without_null(of: Any) -> Any:
-    """`X | None` and annotated types as their X."""
-    of = typing.get_args(of)[0] if typing.get_origin(of) is typing.Annotated else of
-    if typing.get_origin(of) in (typing.Union, types.UnionType):
-        (inner,) = [one for one in typing.get_args(of) if one is not type(None)]
-        return _without_null(inner)
-    return of
-
-
-def _type_of(of: Any) -> str:
-    if typing.get_origin(of) is tuple:
-        return f"{_type_of(_without_null(typing.get_args(of)[0]))} list"
-    if typing.get_origin(of) is Literal or of is str:
-        return "text"
-    return {bool: "flag", int: "whole", float: "number"}[of]
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, list):
-        return msgspec.json.encode(value).decode()
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value
-
-
-# The files that a command writes: of their own, and named when they cannot be written.
-#
-# Opening a file to write empties it. So what a command is about to write is compared with all that the run needs, file
-# by file and not name by name, and with what ledgers and keys look like, before anything is opened.
-#
-# Records are written as lines of JSON. `run` adds them to its files; what a crash cut off at a file's end is removed
-# when the file is opened again, and the run writes it anew from the ledger. `replay` writes its files from the start.
-# Another form (`cli/outputs.py`) is made of the lines at its end.
 
 FileRole = tuple[str, str | Path | None]
 """What a file is for, and its name: `-` for a standard stream, None for no file."""

@@ -261,6 +261,7 @@ def _demo(verbs: Verbs) -> None:
     add_ledger(parser, "keep the ledger there (default: for this run only; records say trial)")
     parser.epilog = """\
 examples:
+  udp-stream demo                                  on a terminal: a page in the browser, until stopped
   udp-stream demo --headless
   udp-stream demo --headless --slots 2 --set hat.slot=1h --set hat.resolution=7 --out releases.ndjson
   udp-stream demo --kafka --slots 1                needs the extra [services]
@@ -432,6 +433,24 @@ examples:
 """
 
 
+def _dashboard(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "dashboard", "show released records in a browser, until stopped", "dashboard")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="lines of JSON that `run` or `replay` writes (--out, --smoothed); they may grow (default: Kafka's topics)",
+    )
+    parser.epilog = """\
+examples:
+  udp-stream dashboard releases.ndjson estimates.ndjson
+  udp-stream dashboard --config city.toml          from the topics of [kafka]
+  udp-stream dashboard releases.ndjson --set dashboard.listen=0.0.0.0:8321
+
+It reads released records and nothing else: no ledger, no key, no ping. Needs the extra [dashboard].
+"""
+
+
 def _status(verbs: Verbs) -> None:
     parser = add_verb(verbs, "status", "say what the deployment is doing: workers, lag, last slot, ledger", "status")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a page")
@@ -505,6 +524,7 @@ VERBS = (
     _worker,
     _feed,
     _releases,
+    _dashboard,
     _status,
     _doctor,
     _config,

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from udp_stream.errors import ConfigError
 from udp_stream.settings.limits import require
-from udp_stream.settings.sections import KafkaSection, LedgerSection, Option, is_file
+from udp_stream.settings.sections import DashboardSection, KafkaSection, LedgerSection, Option, is_file
 
 _USERNAME = re.compile(r"[!-~]+")
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):([0-9]{1,5})")
@@ -98,6 +98,16 @@ def _check_client(section: str, client: Mapping[str, Option], known: Sequence[st
 def _is_address(text: str) -> bool:
     found = _ADDRESS.fullmatch(text.strip())
     return found is not None and 0 < int(found[1]) <= _PORT_MAX
+
+
+def check_dashboard(dashboard: DashboardSection) -> None:
+    """ConfigError for what is no address; port 0 is any free one.
+
+    >>> check_dashboard(DashboardSection(listen="[::1]:0"))
+    """
+    address = _ADDRESS.fullmatch(dashboard.listen)
+    rule = "HOST:PORT, as in 127.0.0.1:8321"
+    require(address is not None and int(address[1]) <= _PORT_MAX, "dashboard.listen", rule, repr(dashboard.listen))
 
 
 def check_redis(ledger: LedgerSection) -> None:

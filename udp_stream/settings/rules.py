@@ -9,7 +9,7 @@ from typing import Any
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins, zero_and_equal_bins
 from udp_stream.planning.policy import Policy, amount_text
-from udp_stream.settings.clients import check_kafka, check_redis, check_url
+from udp_stream.settings.clients import check_dashboard, check_kafka, check_redis, check_url
 from udp_stream.settings.limits import (
     CONCENTRATED,
     DURATIONS,
@@ -44,6 +44,7 @@ def check(settings: Settings) -> None:
     _check_ledger(settings.ledger)
     check_kafka(settings.kafka)
     check_redis(settings.ledger)
+    check_dashboard(settings.dashboard)
     _ = settings.standing_queries, settings.zone
 
 

@@ -147,6 +147,17 @@ def is_file(url: str) -> bool:
     return url.startswith(SQLITE) or "://" not in url
 
 
+class DashboardSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """For `dashboard`: it listens on this machine's loopback until told otherwise, and shows the newest `slots`.
+
+    48 slots are two days of hours: today beside yesterday. `statement` is a file that `ledger export` has written.
+    """
+
+    listen: str = "127.0.0.1:8321"
+    slots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 48
+    statement: str = ""
+
+
 # `[source]`: how to read a feed that is not in the form of the contract.
 
 DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
@@ -371,6 +382,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     query: tuple[QuerySection, ...] = ()
     ledger: LedgerSection = LedgerSection()
     kafka: KafkaSection = KafkaSection()
+    dashboard: DashboardSection = DashboardSection()
 
     @cached_property
     def policy(self) -> Policy:

@@ -38,6 +38,15 @@ def resolution_of(cell: int) -> int:
     return int(h3.get_resolution(cell))
 
 
+def is_cell(cell: int) -> bool:
+    """Whether a number is an H3 cell.
+
+    >>> is_cell(0x87608C4D2FFFFFF), is_cell(0x97608C4D2FFFFFF)
+    (True, False)
+    """
+    return bool(h3.is_valid_cell(cell))
+
+
 @lru_cache(maxsize=2**16)
 def cell_name(cell: int) -> str:
     """H3's usual text form of a cell, 15 hexadecimal digits."""

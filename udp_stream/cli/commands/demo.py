@@ -9,28 +9,36 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+import sys
+import time
+import webbrowser
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from math import cos, hypot, radians
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from udp_stream.cli.outputs import records_out, require_distinct, require_form, used_files
+from udp_stream.board.slots import Slots
+from udp_stream.cli.outputs import Write, records_out, require_distinct, used_files
 from udp_stream.cli.report import SOFTWARE, console, print_summary
-from udp_stream.errors import ConfigError, UsageError, needs
+from udp_stream.errors import ConfigError, PackageMissing, UsageError, needs
+from udp_stream.forms import require_form
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
-from udp_stream.logs import counted
-from udp_stream.release.facts import PublishedRelease, Summary
+from udp_stream.logs import counted, say
+from udp_stream.release.facts import PublishedRelease, ReleaseSink, Summary
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release
-from udp_stream.runtime import Embedded, release_sink
+from udp_stream.runtime import Embedded, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.windows.tables import SlotGrid, cell_name, cells_of
+
+if TYPE_CHECKING:
+    from udp_stream.board.server import Board
 
 CELLS_SHOWN: Final = 12
 BAR_STEPS: Final = 52
@@ -200,6 +208,12 @@ def _errors(shown: Mapping[str, Shown], truth: TrueMeans) -> list[str]:
 
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
 
+YEAR_HOURS: Final = 365 * 24
+"""On the page the fleet goes on until it is stopped."""
+
+SLOT_S: Final = 20.0
+"""There a slot takes as long, however long it is: a person sees it change."""
+
 
 class DemoRun(NamedTuple):
     """What a run published, and what it counted."""
@@ -210,9 +224,8 @@ class DemoRun(NamedTuple):
 
 
 def demo(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Run the fleet's day, in this process or through Kafka, and show what its busiest cells came out like."""
-    if not arguments.headless and not arguments.kafka:
-        raise UsageError("the live map is not in this version; run: udp-stream demo --headless")
+    """Run the fleet's day, in this process or through Kafka, and show what its busiest cells came out like; on a
+    terminal, go on and show it in a browser."""
     if arguments.kafka and arguments.ledger:
         raise UsageError("demo --kafka keeps its ledger in a Redis of its own: leave --ledger out")
     if settings.source.is_mapped:
@@ -225,13 +238,17 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
     require_distinct([("--out", arguments.out)], used_files(arguments, settings))
     name = arguments.out or os.devnull
     require_form(name)
+    board = None if arguments.headless or arguments.kafka or not _is_watched() else _board(settings)
     fleet = Fleet(
         seed=1,  # of the fleet's movements, never of the noise
         buses=arguments.buses,
         start=MORNING,
-        hours=arguments.slots * settings.policy.slot_seconds / 3600,
+        hours=YEAR_HOURS if board else arguments.slots * settings.policy.slot_seconds / 3600,
     )
     with records_out(name, Release) as write:
+        if board is not None:
+            _on_page(arguments, settings, fleet, board, write)
+            return
         run = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
         release_sink(write)(run.releases)
     if arguments.out != "-":
@@ -253,20 +270,79 @@ def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> DemoRun:
     return DemoRun(*run_on_kafka(arguments, fleet))
 
 
+def _is_watched() -> bool:
+    """Whether a person sees what is printed: at a terminal, and not one of a build."""
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)) and not os.environ.get("CI")
+
+
+def _board(settings: Settings) -> Board | None:
+    """What the page shows; None, and a sentence, where the page cannot be served."""
+    try:
+        with needs("page", "dashboard"):
+            from udp_stream.board.server import Board
+    except PackageMissing as missing:
+        say(f"{missing}; without it this run shows its end alone")
+        return None
+    return Board(Slots(settings.dashboard.slots))
+
+
+def _on_page(arguments: argparse.Namespace, settings: Settings, fleet: Fleet, board: Board, write: Write) -> None:
+    """The first slots at once, then one after the other in a quickened day, until stopped."""
+    from udp_stream.board.server import serving
+
+    def show(payloads: Sequence[bytes]) -> None:
+        board.slots.take(payloads)
+        board.announce(board.slots.show())
+
+    def publish(releases: Sequence[PublishedRelease]) -> None:
+        release_sink(write)(releases)
+        release_sink(show)(releases)
+
+    with (
+        serving(board, "127.0.0.1:0") as address,
+        _runtime(arguments, settings, publish, smoothed_sink(show)) as runtime,
+    ):
+        print(f"a synthetic fleet of {fleet.buses} buses, a slot every {SLOT_S:g} s: {address}\nCtrl-C ends it.")
+        if sys.platform == "darwin" or any(map(os.environ.get, ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))):
+            webbrowser.open(address)  # elsewhere it might be a browser in this very terminal
+        runtime.run(_paced(fleet.messages(), runtime, arguments.slots))
+
+
+def _paced(frames: Iterable[list[bytes]], runtime: Embedded, first: int) -> Iterator[list[bytes]]:
+    """The frames, with a pause behind each slot that is released after the first ones."""
+    released = 0
+    for frame in frames:
+        yield frame
+        if runtime.summary.slots > released:
+            released = runtime.summary.slots
+            if released >= first:
+                time.sleep(SLOT_S)
+
+
 def _embedded(arguments: argparse.Namespace, settings: Settings, fleet: Fleet) -> DemoRun:
     releases: list[PublishedRelease] = []
     estimates: list[Smoothed] = []
+    with _runtime(arguments, settings, releases.extend, estimates.extend) as runtime:
+        summary = runtime.run(_told(fleet.messages(), runtime, arguments))
+        return DemoRun(releases, estimates, summary)
+
+
+@contextmanager
+def _runtime(
+    arguments: argparse.Namespace,
+    settings: Settings,
+    publish: ReleaseSink,
+    smooth: Callable[[Sequence[Smoothed]], None],
+) -> Iterator[Embedded]:
     with ExitStack() as stack:
         trial = not arguments.ledger
         place = stack.enter_context(trial_ledger(settings)) if trial else settings.ledger
         ledger, keys = stack.enter_context(ledger_and_keys(place))
         others = begin_run(place, ledger, settings)
-        runtime = Embedded(
-            settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, releases.extend, others=others, trial=trial,
-            smooth=estimates.extend, answer=lambda _: None,  # the summary counts them
+        yield Embedded(
+            settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, publish, others=others, trial=trial,
+            smooth=smooth, answer=lambda _: None,  # the summary counts them
         )  # fmt: skip
-        summary = runtime.run(_told(fleet.messages(), runtime, arguments))
-        return DemoRun(releases, estimates, summary)
 
 
 def _told(frames: Iterator[list[bytes]], runtime: Embedded, arguments: argparse.Namespace) -> Iterator[list[bytes]]:

@@ -12,13 +12,13 @@ from udp_stream.cli.outputs import (
     open_output,
     records_out,
     require_distinct,
-    require_form,
     require_lines,
     require_queries,
     used_files,
 )
 from udp_stream.cli.report import SOFTWARE, ReadingProgress, print_json_summary, print_summary, troubles
 from udp_stream.errors import UsageError
+from udp_stream.forms import require_form
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_run, ledger_and_keys, trial_ledger
 from udp_stream.release.facts import Summary

@@ -1,0 +1,168 @@
+"""What tests of the dashboard share: records of any slot, a dashboard of its own process, and a crowd that watches it.
+
+`python -m tests.board ADDRESS CLIENTS FILE LINES` is the crowd: so many clients open the stream; then the lines are
+added to the file, and each client that is told of their slot fetches it. It prints how long that took, each from the
+moment of the writing on.
+"""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
+from urllib.request import Request, urlopen
+
+import msgspec
+
+START = datetime(2024, 1, 8, 6, tzinfo=UTC)
+WAIT_S = 30
+
+
+def cells(number):
+    import numpy as np
+
+    from udp_stream.windows.tables import cell_name, cells_of
+
+    found = cells_of(21.0 + 0.03 * np.arange(number), np.full(number, 72.8), 7)
+    return [cell_name(int(cell)) for cell in found]
+
+
+def hat(cell, hour, offset="+00:00"):
+    start = START + timedelta(hours=hour)
+    ends = [f"{(start + timedelta(hours=more)).isoformat()[:19]}{offset}" for more in (0, 1)]
+    return {"cell": cell, "resolution": 7, "center": [72.8, 21.1], "slot_start": ends[0], "slot_end": ends[1]}
+
+
+@cache
+def template():
+    from udp_stream.testing import released_slot
+
+    return next(iter(released_slot().payloads.values()))
+
+
+def release(cell, hour=0, **fields):
+    """A release as the runtime writes it, of this cell and hour."""
+    start_s = int((START + timedelta(hours=hour)).timestamp())
+    # Of a policy's hash every record has another one here, so that they pack as real records with their figures do.
+    own = sha256(f"{cell}{hour}".encode()).hexdigest()
+    ours = {"hat": hat(cell, hour), "release_id": f"{cell}-{start_s}-3600", "policy": own}
+    return msgspec.json.encode(msgspec.json.decode(template()) | ours | fields)
+
+
+def estimate(cell, hour=0, kmh=17.9, **fields):
+    """A smoothed estimate, the same."""
+    found = {
+        "schema": "udp-stream/smoothed/1", "hat": hat(cell, hour), "value_kmh": kmh, "interval95_kmh": [13.0, 22.8],
+        "expected_abs_error_kmh": 2.0, "cdf": None, "release_id": None, "news": 0.1, "software": "udp-stream test",
+        "guess": {"constant_kmh": 18.4, "counts_kmh": 16.9, "expected_abs_error_kmh": 2.9}, "cdf_withheld": "off",
+    }  # fmt: skip
+    return msgspec.json.encode(found | fields)
+
+
+def write(file, lines, mode="ab"):
+    with Path(file).open(mode) as out:
+        out.write(b"".join(line + b"\n" for line in lines))
+
+
+@contextmanager
+def dashboard(*arguments, cwd):
+    """A dashboard on a free port: its address, and its process."""
+    program = [sys.executable, "-m", "udp_stream", "dashboard", *map(str, arguments)]
+    running = subprocess.Popen(
+        [*program, "--set", "dashboard.listen=127.0.0.1:0"], cwd=cwd, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        running.said = []
+        for line in running.stderr:
+            running.said.append(line)
+            if found := re.search(r"http://\S+(?=/)", line):
+                break
+        else:
+            raise AssertionError(f"no address: {running.said}")
+        wait_for(lambda: get(f"{found[0]}/readyz")[0] == 200)
+        yield found[0], running
+    finally:
+        running.terminate()
+        try:
+            running.said += running.communicate(timeout=WAIT_S)[1].splitlines(keepends=True)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.communicate()
+            raise
+
+
+def get(url, method="GET", **headers):
+    """Status, headers and body of an answer, unpacked by nobody."""
+    try:
+        with urlopen(Request(url, method=method, headers=headers), timeout=WAIT_S) as answer:
+            return answer.status, answer.headers, answer.read()
+    except HTTPError as error:
+        with error:
+            return error.code, error.headers, error.read()
+
+
+def wait_for(holds):
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def slots_of(address):
+    return json.loads(get(f"{address}/v1/slots")[2])["slots"]
+
+
+async def asked(address, path):
+    """The connection on which this was asked for, behind the head of the answer."""
+    place = urlsplit(address)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=2**20)
+    head = f"GET {path} HTTP/1.1\r\nHost: {place.netloc}\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode())
+    assert b" 200 " in (await reader.readuntil(b"\r\n\r\n")).splitlines()[0]
+    return reader, writer
+
+
+async def watch(address, slot_start, connected):
+    """From the notice of this slot on: when all of it was there, and how many bytes."""
+    stream, ours = await asked(address, "/v1/stream")
+    connected.release()
+    while line := await stream.readline():
+        if line.startswith(b"data:") and json.loads(line[5:])["slot_start"] == slot_start:
+            answer, writer = await asked(address, f"/v1/releases?slot={quote(slot_start)}")
+            body = await answer.read()
+            writer.close()
+            ours.close()
+            return time.monotonic(), len(body)
+    raise AssertionError("the stream has ended")
+
+
+async def crowd(address, clients, file, lines):
+    slot_start = json.loads(lines[0])["hat"]["slot_start"]
+    connected, watching = asyncio.Semaphore(0), []
+    for _ in range(clients):
+        watching.append(asyncio.create_task(watch(address, slot_start, connected)))
+        await connected.acquire()
+    written_s = time.monotonic()
+    write(file, lines)
+    found = await asyncio.gather(*watching)
+    seconds = sorted(at - written_s for at, _ in found)
+    p50, p99 = (seconds[int(len(seconds) * share)] for share in (0.5, 0.99))
+    return {"clients": len(found), "bytes": sorted({size for _, size in found}), "p50": p50, "p99": p99}
+
+
+def main():
+    address, clients, file, lines = sys.argv[1:]
+    told = asyncio.run(crowd(address, int(clients), file, Path(lines).read_bytes().splitlines()))
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,438 @@
+"""The page in a real browser, over records that a replay has made."""
+
+import json
+import os
+import re
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.board import get, write
+from tests.browser.conftest import Day, replayed, served, synthetic
+
+pytestmark = pytest.mark.browser
+
+PICTURE = Path(__file__).parents[2] / "docs" / "dashboard.png"
+STEPS = 10, 15, 20, 25, 30
+
+
+def cells_of(page, selector):
+    return [path.get_attribute("data-cell") for path in page.query_selector_all(f"#map path.cell{selector}")]
+
+
+def show(page, slot):
+    """Move the slider to a slot and wait until it is drawn."""
+    listed = json.loads(get(f"{address_of(page)}/v1/slots")[2])["slots"]
+    page.locator("#slot").fill(str([one["slot_start"] for one in listed].index(slot)))
+    page.wait_for_selector(f'body[data-slot="{slot}"]')
+
+
+def address_of(page):
+    parts = urlsplit(page.url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def view_of(page):
+    """Where the map has its cells on the screen."""
+    return {path.get_attribute("data-cell"): path.bounding_box() for path in page.query_selector_all("#map path.cell")}
+
+
+def centre_of(box):
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def fullest(day):
+    return max(day.slots, key=lambda slot: len(day.kinds(slot)["solid"]))
+
+
+def edited(day, folder, slot, changes):
+    """The day with some estimates of a slot changed, in files of its own."""
+    for (start, cell), estimate in day.estimates.items():
+        if start == slot and cell in changes:
+            day.estimates[start, cell] = estimate | changes[cell]
+    write(folder / "records.ndjson", day.lines(slot))
+    return [folder / "records.ndjson"]
+
+
+@pytest.fixture
+def copy(day):
+    return Day(day.files)
+
+
+def test_no_other_host_is_asked(board, new_page):
+    page = new_page(board)
+    page.locator("#map").hover()
+    page.wait_for_timeout(500)
+    assert page.asked
+    assert [url for url in page.asked if not url.startswith(board)] == []
+    assert page.wrong == []
+
+
+def test_marks_are_those_of_the_records(board, day, new_page):
+    """Of each slot: classes of certainty, colours and numbers, counted on the map and in the table."""
+    page = new_page(board)
+    seen = {"solid": 0, "striped": 0, "dotted": 0}
+    for slot in day.slots:
+        show(page, slot)
+        kinds = day.kinds(slot)
+        for kind in seen:
+            assert sorted(cells_of(page, f".{kind}")) == sorted(kinds[kind]), (slot, kind)
+            assert page.locator(f"#cells tbody .chip.{kind}").count() == len(kinds[kind])
+            seen[kind] += len(kinds[kind])
+        news = {cell for (start, cell), one in day.estimates.items() if start == slot and one["news"] > 0.5}
+        assert set(cells_of(page, ".news")) == news
+        for cell in kinds["solid"] | kinds["striped"]:
+            kmh = int(day.estimates[slot, cell]["value_kmh"] + 0.5)
+            step = sum(kmh >= start for start in STEPS)
+            assert f"step-{step}" in page.locator(f'path[data-cell="{cell}"]').get_attribute("class")
+        told = re.findall(r"\d+", page.locator("#summary").inner_text())
+        counts = [sum(map(len, kinds.values())), len(kinds["solid"]), len(kinds["striped"]), len(kinds["dotted"])]
+        assert [int(number) for number in told[:4]] == counts
+    assert all(seen.values())
+    assert page.wrong == []
+
+
+def test_numbers_are_in_cells_that_are_wide_enough(board, day, new_page):
+    slot = fullest(day)
+    page = new_page(board, slot=slot)
+    for _ in range(2):
+        page.locator(".leaflet-control-zoom-in").click()
+        page.wait_for_timeout(400)
+    for kind, before in (("solid", ""), ("striped", "~")):
+        cells = day.kinds(slot)[kind]
+        numbers = {f"{before}{int(day.estimates[slot, cell]['value_kmh'] + 0.5)}" for cell in cells}
+        written = page.locator(f"#map .over text.{kind}").all_text_contents()
+        assert written
+        assert set(written) <= numbers
+    for _ in range(6):
+        page.locator(".leaflet-control-zoom-out").click()
+        page.wait_for_timeout(400)
+    assert page.locator("#map .over text").count() == 0
+
+
+def test_without_a_release_a_value_is_a_guess(copy, tmp_path, new_page):
+    """However narrow its interval is; and with a release it is one, too, where the interval is wide."""
+    slot = fullest(copy)
+    measured = sorted(copy.kinds(slot)["solid"])
+    edges = {10.0: "solid", 10.001: "striped", 20.0: "striped", 20.001: "dotted"}
+    changes = {cell: {"interval95_kmh": [8.3, 8.3 + width]} for cell, width in zip(measured, edges, strict=False)}
+    withheld = next(cell for (start, cell), one in copy.releases.items() if start == slot and one["mean"] is None)
+    changes[withheld] = {"interval95_kmh": [14.0, 16.0], "value_kmh": 15.0}
+    with served(edited(copy, tmp_path, slot, changes)) as address:
+        page = new_page(address)
+        for cell, kind in zip(measured, edges.values(), strict=False):
+            assert cell in cells_of(page, f".{kind}")
+        assert withheld in cells_of(page, ".dotted")
+        assert page.locator(f'tr[data-cell="{withheld}"] .chip').inner_text() == "15?"
+
+
+@pytest.mark.parametrize("way", ["click", "row", "key"])
+def test_the_panel_opens_by(way, board, day, new_page):
+    slot = fullest(day)
+    page = new_page(board, slot=slot)
+    cell = sorted(day.kinds(slot)["solid"])[0]
+    if way == "click":
+        page.locator(f'path[data-cell="{cell}"]').click()
+    elif way == "row":
+        page.locator(f'tr[data-cell="{cell}"] td').first.click()
+    else:
+        page.locator("#cells thead button").first.focus()
+        while page.evaluate("document.activeElement.closest('tr')?.dataset.cell") != cell:
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+    page.wait_for_selector("#panel .figure")
+    estimate, release = day.estimates[slot, cell], day.releases[slot, cell]
+    said = page.locator("#panel .sentences").inner_text()
+    figures = [estimate["value_kmh"], *estimate["interval95_kmh"], release["counts"]["plates"]]
+    figures.append(estimate["guess"]["counts_kmh"])
+    assert re.findall(r"\d+", said) == [str(int(kmh + 0.5)) for kmh in figures]
+    assert cells_of(page, ".chosen") == [cell]
+    assert page.locator("#cells tr.chosen").get_attribute("data-cell") == cell
+    page.keyboard.press("Escape")
+    assert page.locator("#panel .figure").count() == 0
+    assert cells_of(page, ".chosen") == []
+    assert page.evaluate("document.activeElement.closest('tr').dataset.cell") == cell
+
+
+def test_a_cells_day_has_a_bar_for_each_slot(board, day, new_page):
+    slot = fullest(day)
+    cell = sorted(day.kinds(slot)["solid"])[0]
+    page = new_page(board, slot=slot, cell=cell)
+    mine = [start for start in day.slots if start[:10] == slot[:10] and (start, cell) in day.estimates]
+    page.wait_for_selector("#day .bar >> nth=0")
+    assert page.locator("#day .bar").count() == len(mine)
+    thin = [start for start in mine if cell in day.kinds(start)["dotted"]]
+    assert page.locator("#day .bar.thin").count() == len(thin)
+
+
+@pytest.mark.parametrize(("error", "is_drawn"), [(0.149, True), (0.15, True), (0.151, False), (0.4, False)])
+def test_a_cdf_is_drawn_where_it_errs_little(error, is_drawn, copy, tmp_path, new_page):
+    slot = fullest(copy)
+    cell = next(cell for (start, cell), one in copy.estimates.items() if start == slot and one["cdf"])
+    with served(edited(copy, tmp_path, slot, {cell: {"expected_sup_error": error}})) as address:
+        page = new_page(address, cell=cell)
+        assert page.locator("#cdf").count() == is_drawn
+        said = page.locator("#panel .spread").inner_text()
+    figure = copy.estimates[slot, cell]["share_below_kmh"]["10"] if is_drawn else error
+    assert re.search(r"\d+", said)[0] == str(int(100 * figure + 0.5))
+
+
+def test_what_is_not_as_usual_is_marked_and_comes_first(copy, tmp_path, new_page):
+    slot = fullest(copy)
+    kinds = copy.kinds(slot)
+    solid, guess, usual = sorted(kinds["solid"])[0], sorted(kinds["dotted"])[0], sorted(kinds["dotted"])[1]
+    changes = {cell: {"news": 0.1} for _, cell in copy.estimates}
+    changes |= {solid: {"news": 0.51}, guess: {"news": 0.9}, usual: {"news": 0.5}}
+    with served(edited(copy, tmp_path, slot, changes)) as address:
+        page = new_page(address, cell=guess)
+        assert page.locator("#map .over .mark").count() == 2
+        assert set(cells_of(page, ".news")) == {solid, guess}
+        rows = page.locator("#cells tbody tr")
+        order = [rows.nth(i).get_attribute("data-cell") for i in range(rows.count())]
+        assert page.locator("#panel .alert").count() == 1
+    assert set(order[:2]) == {solid, guess}
+    measured = [cell for cell in order[2:] if cell not in kinds["dotted"]]
+    speeds = [copy.estimates[slot, cell]["value_kmh"] for cell in measured]
+    assert speeds == sorted(speeds)
+    assert order[2 : 2 + len(measured)] == measured
+
+
+def test_a_column_sorts_the_table(board, day, new_page):
+    slot = fullest(day)
+    page = new_page(board, slot=slot)
+    button = page.locator("#cells thead button").last
+    orders = {}
+    for _ in range(3):
+        button.click()
+        direction = page.locator("#cells thead th").last.get_attribute("aria-sort")
+        cells = page.eval_on_selector_all("#cells tbody tr", "rows => rows.map((row) => row.dataset.cell)")
+        orders[direction] = [
+            day.releases[slot, cell]["counts"]["plates"] for cell in cells if (slot, cell) in day.releases
+        ]
+    assert orders["ascending"] == sorted(orders["ascending"])
+    assert orders["descending"] == sorted(orders["descending"], reverse=True)
+    assert "none" in orders
+
+
+def test_reasons_are_words(copy, tmp_path, new_page):
+    """Every status that withholds has a sentence of its own; none is shown as it is written in records."""
+    statuses = "withheld_few_plates", "withheld_budget", "withheld_uninformative", "withheld_unplanned"
+    slot = fullest(copy)
+    withheld = [key for key, one in copy.releases.items() if key[0] == slot and one["mean"] is None]
+    for key, status in zip(withheld, statuses, strict=False):
+        copy.releases[key]["status"] = status
+    said = set()
+    with served(edited(copy, tmp_path, slot, {})) as address:
+        for (_, cell), _status in zip(withheld, statuses, strict=False):
+            page = new_page(address, cell=cell)
+            said.add(page.locator("#panel .sentences").inner_text().partition("Nothing was released")[2])
+            assert "withheld" not in page.locator("body").inner_text()
+    assert len(said) == min(len(withheld), len(statuses))
+    assert "" not in said
+
+
+def test_records_are_text_never_markup(copy, tmp_path, new_page):
+    slot = fullest(copy)
+    hostile = "<img src=x onerror=alert(1)>"
+    for key, release in copy.releases.items():
+        copy.releases[key] = release | {"privacy": release["privacy"] | {"caveats": [hostile], "period": hostile}}
+    with served(edited(copy, tmp_path, slot, {})) as address:
+        page = new_page(address)
+        assert hostile in page.locator("#banner").inner_text()
+        assert hostile in page.locator("#protected").inner_text()
+        assert page.locator("img").count() == 0
+
+
+def test_a_trial_is_said_to_be_one(board, copy, tmp_path, new_page):
+    page = new_page(board)
+    assert page.locator("#banner").is_visible()
+    assert "10" in page.locator("#protected").inner_text()
+    for records in (copy.releases, copy.estimates):
+        for record in records.values():
+            record.pop("trial")
+    with served(edited(copy, tmp_path, fullest(copy), {})) as address:
+        assert not new_page(address).locator("#banner").is_visible()
+
+
+def test_releases_alone_and_estimates_alone(copy, day, tmp_path, new_page):
+    """Without estimates a cell is drawn by its release; without releases nothing counts as measured."""
+    with served(day.files[:1]) as address:
+        page = new_page(address)
+        show(page, fullest(day))
+        widths = {
+            cell: round(one["mean"]["interval95_kmh"][1] - one["mean"]["interval95_kmh"][0], 3)
+            for (slot, cell), one in day.releases.items() if slot == fullest(day) and one["mean"]
+        }  # fmt: skip
+        assert set(cells_of(page, ".solid")) == {cell for cell, width in widths.items() if width <= 10}
+        assert set(cells_of(page, ".striped")) == {cell for cell, width in widths.items() if 10 < width <= 20}
+    with served(day.files[1:]) as address:
+        page = new_page(address)
+        assert len(cells_of(page, ".dotted")) == len(cells_of(page, "")) > 0
+
+
+def test_downloads_are_the_slot(board, day, new_page):
+    slot = fullest(day)
+    page = new_page(board, slot=slot)
+    links = page.eval_on_selector_all("#downloads a[download]", "links => links.map((link) => link.href)")
+    assert len(links) == 6
+    for link in links:
+        status, _, body = get(link)
+        records = day.releases if "/releases" in link else day.estimates
+        assert status == 200
+        assert body.count(b"\n") >= sum(start == slot for start, _ in records)
+
+
+def test_the_page_outlives_its_server(day, tmp_path, new_page):
+    """Killed and started again: the same page, what came meanwhile, and no record twice."""
+    file, (*before, last) = tmp_path / "records.ndjson", day.slots[:3]
+    write(file, day.lines(*before))
+    with served([file]) as address:
+        page = new_page(address)
+        page.evaluate("window.isTheSame = true")
+        page.locator("#live.is-live").wait_for()
+    page.locator("#live:not(.is-live)").wait_for()
+    assert len(cells_of(page, "")) == sum(map(len, day.kinds(before[-1]).values()))
+    write(file, day.lines(before[-1], last))  # the runtime, too, writes again what it is not sure of
+    with served([file], port=urlsplit(address).port):
+        page.wait_for_selector(f'body[data-slot="{last}"]')
+        page.locator("#live.is-live").wait_for()
+        assert page.evaluate("window.isTheSame")
+        cells = cells_of(page, "")
+        assert sorted(cells) == sorted({cell for start, cell in day.estimates if start == last})
+        assert page.locator("#cells tbody tr").count() == len(cells)
+        assert page.locator("#bars .bar").count() == len(day.slots[:3])
+    assert page.wrong == []
+
+
+def test_a_new_slot_does_not_move_the_view(day, tmp_path, new_page):
+    """It is followed from the newest slot, and not from an older one."""
+    file, (first, second, third, *_) = tmp_path / "records.ndjson", [*day.slots[-4:], ""]
+    write(file, day.lines(first))
+    with served([file]) as address:
+        page = new_page(address)
+        page.locator(".leaflet-control-zoom-in").click()
+        page.wait_for_timeout(500)
+        before = view_of(page)
+        write(file, day.lines(second))
+        page.wait_for_selector(f'body[data-slot="{second}"]')
+        after = view_of(page)
+        both = before.keys() & after.keys()
+        assert both
+        for cell in both:  # an outline may have another width
+            assert centre_of(after[cell]) == pytest.approx(centre_of(before[cell]), abs=0.2)
+        show(page, first)
+        write(file, day.lines(third))
+        page.wait_for_selector(f"#bars .bar >> nth={2}")
+        page.wait_for_timeout(500)
+        assert page.get_attribute("body", "data-slot") == first
+        page.locator("#newest").click()
+        page.wait_for_selector(f'body[data-slot="{third}"]')
+
+
+def test_before_the_first_slot_it_waits(tmp_path, day, new_page):
+    file = tmp_path / "records.ndjson"
+    file.touch()
+    with served([file]) as address:
+        page = new_page(address, waits=False)
+        page.locator("#live.is-live").wait_for()
+        assert page.locator("#map path.cell").count() == 0
+        write(file, day.lines(day.slots[0]))
+        page.wait_for_selector("body[data-slot]")
+    assert page.wrong == []
+
+
+def test_a_phone_scrolls_one_way(board, day, new_page):
+    slot = fullest(day)
+    page = new_page(board, width=390, height=844, slot=slot, cell=sorted(day.kinds(slot)["solid"])[0])
+    wide = page.evaluate("[document.scrollingElement.scrollWidth, document.scrollingElement.clientWidth]")
+    assert wide[0] <= wide[1]
+    boxes = [page.locator(name).bounding_box() for name in ("#map", "#legend", "#panel", "#cells")]
+    for above, below in pairwise(boxes):
+        assert above["y"] + above["height"] <= below["y"] + 1
+
+
+def luminance(colour):
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_numbers_stand_out(scheme, board, new_page):
+    page = new_page(board, scheme=scheme)
+    style = "node => [getComputedStyle(node).backgroundColor, getComputedStyle(node).color]"
+    steps = [one.evaluate(style) for one in page.locator("#legend .steps li").all()]
+    assert len({ground for ground, _ in steps}) == len(STEPS) + 1
+    for colours in steps:
+        dark, light = sorted(map(luminance, colours))
+        assert (light + 0.05) / (dark + 0.05) >= 5.1
+    paper = luminance(page.locator("body").evaluate(style)[0])
+    assert paper < 0.05 if scheme == "dark" else paper > 0.8
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
+def test_axe_finds_no_serious_fault(scheme, width, board, day, new_page):
+    slot = fullest(day)
+    page = new_page(board, width=width, scheme=scheme, slot=slot, cell=sorted(day.kinds(slot)["solid"])[0])
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+
+
+@pytest.mark.long
+def test_five_thousand_cells_change_slot_in_half_a_second(day, tmp_path, new_page):
+    """From the slider to the drawn map, of slots that the page has; the median of five."""
+    import h3
+
+    slots = day.slots[:2]
+    middle = h3.latlng_to_cell(*reversed(day.estimates[next(iter(day.estimates))]["hat"]["center"]), 8)
+    cells = sorted(h3.grid_disk(middle, 41))[:5000]
+    with (tmp_path / "records.ndjson").open("wb") as file:
+        for number, slot in enumerate(slots):
+            mine = [one for (start, _), one in [*day.estimates.items(), *day.releases.items()] if start == slot]
+            for i, cell in enumerate(cells):
+                of_cell = mine[(i * 7 + number) % (len(mine) // 2)]["hat"]["cell"]
+                for records in (day.estimates, day.releases):
+                    if record := records.get((slot, of_cell)):
+                        lat, lon = h3.cell_to_latlng(cell)
+                        hat = record["hat"] | {"cell": cell, "resolution": 8, "center": [lon, lat]}
+                        file.write(json.dumps(record | {"hat": hat}).encode() + b"\n")
+    with served([tmp_path / "records.ndjson"]) as address:
+        page = new_page(address)
+        assert len(cells_of(page, "")) == len(cells)
+        took = []
+        for turn in range(6):
+            page.wait_for_timeout(3000)
+            took.append(page.evaluate(CHANGE, turn % 2))
+    assert sorted(took[1:])[2] < 500  # the first change fetches the other slot
+
+
+CHANGE = """async (index) => {
+  const [range, before, start] = [document.getElementById('slot'), document.body.dataset.slot, performance.now()];
+  range.value = index;
+  range.dispatchEvent(new Event('input'));
+  while (document.body.dataset.slot === before) await new Promise((done) => setTimeout(done));
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  return performance.now() - start;
+}"""
+
+
+@pytest.mark.skipif("UDP_STREAM_PICTURES" not in os.environ, reason="pictures are made with UDP_STREAM_PICTURES=1")
+def test_the_readmes_picture(tmp_path, new_page):
+    from PIL import Image
+
+    pings, zone = synthetic(tmp_path, hours=10)
+    flags = "--set", zone, "--ledger", str(tmp_path / "city.ledger")
+    made = Day(replayed(tmp_path, pings, *flags))
+    slot = made.slots[-4]
+    known = [made.estimates[slot, cell] for cell in made.kinds(slot)["solid"]]
+    drawn = [one for one in known if (one["expected_sup_error"] or 1) < 0.14]
+    cell = max(drawn, key=lambda one: one["interval95_kmh"][1] - one["interval95_kmh"][0])["hat"]["cell"]
+    with served(made.files) as address:
+        page = new_page(address, height=840, slot=slot, cell=cell)
+        page.wait_for_selector("#day .bar >> nth=0")
+        page.screenshot(path=PICTURE)
+    Image.open(PICTURE).convert("RGB").quantize(200).save(PICTURE, optimize=True)
+    assert PICTURE.stat().st_size < 200_000

@@ -1,0 +1,427 @@
+"""The dashboard as its own process, over HTTP: what it serves, what it refuses, and what clients may do to it."""
+
+import csv
+import gzip
+import io
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import quote, urlencode, urlsplit
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.board import cells, dashboard, estimate, get, hat, release, slots_of, wait_for, write
+from udp_stream.board.server import STATIC
+from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.forms import columns, flat
+from udp_stream.release.forecaster import Smoothed
+from udp_stream.release.record import Release
+
+ROOT = Path(__file__).parents[2]
+CELLS = sorted(cells(5))
+HOURS = 3
+RELEASES = {hour: [release(cell, hour) for cell in CELLS] for hour in range(HOURS)}
+ESTIMATES = {hour: [estimate(cell, hour) for cell in CELLS] for hour in range(HOURS)}
+PATHS = ("/", "/v1/slots", "/v1/releases", "/v1/estimates", "/v1/outlines", "/v1/stream", "/v1/privacy",
+         "/schema/release.schema.json", "/schema/smoothed.schema.json", "/healthz", "/readyz", "/metrics")  # fmt: skip
+
+
+def start_of(hour, offset="+00:00"):
+    return hat(CELLS[0], hour, offset)["slot_start"]
+
+
+def text(lines):
+    return b"".join(line + b"\n" for line in lines)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The address of a dashboard of three slots, and a plain file of pings beside."""
+    folder = tmp_path_factory.mktemp("dashboard")
+    write(folder / "releases.ndjson", [line for lines in RELEASES.values() for line in lines])
+    write(folder / "estimates.ndjson", [line for lines in ESTIMATES.values() for line in lines])
+    write(folder / "pings.ndjson", [b'{"license_plate":"GJ05ZZ0001","speed":12.0}'])
+    names = ("releases.ndjson", "estimates.ndjson", "pings.ndjson", "later.ndjson")
+    with dashboard(*names, cwd=folder) as (address, process):
+        yield address, process
+
+
+@pytest.fixture(scope="module")
+def address(served):
+    return served[0]
+
+
+def test_records_are_byte_for_byte_as_published_packed_or_not_and_sent_once(address):
+    for kind, published in (("releases", RELEASES), ("estimates", ESTIMATES)):
+        url = f"{address}/v1/{kind}?slot={quote(start_of(1))}"
+        status, headers, plain = get(url)
+        assert status == 200 and plain == text(published[1]) and headers["Content-Type"] == "application/x-ndjson"
+        _, of_packed, packed = get(url, **{"Accept-Encoding": "br, gzip"})
+        assert of_packed["Content-Encoding"] == "gzip" and gzip.decompress(packed) == plain
+        assert of_packed["ETag"] == headers["ETag"] and "Accept-Encoding" in of_packed["Vary"]
+        assert "Content-Encoding" not in get(url, **{"Accept-Encoding": "gzip;q=0"})[1]
+        status, headers, body = get(url, **{"If-None-Match": f'"other", {headers["ETag"]}'})
+        assert (status, body) == (304, b"") and headers["ETag"] == of_packed["ETag"]
+        assert get(url, **{"If-None-Match": '"other"'})[0] == 200
+        status, headers, body = get(url, method="HEAD")
+        assert status == 200 and body == b"" and int(headers["Content-Length"]) == len(plain)
+
+
+def test_a_slot_is_found_by_any_offset_and_the_newest_by_its_name_or_none(address):
+    asked = [quote(start_of(6, "+05:00")), start_of(6, "+05:00"), quote(start_of(1)), start_of(1)[:19] + "Z"]
+    found = {get(f"{address}/v1/releases?slot={one}")[2] for one in asked}
+    assert found == {text(RELEASES[1])}
+    assert get(f"{address}/v1/estimates")[2] == get(f"{address}/v1/estimates?slot=latest")[2] == text(ESTIMATES[2])
+    assert get(f"{address}/v1/releases?slot={quote(start_of(9))}")[0] == 404
+
+
+def test_a_cell_has_a_history_and_a_part_in_each_slot(address):
+    history = get(f"{address}/v1/releases?cell={CELLS[3]}")[2]
+    assert history == text(RELEASES[hour][3] for hour in range(HOURS))
+    assert get(f"{address}/v1/releases?cell={CELLS[3]}&slot=latest")[2] == text([RELEASES[2][3]])
+    assert get(f"{address}/v1/releases?cell={'8' * 15}")[::2] == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("kind", "of", "published"), [("releases", Release, RELEASES), ("estimates", Smoothed, ESTIMATES)]
+)
+def test_csv_and_geojson_have_every_field_and_a_name_to_be_saved_under(address, kind, of, published):
+    records, names = [flat(json.loads(line)) for line in published[0]], [name for name, _ in columns(of)]
+    _, headers, body = get(f"{address}/v1/{kind}?form=csv&slot={quote(start_of(0))}")
+    rows = list(csv.DictReader(io.StringIO(body.decode())))
+    assert list(rows[0]) == names and [row["hat.cell"] for row in rows] == CELLS
+    assert headers["Content-Disposition"] == f'attachment; filename="{kind}-2024-01-08T06-00-00.csv"'
+    _, headers, body = get(f"{address}/v1/{kind}?form=geojson&cell={CELLS[0]}")
+    features = json.loads(body)["features"]
+    assert len(features) == HOURS and headers["Content-Disposition"].endswith(f'filename="{kind}-{CELLS[0]}.geojson"')
+    assert features[0]["properties"] == {name: records[0].get(name) for name in names}
+    assert headers["Content-Type"] == "application/geo+json"
+
+
+def test_slots_outlines_and_privacy_say_what_is_there(address):
+    slots = slots_of(address)
+    assert [slot["slot_start"] for slot in slots] == [start_of(hour) for hour in range(HOURS)]
+    assert all(slot["hats"] == {"released": 5} and slot["estimates"] == 5 for slot in slots)
+    assert len({slot["version"] for slot in slots}) == HOURS
+    assert sorted(json.loads(get(f"{address}/v1/outlines")[2])) == CELLS
+    privacy = json.loads(get(f"{address}/v1/privacy")[2])
+    assert privacy == {"statement": None, "newest_release": json.loads(RELEASES[2][0])["privacy"]}
+
+
+def test_the_schemas_are_those_of_the_documentation_and_records_keep_them(address):
+    for name, lines in (("release", RELEASES[0]), ("smoothed", ESTIMATES[0])):
+        schema = json.loads(get(f"{address}/schema/{name}.schema.json")[2])
+        assert schema == json.loads((ROOT / "docs" / f"{name}.schema.json").read_text("utf-8"))
+        for line in lines:
+            jsonschema.validate(json.loads(line), schema, jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/no/such", "/static/no.js"])
+def test_every_answer_has_our_headers_and_no_other_method_is_answered(address, path):
+    for method in ("HEAD",) if path == "/v1/stream" else ("GET", "HEAD"):
+        status, headers, _ = get(address + path, method=method)
+        assert status == (404 if "no" in path else 200)
+        assert headers["Content-Security-Policy"].startswith("default-src 'self'")
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert (headers["Access-Control-Allow-Origin"] == "*") == path.startswith(("/v1", "/schema"))
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"):
+        status, headers, _ = get(address + path, method=method)
+        assert status == 405 and headers["Allow"] == "GET,HEAD"
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["sloot=latest", "slot=latest&slot=latest", "slot=yesterday", "slot=2024-01-08T06:00:00", "slot=", "cell=",
+     "cell=8", f"cell={'8' * 16}", "form=xml", "form=", "form=CSV", "cell=../../etc"],
+)  # fmt: skip
+def test_a_parameter_that_is_none_is_refused_in_a_sentence(address, query):
+    status, headers, body = get(f"{address}/v1/releases?{query}")
+    assert status == 400 and headers["Content-Type"].startswith("text/plain") and b"expected" in body
+    for path in ("/v1/slots", "/v1/outlines", "/v1/privacy", "/v1/stream", "/"):
+        assert get(f"{address}{path}?{query or 'x'}")[0] == 400
+
+
+ASKED = st.sampled_from(["slot", "cell", "form", "Slot", "callback", ""]) | st.text(max_size=5)
+ANSWERED = st.sampled_from(["latest", start_of(0), CELLS[0], "csv", "geojson", "9999-12-31T23:59:59-23:59",
+                            "0001-01-01T00:00:00+23:59"]) | st.text(max_size=20)  # fmt: skip
+
+
+@settings(max_examples=150)
+@given(path=st.sampled_from(["/v1/releases", "/v1/estimates", "/v1/slots", "/static/" , "/schema/"]),
+       query=st.lists(st.tuples(ASKED, ANSWERED), max_size=3), end=st.text(max_size=8))  # fmt: skip
+def test_no_address_is_a_fault(address, path, query, end):
+    place = path + (quote(end.encode("utf-8", "surrogatepass")) if path.count("/") > 1 and path.endswith("/") else "")
+    encoded = urlencode([(name.encode("utf-8", "replace"), value.encode("utf-8", "replace")) for name, value in query])
+    assert get(f"{address}{place}?{encoded}")[0] in (200, 400, 404)
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../server.py", "/static/..%2fserver.py", "/static//etc/mime.types", "/static/%2fetc/hosts.js",
+             "/../slots.py", "/static/leaflet/../../server.py", "/static/leaflet", "/static/.", "/static/%00.js"]
+)  # fmt: skip
+def test_no_file_is_served_but_those_of_the_page(address, path):
+    connection = HTTPConnection(urlsplit(address).netloc, timeout=10)
+    connection.request("GET", path)  # as it is: urllib would not send some of them
+    assert connection.getresponse().status in (400, 404)
+    connection.close()
+
+
+def test_the_page_and_what_it_loads_are_served(address):
+    page = get(f"{address}/")[2].decode()
+    loaded = re.findall(r'(?:src|href)="/?(static/[^"]+)"', page)
+    assert loaded and all(get(f"{address}/{file}")[0] == 200 for file in loaded)
+    for file in STATIC.rglob("*.js"):
+        status, headers, body = get(f"{address}/static/{file.relative_to(STATIC)}")
+        assert status == 200 and headers["Content-Type"].startswith("text/javascript") and body == file.read_bytes()
+
+
+def test_metrics_are_what_prometheus_reads_and_hold_nothing_of_the_records(address):
+    status, headers, body = get(f"{address}/metrics")
+    families = {family.name: family for family in text_string_to_metric_families(body.decode())}
+    assert status == 200 and headers["Content-Type"].startswith("text/plain")
+    values = {sample.name: sample.value for family in families.values() for sample in family.samples}
+    name = "udp_stream_dashboard"
+    assert values == {
+        f"{name}_clients": 0, f"{name}_slots": HOURS, f"{name}_records_refused_total": 1,
+        f"{name}_newest_slot_timestamp_seconds": 1_704_704_400,
+    }  # fmt: skip
+    assert families[f"{name}_records_refused"].type == "counter"
+    assert not any(sample.labels for family in families.values() for sample in family.samples)
+    assert all(cell.encode() not in body for cell in CELLS) and b"GJ05" not in body
+
+
+class Stream:
+    """The notices of a stream, as they come."""
+
+    def __init__(self, address):
+        self._socket = socket.create_connection(urlsplit(address).netloc.split(":"), timeout=20)
+        self._socket.sendall(b"GET /v1/stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        self._lines = self._socket.makefile("rb")
+
+    def notice(self):
+        for line in self._lines:
+            if line.startswith(b"data:"):
+                return json.loads(line[5:])
+        return None
+
+    def close(self):
+        self._lines.close()
+        self._socket.close()
+
+
+def test_a_stream_tells_of_each_change_and_ends_with_the_server(tmp_path):
+    write(tmp_path / "r", RELEASES[0] + RELEASES[1])
+    with dashboard("r", cwd=tmp_path) as (address, process), ExitStack() as stack:
+        stream = Stream(address)
+        stack.callback(stream.close)
+        assert stream.notice() == {name: slots_of(address)[1][name] for name in ("slot_start", "version")}
+        wait_for(lambda: b"udp_stream_dashboard_clients 1.0" in get(f"{address}/metrics")[2])
+        write(tmp_path / "r", RELEASES[2] + ESTIMATES[0])
+        told = [stream.notice(), stream.notice()]
+        assert [one["slot_start"] for one in told] == [start_of(0), start_of(2)]
+        assert {one["version"] for one in told} <= {slot["version"] for slot in slots_of(address)}
+        before = slots_of(address)
+        process.send_signal(signal.SIGTERM)
+        assert stream.notice() is None
+        assert process.wait(10) == 0
+    with dashboard("r", cwd=tmp_path) as (address, _):
+        assert slots_of(address) == before
+
+
+def test_a_file_may_come_later_and_be_written_anew(tmp_path):
+    with dashboard("later.ndjson", cwd=tmp_path) as (address, process):
+        assert slots_of(address) == [] and get(f"{address}/v1/releases")[0] == 404
+        assert any("later.ndjson" in line for line in process.said)
+        write(tmp_path / "new", RELEASES[0])
+        (tmp_path / "new").rename(tmp_path / "later.ndjson")
+        wait_for(lambda: len(slots_of(address)) == 1)
+        write(tmp_path / "later.ndjson", RELEASES[0][:2] + RELEASES[1], "wb")
+        wait_for(lambda: len(slots_of(address)) == 2)
+
+
+def run(*arguments, cwd, before=""):
+    program = f"import sys\n{before}\nfrom udp_stream.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "dashboard", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
+
+
+def test_what_cannot_be_served_is_said_and_has_its_status(tmp_path):
+    write(tmp_path / "r.ndjson", RELEASES[0])
+    (tmp_path / "l").write_bytes(b"SQLite format 3\x00")
+    free = ("--set", "dashboard.listen=127.0.0.1:0")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        cases = [
+            (("r.ndjson", "--set", f"dashboard.listen={taken}"), DependencyUnavailable, taken),
+            (("r.ndjson", "--set", "dashboard.listen=no.such.host.invalid:80"), DependencyUnavailable, "invalid:80"),
+            (("r.ndjson", "--set", "dashboard.listen=8321"), ConfigError, "dashboard.listen"),
+            (("r.ndjson", "--set", "dashboard.listen=localhost:70000"), ConfigError, "dashboard.listen"),
+            (("r.ndjson", "--set", "dashboard.slots=0"), ConfigError, "dashboard.slots"),
+            (("r.ndjson", "--set", "dashboard.statement=l", *free), ConfigError, "dashboard.statement"),
+            (("r.ndjson", "--set", "dashboard.statement=r.ndjson", *free), ConfigError, "dashboard.statement"),
+            (("r.ndjson", "--set", "dashboard.statement=none", *free), ConfigError, "dashboard.statement"),
+            (("r.csv", *free), UsageError, "r.csv"), (("r.ndjson.gz", *free), UsageError, "r.ndjson.gz"),
+            (("-", *free), UsageError, "-"), ((str(tmp_path), *free), UsageError, str(tmp_path)),
+            (("--set", "kafka.bootstrap=127.0.0.1:1", *free), DependencyUnavailable, "127.0.0.1:1"),
+        ]  # fmt: skip
+        for arguments, error, named in cases:
+            done = run(*arguments, cwd=tmp_path)
+            assert (done.returncode, done.stdout) == (error.exit_status, ""), (arguments, done.stderr)
+            assert named in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("package", ["aiohttp", "prometheus_client"])
+def test_a_missing_package_is_named_by_its_extra(tmp_path, package):
+    done = run("r", cwd=tmp_path, before=f"sys.modules[{package!r}] = None")
+    assert done.returncode == DependencyUnavailable.exit_status and "[dashboard]" in done.stderr
+
+
+def test_ctrl_c_is_an_interruption(tmp_path):
+    with dashboard("r", cwd=tmp_path) as (_, process):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+
+
+def test_the_statement_of_a_ledger_is_served_as_it_is_now(tmp_path):
+    def export(**changes):
+        stated = {"basic": {}, "privacy": {}, "details": {}} | changes
+        (tmp_path / "new").write_text(json.dumps(stated))
+        (tmp_path / "new").rename(tmp_path / "statement.json")
+        return stated
+
+    def served():
+        return json.loads(get(f"{address}/v1/privacy")[2])["statement"]
+
+    first = export()
+    with dashboard("r", "--set", "dashboard.statement=statement.json", cwd=tmp_path) as (address, _):
+        assert served() == first
+        second = export(hats_released=7)
+        assert served() == second
+        (tmp_path / "statement.json").write_text("half of")
+        assert served() == second
+
+
+ALIEN = ("udp_stream.ledgers", "udp_stream.sources", "udp_stream.runtime", "udp_stream.testing", "udp_stream.trial",
+         "sqlite3", "redis")  # fmt: skip
+IMPORTED = "import udp_stream.board.server, udp_stream.board.follow, udp_stream.cli.commands.dashboard"
+# As it runs, with its settings, from files and from topics: an address that is none ends it.
+OF_FILES = "from udp_stream.cli.main import main; main(['dashboard', 'r', '--set', 'dashboard.listen=no.invalid:1'])"
+OF_TOPICS = (
+    "from udp_stream.cli.main import main; "
+    "main(['dashboard', '--set', 'kafka.bootstrap=127.0.0.1:1', '--set', 'dashboard.listen=127.0.0.1:0'])"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "alien"),
+    [(IMPORTED, (*ALIEN, "udp_stream.pings")), (OF_FILES, ALIEN), (OF_TOPICS, ALIEN)],
+    ids=["imported", "of files", "of topics"],
+)
+def test_no_ledger_no_key_and_no_ping_is_ever_loaded(tmp_path, program, alien):
+    command = [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    loaded = done.stdout.split()
+    assert "udp_stream.board.server" in loaded, done.stderr
+    assert not [name for name in loaded for one in alien if name == one or name.startswith(f"{one}.")]
+
+
+# Crowds
+
+
+def memory_mb(process, what="VmRSS"):
+    return int(re.search(rf"{what}:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1]) / 1024
+
+
+def crowd(tmp_path, clients, hats):
+    """What a crowd was told: it is a process of its own, and so is the server."""
+    many = cells(hats)
+    write(tmp_path / "r", [make(cell, 0) for make in (release, estimate) for cell in many])
+    write(tmp_path / "new", [release(cell, 1) for cell in many])
+    with dashboard("r", cwd=tmp_path) as (address, process):
+        command = [sys.executable, "-m", "tests.board", address, str(clients), tmp_path / "r", tmp_path / "new"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        (packed,) = {len(get(f"{address}/v1/releases", **{"Accept-Encoding": "gzip"})[2])}
+        told = json.loads(done.stdout)
+        assert told["clients"] == clients and told["bytes"] == [packed]
+        return told | {"memory": memory_mb(process, "VmHWM")}
+
+
+def test_every_client_gets_notice_and_slot(tmp_path):
+    told = crowd(tmp_path, 50, 90)
+    assert told["p99"] < 5 and told["memory"] < 100, told
+
+
+@pytest.mark.long
+def test_a_thousand_clients_get_notice_and_slot_within_a_second(tmp_path):
+    tries = []
+    while len(tries) < 5 and not (tries and tries[-1]["p99"] < 1):  # another program may have the two cores
+        (tmp_path / str(len(tries))).mkdir()
+        tries.append(crowd(tmp_path / str(len(tries)), 1000, 3000))
+        assert tries[-1]["memory"] < 100, tries
+    assert tries[-1]["p99"] < 1, tries
+
+
+def test_clients_that_never_read_cost_nothing_that_grows_and_are_dropped(tmp_path):
+    many = cells(3000)
+    write(tmp_path / "r", [release(cell, 0) for cell in many])
+    with dashboard("r", cwd=tmp_path) as (address, process), ExitStack() as stack:
+        before = memory_mb(process)
+        silent = []
+        for path in ["/v1/stream"] * 20 + [f"/v1/releases?slot={quote(start_of(0))}"] * 20:
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", urlsplit(address).port))
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            silent.append(client)
+        for hour in range(1, 40):
+            write(tmp_path / "r", [release(many[0], hour)])
+            wait_for(lambda: len(slots_of(address)) == hour + 1)  # noqa: B023
+        assert memory_mb(process) - before < 25
+        gone = select.poll()
+        for client in silent[20:]:
+            gone.register(client, select.POLLHUP)
+        wait_for(lambda: len(gone.poll(0)) == 20)
+        assert memory_mb(process) - before < 25
+
+
+def test_a_demo_on_a_terminal_opens_the_page_and_goes_on(tmp_path):
+    import pty
+
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("CI", "DISPLAY", "WAYLAND_DISPLAY")
+    }
+    opened = tmp_path / "opened"
+    (tmp_path / "browser").write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    (tmp_path / "browser").chmod(0o755)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "udp_stream", "demo", "--slots", "1", "--buses", "60"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs,
+                               env=environment | {"BROWSER": str(tmp_path / "browser")})  # fmt: skip
+    os.close(theirs)
+    try:
+        said = b""
+        while not (found := re.search(rb"http://\S+(?=/)", said)):
+            said += os.read(ours, 4096)
+        address = found[0].decode()
+        wait_for(lambda: any(slot["hats"].get("released") and slot["estimates"] for slot in slots_of(address)))
+        wait_for(opened.exists)
+        assert opened.read_text().strip() == f"{address}/" and process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)

@@ -1,0 +1,137 @@
+"""What goes on: files that grow, and their lines, or those of topics, on their way to the slots.
+
+A file is read as far as its last line break; what is behind it waits for its own. A file that is not there yet, or no
+longer, is waited for. One that was put in the place of another (rotated) is read from its start once the other is read
+to its end; one that was emptied or written anew is read from its start: records have ids, so nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+from udp_stream.board.slots import LINE_BYTES_MAX, Slots
+from udp_stream.errors import UsageError
+from udp_stream.logs import WARNING, counted, say
+
+READ_BYTES: Final = 2**20
+PAUSE_S: Final = 0.1
+"""Between two looks at files that have no more."""
+
+SHOW_S: Final = 1.0
+"""What is read of a long file is shown as often."""
+
+HEAD_BYTES: Final = 256
+"""Of a file's beginning: where it differs, another file was written under the name."""
+
+
+class Batch(NamedTuple):
+    """Lines from one place. `at_end`: all that is there now has been read, of every place."""
+
+    place: str
+    lines: Sequence[bytes]
+    at_end: bool
+
+
+class GrowingFile:
+    """The whole lines of a file, as they come.
+
+    >>> from contextlib import closing
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "records").write_bytes(b"one\\ntw")
+    ...     with closing(GrowingFile(Path(folder, "records"))) as file:
+    ...         file.read(), file.read()
+    ([b'one'], [])
+    """
+
+    def __init__(self, path: Path) -> None:
+        """It need not be there. UsageError for a folder."""
+        if path.is_dir():
+            raise UsageError(f"{path}: expected a file of records, got a folder")
+        self.path = path
+        self._file: BinaryIO | None = None
+        self._id: tuple[int, int] | None = None
+        self._head = self._rest = b""
+        self._at = 0
+
+    def read(self) -> list[bytes]:
+        """The next lines, without their breaks; none if there are no more for now. OSError may leave."""
+        while piece := self._piece():
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            if len(self._rest) > LINE_BYTES_MAX:  # no record: its beginning is enough to refuse it by
+                self._rest = self._rest[: LINE_BYTES_MAX + 1]
+            if found := [line for line in lines if line]:
+                return found
+        return []
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _piece(self) -> bytes:
+        """The next bytes, of this file or of the one that is in its place now."""
+        if self._file is None or (self._at == os.fstat(self._file.fileno()).st_size and self._is_replaced()):
+            self.close()
+            try:
+                self._file = self.path.open("rb")
+            except FileNotFoundError:
+                return b""
+            found = os.fstat(self._file.fileno())
+            self._id = found.st_dev, found.st_ino
+            self._start()
+        number = self._file.fileno()
+        if os.fstat(number).st_size < self._at or os.pread(number, len(self._head), 0) != self._head:
+            self._start()  # it was emptied, or written anew
+        piece = os.pread(number, READ_BYTES, self._at)
+        self._at += len(piece)
+        if len(self._head) < HEAD_BYTES:
+            self._head = os.pread(number, min(HEAD_BYTES, self._at), 0)
+        return piece
+
+    def _start(self) -> None:
+        self._head, self._rest, self._at = b"", b"", 0
+
+    def _is_replaced(self) -> bool:
+        """Whether another file has the name now."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return False
+        return (found.st_dev, found.st_ino) != self._id
+
+
+def growing(files: Sequence[GrowingFile]) -> Iterator[Batch]:
+    """The lines of files, without end."""
+    while True:
+        for file in files:
+            while lines := file.read():
+                yield Batch(str(file.path), lines, at_end=False)
+        yield Batch("", (), at_end=True)
+        time.sleep(PAUSE_S)
+
+
+def feed(batches: Iterable[Batch], slots: Slots, at_end: Callable[[bool], None]) -> None:
+    """Hand lines to the slots, until there are no more batches. `at_end` is called when all that is there has been
+    read, with whether a slot has changed since.
+
+    The first refusal of each place is said, with the reason, and never with what was refused.
+    """
+    said, shown_s, changed = set[str](), time.monotonic(), False
+    for batch in batches:
+        refused = slots.take(batch.lines)
+        if refused and batch.place not in said:
+            said.add(batch.place)
+            why = ", ".join(f"{counted(number, 'line')}: {reason}" for reason, number in refused.items())
+            say(f"{batch.place}: not shown ({why})", "refused", level=WARNING)
+        if batch.at_end or time.monotonic() - shown_s > SHOW_S:
+            changed |= slots.show()
+            shown_s = time.monotonic()
+        if batch.at_end:
+            at_end(changed)
+            changed = False

@@ -1,0 +1,140 @@
+// The map: one outline per cell, changed in place. Colours are the stylesheet's; this sets classes.
+
+import { briefOf, nameOf, numberOf, STEPS_KMH } from './words.js';
+import { element, svg } from './panel.js';
+
+const STRIPES_PX = 18; // narrower cells have no stripes
+const NUMBERS_PX = 34; // narrower cells have no numbers
+const MARK_PX = 7;
+const AROUND = 0.5; // of the view, drawn beyond its edge
+const { L } = window;
+
+export class CellMap {
+  /** `choose` is called with a cell's id when it is clicked. */
+  constructor(container, choose) {
+    const isStill = matchMedia('(prefers-reduced-motion: reduce)').matches;
+    this.container = container;
+    this.renderer = L.svg({ padding: AROUND });
+    this.map = L.map(container, {
+      renderer: this.renderer, attributionControl: false, zoomSnap: 0.1, maxZoom: 16, minZoom: 2,
+      zoomAnimation: !isStill, fadeAnimation: false, inertia: !isStill,
+    }).setView([0, 0], 2);
+    L.control.scale({ imperial: false, position: 'bottomright' }).addTo(this.map);
+    this.group = L.featureGroup().addTo(this.map);
+    this.group.bindTooltip(({ cell }) => element('span', {}, `${nameOf(cell.id)}: ${briefOf(cell)}`), { sticky: true });
+    this.group.on('click', (event) => choose(event.sourceTarget.cell.id));
+    this.polygons = new Map();
+    this.outlines = {};
+    this.cells = [];
+    this.chosen = null;
+    this.renderer.addTo(this.map);
+    this.defineStripes();
+    this.map.on('moveend', () => this.drawOver());
+    new ResizeObserver(() => this.map.invalidateSize({ pan: false })).observe(container);
+    this.map.on('zoomend', () => this.measure());
+  }
+
+  /** Patterns are the map's own: a stylesheet cannot name one. Beside the shapes, what is written over them. */
+  defineStripes() {
+    const root = this.container.querySelector('.leaflet-overlay-pane svg');
+    const stripes = STEPS_KMH.map((_, step) => svg('pattern', {
+      id: `stripes-${step}`, width: 7, height: 7, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)',
+      class: `step-${step}` },
+    svg('rect', { width: 7, height: 7, class: 'ground' }), svg('rect', { width: 3.5, height: 7, class: 'stripe' })));
+    this.over = svg('g', { class: 'over', 'aria-hidden': 'true' });
+    root.append(svg('defs', {}, ...stripes), this.over);
+  }
+
+  /** Draw a slot's cells. The view stays as it is, but for the first of all. */
+  draw(cells, outlines) {
+    this.cells = cells.filter(({ id }) => outlines[id]);
+    this.outlines = outlines;
+    const ids = new Set(this.cells.map(({ id }) => id));
+    for (const [id, polygon] of this.polygons) {
+      if (ids.has(id)) continue;
+      this.group.removeLayer(polygon);
+      this.polygons.delete(id);
+    }
+    for (const cell of this.cells) this.drawCell(cell);
+    if (!this.isPlaced && this.cells.length) this.showWhole();
+    this.drawOver();
+  }
+
+  drawCell(cell) {
+    let polygon = this.polygons.get(cell.id);
+    if (!polygon) {
+      const rings = this.outlines[cell.id].map((ring) => [ring.map(([lon, lat]) => [lat, lon])]);
+      polygon = L.polygon(rings, { renderer: this.renderer }).addTo(this.group);
+      this.polygons.set(cell.id, polygon);
+      polygon.getElement().dataset.cell = cell.id;
+    }
+    polygon.cell = cell;
+    const isGuess = cell.kind === 'dotted';
+    const look = [cell.kind, isGuess ? '' : `step-${cell.step}`, cell.isNews ? 'news' : '',
+      cell.id === this.chosen ? 'chosen' : ''].join(' ');
+    if (look === polygon.look) return; // most cells look as they did: the browser need not style them anew
+    polygon.look = look;
+    const path = polygon.getElement();
+    path.setAttribute('class', `leaflet-interactive cell ${look}`);
+    path.setAttribute('fill', cell.kind === 'striped' ? `url(#stripes-${cell.step})` : 'none');
+  }
+
+  choose(id) {
+    const before = this.chosen;
+    this.chosen = id;
+    for (const polygon of [this.polygons.get(before), this.polygons.get(id)]) {
+      if (polygon) this.drawCell(polygon.cell);
+    }
+    const polygon = this.polygons.get(id);
+    if (!polygon) return;
+    polygon.bringToFront();
+    this.map.panInside(polygon.getCenter(), { padding: [60, 60] });
+  }
+
+  /** Fit all cells into the view, but for stray ones far from the others. */
+  showWhole() {
+    const centres = this.cells.map(({ hat }) => L.latLng(hat.center[1], hat.center[0]));
+    const middle = (list) => list.sort((one, other) => one - other)[Math.floor(list.length / 2)];
+    const centre = L.latLng(middle(centres.map(({ lat }) => lat)), middle(centres.map(({ lng }) => lng)));
+    const reach = 6 * middle(centres.map((place) => place.distanceTo(centre))) + 1;
+    const near = this.cells.filter((_, i) => centres[i].distanceTo(centre) <= reach);
+    const bounds = L.latLngBounds([]);
+    for (const { id } of near) bounds.extend(this.polygons.get(id).getBounds());
+    this.map.invalidateSize({ pan: false }).fitBounds(bounds, { padding: [8, 8], animate: false });
+    this.isPlaced = true;
+  }
+
+  /** How wide cells are on the screen decides what they can bear. */
+  measure() {
+    const polygon = this.polygons.values().next().value;
+    if (!polygon) return;
+    const box = polygon.getBounds();
+    const [one, other] = [box.getNorthWest(), box.getSouthEast()].map((place) => this.map.latLngToLayerPoint(place));
+    this.width = Math.max(other.x - one.x, other.y - one.y);
+    this.container.dataset.size = this.width < STRIPES_PX ? 'small' : this.width < NUMBERS_PX ? 'medium' : 'large';
+    this.drawOver();
+  }
+
+  /** Numbers and marks, in view only. */
+  drawOver() {
+    const view = this.map.getBounds().pad(AROUND);
+    const drawn = [];
+    for (const cell of this.cells) {
+      const place = L.latLng(cell.hat.center[1], cell.hat.center[0]);
+      if (!view.contains(place)) continue;
+      const hasNumber = cell.kind !== 'dotted' && this.width >= NUMBERS_PX;
+      const { x, y } = this.map.latLngToLayerPoint(place);
+      if (cell.isNews) drawn.push(markAt(x, hasNumber ? y - this.width * 0.3 : y));
+      if (!hasNumber) continue;
+      drawn.push(svg('text', { x, y: y + (cell.isNews ? 8 : 4), class: `${cell.kind} step-${cell.step}` }, numberOf(cell)));
+    }
+    this.over.replaceChildren(...drawn);
+  }
+}
+
+/** A triangle that warns: a shape, so that it is seen without colour. */
+export function markAt(x, y) {
+  const r = MARK_PX;
+  return svg('g', { class: 'mark', transform: `translate(${x} ${y})` },
+    svg('path', { d: `M0 ${-r - 2} L${r + 2} ${r} H${-r - 2} Z` }), svg('path', { class: 'cry', d: 'M0 -4 V2 M0 4 V5.4' }));
+}

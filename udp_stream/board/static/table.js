@@ -1,0 +1,110 @@
+// The table: the equal of the map, and the first of the two for keyboards.
+
+import { element } from './panel.js';
+import { byInterest, nameOf, numberOf, rangeOf } from './words.js';
+
+const ROW_PX = 20; // no row is lower
+const FIRST_ROWS = 100; // drawn with the map; the others follow when there is time
+const COLUMNS = [
+  ['Cell', ({ id }) => id],
+  ['km/h', ({ value }) => value],
+  ['Likely', ({ interval }) => interval && interval[1] - interval[0]],
+  ['Guess', ({ guess }) => guess],
+  ['Buses', ({ plates }) => plates],
+];
+
+export class CellTable {
+  /** `section` holds a table; `choose` is called with a cell's id when its row is clicked. */
+  constructor(section, choose) {
+    [this.head, this.body] = section.querySelectorAll('thead tr, tbody');
+    this.scroller = section.querySelector('.scroller');
+    this.order = section.querySelector('#order');
+    this.cells = [];
+    this.chosen = null;
+    this.sort = null;
+    this.turn = 0;
+    this.head.replaceChildren(...COLUMNS.map(([name], column) => {
+      const button = element('button', { type: 'button' }, name);
+      button.addEventListener('click', () => this.sortBy(column));
+      return element('th', { scope: 'col', 'aria-sort': 'none' }, button);
+    }));
+    this.body.addEventListener('click', (event) => {
+      const row = event.target.closest('tr');
+      if (row) choose(row.dataset.cell);
+    });
+  }
+
+  /** Up, down, and back to the order of interest. */
+  sortBy(column) {
+    const { sort } = this;
+    this.sort = sort?.column !== column ? { column, sign: 1 } : sort.sign > 0 ? { column, sign: -1 } : null;
+    this.draw(this.cells);
+  }
+
+  inOrder() {
+    if (!this.sort) return this.cells.toSorted(byInterest);
+    const { column, sign } = this.sort;
+    const key = COLUMNS[column][1];
+    return this.cells.toSorted((one, other) => {
+      const [a, b] = [key(one), key(other)];
+      if (a === null || b === null) return (a === null) - (b === null); // what is not known comes last
+      return a === b ? byInterest(one, other) : sign * (a < b ? -1 : 1);
+    });
+  }
+
+  /** Draw these cells; focus and place stay where they were. */
+  draw(cells) {
+    this.cells = cells;
+    const focused = this.body.contains(document.activeElement) && document.activeElement.closest('tr').dataset.cell;
+    const seen = Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / ROW_PX);
+    const ordered = this.inOrder();
+    this.turn += 1;
+    this.body.replaceChildren();
+    this.fill(ordered, 0, Math.max(FIRST_ROWS, seen), this.turn);
+    if (focused) this.focus(focused);
+    this.order.textContent = this.sort ? '' : 'Not as usual first, then measured and slow.';
+    for (const [column, head] of [...this.head.children].entries()) {
+      const sign = this.sort?.column === column ? this.sort.sign : 0;
+      head.setAttribute('aria-sort', ['descending', 'none', 'ascending'][sign + 1]);
+    }
+  }
+
+  /** Rows from one number to another, and then the rest; less is shown of a table that is drawn anew meanwhile. */
+  fill(cells, from, to, turn) {
+    if (turn !== this.turn || from >= cells.length) return;
+    this.body.append(...cells.slice(from, to).map((cell) => this.rowOf(cell)));
+    setTimeout(() => this.fill(cells, to, to + FIRST_ROWS, turn));
+  }
+
+  rowOf(cell) {
+    const { id, kind, step, interval, guess, plates } = cell;
+    const button = element('button', { type: 'button', 'aria-pressed': id === this.chosen }, nameOf(id));
+    const look = `chip ${kind}${step === null ? '' : ` step-${step}`}`;
+    return element('tr', { 'data-cell': id, class: id === this.chosen ? 'chosen' : '' },
+      element('th', { scope: 'row' }, button,
+        cell.isNews ? element('span', { class: 'news' }, 'not as usual') : null),
+      element('td', {}, element('span', { class: look }, numberOf(cell))),
+      element('td', {}, interval ? rangeOf(interval, '–') : '–'),
+      element('td', {}, guess === null ? '–' : String(Math.round(guess))),
+      element('td', {}, plates === null ? '–' : plates.toLocaleString('en')));
+  }
+
+  choose(id) {
+    const before = this.chosen;
+    this.chosen = id;
+    for (const row of [this.row(before), this.row(id)]) {
+      if (!row) continue;
+      row.classList.toggle('chosen', row.dataset.cell === id);
+      row.querySelector('button').setAttribute('aria-pressed', row.dataset.cell === id);
+    }
+    this.row(id)?.scrollIntoView({ block: 'nearest' });
+  }
+
+  row(id) {
+    return id && this.body.querySelector(`tr[data-cell="${CSS.escape(id)}"]`);
+  }
+
+  focus(id) {
+    this.row(id)?.querySelector('button').focus({ preventScroll: true });
+  }
+}

@@ -1,0 +1,135 @@
+// What records say, as classes and words. Nothing here touches the page.
+
+export const STEPS_KMH = [0, 10, 15, 20, 25, 30]; // no finer than what "solid" promises
+export const SOLID_KMH = 10; // widest 95 % interval of a solid cell
+export const STRIPED_KMH = 20; // and of a striped one; beyond it a value is no more than a guess
+export const NEWS = 0.5; // above it a cell is not as usual
+export const CDF_ERROR = 0.15; // above it a CDF is not drawn
+const FEW = 0.25; // of the cells: if fewer say more than a guess, the summary names `udp-stream plan`
+
+export const stepOf = (kmh) => STEPS_KMH.findLastIndex((from) => Math.round(kmh) >= from);
+
+/** A slot's cells: release and estimate of each, its value and its class of certainty. */
+export function cellsOf(releases, estimates) {
+  const pairs = new Map(releases.map((release) => [release.hat.cell, [release, null]]));
+  for (const estimate of estimates) {
+    pairs.set(estimate.hat.cell, [pairs.get(estimate.hat.cell)?.[0] ?? null, estimate]);
+  }
+  return Array.from(pairs.values(), ([release, estimate]) => cellOf(release, estimate));
+}
+
+/** A cell is shown by its estimate, and by its release only where there is no estimate. */
+function cellOf(release, estimate) {
+  const { hat } = release ?? estimate;
+  const mean = release?.mean ?? null;
+  const shown = estimate ?? mean;
+  const interval = shown?.interval95_kmh ?? null;
+  return {
+    id: hat.cell, hat, release, estimate, mean, interval,
+    value: shown?.value_kmh ?? null,
+    step: shown ? stepOf(shown.value_kmh) : null,
+    kind: kindOf(interval, mean !== null),
+    isNews: (estimate?.news ?? 0) > NEWS,
+    guess: estimate?.guess.counts_kmh ?? null,
+    plates: release?.counts?.plates ?? null,
+  };
+}
+
+/** Without a release a value is a guess, however narrow its interval. */
+function kindOf(interval, isReleased) {
+  if (!isReleased || !interval) return 'dotted';
+  const width = Math.round((interval[1] - interval[0]) * 1000) / 1000;
+  return width <= SOLID_KMH ? 'solid' : width <= STRIPED_KMH ? 'striped' : 'dotted';
+}
+
+export const nameOf = (cell) => cell.replace(/f+$/, '');
+export const numberOf = ({ kind, value }) =>
+  value === null ? '–' : `${kind === 'striped' ? '~' : ''}${Math.round(value)}${kind === 'dotted' ? '?' : ''}`;
+export const rangeOf = ([low, high], to = ' to ') => `${Math.round(low)}${to}${Math.round(high)}`;
+export const counted = (n, noun, nouns = `${noun}s`) => `${n.toLocaleString('en')} ${n === 1 ? noun : nouns}`;
+
+/** The order in which cells deserve a look: not as usual, measured and slow, guessed and slow. */
+export function byInterest(one, other) {
+  const rank = ({ isNews, kind }) => (isNews ? 0 : kind === 'dotted' ? 2 : 1);
+  return rank(one) - rank(other) || (one.value ?? 999) - (other.value ?? 999) || (one.id < other.id ? -1 : 1);
+}
+
+/** One line: what a mark on the map stands for. */
+export function briefOf(cell) {
+  if (cell.value === null) return 'nothing released';
+  if (cell.kind === 'dotted') return `no more than a guess: ${Math.round(cell.value)} km/h`;
+  return `${cell.kind === 'striped' ? 'about ' : ''}${Math.round(cell.value)} km/h, likely ${rangeOf(cell.interval)}`;
+}
+
+/** The cell in sentences. */
+export function sentencesOf(cell) {
+  const { kind, value, interval, guess, plates, mean } = cell;
+  const said = [];
+  if (value === null) said.push('No speed is known here.');
+  else if (kind !== 'dotted') said.push(`${sentence(briefOf(cell))}.`);
+  else said.push(`No more than a guess: ${Math.round(value)} km/h, likely ${rangeOf(interval)}.`);
+  if (plates !== null) said.push(`${counted(plates, 'bus', 'buses')}.`);
+  if (mean === null) said.push(withheldOf(cell));
+  else if (guess !== null) said.push(`Without this cell’s release one would have guessed ${Math.round(guess)}.`);
+  return said;
+}
+
+const sentence = (words) => words[0].toUpperCase() + words.slice(1);
+
+function withheldOf({ release, estimate }) {
+  const period = release?.privacy.period;
+  const within = period === '1d' ? 'today' : period === 'lifetime' ? 'at all' : `in ${spanOf(period ?? '')}`;
+  return {
+    withheld_few_plates: 'Nothing was released: too few buses came through.',
+    withheld_budget: `Nothing was released: the buses here have spent what may be told of them ${within}.`,
+    withheld_uninformative: 'Nothing was released: noise would have drowned what there was to learn.',
+    withheld_unplanned: 'Nothing was released: the slot’s plan did not know of this cell.',
+  }[release?.status] ?? (estimate?.release_id ? 'Its release is not here.' : 'No bus came through in this slot.');
+}
+
+/** The sentence on top: how much of the slot says more than a guess. */
+export function summaryOf(cells) {
+  const of = (kind) => cells.filter((cell) => cell.kind === kind).length;
+  const [solid, striped, dotted] = ['solid', 'striped', 'dotted'].map(of);
+  const news = cells.filter((cell) => cell.isNews).length;
+  const said = `Of ${counted(cells.length, 'cell')}, ${solid} are measured well and ${striped} roughly; `
+    + `${dotted} are no more than a guess.`;
+  return { text: news ? `${said} ${news} ${news === 1 ? 'is' : 'are'} not as usual.` : said,
+    isFew: solid + striped < FEW * cells.length };
+}
+
+export function protectedOf({ period_epsilon, period, delta }) {
+  const per = { '1d': 'a day', lifetime: 'a lifetime' }[period] ?? spanOf(period);
+  return `Protected: the speeds of each bus, within epsilon ${period_epsilon}`
+    + `${delta ? ` (delta ${delta.toExponential()})` : ''} for ${per}. Not protected: which cells have buses, and how many.`;
+}
+
+/** "12h" as people say it. */
+function spanOf(period) {
+  const [, n, unit] = /^(\d+)([smhdw])$/.exec(period) ?? [];
+  const noun = { s: 'second', m: 'minute', h: 'hour', d: 'day', w: 'week' }[unit];
+  return noun ? counted(Number(n), noun) : period;
+}
+
+/** What must be known before any figure is used. */
+export function warningsOf(records, releases) {
+  const said = new Set(releases.flatMap((release) => release.privacy.caveats ?? []).map(
+    (caveat) => `Caveat: ${caveat}. Buses may have lost more than the records say.`));
+  if (!records.some((record) => record.trial)) return [...said];
+  return ['Trial: another run draws every value again, so these records are not for publication.', ...said];
+}
+
+/** A time as clocks showed it in the city, for Intl in UTC: records carry the city's offset. */
+export function wallClock(iso) {
+  const [, ...parts] = /^(\d{4})-?(\d\d)-?(\d\d)T(\d\d):?(\d\d)/.exec(iso) ?? [];
+  const [year, month, day, hour, minute] = parts.map(Number);
+  return new Date(Date.UTC(year, month - 1, day, hour, minute));
+}
+
+const format = (options) => new Intl.DateTimeFormat('en-GB', { timeZone: 'UTC', ...options });
+const DAY = format({ weekday: 'long', day: 'numeric', month: 'long', year: 'numeric' });
+const CLOCK = format({ hour: '2-digit', minute: '2-digit' });
+export const dayOf = (iso) => DAY.format(wallClock(iso));
+export const clockOf = (iso) => CLOCK.format(wallClock(iso));
+export const slotWords = ({ slot_start, slot_end }) =>
+  `${dayOf(slot_start)}, ${clockOf(slot_start)} to ${clockOf(slot_end)}`;

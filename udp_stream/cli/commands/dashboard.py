@@ -1,0 +1,84 @@
+"""`dashboard`: released records in a browser, from files that grow or from the topics of a deployment.
+
+It loads no ledger, no key and no reader of pings, so it has nothing to leak but what was released.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from udp_stream.board.follow import Batch, GrowingFile, feed, growing
+from udp_stream.board.slots import Slots
+from udp_stream.errors import ConfigError, UsageError, needs
+from udp_stream.logs import begin_log, counted, say
+
+if TYPE_CHECKING:
+    from udp_stream.settings import Settings
+
+OTHER_FORMS = ".gz", ".csv", ".geojson", ".parquet"
+
+
+def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Serve until stopped. DependencyUnavailable if the address is taken, or what it reads cannot be read."""
+    with needs("web server", "dashboard"):
+        from udp_stream.board.server import Board, serving
+    board = Board(Slots(settings.dashboard.slots), Statement(settings.dashboard.statement).read)
+    begin_log()
+    with ExitStack() as stack:
+        files = [stack.enter_context(closing(_growing(name))) for name in dict.fromkeys(arguments.files)]
+        address = stack.enter_context(serving(board, settings.dashboard.listen))
+        where = counted(len(files), "file") if files else f"the topics of {settings.kafka.bootstrap}"
+        say(f"the dashboard of {where} is at {address}", "live", {"address": address})
+        feed(growing(files) if files else _of_topics(settings), board.slots, board.announce)
+
+
+def _growing(name: str) -> GrowingFile:
+    """UsageError for a name that is not of lines of JSON."""
+    if name == "-" or name.lower().endswith(OTHER_FORMS):
+        raise UsageError(
+            f"{name}: expected a file of plain lines of JSON, as `run --out` and `--smoothed` write, such as "
+            "releases.ndjson"
+        )
+    if not Path(name).exists():
+        say(f"{name} is not there yet: waiting for it", "waiting")
+    return GrowingFile(Path(name))
+
+
+def _of_topics(settings: Settings) -> Iterator[Batch]:
+    """What was published since the oldest slot that is kept began, and what comes."""
+    from streams.topics import read_published
+
+    kept_s = settings.policy.slot_seconds * (settings.dashboard.slots + 1)
+    return (Batch(*one) for one in read_published(settings.kafka, round((time.time() - kept_s) * 1000)))
+
+
+class Statement:
+    """The file that `dashboard.statement` names, as it is now: `ledger export` may write it anew."""
+
+    def __init__(self, name: str) -> None:
+        """ConfigError if it is none; no name, no statement."""
+        self._name, self._text = name, b""
+        self._seen: tuple[int, int] | None = None
+        if name and self.read() is None:
+            rule = "a file that `udp-stream ledger export` has written"
+            raise ConfigError(f"dashboard.statement: expected {rule}, got {name}, which is none or cannot be read")
+
+    def read(self) -> bytes | None:
+        """Its JSON; what it was before if it is none any more."""
+        try:
+            found = Path(self._name).stat() if self._name else None
+            if found is not None and (found.st_mtime_ns, found.st_size) != self._seen:
+                self._seen = found.st_mtime_ns, found.st_size
+                text = Path(self._name).read_bytes()
+                if {"basic", "privacy", "details"} <= msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys():
+                    self._text = text
+        except (OSError, msgspec.DecodeError):
+            pass
+        return self._text or None
