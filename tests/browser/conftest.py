@@ -22,7 +22,7 @@ RECORDED = Path(os.environ.get("UDP_STREAM_DATA", "data")) / "austin-capmetro-20
 """A real day, where it is there: 24 slots of about 90 cells. Else three hours of a synthetic fleet."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its loop runs in this thread: other tests start loops of their own
 def browser():
     if os.environ.get(chromium.WITHOUT):
         pytest.skip(f"without a browser, as {chromium.WITHOUT} says")
