@@ -37,6 +37,9 @@ from udp_stream.release.record import SCHEMA as RELEASE
 from udp_stream.release.record import described
 
 STREAMS_MAX: Final = 2_000
+BACKLOG: Final = 4_096
+"""All clients fetch a slot at once; one that finds the queue full would try again a second later."""
+
 COMMENT_S: Final = 15.0
 """Between two lines of a stream on which nothing happens: proxies close silent ones."""
 
@@ -406,7 +409,7 @@ def listening(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     try:
         family, *_, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        found = socket.create_server(place[:2], family=family, backlog=1024)
+        found = socket.create_server(place[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise DependencyUnavailable(f"dashboard.listen: {address}: {why}: is another dashboard there?") from error
@@ -442,7 +445,7 @@ async def _serve(board: Board, listener: socket.socket, stop: asyncio.Event) -> 
     runner = web.AppRunner(application(board), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.SockSite(runner, listener).start()
+        await web.SockSite(runner, listener, backlog=BACKLOG).start()
         while not stop.is_set():
             board.wake()
             with suppress(TimeoutError):
