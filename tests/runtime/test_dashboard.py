@@ -5,13 +5,14 @@ import gzip
 import io
 import json
 import os
+import pty
 import re
 import select
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import quote, urlencode, urlsplit
@@ -23,7 +24,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.board import cells, dashboard, estimate, get, hat, release, slots_of, wait_for, write
-from udp_stream.board.server import STATIC
+from udp_stream.board.server import STATIC, Board, serving
+from udp_stream.board.slots import Slots
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.forms import columns, flat
 from udp_stream.release.forecaster import Smoothed
@@ -240,6 +242,28 @@ def test_a_stream_tells_of_each_change_and_ends_with_the_server(tmp_path):
         assert slots_of(address) == before
 
 
+def test_streams_are_limited_and_the_board_is_ready_once_all_is_read(monkeypatch):
+    monkeypatch.setattr("udp_stream.board.server.STREAMS_MAX", 2)
+    board = Board(Slots(48))
+    with serving(board, "127.0.0.1:0") as page, ExitStack() as stack:
+        address = page.rstrip("/")
+        assert get(f"{address}/readyz")[0] == 503 and get(f"{address}/healthz")[0] == 200
+        streams = [stack.enter_context(closing(Stream(address))) for _ in range(2)]
+        wait_for(lambda: board.streams == 2)
+        status, headers, _ = get(f"{address}/v1/stream")
+        assert status == 503 and headers["Access-Control-Allow-Origin"] == "*"
+        board.slots.take(RELEASES[0])
+        board.announce(board.slots.show())
+        assert (
+            get(f"{address}/readyz")[0] == 200 and [one.notice()["slot_start"] for one in streams] == [start_of(0)] * 2
+        )
+        streams[0].close()
+        board.announce(True)
+        wait_for(lambda: board.streams < 2)
+        stack.enter_context(closing(Stream(address)))
+        wait_for(lambda: board.streams == 2)
+
+
 def test_a_file_may_come_later_and_be_written_anew(tmp_path):
     with dashboard("later.ndjson", cwd=tmp_path) as (address, process):
         assert slots_of(address) == [] and get(f"{address}/v1/releases")[0] == 404
@@ -397,31 +421,55 @@ def test_clients_that_never_read_cost_nothing_that_grows_and_are_dropped(tmp_pat
         assert memory_mb(process) - before < 25
 
 
-def test_a_demo_on_a_terminal_opens_the_page_and_goes_on(tmp_path):
-    import pty
-
-    environment = {
+@contextmanager
+def on_terminal(*command, cwd, **environment):
+    """A process that has a terminal, and what reads it."""
+    theirs_only = {
         name: value for name, value in os.environ.items() if name not in ("CI", "DISPLAY", "WAYLAND_DISPLAY")
     }
-    opened = tmp_path / "opened"
-    (tmp_path / "browser").write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
-    (tmp_path / "browser").chmod(0o755)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "udp_stream", "demo", "--slots", "1", "--buses", "60"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs,
-                               env=environment | {"BROWSER": str(tmp_path / "browser")})  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, *command], cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs, env=theirs_only | environment
+    )
     os.close(theirs)
+
+    def read():
+        with suppress(OSError):  # the other end is closed
+            return os.read(ours, 4096)
+        return b""
+
     try:
-        said = b""
-        while not (found := re.search(rb"http://\S+(?=/)", said)):
-            said += os.read(ours, 4096)
-        address = found[0].decode()
-        wait_for(lambda: any(slot["hats"].get("released") and slot["estimates"] for slot in slots_of(address)))
-        wait_for(opened.exists)
-        assert opened.read_text().strip() == f"{address}/" and process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        yield process, read
     finally:
         process.kill()
         process.wait()
         os.close(ours)
+
+
+DEMO = ("demo", "--slots", "1", "--buses", "60")
+
+
+def test_a_demo_on_a_terminal_opens_the_page_and_goes_on(tmp_path):
+    opened = tmp_path / "opened"
+    (tmp_path / "browser").write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    (tmp_path / "browser").chmod(0o755)
+    command = ("-m", "udp_stream", *DEMO)
+    with on_terminal(*command, cwd=tmp_path, BROWSER=str(tmp_path / "browser")) as (process, read):
+        said = b""
+        while not (found := re.search(rb"http://\S+(?=/)", said)) and (more := read()):
+            said += more
+        address = found[0].decode()
+        wait_for(lambda: any(slot["hats"].get("released") and slot["estimates"] for slot in slots_of(address)))
+        wait_for(lambda: opened.exists() and opened.read_text().strip() == f"{address}/")
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+def test_a_demo_without_the_packages_of_the_page_says_so_and_ends(tmp_path):
+    program = (
+        "import sys\nsys.modules['aiohttp'] = None\nfrom udp_stream.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    with on_terminal("-c", program, *DEMO, cwd=tmp_path) as (process, read):
+        said = b"".join(iter(read, b""))
+        assert process.wait(60) == 0 and b"[dashboard]" in said and b"km/h" in said and b"http://" not in said

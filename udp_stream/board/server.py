@@ -37,6 +37,9 @@ from udp_stream.release.record import SCHEMA as RELEASE
 from udp_stream.release.record import described
 
 STREAMS_MAX: Final = 2_000
+BACKLOG: Final = 4_096
+"""All clients fetch a slot at once; one that finds the queue full would try again a second later."""
+
 COMMENT_S: Final = 15.0
 """Between two lines of a stream on which nothing happens: proxies close silent ones."""
 
@@ -52,7 +55,7 @@ GZIP_WINDOW: Final = 31
 SEND_BYTES: Final = 256 * 1024
 """So much is sent at a time, and so much the kernel keeps for a connection; Linux takes it twice."""
 
-ANSWERS_MAX: Final = 64
+ANSWERS_MAX: Final = 32
 """Answers that are kept, of those that are not packed with the slot: of one cell, or in another form."""
 
 WORKING_MAX: Final = 2
@@ -404,18 +407,13 @@ def application(board: Board) -> web.Application:
 def listening(address: str) -> socket.socket:
     """A socket at HOST:PORT. DependencyUnavailable if the address is taken, or not this machine's."""
     host, _, port = address.rpartition(":")
-    host = host.strip("[]")
     try:
-        family, *_, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # connections inherit it
-        found.bind(place)
-        found.listen(1024)
+        family, *_, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        found = socket.create_server(place[:2], family=family, backlog=BACKLOG)
     except OSError as error:
-        raise DependencyUnavailable(
-            f"dashboard.listen: {address}: {error.strerror}: is another dashboard running there?"
-        ) from error
+        why = error.strerror or type(error).__name__
+        raise DependencyUnavailable(f"dashboard.listen: {address}: {why}: is another dashboard there?") from error
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # connections inherit it
     return found
 
 
@@ -447,7 +445,7 @@ async def _serve(board: Board, listener: socket.socket, stop: asyncio.Event) -> 
     runner = web.AppRunner(application(board), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.SockSite(runner, listener).start()
+        await web.SockSite(runner, listener, backlog=BACKLOG).start()
         while not stop.is_set():
             board.wake()
             with suppress(TimeoutError):

@@ -279,7 +279,7 @@ class Slots:
 
     def _outlined(self) -> Packed:
         """The rings of all cells that were seen; a city's cells stay the same."""
-        if self.shown.outlines.lines == 1 + len(self._outlines):
+        if self.shown.outlines.lines == 1 + len(self._outlines):  # a line each: there is no new one
             return self.shown.outlines
         rows = [b'"%s":%s' % (cell.encode(), rings) for cell, rings in sorted(self._outlines.items())]
         return packed(b"{" + b",\n".join(rows) + b"\n}\n")

@@ -302,7 +302,7 @@ def _on_page(arguments: argparse.Namespace, settings: Settings, fleet: Fleet, bo
         serving(board, "127.0.0.1:0") as address,
         _runtime(arguments, settings, publish, smoothed_sink(show)) as runtime,
     ):
-        print(f"a synthetic fleet of {fleet.buses} buses, a slot every {SLOT_S:g} s: {address}\nCtrl-C ends it.")
+        say(f"a synthetic fleet of {fleet.buses} buses, a slot every {SLOT_S:g} s: {address} (Ctrl-C ends it)")
         if sys.platform == "darwin" or any(map(os.environ.get, ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))):
             webbrowser.open(address)  # elsewhere it might be a browser in this very terminal
         runtime.run(_paced(fleet.messages(), runtime, arguments.slots))
