@@ -101,7 +101,7 @@ def test_without_the_package_the_extra_is_named_and_nothing_is_made(words, tmp_p
     program = "import sys; sys.modules['prometheus_client'] = None; from udp_stream.cli.main import main; main()"
     program = program.replace("main()", "sys.exit(main())")
     done = started([sys.executable, "-c", program, *words(9464)], cwd=tmp_path, input=b"", capture_output=True)
-    assert done.returncode == 4 and b"extra [metrics] of udp-stream" in done.stderr
+    assert done.returncode == 4 and b"'.[metrics]'" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
