@@ -21,7 +21,7 @@ from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.pings.decode import PingDecoder, PingFormat, Pings, originals
-from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Refused, advise, plate_warning
+from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Refused, advise, plate_warning, without_other_events
 from udp_stream.pings.json import FeedForm
 from udp_stream.settings import Settings
 from udp_stream.sources.recordings import Source, open_sources, scheme_of
@@ -151,17 +151,15 @@ def _require_mostly_read(
     is_whole: bool,
 ) -> None:
     pings, refusals = PingDecoder(settings.ping_rules, ping_format).decode(messages)
-    refused = [one for one in refusals if one.reason not in OF_A_SPEED]
-    read = len(pings) + len(refusals) - len(refused)
+    faults = [one for one in refusals if one.reason not in OF_A_SPEED]
+    read = len(pings) + len(refusals) - len(faults)
+    pieces = map(Refused, faults, originals(messages, faults, ping_format))
+    refused = without_other_events(list(pieces), settings.source.form)
     if len(refused) <= read:
         for sentence in warnings_of(pings, settings, "source.plate" if ping_format.is_json else "vehicle.id"):
             warn(sentence if is_whole or not ping_format.is_json else str(sentence))
         return
-    sample = refused[:SAMPLE_MAX]
-    pieces = zip(sample, originals(messages, sample, ping_format), strict=True)
-    said = advise(
-        [Refused(refusal, piece) for refusal, piece in pieces], FeedForm(settings.source.mapping, ping_format)
-    )
+    said = advise(refused[:SAMPLE_MAX], FeedForm(settings.source.mapping, ping_format))
     raise UsageError(
         f"{name}: {len(refused):,} of {counted(read + len(refused), 'ping')} of its beginning refused; nothing was "
         "charged or released" + "".join(f"\n  {sentence}" for sentence in said)
@@ -199,10 +197,12 @@ class FeedWatch:
 
     def look(self, _messages: Sequence[bytes], read: ReadResult) -> None:
         """Look at what became of a batch of messages; those that were read before are not in `read`."""
-        refused = [one for one in read.refused if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
-        self._accepted += read.pings + len(read.refused) - len(refused)
+        faults = [one for one in read.refused if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
+        self._accepted += read.pings + len(read.refused) - len(faults)
+        refused = [Refused(one.refusal, one.original) for one in faults]
+        refused = without_other_events(refused, self._settings.source.form)
         self._refused.update(str(one.refusal.reason) for one in refused)
-        self._sample += [Refused(one.refusal, one.original) for one in refused[: SAMPLE_MAX - len(self._sample)]]
+        self._sample += refused[: SAMPLE_MAX - len(self._sample)]
         self._judge(self.REFUSALS_MIN)
 
     def end(self) -> None:

@@ -12,24 +12,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from math import isnan, log
+from typing import Any
 from unicodedata import normalize
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.decode import Pings, Reason, Refusal
 from udp_stream.pings.json import (
     FIELDS,
-    UNREADABLE,
+    SECONDS_AGO,
     FeedForm,
     FeedMapping,
     Path,
     first_element,
     json_path,
     steps_of,
-    trim,
 )
+from udp_stream.pings.texts import UNREADABLE, frame_of, trim, value_of
 from udp_stream.pings.times import EPOCHS, ISO, NO_OFFSET, NO_TIME, TimeValue, as_float, number_of, read_times
 from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH
 
@@ -69,10 +69,12 @@ def no_pings(text: bytes) -> str | None:
     kind = other_kind(text) or odd_text(text.partition(b"\n")[0])
     if kind is not None:
         return kind
+    if (schema := frame_of(text)) is not None:
+        return f"a Schema Registry frame (schema {schema}) with no JSON in it"
     if any(byte < ord("\t") for byte in text[:200]):
         return "binary: GTFS-realtime has a name in .pb"
     try:
-        value = msgspec.json.decode(text)
+        value = value_of(text)
     except UNREADABLE:
         return "JSON that is not whole" if text[:1] in (b"{", b"[", b'"') else "text, neither JSON nor CSV"
     held = value[0] if isinstance(value, list) and value else value
@@ -285,14 +287,36 @@ Names = tuple[str, ...]
 _PLATES: Names = (
     *("licenseplate", "licenceplate", "platenumber", "plate", "registrationnumber", "registration", "regno"),
     *("vehicleregistration", "vehicleid", "vehiclevehicleid", "busid", "vehiclenumber", "busnumber", "vehicleno"),
-    *("busno", "vehicleref", "vehiclecode", "vehicle", "bus", "ordem", "veh", "unitid", "fleetnumber", "vehiclelabel"),
+    *(
+        "busno",
+        "vid",
+        "vehicleref",
+        "vehiclecode",
+        "vehicle",
+        "bus",
+        "ordem",
+        "veh",
+        "unitid",
+        "fleetnumber",
+        "vehiclelabel",
+    ),
     *("kennzeichen", "fahrzeugnummer", "fahrzeugid", "fahrzeug", "wagennummer", "wagen"),
     *("immatriculation", "plaque", "vehicule", "matricula", "patente", "placa", "vehiculo", "veiculo", "prefixo"),
     *("label", "deviceid", "device", "trackerid", "imei", "id", "0"),
 )
 _TIMES: Names = (
     *("observationdatetime", "observedat", "recordedattime", "recordedat", "gpstime", "gpstimestamp", "fixtime"),
-    *("timestamp", "datetime", "locationtime", "lastlocationupdatetime", "positiontime", "time", "tst", "datahora"),
+    *(
+        "timestamp",
+        "tmstmp",
+        "datetime",
+        "locationtime",
+        "lastlocationupdatetime",
+        "positiontime",
+        "time",
+        "tst",
+        "datahora",
+    ),
     *("zeitstempel", "zeitpunkt", "datumzeit", "zeit", "uhrzeit", "horodatage", "dateheure", "fechahora", "fecha"),
     *("hora", "heure", "datum", "ts", "date", "updatedat", "lastupdated", "lastupdate", "t", "1"),
 )
@@ -322,9 +346,10 @@ def unit_of_name(name: str) -> str | None:
     return next((unit for unit, words in _UNITS if re.search(words, last)), None)
 
 
-def found_mapping(records: Sequence[Record]) -> tuple[FeedMapping, TimeForm]:
-    """The mapping of these records, and what their times are. ValueError with a clause for each field for which no path
-    was found: what was found, what is wanted.
+def found_mapping(records: Sequence[Record], beside: Sequence[Record] = ()) -> tuple[FeedMapping, TimeForm]:
+    """The mapping of these records, and what their times are; `beside`: what messages have beside their records, such
+    as a time for all of them. ValueError with a clause for each field for which no path was found: what was found, what
+    is wanted.
 
     >>> rows = [{("bus",): at % 3, ("t",): 1706159153 + at, ("pos", "lng"): 72.8, ("pos", "lat"): 21.1, ("kmh",): "7,5"}
     ...         for at in range(9)]
@@ -339,17 +364,42 @@ def found_mapping(records: Sequence[Record]) -> tuple[FeedMapping, TimeForm]:
         if fitting:
             paths[field] = fitting[0]
     form = found_time_form(values[paths["time"]]) if "time" in paths else None
+    more: dict[str, Any] = {}
+    if form is None and (found := _message_time(values_by_path(beside))) is not None:
+        path, form = found
+        more = {"message_time": dotted(path)}
+        ago = [one for one in _ranked(values, "ago", paths) if _numbers(values[one])]
+        paths["time"] = ago[0] if ago else path
+        form = replace(form, time_format=SECONDS_AGO) if ago else form
     plates = [path for path in _ranked(values, "plate", paths) if _FITS["plate"](values[path])]
     plates = [path for path in plates if _is_named(path)] or plates
     vehicles = [path for path in plates if _may_be_vehicles(values[path], values.get(paths.get("time", ()), ()), form)]
     if plates:
         paths["plate"] = (vehicles or plates)[0]
+        more |= _operator(records, values, paths)
     if form is None or len(paths) < len(FIELDS):
         raise ValueError("".join(f"\n  {_instead(field, values)}" for field in FIELDS if field not in paths))
-    mapping = FeedMapping(
-        **{field: dotted(path) for field, path in paths.items()}, time_format=form.time_format, zone=None
-    )
-    return mapping, form
+    keys: dict[str, Any] = {field: dotted(path) for field, path in paths.items()} | more
+    return FeedMapping(**keys, time_format=form.time_format, zone=None), form
+
+
+def _message_time(values: Mapping[Path, list[Value]]) -> tuple[Path, TimeForm] | None:
+    """The time that messages have once, and its form."""
+    forms = ((path, found_time_form(values[path])) for path in _ranked(values, "time", {}))
+    return next(((path, form) for path, form in forms if form is not None), None)
+
+
+def _operator(
+    records: Sequence[Record], values: Mapping[Path, list[Value]], paths: Mapping[str, Path]
+) -> dict[str, tuple[str, str]]:
+    """A plate of the operator and its vehicle, where two operators have one number at one time: two vehicles, then. Not
+    elsewhere: one vehicle that goes for two operators would have two budgets."""
+    plate, time = paths["plate"], paths.get("time", ())
+    for path in _ranked(values, "operator", paths):
+        both = {(one.get(time), one.get(plate), one[path]) for one in records if one.get(plate) and path in one}
+        if len({key[:2] for key in both}) < len(both):
+            return {"plate": (dotted(path), dotted(plate))}
+    return {}
 
 
 WANTED: Mapping[str, str] = {
@@ -443,6 +493,8 @@ _NAMES: Mapping[str, tuple[Names, re.Pattern[str] | None]] = {
     "longitude": (_LONGITUDES, None),
     "latitude": (_LATITUDES, None),
     "speed": (_SPEEDS, _NEVER),
+    "ago": (("secssincereport", "secondssincereport", "secondsago", "secsago", "ageinseconds"), None),
+    "operator": (("oper", "operator", "operatorref", "operatorid", "operatorcode", "agency", "agencyid"), None),
 }
 _FITS: Mapping[str, Callable[[Sequence[Value]], bool]] = {
     "plate": _are_plates,
@@ -540,6 +592,9 @@ SENTENCES_MAX = 4
 OF_A_SPEED = (Reason.SPEED_NOT_FINITE, Reason.SPEED_NEGATIVE, Reason.SPEED_ABOVE_LIMIT)
 """Reasons that look at the value of a speed: docs/pings.md."""
 
+OTHER_EVENT = re.compile(rb'\s*\{\s*"([A-Z]{2,8})"\s*:\s*\{')
+"""How a message of one event begins, as HSL names them: VP, DUE, ARS."""
+
 OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE)
 """Reasons that are not in a message."""
 
@@ -554,6 +609,22 @@ class Refused:
 
     refusal: Refusal
     original: bytes
+
+
+def without_other_events(refused: Sequence[Refused], form: FeedForm) -> list[Refused]:
+    """Those that are no messages of other events than the one that pings are of, and so no faults.
+
+    >>> from udp_stream.pings.json import mapped_form
+    >>> form = mapped_form(FeedMapping(plate="VP.veh", time="VP.tst", longitude="VP.x", latitude="VP.y", speed="VP.v"))
+    >>> len(without_other_events([Refused(Refusal(0, -1, Reason.MISSING_FIELD, "$.VP"), b'{"DUE":{"veh":1}}')], form))
+    0
+    """
+    firsts = {path[0] for _, path in form.mapping.leaves}
+    event = json_path((firsts.pop(),)) if len(firsts) == 1 else ""
+    if OTHER_EVENT.fullmatch(f'{{"{event[2:]}":{{'.encode()) is None:
+        return list(refused)
+    kinds = ((one.refusal.reason == Reason.MISSING_FIELD and one.refusal.path == event, one) for one in refused)
+    return [one for is_missing, one in kinds if not (is_missing and OTHER_EVENT.match(trim(one.original)))]
 
 
 def advise(refused: Sequence[Refused], form: FeedForm) -> list[str]:
@@ -595,7 +666,7 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm) ->
 
 def _record_of(piece: bytes) -> Record | None:
     try:
-        return flat(msgspec.json.decode(trim(piece)))
+        return flat(value_of(trim(piece)))
     except UNREADABLE:
         return None
 

@@ -26,7 +26,8 @@ from udp_stream.pings.decode import (
     WirePing,
     originals,
 )
-from udp_stream.pings.json import JSON, Fault, trim, unwrap, with_infinite
+from udp_stream.pings.json import JSON, Fault, unwrap, with_infinite
+from udp_stream.pings.texts import from_xml, trim
 
 if TYPE_CHECKING:
     from google.transit.gtfs_realtime_pb2 import FeedHeader, FeedMessage, VehiclePosition
@@ -285,6 +286,7 @@ class Unrepeated:
     def take(self, snapshot: bytes) -> list[bytes]:
         """A JSON message for each ping that is new, in order; pieces that are no ping as they are, for the reader to
         refuse. A ping keeps the fields of the contract and no others; one of a feed's own form stays as it is."""
+        snapshot = from_xml(snapshot)
         batch = self._format.read([snapshot], self._max_bytes, self._max_pings)
         pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
         refused = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -16,13 +17,12 @@ from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules
 from udp_stream.pings.json import (
     FIELDS,
     JSON,
-    PRESETS,
-    WITHOUT_SPEED,
+    SECONDS_AGO,
     FeedForm,
     FeedMapping,
-    Preset,
     mapped_form,
 )
+from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED, Preset
 from udp_stream.pings.times import EPOCHS
 from udp_stream.planning.policy import (
     Accounting,
@@ -151,7 +151,7 @@ def is_file(url: str) -> bool:
 DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
 """What a delimiter may be, and the character that is meant."""
 
-_OF_MAPPING = (*FIELDS, "records", "time_format")
+_OF_MAPPING = (*FIELDS, "records", "time_format", "message_time")
 _NO_PRESET = Preset("", None, {})
 
 
@@ -163,7 +163,7 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """
 
     preset: str = ""
-    plate: str | None = None
+    plate: str | tuple[str, ...] | None = None
     time: str | None = None
     time_format: str | None = None
     time_zone: str | None = None
@@ -171,6 +171,7 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     latitude: str | None = None
     speed: str | None = None
     records: str | None = None
+    message_time: str | None = None
     delimiter: str = ""
 
     @property
@@ -213,9 +214,12 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         if not self.is_mapped:
             return ()
         mapping = self.mapping
-        reads_zone = mapping.time_format not in EPOCHS
+        reads_zone = mapping.time_format not in (*EPOCHS, SECONDS_AGO) or bool(mapping.message_time)
         zone = (self.time_zone or "") if reads_zone else ""
-        return (*((name, getattr(mapping, name)) for name in _OF_MAPPING), ("time_zone", zone))
+        read = [(name, getattr(mapping, name)) for name in _OF_MAPPING]
+        texts = ((name, one if isinstance(one, str) else json.dumps(one)) for name, one in read)
+        # A key that is newer than its feeds' ledgers is written where it says something.
+        return (*((name, one) for name, one in texts if one or name != "message_time"), ("time_zone", zone))
 
     @property
     def unit(self) -> str | None:

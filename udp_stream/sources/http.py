@@ -30,8 +30,9 @@ from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import counted
 from udp_stream.pings.decode import PingFormat
-from udp_stream.pings.json import JSON, trim
+from udp_stream.pings.json import JSON
 from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, GTFS_REALTIME, UNIT, Unrepeated
+from udp_stream.pings.texts import trim
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GzipError, inflated
 from udp_stream.sources.live import Failed, Retries
@@ -284,6 +285,10 @@ SAY_S = 60.0
 """Between two lines of what was polled."""
 
 GTFS, PLAIN_JSON = "gtfs-rt", "json"
+"""XML is read as the JSON that says the same."""
+
+_PAGE_BYTES = 1000
+"""Of an answer, in which a page has its first element."""
 
 
 class PolledSource:
@@ -436,7 +441,7 @@ def _known(setting: str, name: str) -> tuple[str, str]:
     """The format as far as it is known before any answer, and by what."""
     if setting != "auto":
         return setting, "by live.format"
-    if name.lower().removesuffix(".gz").endswith(".pb"):
+    if name.lower().removesuffix(".gz").endswith((".pb", ".pbf")):
         return GTFS, "by its name"
     return "", ""
 
@@ -446,15 +451,17 @@ def _seen(content_type: str, body: bytes) -> tuple[str, str]:
 
     >>> _seen("application/x-protobuf", b"..."), _seen("", b' {"results": []}')
     (('gtfs-rt', 'by its content type'), ('json', 'by its content'))
+    >>> _seen("application/xml", b"<Siri/>")
+    ('json', 'by its content')
     """
     if "protobuf" in content_type:
         return GTFS, "by its content type"
     if content_type.endswith(("/json", "+json")):
         return PLAIN_JSON, "by its content type"
-    start = trim(body)[:1]
-    if start in (b"{", b"[", b'"') and "html" not in content_type:
+    is_page = "html" in content_type or b"<html" in body[:_PAGE_BYTES].lower()
+    if trim(body)[:1] in (b"{", b"[", b'"', b"<") and not is_page:
         return PLAIN_JSON, "by its content"
     # In protobuf this byte begins the first field, which is the header of every GTFS-realtime message.
     if body.startswith(b"\n") and not content_type.startswith("text/"):
         return GTFS, "by its content"
-    raise Failed("answers with neither GTFS-realtime nor JSON", is_final=True)
+    raise Failed("answers with neither GTFS-realtime nor JSON nor XML", is_final=True)
