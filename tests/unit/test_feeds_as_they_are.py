@@ -1,20 +1,24 @@
 """Feeds as they are: each form that public feeds have, read to the pings that are in it, and what is wrong named."""
 
+import gzip
 import json
 from pathlib import Path
 
 import msgspec
 import pytest
+from google.transit.gtfs_realtime_pb2 import FeedMessage
 
-from udp_stream.pings.decode import PingDecoder, PingRules
-from udp_stream.pings.json import JSON, FeedMapping, mapped_form, single_ping
+from udp_stream.errors import ConfigError
+from udp_stream.pings.decode import PingDecoder, PingRules, Reason, Refusal
+from udp_stream.pings.found import Doubt, Refused, advise, no_pings
+from udp_stream.pings.json import JSON, PLAIN, FeedMapping, mapped_form, single_ping
 from udp_stream.pings.presets import PRESETS
-from udp_stream.pings.snapshots import Unrepeated
+from udp_stream.pings.snapshots import GTFS_REALTIME, Unrepeated
 from udp_stream.pings.texts import from_xml, trim
 from udp_stream.settings.sections import SourceSection
 from udp_stream.sources.files import prompt_messages, read_messages
+from udp_stream.sources.recordings import GtfsFiles, is_gtfs_file, open_source
 
-CASES = Path(__file__).parents[3] / "shared" / "cases"
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
 
 
@@ -279,3 +283,83 @@ def test_the_topic_before_a_payload_and_a_registrys_frame_are_left_out():
     for start in ("junk ", '"a/b" ', "a b/c ", "{/} ", "\0\0\0\x07\x7b\x02"):
         assert decoded(HFP.format, (start + message).encode())[1] == [(-1, "not_json", "$")], start
         assert trim((start + message).encode()) == (start + message).encode()
+
+
+# GTFS-realtime as agencies have it.
+
+START_S = 1704688200
+
+
+def poll(*vehicles, header_s=START_S):
+    feed = FeedMessage()
+    feed.header.gtfs_realtime_version, feed.header.timestamp = "2.0", header_s
+    for at, (descriptor, time_s) in enumerate(vehicles):
+        entity = feed.entity.add(id=str(at)).vehicle
+        for name, value in descriptor.items():
+            setattr(entity.vehicle, name, value)
+        entity.timestamp = time_s
+        entity.position.longitude, entity.position.latitude, entity.position.speed = 72.5, 21.25, 10
+    return feed.SerializeToString()
+
+
+def polled(tmp_path, *polls, name="{}.pb", **options):
+    names = [str(tmp_path / name.format(at)) for at, _ in enumerate(polls)]
+    for path, content in zip(names, polls, strict=True):
+        Path(path).write_bytes(content)
+    assert all(map(is_gtfs_file, names))
+    said = []
+    messages = [one for some in GtfsFiles(names, say=said.append, **options).messages() for one in some]
+    return [plate for plate, *_ in decoded(JSON, *messages)[0]], decoded(JSON, *messages)[1], said
+
+
+def test_a_label_names_a_vehicle_where_it_is_asked_to_and_is_named_where_it_is_not(tmp_path):
+    both = poll(({"label": "4711"}, START_S), ({"label": " ", "id": "7"}, START_S))
+    plates, refusals, _ = polled(tmp_path, both, plate=("label",))
+    assert plates == ["4711"] and refusals == [(-1, "missing_field", "$.license_plate")]
+    assert polled(tmp_path, both)[0] == ["7"]
+    assert polled(tmp_path, poll(({"label": "a/b", "id": "7"}, START_S)), plate=("id", "label"))[0] == ["7/a~1b"]
+    (message,) = (one for one in Unrepeated(GTFS_REALTIME, 10**6, 100).take(both) if b"license_plate" not in one)
+    (said,) = advise([Refused(Refusal(0, -1, Reason.MISSING_FIELD, "$.license_plate"), message)], PLAIN)
+    assert "vehicle.vehicle.label is set" in said and "4711" not in said
+
+
+def test_the_key_for_it_leaves_the_contracts_form_and_is_part_of_the_policy():
+    section = SourceSection(plate="vehicle.vehicle.label")
+    assert section.form.is_plain and section.form.gtfs_plate == ("label",) and section.written
+    assert SourceSection(plate=("vehicle.vehicle.id", "vehicle.vehicle.label")).form.gtfs_plate == ("id", "label")
+    for other in (SourceSection(plate="vehicle.vehicle.label", preset="gtfs-rt"), SourceSection(plate="bus.label")):
+        assert not other.form.is_plain and not other.form.gtfs_plate
+
+
+def test_times_in_milliseconds_are_read_and_said(tmp_path):
+    first, second = (poll(({"id": "A1"}, at * 1000), header_s=at * 1000) for at in (START_S, START_S + 10))
+    plates, refusals, said = polled(tmp_path, second, first)
+    assert plates == ["A1", "A1"] and not refusals
+    assert [one for one in said if isinstance(one, Doubt) and "milliseconds" in one]
+    assert not [one for one in polled(tmp_path, poll(({"id": "A1"}, START_S)))[2] if isinstance(one, Doubt)]
+
+
+@pytest.mark.parametrize("name", ["{}.pbf", "{}.bin", "{}.PB.gz", "{}.bin.gz"])
+def test_other_names_of_polls_are_read_and_a_frame_in_bin_is_none(tmp_path, name):
+    content = poll(({"id": "A1"}, START_S))
+    content = gzip.compress(content) if name.endswith("gz") else content
+    assert polled(tmp_path, content, name=name)[0] == ["A1"]
+    framed = tmp_path / "framed.bin"
+    framed.write_bytes(b"\0\0\0\7{" + json.dumps(ping("X-1")).encode())
+    assert not is_gtfs_file(str(framed))
+    ((message,),) = read_messages(str(framed))
+    assert [plate for plate, *_ in decoded(JSON, message)[0]] == ["X-1"]
+
+
+def test_a_frame_around_what_is_no_json_is_named_with_its_schema():
+    assert "1915" in no_pings(b"\0\0\0\7{\2\6abc") and "GTFS" not in no_pings(b"\0\0\0\7{\2\6abc")
+
+
+def test_a_unit_must_be_said_and_may_be_another_than_the_specifications(tmp_path):
+    (tmp_path / "1.pb").write_bytes(poll(({"id": "A1"}, START_S)))
+    name, said = str(tmp_path / "1.pb"), []
+    with pytest.raises(ConfigError, match=r"speed\.unit"):
+        open_source(name, None)
+    for unit in ("mps", "kmh", "knots"):
+        open_source(name, unit, say=said.append).close()
+    assert len(said) == 2

@@ -323,7 +323,7 @@ def _read(names: Sequence[str], settings: Settings) -> _Read:
 
 def _warnings(pings: Pings, settings: Settings) -> Iterator[str]:
     """What is likely to be set wrongly."""
-    evidence, configured = unit_evidence(pings, settings.speed.unit), settings.speed.unit
+    evidence, configured = unit_evidence(pings, settings.speed.read_in), settings.speed.read_in
     if evidence.fits_none:
         yield f"speed.unit is {configured!r}, and {FITS_NONE}"
     if (unit := evidence.unit) is not None and unit != configured:

@@ -270,7 +270,8 @@ def check_time_format(time_format: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FeedForm:
-    """How messages spell pings: the mapping, and the format that reads messages by it.
+    """How messages spell pings: the mapping, and the format that reads messages by it. `gtfs_plate`: the fields of
+    GTFS-realtime's vehicle that name it, where its own order is not meant.
 
     >>> PLAIN.format is JSON, mapped_form(FeedMapping(plate="bus")).format.paths.plate
     (True, '$.bus')
@@ -278,6 +279,7 @@ class FeedForm:
 
     mapping: FeedMapping
     format: PingFormat
+    gtfs_plate: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -372,7 +374,7 @@ class _Reader:
         """As columns, without the rows in which a text of longitude, latitude or speed is no number."""
         plates: list[str] = list(map(str, map(self._get[0], rows)))
         if others := self._get[5:]:
-            plates = _joined(plates, *(map(str, map(get, rows)) for get in others))
+            plates = joined_plates(plates, *(map(str, map(get, rows)) for get in others))
         time_ms, status = times_of(list(map(self._get[1], rows)), self._mapping)
         (lon, no_lon), (lat, no_lat), (speed, no_speed) = (read_numbers(list(map(get, rows))) for get in self._get[2:5])
         bad = np.array([no_lon, no_lat, no_speed])
@@ -638,7 +640,7 @@ def _with_time(piece: bytes, said: Raw) -> bytes:
     return b'{%s,"%s":%s}' % (inner, MESSAGE_TIME.encode(), bytes(said)) if inner else piece
 
 
-def _joined(*columns: Iterable[str]) -> list[str]:
+def joined_plates(*columns: Iterable[str]) -> list[str]:
     """The plate that several values make, the same for no others: `12/1001`. A tilde or a slash within a value is
     written as a JSON pointer has it. Without one of them, or with a word for none, it is that: no vehicle is named.
     """
@@ -682,7 +684,7 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
     except Fault:
         return None
     if others:
-        (plate,) = _joined([plate], *([other] for other in others))
+        (plate,) = joined_plates([plate], *([other] for other in others))
     try:
         if mapping.message_time:
             said = pieces.find((MESSAGE_TIME,)) or pieces.find(mapping.message_steps)

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,8 @@ from udp_stream.pings.decode import (
     WirePing,
     originals,
 )
-from udp_stream.pings.json import JSON, Fault, unwrap, with_infinite
+from udp_stream.pings.found import LABEL
+from udp_stream.pings.json import JSON, Fault, joined_plates, unwrap, with_infinite
 from udp_stream.pings.texts import from_xml, trim
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 #
 # | ping | field of the entity |
 # | --- | --- |
-# | plate | `vehicle.vehicle.license_plate`; where that is empty, `vehicle.vehicle.id` |
-# | time | `vehicle.timestamp`; where that is unset, the message's `header.timestamp` |
+# | plate | `vehicle.vehicle.license_plate`; where that is empty, `vehicle.vehicle.id`; or the fields that are named |
+# | time | `vehicle.timestamp`; where that is unset, the message's `header.timestamp`; also if they are milliseconds |
 # | place | `vehicle.position` |
 # | speed | `vehicle.position.speed`, metres a second; unset is `missing_field`, and never 0 |
 #
@@ -53,21 +54,32 @@ UNIT = "mps"
 
 FROM_LICENSE_PLATE = "plate from vehicle.license_plate"
 FROM_ID = "plate from vehicle.id"
+FROM_NAMED = "plate from the fields that source.plate names"
 TIME_OF_HEADER = "time from header.timestamp"
+TIME_IN_MS = "time in milliseconds"
 NO_VEHICLE = "entity without a vehicle"
 """What notes count."""
+
+_MILLISECONDS_MIN = 10**11
+"""A time of seconds is less until the year 5138, one of milliseconds more since 1973."""
 
 YEAR_9999_S = 253_402_300_799
 """The last second of the year 9999. Later times become it, and are refused for it."""
 
-_HEADER_TAG, _CONTINUES = 0x0A, 0x80
+HEADER_TAG = b"\n"
+"""In protobuf the first byte of every message: its first field is the header."""
+
+_CONTINUES = 0x80
 
 _encode = msgspec.json.Encoder().encode
 
 
-def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int) -> WireBatch:
-    """The pings of a batch of messages; nothing is raised, whatever the bytes."""
-    batch = _Batch()
+def read_batch(
+    messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int, plate: tuple[str, ...] = ()
+) -> WireBatch:
+    """The pings of a batch of messages; nothing is raised, whatever the bytes. `plate`: the fields of the vehicle that
+    name it, if not those of the table."""
+    batch = _Batch(plate)
     for index, message in enumerate(messages):
         try:
             if len(message) > max_message_bytes:
@@ -82,13 +94,18 @@ def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_
     return batch.finished()
 
 
-def split_message(message: bytes) -> list[bytes]:
+def split_message(message: bytes, plate: tuple[str, ...] = ()) -> list[bytes]:
     """Every entity of a message that could be opened as the JSON ping that it is, without the fields that it lacks."""
     feed = _parse(message)
-    return [_encode(_fields(entity.vehicle, feed.header)) for entity in feed.entity]
+    return [_encode(_fields(entity.vehicle, feed.header, plate)) for entity in feed.entity]
 
 
-GTFS_REALTIME = PingFormat(read_batch, split_message)
+def gtfs_realtime(plate: tuple[str, ...] = ()) -> PingFormat:
+    """Messages of VehiclePositions, whose vehicles these fields name."""
+    return PingFormat(partial(read_batch, plate=plate), partial(split_message, plate=plate))
+
+
+GTFS_REALTIME = gtfs_realtime()
 """Messages of VehiclePositions."""
 
 
@@ -107,7 +124,7 @@ SINGLE = PingFormat(_read_single, JSON.split)
 def header_time(start: bytes) -> int | None:
     """The POSIX seconds of a message's header, from its first bytes; None if they do not hold it."""
     length, shift, place = 0, 0, 1
-    if not start or start[0] != _HEADER_TAG:
+    if not start.startswith(HEADER_TAG):
         return None
     while place < min(len(start), 4):
         length |= (start[place] & ~_CONTINUES) << shift
@@ -119,13 +136,14 @@ def header_time(start: bytes) -> int | None:
         header = header_class.FromString(start[place : place + length])
     except error_class:
         return None
-    return header.timestamp or None
+    return _seconds(header.timestamp) or None
 
 
 class _Batch:
     """What the messages of a batch have given so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, plate: tuple[str, ...]) -> None:
+        self.plate = plate
         self.pings: list[WirePing] = []
         self.seconds: list[int] = []
         self.places: list[tuple[int, int]] = []
@@ -141,13 +159,15 @@ class _Batch:
                 continue
             vehicle = entity.vehicle
             try:
-                ping, time_s, source = _ping(vehicle, header)
+                ping, time_s, source = _ping(vehicle, header, self.plate)
             except Fault as fault:
                 self.refusals.append(Refusal(index, place, fault.reason, fault.path))
                 continue
             self.notes[source] += 1
             if not vehicle.HasField("timestamp"):
                 self.notes[TIME_OF_HEADER] += 1
+            if (vehicle.timestamp or header.timestamp) >= _MILLISECONDS_MIN:
+                self.notes[TIME_IN_MS] += 1
             self.pings.append(ping)
             self.seconds.append(time_s)
             self.places.append((index, place))
@@ -160,9 +180,9 @@ class _Batch:
         return WireBatch(self.pings, message, position, self.refusals, notes=self.notes)
 
 
-def _ping(vehicle: VehiclePosition, header: FeedHeader) -> tuple[WirePing, int, str]:
+def _ping(vehicle: VehiclePosition, header: FeedHeader, named: tuple[str, ...]) -> tuple[WirePing, int, str]:
     """One vehicle, its time and the source of its plate, or the first fault in the order of the contract's fields."""
-    plate, source = _plate(vehicle)
+    plate, source = _plate(vehicle, named)
     if plate is None:
         raise Fault(Reason.MISSING_FIELD, "$.license_plate")
     if not isinstance(plate, str):
@@ -177,10 +197,12 @@ def _ping(vehicle: VehiclePosition, header: FeedHeader) -> tuple[WirePing, int, 
     return WirePing(plate, "", Location(Point(where.longitude, where.latitude)), where.speed), time_s, source
 
 
-def _fields(vehicle: VehiclePosition, header: FeedHeader) -> dict[str, object]:
-    """The contract's fields that a vehicle has."""
-    (plate, _), time_s, where = _plate(vehicle), _time_s(vehicle, header), vehicle.position
+def _fields(vehicle: VehiclePosition, header: FeedHeader, named: tuple[str, ...]) -> dict[str, object]:
+    """The contract's fields that a vehicle has, and its label where nothing else names it."""
+    (plate, _), time_s, where = _plate(vehicle, named), _time_s(vehicle, header), vehicle.position
     found: dict[str, object] = {}
+    if plate is None and vehicle.vehicle.label.strip():
+        found[LABEL] = vehicle.vehicle.label
     if plate is not None:
         found["license_plate"] = plate if isinstance(plate, str) else list(plate)  # so that it stays a wrong type
     if time_s is not None:
@@ -192,9 +214,15 @@ def _fields(vehicle: VehiclePosition, header: FeedHeader) -> dict[str, object]:
     return found
 
 
-def _plate(vehicle: VehiclePosition) -> tuple[str | bytes | None, str]:
-    """The first of plate and id that is not blank, and which; bytes if it is not UTF-8, None if there is none."""
+def _plate(vehicle: VehiclePosition, named: tuple[str, ...]) -> tuple[str | bytes | None, str]:
+    """The first of plate and id that is not blank, and which; bytes if it is not UTF-8, None if there is none. Or what
+    the fields that are named say together."""
     described = vehicle.vehicle
+    if named:
+        texts = [getattr(described, name) for name in named]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            return next((text for text in texts if not isinstance(text, str)), None), FROM_NAMED
+        return (joined_plates(*([text] for text in texts))[0] if texts[1:] else texts[0]), FROM_NAMED
     for text, source in ((described.license_plate, FROM_LICENSE_PLATE), (described.id, FROM_ID)):
         if text.strip():
             return text, source
@@ -204,8 +232,12 @@ def _plate(vehicle: VehiclePosition) -> tuple[str | bytes | None, str]:
 def _time_s(vehicle: VehiclePosition, header: FeedHeader) -> int | None:
     """POSIX seconds. A time that was set to 0 stays 0, which is refused: only an absent one is the header's."""
     if vehicle.HasField("timestamp"):
-        return vehicle.timestamp
-    return header.timestamp or None
+        return _seconds(vehicle.timestamp)
+    return _seconds(header.timestamp) or None
+
+
+def _seconds(time: int) -> int:
+    return time // 1000 if time >= _MILLISECONDS_MIN else time
 
 
 def _time_texts(seconds: Sequence[int]) -> list[str]:

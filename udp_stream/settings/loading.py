@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -170,7 +170,7 @@ def words_of(kind: Any) -> list[str]:
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     words = [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]
     plain = (get_args(part)[0] if get_origin(part) is Annotated else get_origin(part) or part for part in parts)
-    return words + [part.__name__ for part in plain if part is not Literal] if words else []
+    return words + [part.__name__ for part in plain if part not in (Literal, NoneType)] if words else []
 
 
 def in_words(message: str) -> str:

@@ -153,6 +153,8 @@ DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
 
 _OF_MAPPING = (*FIELDS, "records", "time_format", "message_time")
 _NO_PRESET = Preset("", None, {})
+_OF_GTFS = {f"vehicle.vehicle.{name}": name for name in ("id", "label", "license_plate")}
+"""What may name a vehicle of GTFS-realtime."""
 
 
 class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -177,13 +179,25 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     @property
     def is_mapped(self) -> bool:
         """Whether the feed has a form of its own."""
+        return not self.gtfs_plate and self._is_set
+
+    @property
+    def gtfs_plate(self) -> tuple[str, ...]:
+        """The fields of GTFS-realtime's vehicle that name it, where `plate` alone is set and says so; its pings go on
+        in the contract's form."""
+        plates = (self.plate,) if isinstance(self.plate, str) else self.plate or ()
+        is_alone = not msgspec.structs.replace(self, plate=None)._is_set
+        return tuple(_OF_GTFS[path] for path in plates) if is_alone and {*plates} <= {*_OF_GTFS} else ()
+
+    @property
+    def _is_set(self) -> bool:
         return bool(self.preset) or any(getattr(self, name) is not None for name in (*_OF_MAPPING, "time_zone"))
 
     @property
     def mapping(self) -> FeedMapping:
         """Where the fields are. ConfigError that names the key."""
         preset = _preset(self.preset)
-        asked = {name: getattr(self, name) for name in _OF_MAPPING}
+        asked = {name: getattr(self, name) for name in _OF_MAPPING if name != "plate" or not self.gtfs_plate}
         keys = preset.keys | {name: value for name, value in asked.items() if value is not None}
         if self.delimiter not in DELIMITERS:
             raise ConfigError(f'source.delimiter: expected one of , ; | tab, or "", got {self.delimiter!r}')
@@ -201,7 +215,7 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     @property
     def form(self) -> FeedForm:
         """How messages spell pings: in the contract's form, strictly, where no key is set."""
-        return mapped_form(self.mapping) if self.is_mapped else FeedForm(self.mapping, JSON)
+        return mapped_form(self.mapping) if self.is_mapped else FeedForm(self.mapping, JSON, self.gtfs_plate)
 
     @property
     def format(self) -> PingFormat:
@@ -212,7 +226,7 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def written(self) -> tuple[tuple[str, str], ...]:
         """What is read of which field, for the policy: nothing for the contract's own form."""
         if not self.is_mapped:
-            return ()
+            return (("plate", json.dumps(self.gtfs_plate)),) if self.gtfs_plate else ()
         mapping = self.mapping
         reads_zone = mapping.time_format not in (*EPOCHS, SECONDS_AGO) or bool(mapping.message_time)
         zone = (self.time_zone or "") if reads_zone else ""
@@ -287,8 +301,13 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """
 
     max_kmh: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 65.0
-    unit: Literal["kmh", "mps", "mph"] = "kmh"
+    unit: Literal["kmh", "mps", "mph", "knots"] | None = None
     reject_above_kmh: Annotated[float, msgspec.Meta(ge=1, le=2000)] = 200.0
+
+    @property
+    def read_in(self) -> str:
+        """The unit in force. A source that has one by its specification, GTFS-realtime, wants one to be set."""
+        return self.unit or "kmh"
 
 
 class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -382,7 +401,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             timezone=self.hat.timezone,
             grace_ms=milliseconds(self.hat.grace),
             max_speed=int(self.speed.max_kmh * QUANTA_PER_KMH),
-            unit=self.speed.unit,
+            unit=self.speed.read_in,
             reject_above_kmh=self.speed.reject_above_kmh,
             box=self.pings.box,
             budget_nano=budget.nano - self.queries.shared_nano(budget.nano),
@@ -410,7 +429,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def ping_rules(self) -> PingRules:
         """What the decoder accepts."""
         return PingRules(
-            unit=self.speed.unit,
+            unit=self.speed.read_in,
             max_kmh=self.speed.max_kmh,
             reject_above_kmh=self.speed.reject_above_kmh,
             box=self.pings.box,

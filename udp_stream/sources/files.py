@@ -247,6 +247,9 @@ def is_named_as_csv(path: str) -> bool:
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
 
+GTFS_ENDS = (".pb", ".pbf")
+"""Of names of GTFS-realtime files, which are not text."""
+
 MAX_LINE_BYTES = 64 * 2**20
 """The rest of a longer line is dropped; what is passed on is still far more than any decoder accepts."""
 
@@ -347,7 +350,7 @@ def require_readable(paths: Iterable[str]) -> None:
 
 
 def _refuse_gtfs(path: str) -> None:
-    if path.lower().removesuffix(".gz").endswith(".pb"):
+    if path.lower().removesuffix(".gz").endswith(GTFS_ENDS):
         raise UsageError(f"{path}: GTFS-realtime files (.pb) cannot be read here")
 
 

@@ -29,14 +29,13 @@ from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import counted
-from udp_stream.pings.decode import PingFormat
-from udp_stream.pings.json import JSON
-from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, GTFS_REALTIME, UNIT, Unrepeated
+from udp_stream.pings.json import JSON, FeedForm
+from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, UNIT, Unrepeated, gtfs_realtime
 from udp_stream.pings.texts import trim
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GzipError, inflated
 from udp_stream.sources.live import Failed, Retries
-from udp_stream.sources.recordings import VEHICLES_MAX, sentences
+from udp_stream.sources.recordings import VEHICLES_MAX, require_unit, sentences
 from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
@@ -298,18 +297,19 @@ class PolledSource:
         self,
         get: HttpGet,
         live: LiveSection,
-        unit: str,
-        json: PingFormat,
+        unit: str | None,
+        form: FeedForm,
         say: Callable[[str], None],
         fraction: Callable[[], float] = random.random,
     ) -> None:
-        """Nothing is asked yet. `unit` is what speeds are in; `json` reads messages of JSON. `say` is given sentences
+        """Nothing is asked yet. `unit` is what speeds are said to be in; `form` is the feed's. `say` is given sentences
         for people, without a plate, a speed or a token.
 
-        ConfigError for an address that is known to be of another unit, or to be GTFS-realtime beside a `json` of a
+        ConfigError for an address that is known to be GTFS-realtime where no unit is said, or beside a `form` of a
         feed's own.
         """
-        self._get, self._unit, self._say, self.format = get, unit, say, json
+        self._get, self._unit, self._say, self.format = get, unit, say, form.format
+        self._gtfs = gtfs_realtime(form.gtfs_plate)
         self._every_s = parse_duration(live.every)
         self._retries = Retries(get.name, self._every_s, say, time.monotonic, fraction)
         self._stopped = threading.Event()
@@ -331,8 +331,8 @@ class PolledSource:
     def messages(self) -> Iterator[list[bytes]]:
         """A frame for each poll that has something new.
 
-        DependencyUnavailable if the first answers say that the address or the token is wrong, ConfigError if its speeds
-        are in another unit than `speed.unit`.
+        DependencyUnavailable if the first answers say that the address or the token is wrong, ConfigError if it is
+        GTFS-realtime and no unit was said.
         """
         while not self._stopped.is_set():
             began_s = time.monotonic()
@@ -401,7 +401,7 @@ class PolledSource:
     def _reader(self) -> Unrepeated:
         if self._unrepeated is None:
             self._require_unit()
-            read = GTFS_REALTIME if self._format == GTFS else self.format
+            read = self._gtfs if self._format == GTFS else self.format
             self._unrepeated = Unrepeated(read, BYTES_MAX, VEHICLES_MAX)
             title = "GTFS-realtime" if self._format == GTFS else "JSON"
             self._say(f"{self._get.name}: {title} {self._why}, polled every {self._every_s:g} s")
@@ -410,14 +410,12 @@ class PolledSource:
     def _require_unit(self) -> None:
         if self._format == GTFS and self.format is not JSON:
             raise ConfigError(
-                f"source: expected no keys for {self._get.name}, which is GTFS-realtime {self._why}: its pings go on "
-                "in the contract's form, and workers would read all messages by [source]"
+                f'source: expected no keys but plate = "vehicle.vehicle.label" or id for {self._get.name}, which is '
+                f"GTFS-realtime {self._why}: its pings go on in the contract's form, and workers would read all "
+                "messages by [source]"
             )
-        if self.unit not in (None, self._unit):
-            raise ConfigError(
-                f"expected speed.unit = {self.unit!r} for {self._get.name}, which is GTFS-realtime {self._why}, "
-                f"got {self._unit!r}"
-            )
+        if self._format == GTFS:
+            require_unit(self._unit, self._get.name, self._say)
 
     def _say_fields(self, counts: Counter[str]) -> None:
         """Which field plates are from, when a field comes up for the first time."""

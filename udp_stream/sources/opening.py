@@ -77,5 +77,6 @@ def live_source(name: str, settings: Settings, say: Callable[[str], None]) -> Li
     live, json = settings.live, settings.source.form.format
 
     if name.lower().startswith("http"):
-        return PolledSource(HttpGet(name, live, f"udp-stream/{__version__}"), live, settings.speed.unit, json, say)
+        get = HttpGet(name, live, f"udp-stream/{__version__}")
+        return PolledSource(get, live, settings.speed.unit, settings.source.form, say)
     return QueueSource(name, live, json, say)

@@ -69,6 +69,8 @@ def _in_force(name: str, settings: Settings) -> object:
     section, _, key = name.partition(".")
     if name == "ledger.url":
         return without_password(settings.ledger.place)
+    if name == "speed.unit":
+        return settings.speed.read_in
     if section == "source":
         return getattr(settings.source.mapping, key, None)
     return settings.budget.promised if name == "budget.epsilon" and settings.budget.accounting != "zcdp" else None

@@ -23,7 +23,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
 from udp_stream.pings.decode import PingDecoder, PingFormat
-from udp_stream.pings.found import FITS_NONE, PAIRS_MIN, Doubt, unit_evidence
+from udp_stream.pings.found import FITS_NONE, PAIRS_MIN, SPARSE_PAIRS_MIN, Doubt, unit_evidence
 from udp_stream.settings import Settings, is_file
 from udp_stream.settings.clients import has_password
 from udp_stream.sources.recordings import is_gtfs_file, open_sources
@@ -200,12 +200,11 @@ def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat
         raise ConfigError(f"expected speeds in {', '.join(KMH_PER_UNIT)}: {FITS_NONE} ({NO_RELEASE})")
     if (unit := evidence.unit) is None:
         return CannotTell(
-            f"cannot tell: fewer than {PAIRS_MIN} pairs of pings report that they move evenly ({NO_RELEASE})"
+            f"cannot tell: fewer than {PAIRS_MIN} pairs of pings 4 to 30 s apart report that they move evenly, and "
+            f"fewer than {SPARSE_PAIRS_MIN} are 30 to 130 s apart ({NO_RELEASE})"
         )
     if unit != rules.unit:
         wanted = f"expected speed.unit = {unit!r}, got {rules.unit!r}"
-        if ping_format is not None and not ping_format.is_json:  # no setting mends it
-            wanted = f"expected speeds in {rules.unit}, as GTFS-realtime has them, got {unit}"
         times = KMH_PER_UNIT[unit] / KMH_PER_UNIT[rules.unit]
         raise ConfigError(
             f"{wanted}: pings move about as fast as they report in {unit}, "

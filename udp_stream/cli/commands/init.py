@@ -36,7 +36,10 @@ from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
 from udp_stream.pings.decode import PingDecoder, PingRules, Pings, originals
 from udp_stream.pings.found import (
+    LABEL,
+    LABEL_PLATE,
     OF_A_SPEED,
+    Doubt,
     Record,
     Refused,
     advise,
@@ -61,6 +64,7 @@ from udp_stream.pings.json import (
     steps_of,
 )
 from udp_stream.pings.presets import PRESETS, Preset
+from udp_stream.pings.snapshots import UNIT
 from udp_stream.pings.texts import UNREADABLE, from_xml, trim, value_of, whole_part
 from udp_stream.pings.times import ISO, read_numbers
 from udp_stream.settings import Settings, load
@@ -265,7 +269,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     if len({is_gtfs_file(path) for path in paths}) > 1:
         raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
     if is_gtfs_file(paths[0]):
-        return _found(paths, PLAIN, None, "mps", "specification")
+        return _found_gtfs(paths)
     sample = read_sample(paths[0])  # the others are in its form, or are refused
     if _reads(paths, PLAIN):
         return _found(paths, PLAIN, sample, None, "")
@@ -299,6 +303,16 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     if mapping.one_element:
         feed.checks["source"].append("a path leads to one element of an array; the others are not read")
     return feed
+
+
+def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
+    """Of GTFS-realtime; by its labels where nothing else names its vehicles."""
+    _, refused, _ = _read(paths, PLAIN, _TRIED)
+    if not any(f'"{LABEL}"'.encode() in one.original for one in refused):
+        return _found(paths, PLAIN, None, UNIT, "specification")
+    feed = _found(paths, FeedForm(PLAIN.mapping, PLAIN.format, ("label",)), None, UNIT, "specification")
+    feed.checks["source"].append(f"vehicle.vehicle.id is unset; {LABEL} is set: {LABEL_PLATE}")
+    return replace(feed, keys={"plate": LABEL})
 
 
 def _preset_form(paths: Sequence[str], preset: Preset) -> FeedForm | None:
@@ -350,7 +364,8 @@ def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[
     damages: list[str] = []
     ping_format = form.format
     sources = 1 if is_gtfs_file(paths[0]) else len(paths)
-    for _, source in open_sources(paths, "mps" if is_gtfs_file(paths[0]) else "kmh", form=form):
+    said: list[str] = []
+    for _, source in open_sources(paths, UNIT, say=said.append, form=form):
         with closing(source):
             ping_format, last = source.format, len(messages) + max(_TRIED, most // sources)
             for some in as_far_as_whole(source.messages(), damages.append):
@@ -360,7 +375,7 @@ def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[
     pings, refusals = PingDecoder(_WIDE, ping_format).decode(messages)
     pieces = originals(messages, refusals, ping_format)
     refused = [Refused(refusal, piece) for refusal, piece in zip(refusals, pieces, strict=True)]
-    return pings, refused, "; ".join(damages)
+    return pings, refused, "; ".join([*damages, *(one for one in said if isinstance(one, Doubt))])
 
 
 def _found(paths: Sequence[str], form: FeedForm, sample: Sample | None, said: str | None, by: str) -> FoundFeed:
@@ -395,7 +410,7 @@ def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]
     """By movement, else as the feed says, else km/h; what said it; and what is doubtful."""
     evidence = unit_evidence(pings, "kmh")
     known = said if said in KMH_PER_UNIT else None
-    unit = evidence.unit or known or "kmh"
+    unit = known if known is not None and known in evidence.fits else evidence.unit or known or "kmh"
     told = "movement" if evidence.unit else by if known else ""
     doubts = ["by how far buses go, speeds fit no unit that is known: convert them first"] if evidence.fits_none else []
     if said is not None and said != unit:
@@ -416,7 +431,7 @@ _UNIT_WORDS = {
     "movement": "By movement: buses go about as far as they report in it (a verdict on raw speeds, not a release)",
     "specification": "As the feed's specification has it; the recording has too few pairs of pings to check it",
     "name": "As the field's name says; the recording has too few pairs of pings to check it",
-    "": "NOT KNOWN: the recording has too few pairs of pings 4 to 30 s apart. Check it: a wrong unit is not noticed",
+    "": "NOT KNOWN: the recording has too few pairs of pings of one plate. Check it: a wrong unit is not noticed",
 }
 _FILE = """\
 # Made by `udp-stream init` from {path}: {pings} of {plates}, {hours}.

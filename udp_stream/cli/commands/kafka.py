@@ -141,8 +141,8 @@ def _refuse_two_forms(sources: Sequence[Source], settings: Settings) -> None:
     """A format that is no JSON goes into the topic in the contract's form, which workers with a mapping do not read."""
     if not settings.source.form.is_plain and not all(source.format.is_json for source in sources):
         raise ConfigError(
-            "source: expected no keys for a source that is not JSON or CSV: its pings go to the topic in the "
-            "contract's form, and workers read all messages by [source]"
+            'source: expected no keys but plate = "vehicle.vehicle.label" or id for GTFS-realtime: its pings go to the '
+            "topic in the contract's form, and workers read all messages by [source]"
         )
 
 

@@ -137,7 +137,9 @@ def _source(name: str, settings: Settings) -> LiveSource:
     else:
         source = RecordedSource(open_source(name, settings.speed.unit, say=say_of_source, form=settings.source.form))
     if not settings.source.form.is_plain and not source.format.is_json:
-        raise ConfigError("source: expected no keys for a source that is not JSON or CSV")
+        raise ConfigError(
+            'source: expected no keys but plate = "vehicle.vehicle.label" or id for a source that is GTFS-realtime'
+        )
     return source
 
 
