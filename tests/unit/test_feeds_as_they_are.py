@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -302,13 +303,14 @@ def poll(*vehicles, header_s=START_S):
     return feed.SerializeToString()
 
 
-def polled(tmp_path, *polls, name="{}.pb", **options):
+def polled(tmp_path, *polls, name="{}.pb", plate=()):
     names = [str(tmp_path / name.format(at)) for at, _ in enumerate(polls)]
     for path, content in zip(names, polls, strict=True):
         Path(path).write_bytes(content)
     assert all(map(is_gtfs_file, names))
     said = []
-    messages = [one for some in GtfsFiles(names, say=said.append, **options).messages() for one in some]
+    form = replace(PLAIN, gtfs_plate=plate)
+    messages = [one for some in GtfsFiles(names, say=said.append, form=form).messages() for one in some]
     return [plate for plate, *_ in decoded(JSON, *messages)[0]], decoded(JSON, *messages)[1], said
 
 

@@ -79,7 +79,7 @@ def require_readable_pings(
     """UsageError if of the beginning of a file more is refused than accepted, if nothing can be read of it, or if none
     has a ping; of GTFS-realtime files that stand together, of all of them. What is no file on disk is left alone."""
     on_disk, has_some = [name for name in names if is_on_disk(name)], False
-    for name, source in open_sources(on_disk, settings.speed.unit, form=settings.source.form):
+    for name, source in open_sources(on_disk, settings.speed.unit, form=settings.form):
         first: list[bytes] = []
         is_whole = False
         with closing(source):
@@ -154,12 +154,12 @@ def _require_mostly_read(
     faults = [one for one in refusals if one.reason not in OF_A_SPEED]
     read = len(pings) + len(refusals) - len(faults)
     pieces = map(Refused, faults, originals(messages, faults, ping_format))
-    refused = without_other_events(list(pieces), settings.source.form)
+    refused = without_other_events(list(pieces), settings.form)
     if len(refused) <= read:
         for sentence in warnings_of(pings, settings, "source.plate" if ping_format.is_json else "vehicle.id"):
             warn(sentence if is_whole or not ping_format.is_json else str(sentence))
         return
-    said = advise(refused[:SAMPLE_MAX], FeedForm(settings.source.mapping, ping_format))
+    said = advise(refused[:SAMPLE_MAX], FeedForm(settings.form.mapping, ping_format))
     raise UsageError(
         f"{name}: {len(refused):,} of {counted(read + len(refused), 'ping')} of its beginning refused; nothing was "
         "charged or released" + "".join(f"\n  {sentence}" for sentence in said)
@@ -200,7 +200,7 @@ class FeedWatch:
         faults = [one for one in read.refused if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
         self._accepted += read.pings + len(read.refused) - len(faults)
         refused = [Refused(one.refusal, one.original) for one in faults]
-        refused = without_other_events(refused, self._settings.source.form)
+        refused = without_other_events(refused, self._settings.form)
         self._refused.update(str(one.refusal.reason) for one in refused)
         self._sample += refused[: SAMPLE_MAX - len(self._sample)]
         self._judge(self.REFUSALS_MIN)
@@ -219,7 +219,7 @@ class FeedWatch:
         if self._is_said or refused < least or refused <= self._accepted:
             return
         self._is_said = True
-        said = "; ".join(advise(self._sample, self._settings.source.form))
+        said = "; ".join(advise(self._sample, self._settings.form))
         text = f"{refused:,} of {counted(refused + self._accepted, 'ping')} refused: {said}"
         self._warn(text, "refused", {"refused": dict(self._refused), "accepted": self._accepted})
 

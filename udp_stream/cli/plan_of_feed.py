@@ -164,7 +164,8 @@ def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
     plates = [b"%032d" % number for number in range(positions.plates)]
     unread = np.zeros(cells.size, dtype=np.int32)
     of_time = positions.time_ms, cells, unread, settings.calendar.slots
-    for counts, _ in slots_of(plates, positions.plate, *of_time):
+    moving = None if (rules := settings.movement_rules) is None else (positions.lat, positions.lon, rules)
+    for counts, _ in slots_of(plates, positions.plate, *of_time, moving):
         yield counts
 
 
@@ -300,7 +301,7 @@ def _read(names: Sequence[str], settings: Settings) -> _Read:
     progress, clock = ReadingProgress(names), AgreementClock(settings.window_rules)  # one log, one clock
     rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
     with ExitStack() as stack:
-        opened = open_sources(names, settings.speed.unit, progress.of, form=settings.source.form)
+        opened = open_sources(names, settings.speed.unit, progress.of, form=settings.form)
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
         stack.enter_context(progress)
         for name, source in sources:

@@ -89,6 +89,10 @@ def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str
     error of what was made under these, and whether it beats constant + counts."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
+    if summary.unpaired:
+        table.add_row(
+            "", f"{summary.unpaired:,} without a speed by movement: no other ping of the plate 5 s to 5 min off"
+        )
     for reason, count in summary.refused.most_common():
         table.add_row("", f"{count:,} refused: {reason}")
     table.add_row("HATs", f"{sum(summary.hats.values()):,} in {counted(summary.slots, 'slot')}")
@@ -245,6 +249,8 @@ def summary_facts(summary: Summary, settings: Settings, said: Sequence[str] = ()
         queries.setdefault(name, {})[status] = count
     before = from_before(summary, settings.policy)
     pings = {"accepted": summary.pings, "repeats": summary.repeats, "held": summary.held}
+    if settings.speed.from_ == "movement":
+        pings["unpaired"] = summary.unpaired
     return {
         "schema": "udp-stream/summary/1",
         "policy": settings.policy.fingerprint(),

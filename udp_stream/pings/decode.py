@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Raw, Struct
@@ -184,6 +184,20 @@ class WirePing(Struct, gc=False):
     speed: float
 
 
+class PlacedPing(Struct, gc=False):
+    """A ping whose speed is derived later: none is written, and 0 stands in its column.
+
+    >>> ping = PlacedPing("A1", "2022-01-01T10:10:35+05:30", Location(Point(72.8, 21.1)))
+    >>> ping.speed, ping.__struct_fields__
+    (0.0, ('license_plate', 'observationDateTime', 'location'))
+    """
+
+    license_plate: str
+    observationDateTime: str  # noqa: N815  the feed's name
+    location: Location
+    speed: ClassVar[float] = 0.0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WireColumns:
     """The same as columns of one length, for formats that have them without making an object of each ping.
@@ -237,7 +251,7 @@ class WireBatch:
     (5.0, np.int32(1), np.int32(1))
     """
 
-    pings: Sequence[WirePing]
+    pings: Sequence[WirePing | PlacedPing]
     message: NDArray[np.int32]
     position: NDArray[np.int32]
     refusals: list[Refusal]
@@ -422,7 +436,7 @@ class _Columns:
         return Pings(tuple(plates), *columns)
 
 
-def _columns_of(wire: Sequence[WirePing]) -> WireColumns:
+def _columns_of(wire: Sequence[WirePing | PlacedPing]) -> WireColumns:
     size = len(wire)
     time_ms, time_status = parse_timestamps([ping.observationDateTime for ping in wire])
     points = [ping.location.coordinates for ping in wire]

@@ -704,8 +704,8 @@ def _record_of(piece: bytes) -> Record | None:
 
 def _field_at(path: str, form: FeedForm) -> str | None:
     """The field whose path a refusal's path is, or leads to."""
-    for field in FIELDS if path != "$" else ():
-        ours = json_path(form.mapping.steps[field])
+    for field, steps in form.mapping.steps.items() if path != "$" else ():
+        ours = json_path(steps)
         if ours == path or ours.startswith((f"{path}.", f"{path}[")):
             return field
     return None

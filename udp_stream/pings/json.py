@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from operator import attrgetter, itemgetter
 from types import GenericAlias
@@ -44,6 +44,7 @@ from udp_stream.pings.decode import (
     Location,
     PingFormat,
     PingRules,
+    PlacedPing,
     Point,
     Reason,
     Refusal,
@@ -118,7 +119,7 @@ class FeedMapping:
     `features`. `time_format`: `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, a pattern of `strptime`, or `seconds_ago`,
     before the message's time. `message_time`: the path of that in a message, whose time is an epoch, ISO, or in the
     pattern. `zone`: of times without an offset, None refuses them. `delimiter`: of CSV, "" finds it. `plate`: one path,
-    or several whose values together name a vehicle.
+    or several whose values together name a vehicle. `speed` may be "": it is then not read.
 
     >>> mapping = FeedMapping(plate="vehicle.id", longitude="lon", latitude="lat", time_format="epoch_s")
     >>> mapping.paths.plate, mapping.steps["speed"]
@@ -159,13 +160,13 @@ class FeedMapping:
 
     @property
     def steps(self) -> dict[str, Path]:
-        """The path of each field; of a plate of several, the first."""
-        others = {name: steps_of(getattr(self, name), name) for name in FIELDS[1:]}
-        return {"plate": self.plates[0]} | others
+        """The path of each field that is read; of a plate of several, the first."""
+        names = FIELDS[1:] if self.speed else FIELDS[1:-1]
+        return {"plate": self.plates[0]} | {name: steps_of(getattr(self, name), name) for name in names}
 
     @property
     def leaves(self) -> tuple[tuple[str, Path], ...]:
-        """Every path that is read of a ping, with its field: those of `FIELDS`, then what else names the vehicle."""
+        """Every path that is read of a ping, with its field: those of `steps`, then what else names the vehicle."""
         return (*self.steps.items(), *(("plate", path) for path in self.plates[1:]))
 
     @property
@@ -189,7 +190,7 @@ class FeedMapping:
                 json_path(steps["time"]),
                 json_path(_common((lon, lat))),
             ),
-            *(json_path(lon), json_path(lat), json_path(steps["speed"])),
+            *(json_path(lon), json_path(lat), json_path(steps.get("speed", ("speed",)))),
         )
 
     @property
@@ -273,7 +274,7 @@ class FeedForm:
     """How messages spell pings: the mapping, and the format that reads messages by it. `gtfs_plate`: the fields of
     GTFS-realtime's vehicle that name it, where its own order is not meant.
 
-    >>> PLAIN.format is JSON, mapped_form(FeedMapping(plate="bus")).format.paths.plate
+    >>> PLAIN.is_plain, mapped_form(FeedMapping(plate="bus")).format.paths.plate
     (True, '$.bus')
     """
 
@@ -284,13 +285,24 @@ class FeedForm:
     @property
     def is_plain(self) -> bool:
         """Whether it is the contract's own form, read strictly."""
-        return self.format is JSON
+        return self.format in (JSON, JSON_WITHOUT_SPEEDS)
 
 
 def mapped_form(mapping: FeedMapping) -> FeedForm:
     """Read by this mapping, and leniently, whatever it says."""
     reader = _Reader(mapping)
     return FeedForm(mapping, PingFormat(reader.read, reader.split, mapping.paths, is_json=True))
+
+
+def without_speeds(form: FeedForm) -> FeedForm:
+    """The same for who derives speeds from positions: no message needs one, and one that is there is not looked at.
+
+    >>> form = without_speeds(mapped_form(FeedMapping(plate="bus", time="at", longitude="x", latitude="y")))
+    >>> form.format.read([b'{"bus":7,"at":"2024-01-25T10:35:53Z","x":1.5,"y":2.5,"speed":null}'], 99, 1).columns.speed
+    array([0.])
+    """
+    mapping = replace(form.mapping, speed="")
+    return replace(form, mapping=mapping, format=JSON_WITHOUT_SPEEDS) if form.is_plain else mapped_form(mapping)
 
 
 class _Reader:
@@ -300,11 +312,11 @@ class _Reader:
 
     def __init__(self, mapping: FeedMapping) -> None:
         self._mapping = mapping
-        self._steps = [path for _, path in mapping.leaves]
+        self._steps, self._fields = [path for _, path in mapping.leaves], len(mapping.steps)
         self._records = mapping.record_steps
         self._is_epoch = mapping.time_format in EPOCHS
         time: object = int | float | str if self._is_epoch else str
-        leaves, types = range(len(self._steps)), (str | int, time, *[float | str] * 3)
+        leaves, types = range(len(self._steps)), (str | int, time, *[float | str] * (self._fields - 2))
         more = [types[0]] * (len(leaves) - len(types))
         self._form = node_of(list(zip(self._steps, leaves, strict=True)), (*types, *more))
         self._of_array = isinstance(self._steps[0][0], int)
@@ -371,15 +383,19 @@ class _Reader:
     def _batch(
         self, rows: list[Row], message: NDArray[np.int32], position: NDArray[np.int32], refusals: list[Refusal]
     ) -> WireBatch:
-        """As columns, without the rows in which a text of longitude, latitude or speed is no number."""
+        """As columns, without the rows in which a text of longitude, latitude or speed is no number.
+
+        A speed that is not read is 0.
+        """
         plates: list[str] = list(map(str, map(self._get[0], rows)))
-        if others := self._get[5:]:
+        if others := self._get[self._fields :]:
             plates = joined_plates(plates, *(map(str, map(get, rows)) for get in others))
         time_ms, status = times_of(list(map(self._get[1], rows)), self._mapping)
-        (lon, no_lon), (lat, no_lat), (speed, no_speed) = (read_numbers(list(map(get, rows))) for get in self._get[2:5])
-        bad = np.array([no_lon, no_lat, no_speed])
+        numbers = [read_numbers(list(map(get, rows))) for get in self._get[2 : self._fields]]
+        lon, lat, speed = [column for column, _ in [*numbers, (np.zeros(len(rows)), None)][:3]]
+        bad = np.array([is_none for _, is_none in numbers])
         if bad.any():
-            paths = [json_path(steps) for steps in self._steps[2:5]]
+            paths = [json_path(steps) for steps in self._steps[2 : self._fields]]
             for row in np.flatnonzero(bad.any(axis=0)).tolist():
                 path = paths[int(bad[:, row].argmax())]
                 refusals.append(Refusal(int(message[row]), int(position[row]), Reason.WRONG_TYPE, path))
@@ -478,11 +494,16 @@ class _Reader:
             time = _time_by_message(pieces, self._mapping, said)
         else:
             time = _time(pieces, self._steps[1], self._is_epoch)
-        return built(self._form, [plate, time, *(_number(pieces, path) for path in self._steps[2:5]), *others])
+        numbers = (_number(pieces, path) for path in self._steps[2 : self._fields])
+        return built(self._form, [plate, time, *numbers, *others])
 
 
 class _PlainRow(WirePing, gc=False):
     # Never read. An array is no bool, so an envelope fails here at once and not after a look at all of its pings.
+    results: bool | UnsetType = UNSET
+
+
+class _PlacedRow(PlacedPing, gc=False):
     results: bool | UnsetType = UNSET
 
 
@@ -491,17 +512,17 @@ class _PlainReader(_Reader):
 
     envelopes = ENVELOPES[:1]
 
-    def __init__(self) -> None:
-        super().__init__(FeedMapping())
-        self._decodes(_PlainRow)
+    def __init__(self, mapping: FeedMapping) -> None:
+        super().__init__(mapping)
+        self._decodes(_PlainRow if mapping.speed else _PlacedRow)
 
     def _batch(
         self, rows: list[Row], message: NDArray[np.int32], position: NDArray[np.int32], refusals: list[Refusal]
     ) -> WireBatch:
-        return WireBatch(cast(list[WirePing], rows), message, position, refusals)
+        return WireBatch(cast(list[WirePing | PlacedPing], rows), message, position, refusals)
 
-    def _careful(self, pieces: _Pieces, said: Raw | None) -> WirePing:
-        plate, time, longitude, latitude, speed = self._steps
+    def _careful(self, pieces: _Pieces, said: Raw | None) -> Row:
+        plate, time, longitude, latitude, *speed = self._steps
         name, when = (string(pieces.get(path), json_path(path)) for path in (plate, time))
         kind = ("location", "type")
         if (said := pieces.find(kind)) is not None and string(bytes(said), json_path(kind)) != "Point":
@@ -512,7 +533,10 @@ class _PlainReader(_Reader):
             if fault.reason == Reason.MISSING_FIELD and fault.path in map(json_path, (longitude, latitude)):
                 raise Fault(Reason.WRONG_TYPE, json_path(longitude[:-1])) from None  # of fewer than two numbers
             raise
-        return WirePing(name, when, Location(Point(lon, lat)), number(pieces.get(speed), json_path(speed)))
+        place = Location(Point(lon, lat))
+        if not speed:
+            return PlacedPing(name, when, place)
+        return WirePing(name, when, place, number(pieces.get(speed[0]), json_path(speed[0])))
 
 
 class _Pieces:
@@ -680,7 +704,7 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
     pieces, steps = _Pieces(Raw(text)), mapping.steps
     try:
         plate, *others = (_plate(pieces, path) for path in mapping.plates)
-        speed = pieces.find(steps["speed"])
+        speed = pieces.find(steps["speed"]) if "speed" in steps else None
     except Fault:
         return None
     if others:
@@ -825,10 +849,13 @@ def json_messages(messages: list[bytes], ping_format: PingFormat, rules: PingRul
     return [data for _, data in sorted(pieces, key=itemgetter(0))]
 
 
-_PLAIN_READER = _PlainReader()
+_PLAIN_READER, _SPEEDLESS_READER = _PlainReader(FeedMapping()), _PlainReader(FeedMapping(speed=""))
 
 JSON = PingFormat(_PLAIN_READER.read, _PLAIN_READER.split, is_json=True)
 """The contract's form, as the exchange, its recordings and our topics have it."""
+
+JSON_WITHOUT_SPEEDS = PingFormat(_SPEEDLESS_READER.read, _SPEEDLESS_READER.split, is_json=True)
+"""The same, whose speeds are not looked at, and need not be there."""
 
 PLAIN = FeedForm(FeedMapping(), JSON)
 """The same, with its mapping."""

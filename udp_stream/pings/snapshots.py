@@ -19,6 +19,7 @@ from udp_stream.pings.decode import (
     NOT_IN_ARRAY,
     Location,
     PingFormat,
+    PlacedPing,
     Point,
     Reason,
     Refusal,
@@ -27,7 +28,15 @@ from udp_stream.pings.decode import (
     originals,
 )
 from udp_stream.pings.found import LABEL
-from udp_stream.pings.json import JSON, Fault, joined_plates, unwrap, with_infinite
+from udp_stream.pings.json import (
+    JSON,
+    JSON_WITHOUT_SPEEDS,
+    Fault,
+    FeedForm,
+    joined_plates,
+    unwrap,
+    with_infinite,
+)
 from udp_stream.pings.texts import from_xml, trim
 
 if TYPE_CHECKING:
@@ -75,11 +84,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_batch(
-    messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int, plate: tuple[str, ...] = ()
+    messages: Sequence[bytes],
+    max_message_bytes: int,
+    max_pings_per_message: int,
+    plate: tuple[str, ...] = (),
+    speeds: bool = True,
 ) -> WireBatch:
     """The pings of a batch of messages; nothing is raised, whatever the bytes. `plate`: the fields of the vehicle that
-    name it, if not those of the table."""
-    batch = _Batch(plate)
+    name it, if not those of the table. Without `speeds` none is looked at."""
+    batch = _Batch(plate, speeds)
     for index, message in enumerate(messages):
         try:
             if len(message) > max_message_bytes:
@@ -100,17 +113,19 @@ def split_message(message: bytes, plate: tuple[str, ...] = ()) -> list[bytes]:
     return [_encode(_fields(entity.vehicle, feed.header, plate)) for entity in feed.entity]
 
 
-def gtfs_realtime(plate: tuple[str, ...] = ()) -> PingFormat:
-    """Messages of VehiclePositions, whose vehicles these fields name."""
-    return PingFormat(partial(read_batch, plate=plate), partial(split_message, plate=plate))
+def gtfs_realtime(plate: tuple[str, ...] = (), speeds: bool = True) -> PingFormat:
+    """Messages of VehiclePositions, whose vehicles these fields name; without `speeds` they need none."""
+    return PingFormat(partial(read_batch, plate=plate, speeds=speeds), partial(split_message, plate=plate))
 
 
 GTFS_REALTIME = gtfs_realtime()
 """Messages of VehiclePositions."""
 
 
-def _read_single(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int) -> WireBatch:
-    batch = JSON.read(messages, max_message_bytes, max_pings_per_message)
+def _read_single(
+    messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int, plain: PingFormat = JSON
+) -> WireBatch:
+    batch = plain.read(messages, max_message_bytes, max_pings_per_message)
     for place, refusal in enumerate(batch.refusals):
         if refusal.reason == Reason.NOT_JSON:
             batch.refusals[place] = replace(refusal, reason=Reason.NOT_GTFS_REALTIME)
@@ -119,6 +134,15 @@ def _read_single(messages: Sequence[bytes], max_message_bytes: int, max_pings_pe
 
 SINGLE = PingFormat(_read_single, JSON.split)
 """Single pings of such messages, made by `Unrepeated`: as JSON; and a message that could not be opened, as it is."""
+
+SINGLE_WITHOUT_SPEEDS = PingFormat(partial(_read_single, plain=JSON_WITHOUT_SPEEDS), JSON.split)
+"""The same, without speeds."""
+
+
+def gtfs_formats(form: FeedForm) -> tuple[PingFormat, PingFormat]:
+    """Of messages, and of single pings, where feeds of JSON are in this form: with speeds, or without."""
+    speeds = bool(form.mapping.speed)
+    return gtfs_realtime(form.gtfs_plate, speeds), SINGLE if speeds else SINGLE_WITHOUT_SPEEDS
 
 
 def header_time(start: bytes) -> int | None:
@@ -142,9 +166,9 @@ def header_time(start: bytes) -> int | None:
 class _Batch:
     """What the messages of a batch have given so far."""
 
-    def __init__(self, plate: tuple[str, ...]) -> None:
-        self.plate = plate
-        self.pings: list[WirePing] = []
+    def __init__(self, plate: tuple[str, ...], speeds: bool) -> None:
+        self.plate, self._speeds = plate, speeds
+        self.pings: list[WirePing | PlacedPing] = []
         self.seconds: list[int] = []
         self.places: list[tuple[int, int]] = []
         self.refusals: list[Refusal] = []
@@ -159,7 +183,7 @@ class _Batch:
                 continue
             vehicle = entity.vehicle
             try:
-                ping, time_s, source = _ping(vehicle, header, self.plate)
+                ping, time_s, source = _ping(vehicle, header, self.plate, self._speeds)
             except Fault as fault:
                 self.refusals.append(Refusal(index, place, fault.reason, fault.path))
                 continue
@@ -180,7 +204,9 @@ class _Batch:
         return WireBatch(self.pings, message, position, self.refusals, notes=self.notes)
 
 
-def _ping(vehicle: VehiclePosition, header: FeedHeader, named: tuple[str, ...]) -> tuple[WirePing, int, str]:
+def _ping(
+    vehicle: VehiclePosition, header: FeedHeader, named: tuple[str, ...], speeds: bool
+) -> tuple[WirePing | PlacedPing, int, str]:
     """One vehicle, its time and the source of its plate, or the first fault in the order of the contract's fields."""
     plate, source = _plate(vehicle, named)
     if plate is None:
@@ -192,9 +218,12 @@ def _ping(vehicle: VehiclePosition, header: FeedHeader, named: tuple[str, ...]) 
     has = (where := vehicle.position).HasField
     if not (has("longitude") and has("latitude")):
         raise Fault(Reason.MISSING_FIELD, "$.location")
+    location = Location(Point(where.longitude, where.latitude))
+    if not speeds:
+        return PlacedPing(plate, "", location), time_s, source
     if not has("speed"):
         raise Fault(Reason.MISSING_FIELD, "$.speed")
-    return WirePing(plate, "", Location(Point(where.longitude, where.latitude)), where.speed), time_s, source
+    return WirePing(plate, "", location, where.speed), time_s, source
 
 
 def _fields(vehicle: VehiclePosition, header: FeedHeader, named: tuple[str, ...]) -> dict[str, object]:
@@ -418,7 +447,7 @@ def _keys(batch: WireBatch) -> Sequence[_Key]:
     return [f"{time_ms} {plate}" for time_ms, plate in rows]
 
 
-def _chosen(pings: Sequence[WirePing], places: Sequence[int]) -> list[WirePing]:
+def _chosen(pings: Sequence[WirePing | PlacedPing], places: Sequence[int]) -> list[WirePing | PlacedPing]:
     every = list(pings)
     return every if len(places) == len(every) else [every[at] for at in places]
 

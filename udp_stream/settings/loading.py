@@ -34,7 +34,7 @@ CLIENT: Final = "client"
 def known_keys() -> tuple[str, ...]:
     """Every `section.key` there is; those of [[query]] are `query_keys`."""
     sections = [section for section in fields(Settings) if section.name != QUERY]
-    return tuple(f"{section.name}.{field.name}" for section in sections for field in fields(section.type))
+    return tuple(f"{section.name}.{field.encode_name}" for section in sections for field in fields(section.type))
 
 
 @cache
@@ -289,7 +289,7 @@ def _rule(name: str) -> str | None:
     if name == "release.branching":
         return "auto, or a list of whole numbers, from the root down"
     sections = [section for section in fields(Settings) if section.name != QUERY]
-    types = {f"{of.name}.{field.name}": field.type for of in sections for field in fields(of.type)}
+    types = {f"{of.name}.{field.encode_name}": field.type for of in sections for field in fields(of.type)}
     if types.get(name) is bool:
         return "true or false"
     words = words_of(types.get(name))

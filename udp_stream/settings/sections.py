@@ -21,6 +21,7 @@ from udp_stream.pings.json import (
     FeedForm,
     FeedMapping,
     mapped_form,
+    without_speeds,
 )
 from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED, Preset
 from udp_stream.pings.times import EPOCHS
@@ -35,6 +36,7 @@ from udp_stream.planning.policy import (
     Policy,
     PositionPeriods,
     Schedule,
+    SpeedFrom,
     Suppression,
     amount_in_words,
     span_seconds,
@@ -43,6 +45,7 @@ from udp_stream.queries.standing import StandingQuery
 from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
 from udp_stream.settings.queries import PositionBudget, QueriesSection, QuerySection, standing_queries
 from udp_stream.units import QUANTA_PER_KMH, nano_allowance
+from udp_stream.windows.movement import MovementRules
 from udp_stream.windows.slots import WindowRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
 
@@ -303,6 +306,7 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_kmh: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 65.0
     unit: Literal["kmh", "mps", "mph", "knots"] | None = None
     reject_above_kmh: Annotated[float, msgspec.Meta(ge=1, le=2000)] = 200.0
+    from_: SpeedFrom = msgspec.field(default="field", name="from")
 
     @property
     def read_in(self) -> str:
@@ -423,6 +427,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             schedule=self.budget.schedule,
             cdf=self.release.cdf,
             source=self.source.written,
+            speed_from=self.speed.from_,
         )
 
     @property
@@ -438,12 +443,24 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def decoder(self) -> PingDecoder:
         """Messages of this deployment to pings."""
-        return PingDecoder(self.ping_rules, self.source.format)
+        return PingDecoder(self.ping_rules, self.form.format)
+
+    @cached_property
+    def form(self) -> FeedForm:
+        """How messages spell pings; without their speeds where these are derived."""
+        return self.source.form if self.speed.from_ == "field" else without_speeds(self.source.form)
 
     @property
     def window_rules(self) -> WindowRules:
         """What the windows keep open, and for how long."""
-        return WindowRules(grace_ms=milliseconds(self.hat.grace))
+        return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules)
+
+    @property
+    def movement_rules(self) -> MovementRules | None:
+        """How speeds are derived from positions; None where pings have them."""
+        if self.speed.from_ == "field":
+            return None
+        return MovementRules(self.ping_rules.max_quanta, self.speed.reject_above_kmh)
 
     @cached_property
     def zone(self) -> ZoneInfo:

@@ -29,8 +29,8 @@ from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import counted
-from udp_stream.pings.json import JSON, FeedForm
-from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, UNIT, Unrepeated, gtfs_realtime
+from udp_stream.pings.json import FeedForm
+from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, UNIT, Unrepeated, gtfs_formats
 from udp_stream.pings.texts import trim
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GzipError, inflated
@@ -308,8 +308,8 @@ class PolledSource:
         ConfigError for an address that is known to be GTFS-realtime where no unit is said, or beside a `form` of a
         feed's own.
         """
-        self._get, self._unit, self._say, self.format = get, unit, say, form.format
-        self._gtfs = gtfs_realtime(form.gtfs_plate)
+        self._get, self._say, self._form, self.format = get, say, form, form.format
+        self._unit = unit if form.mapping.speed else UNIT  # speeds that are not looked at may be in any
         self._every_s = parse_duration(live.every)
         self._retries = Retries(get.name, self._every_s, say, time.monotonic, fraction)
         self._stopped = threading.Event()
@@ -401,14 +401,14 @@ class PolledSource:
     def _reader(self) -> Unrepeated:
         if self._unrepeated is None:
             self._require_unit()
-            read = self._gtfs if self._format == GTFS else self.format
+            read = gtfs_formats(self._form)[0] if self._format == GTFS else self.format
             self._unrepeated = Unrepeated(read, BYTES_MAX, VEHICLES_MAX)
             title = "GTFS-realtime" if self._format == GTFS else "JSON"
             self._say(f"{self._get.name}: {title} {self._why}, polled every {self._every_s:g} s")
         return self._unrepeated
 
     def _require_unit(self) -> None:
-        if self._format == GTFS and self.format is not JSON:
+        if self._format == GTFS and not self._form.is_plain:
             raise ConfigError(
                 f'source: expected no keys but plate = "vehicle.vehicle.label" or id for {self._get.name}, which is '
                 f"GTFS-realtime {self._why}: its pings go on in the contract's form, and workers would read all "

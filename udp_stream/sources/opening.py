@@ -74,9 +74,9 @@ class PipeSource:
 def live_source(name: str, settings: Settings, say: Callable[[str], None]) -> LiveSource:
     """The source of a name whose scheme is in `LIVE`, nothing of which is read yet; `say` is given sentences for
     people."""
-    live, json = settings.live, settings.source.form.format
+    live, json = settings.live, settings.form.format
 
     if name.lower().startswith("http"):
         get = HttpGet(name, live, f"udp-stream/{__version__}")
-        return PolledSource(get, live, settings.speed.unit, settings.source.form, say)
+        return PolledSource(get, live, settings.speed.unit, settings.form, say)
     return QueueSource(name, live, json, say)

@@ -25,12 +25,11 @@ from udp_stream.pings.snapshots import (
     FROM_LICENSE_PLATE,
     HEADER_TAG,
     NO_VEHICLE,
-    SINGLE,
     TIME_IN_MS,
     TIME_OF_HEADER,
     UNIT,
     Unrepeated,
-    gtfs_realtime,
+    gtfs_formats,
     header_time,
 )
 from udp_stream.sources.files import GTFS_ENDS, FileSource, GzipError, Progress, inflated
@@ -79,14 +78,13 @@ class GtfsFiles:
     """
 
     unit: str | None = UNIT
-    format = SINGLE
 
     def __init__(
         self,
         names: Sequence[str],
         progress_of: Callable[[str], Progress | None] = lambda _: None,
         say: Callable[[str], None] = lambda _: None,
-        plate: tuple[str, ...] = (),
+        form: FeedForm = PLAIN,
     ) -> None:
         """Reads the headers alone. UsageError for a file that cannot be read. `say` is given sentences for people.
         `plate`: as of `gtfs_realtime`."""
@@ -94,7 +92,8 @@ class GtfsFiles:
         if all(time_s is not None for time_s, _, _ in named):
             named.sort(key=lambda each: each[0] or 0)
         self._files = [(name, progress) for _, name, progress in named]
-        self._unrepeated = Unrepeated(gtfs_realtime(plate), SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
+        messages, self.format = gtfs_formats(form)
+        self._unrepeated = Unrepeated(messages, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
         self._say = say
         if [name for name, _ in self._files] != list(names):
             say(f"{counted(len(names), 'GTFS-realtime file')}: read in the order of the times in their headers")
@@ -241,7 +240,7 @@ def open_source(
             f"path; where its name begins so, as ./NAME.{is_live if scheme in LIVE else ''}"
         )
     if is_gtfs_file(name):
-        return _in_unit(GtfsFiles([name], lambda _: progress, say, form.gtfs_plate), unit, name, say)
+        return _gtfs_files([name], unit, lambda _: progress, say, form)
     return FileSource(name, progress, form)
 
 
@@ -258,17 +257,26 @@ def open_sources(
     for is_gtfs, group in groupby(names, is_gtfs_file):
         some = list(group)
         if is_gtfs and len(some) > 1:
-            yield some[0], _in_unit(GtfsFiles(some, progress_of, say, form.gtfs_plate), unit, some[0], say)
+            yield some[0], _gtfs_files(some, unit, progress_of, say, form)
         else:
             yield from ((name, open_source(name, unit, progress_of(name), say, form=form)) for name in some)
 
 
-def _in_unit(source: Source, unit: str | None, what: str, say: Say) -> Source:
-    try:
-        require_unit(unit, what, say)
-    except ConfigError:
-        source.close()
-        raise
+def _gtfs_files(
+    names: Sequence[str],
+    unit: str | None,
+    progress_of: Callable[[str], Progress | None],
+    say: Say,
+    form: FeedForm,
+) -> Source:
+    """One source; ConfigError if no unit is set for speeds that are looked at."""
+    source = GtfsFiles(names, progress_of, say, form)
+    if form.mapping.speed:
+        try:
+            require_unit(unit, names[0], say)
+        except ConfigError:
+            source.close()
+            raise
     return source
 
 

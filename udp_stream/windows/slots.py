@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.decode import PLAIN_PATHS, FieldPaths, PingDecoder, Pings, Reason, Refusal, originals
+from udp_stream.windows.movement import MovementRules, places_of, with_speeds
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, cells_of, tabulate
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class WindowRules:
     """What never changes while the windows live. Times in ms.
 
     `ahead_ms`, the quorums: of the agreement clock. `skew_ms`, `disorder_ms`: of the append clock: how far a ping may
-    be ahead of the broker, and how long after the newest ping older ones are waited for.
+    be ahead of the broker, and how long after the newest ping older ones are waited for. `movement`: speeds are derived
+    where a slot closes; None takes those of the pings.
 
     >>> WindowRules(grace_ms=60_000).quorum_min
     3
@@ -61,6 +63,7 @@ class WindowRules:
     ping_share: float = 0.05
     skew_ms: int = 30_000
     disorder_ms: int = 60_000
+    movement: MovementRules | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,6 +290,9 @@ class AppendClock:
 _ROW = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("speed", "<i4")])
 """20 bytes per open ping."""
 
+_MOVING = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("lat", "<i4"), ("lon", "<i4")])
+"""Where speeds are derived: 24 bytes."""
+
 _CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large one soon grows by eighths
 
 
@@ -310,19 +316,23 @@ class _OpenSlot:
     start_ms: int
     end_ms: int
     first: int
+    movement: MovementRules | None = None
     chunks: list[NDArray[np.void]] = field(default_factory=list)
     rows: int = 0
     room: int = 0
     plates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(count().__next__))
 
     def add(self, frame: Frame, index: NDArray[np.int64]) -> None:
-        codes = self._codes(frame.pings, index)
+        codes, pings = self._codes(frame.pings, index), frame.pings
         for taken in self._reserve(index.size):
             part, index = index[: taken.size], index[taken.size :]
             taken["plate"], codes = codes[: taken.size], codes[taken.size :]
-            taken["time"] = frame.pings.time_ms[part] - self.start_ms
+            taken["time"] = pings.time_ms[part] - self.start_ms
             taken["cell"] = frame.cell[part]
-            taken["speed"] = frame.pings.speed[part]
+            if self.movement is None:
+                taken["speed"] = pings.speed[part]
+            else:
+                taken["lat"], taken["lon"] = places_of(pings.lat[part]), places_of(pings.lon[part])
 
     def _codes(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """New plates get the next codes in order of their rows here, not in that of the frame: what else a frame holds
@@ -348,16 +358,23 @@ class _OpenSlot:
             self.rows += first
             count -= first
         if count:
-            self.chunks.append(np.empty(max(count, self.rows // 8, _CHUNK_ROWS_MIN), dtype=_ROW))
+            self.chunks.append(np.empty(max(count, self.rows // 8, _CHUNK_ROWS_MIN), self._row))
             self.room = self.chunks[-1].size
             taken += self._reserve(count)
         return taken
 
+    @property
+    def _row(self) -> np.dtype[np.void]:
+        return _ROW if self.movement is None else _MOVING
+
     def columns(self, hash_plate: Callable[[str], bytes]) -> SlotPings:
         used = [*self.chunks[:-1], self.chunks[-1][: self.chunks[-1].size - self.room]]
-        plate, time, cell, speed = (np.concatenate([chunk[name] for chunk in used]) for name in _ROW.names or ())
+        plate, time, cell, *of_speed = (
+            np.concatenate([chunk[name] for chunk in used]) for name in self._row.names or ()
+        )
         plates = tuple(hash_plate(plate) for plate in self.plates)
-        return SlotPings(self.start_ms, self.end_ms, plates, plate, time, cell, speed)
+        pings = SlotPings(self.start_ms, self.end_ms, plates, plate, time, cell, of_speed[0])
+        return pings if self.movement is None else with_speeds(pings, of_speed[0], of_speed[1], self.movement)
 
 
 class Windows:
@@ -422,7 +439,8 @@ class Windows:
             here = rows if one else rows[starts == start]
             slot = self._open.get(start)
             if slot is None:
-                slot = _OpenSlot(start, int(frame.slot_end[here[0]]), _offset(frame, int(here[0])))
+                first = int(here[0])
+                slot = _OpenSlot(start, int(frame.slot_end[first]), _offset(frame, first), self._rules.movement)
                 self._open[start] = slot
             fits = max(0, self._rules.pings_per_slot_max - slot.rows)
             slot.add(frame, here[:fits])
@@ -459,27 +477,31 @@ def slots_of(
     cell: NDArray[np.uint64],
     speed: NDArray[np.integer],
     grid: SlotGrid,
+    moving: tuple[NDArray[np.float64], NDArray[np.float64], MovementRules] | None = None,
 ) -> Iterator[tuple[SlotCounts, SlotValues]]:
     """Pings as columns of one length, in any order, as the tables of their slots, in the order of the slots.
 
-    `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta.
+    `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta; with latitudes, longitudes and rules as
+    `moving` it is derived instead.
     """
     starts, ends = grid.place(time_ms)
     order = np.argsort(starts, kind="stable")
     first = np.flatnonzero(np.append(True, np.diff(starts[order]) > 0)) if order.size else order
     for here in np.split(order, first[1:]) if order.size else ():
         start = int(starts[here[0]])
-        yield tabulate(
-            SlotPings(
-                start_ms=start,
-                end_ms=int(ends[here[0]]),
-                plates=tuple(plates),
-                plate=plate[here].astype(np.uint32),
-                time=(time_ms[here] - start).astype(np.uint32),
-                cell=cell[here],
-                speed=speed[here].astype(np.int32),
-            )
+        pings = SlotPings(
+            start_ms=start,
+            end_ms=int(ends[here[0]]),
+            plates=tuple(plates),
+            plate=plate[here].astype(np.uint32),
+            time=(time_ms[here] - start).astype(np.uint32),
+            cell=cell[here],
+            speed=speed[here].astype(np.int32),
         )
+        if moving is not None:
+            lat, lon, rules = moving
+            pings = with_speeds(pings, places_of(lat[here]), places_of(lon[here]), rules)
+        yield tabulate(pings)
 
 
 # A reader of one source partition: records in, closed slots and refusals out, and the checkpoint to resume from.

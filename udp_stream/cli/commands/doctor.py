@@ -185,7 +185,7 @@ def _pings_of_files(files: Sequence[str], settings: Settings) -> str:
 
 
 def _unit_of_files(files: Sequence[str], settings: Settings) -> str:
-    ((_, source),) = open_sources(files, settings.speed.unit, form=settings.source.form)
+    ((_, source),) = open_sources(files, settings.speed.unit, form=settings.form)
     with closing(source):
         return _unit(next(joined(source.messages()), []), settings, source.format)
 
@@ -194,7 +194,7 @@ def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat
     """ConfigError if the pings move as if their speeds were in another unit than the configured one. They are in the
     form of `[source]`, unless they have a format of their own."""
     rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
-    pings, _ = PingDecoder(rules, ping_format or settings.source.format).decode(list(messages))
+    pings, _ = PingDecoder(rules, ping_format or settings.form.format).decode(list(messages))
     evidence = unit_evidence(pings, rules.unit)
     if evidence.fits_none:
         raise ConfigError(f"expected speeds in {', '.join(KMH_PER_UNIT)}: {FITS_NONE} ({NO_RELEASE})")

@@ -51,7 +51,7 @@ def releases(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:
     """Send every file, in order, and return when the broker has it all; or a live source or a fleet, until stopped."""
-    form = settings.source.form
+    form = settings.form
     if arguments.ago and arguments.fleet is None:
         raise UsageError("--ago is for a fleet: expected --fleet BUSES beside it")
     pace, heartbeat = Pace(arguments.rate, arguments.speedup, form), Heartbeat(arguments.alive)
@@ -109,7 +109,7 @@ def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | Non
     named = [name for name in names if scheme_of(name) in LIVE]
     has_pace = arguments.rate or arguments.speedup
     if names == ["-"] and not has_pace and arguments.fleet is None:
-        return PipeSource(settings.source.form)
+        return PipeSource(settings.form)
     if not named:
         return None
     if len(names) > 1 or has_pace or arguments.fleet is not None:
@@ -123,14 +123,14 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
         if not arguments.files:
             raise UsageError("expected files, or --fleet BUSES")
         unit, rules = settings.speed.unit, settings.ping_rules
-        opened = open_sources(arguments.files, unit, say=say_of_source, form=settings.source.form)
+        opened = open_sources(arguments.files, unit, say=say_of_source, form=settings.form)
         sources = [stack.enter_context(closing(source)) for _, source in opened]
         _refuse_two_forms(sources, settings)
         require_readable_pings(arguments.files, settings, warn=lambda text: say(text, level=WARNING))
         return (json_messages(some, source.format, rules) for source in sources for some in source.messages())
     if arguments.files or arguments.rate or arguments.speedup or arguments.batch > 1:
         raise UsageError("a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch")
-    if not settings.source.form.is_plain:
+    if not settings.form.is_plain:
         raise ConfigError("source: expected no keys for --fleet, whose pings are in the contract's form")
     from udp_stream.trial.fleet import live_messages
 
@@ -139,7 +139,7 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
 
 def _refuse_two_forms(sources: Sequence[Source], settings: Settings) -> None:
     """A format that is no JSON goes into the topic in the contract's form, which workers with a mapping do not read."""
-    if not settings.source.form.is_plain and not all(source.format.is_json for source in sources):
+    if not settings.form.is_plain and not all(source.format.is_json for source in sources):
         raise ConfigError(
             'source: expected no keys but plate = "vehicle.vehicle.label" or id for GTFS-realtime: its pings go to the '
             "topic in the contract's form, and workers read all messages by [source]"

@@ -130,13 +130,13 @@ def _go_on(
 def _source(name: str, settings: Settings) -> LiveSource:
     """Live by its scheme, standard input, or a file, which ends."""
     if name == "-":
-        return PipeSource(settings.source.form)
+        return PipeSource(settings.form)
     source: LiveSource
     if scheme_of(name) in LIVE:
         source = live_source(name, settings, say_of_source)
     else:
-        source = RecordedSource(open_source(name, settings.speed.unit, say=say_of_source, form=settings.source.form))
-    if not settings.source.form.is_plain and not source.format.is_json:
+        source = RecordedSource(open_source(name, settings.speed.unit, say=say_of_source, form=settings.form))
+    if not settings.form.is_plain and not source.format.is_json:
         raise ConfigError(
             'source: expected no keys but plate = "vehicle.vehicle.label" or id for a source that is GTFS-realtime'
         )
