@@ -80,7 +80,8 @@ def live(
 ) -> Hats:
     """A live source through `run`, configured by `init` from a sample of it, until all of its pings are in records."""
     look_at(folder, sample)
-    options = "--config", "city.toml", "--ledger", "city.ledger", "--out", "out.ndjson", *IDLE, *flags
+    old = "--set", "live.max_age=36500d"  # its times are those of the recording
+    options = "--config", "city.toml", "--ledger", "city.ledger", "--out", "out.ndjson", *IDLE, *old, *flags
     deadline, hats = time.monotonic() + SECONDS_MAX, Hats()
     with begun(folder, "run", address, *options) as process:
         while sum(samples for *_, samples in hats) < pings or not is_over():

@@ -107,6 +107,7 @@ class Reason(enum.StrEnum):
     WRONG_TYPE = "wrong_type"
     NO_UTC_OFFSET = "no_utc_offset"
     TIME_OUT_OF_RANGE = "time_out_of_range"
+    TIME_ROLLED_OVER = "time_rolled_over"  # windows/slots.py: 1,024 weeks behind the log's clock
     TIME_IN_FUTURE = "time_in_future"  # windows/slots.py: only the log's clock knows what is ahead of it
     COORDINATES_OUT_OF_RANGE = "coordinates_out_of_range"
     ZERO_COORDINATES = "zero_coordinates"
@@ -243,7 +244,8 @@ class WireBatch:
     `message`: for each ping the index of its message in the batch. `position`: its place there, NOT_IN_ARRAY
     if it is a message by itself. `refusals` are in the order of messages and positions. A format gives the pings one
     by one, or all of them as `columns`. `notes`: what a person should know of how pings were read, such as the field
-    that plates are from, and of how many.
+    that plates are from, and of how many. `untimed`: which pings have no time but their message's, where a format can
+    tell and places may be looked at.
 
     >>> of_messages = np.array([0, 1, 1], np.int32), np.array([NOT_IN_ARRAY, 0, 1], np.int32)
     >>> three = WireBatch([WirePing("A1", "now", Location(Point(0, 0)), 5.0)] * 3, *of_messages, [])
@@ -257,6 +259,7 @@ class WireBatch:
     refusals: list[Refusal]
     columns: WireColumns | None = None
     notes: Mapping[str, int] = field(default_factory=dict)
+    untimed: Sequence[bool] = ()
 
 
 @dataclass(frozen=True, slots=True)

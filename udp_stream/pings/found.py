@@ -348,8 +348,8 @@ def unit_of_name(name: str) -> str | None:
 
 def found_mapping(records: Sequence[Record], beside: Sequence[Record] = ()) -> tuple[FeedMapping, TimeForm]:
     """The mapping of these records, and what their times are; `beside`: what messages have beside their records, such
-    as a time for all of them. ValueError with a clause for each field for which no path was found: what was found, what
-    is wanted.
+    as a time for all of them. Where nothing is called a speed, `speed` is "". ValueError with a clause for each field
+    for which no path was found: what was found, what is wanted.
 
     >>> rows = [{("bus",): at % 3, ("t",): 1706159153 + at, ("pos", "lng"): 72.8, ("pos", "lat"): 21.1, ("kmh",): "7,5"}
     ...         for at in range(9)]
@@ -377,7 +377,9 @@ def found_mapping(records: Sequence[Record], beside: Sequence[Record] = ()) -> t
     if plates:
         paths["plate"] = (vehicles or plates)[0]
         more |= _operator(records, values, paths)
-    if form is None or len(paths) < len(FIELDS):
+    if "speed" not in paths and not _ranked(values, "speed", paths):
+        more["speed"] = ""
+    if form is None or len({*paths, *more} & set(FIELDS)) < len(FIELDS):
         raise ValueError("".join(f"\n  {_instead(field, values)}" for field in FIELDS if field not in paths))
     keys: dict[str, Any] = {field: dotted(path) for field, path in paths.items()} | more
     return FeedMapping(**keys, time_format=form.time_format, zone=None), form
@@ -624,7 +626,7 @@ LABEL_PLATE = f'source.plate = "{LABEL}" takes it, if it is the vehicle\'s; some
 OTHER_EVENT = re.compile(rb'\s*\{\s*"([A-Z]{2,8})"\s*:\s*\{')
 """How a message of one event begins, as HSL names them: VP, DUE, ARS."""
 
-OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE)
+OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE, Reason.TIME_ROLLED_OVER)
 """Reasons that are not in a message."""
 
 

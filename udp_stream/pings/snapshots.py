@@ -67,10 +67,19 @@ FROM_NAMED = "plate from the fields that source.plate names"
 TIME_OF_HEADER = "time from header.timestamp"
 TIME_IN_MS = "time in milliseconds"
 NO_VEHICLE = "entity without a vehicle"
+OLD = "time far before header.timestamp"
 """What notes count."""
 
 _MILLISECONDS_MIN = 10**11
 """A time of seconds is less until the year 5138, one of milliseconds more since 1973."""
+
+OLD_S = 600
+"""A vehicle whose own time is as long before its message's is one that does not send, or whose clock stands."""
+
+STANDING = "report a speed above 5 km/h and do not move"
+"""Plates whose fixes are the same in so many polls in a row: counted by `Unrepeated`."""
+
+_STANDING_POLLS, _GOING = 8, 5 / 3.6  # half a minute's feed, polled each 10 s, has each fix three times
 
 YEAR_9999_S = 253_402_300_799
 """The last second of the year 9999. Later times become it, and are refused for it."""
@@ -171,6 +180,7 @@ class _Batch:
         self.pings: list[WirePing | PlacedPing] = []
         self.seconds: list[int] = []
         self.places: list[tuple[int, int]] = []
+        self.untimed: list[bool] = []
         self.refusals: list[Refusal] = []
         self.notes: Counter[str] = Counter()
 
@@ -188,10 +198,13 @@ class _Batch:
                 self.refusals.append(Refusal(index, place, fault.reason, fault.path))
                 continue
             self.notes[source] += 1
-            if not vehicle.HasField("timestamp"):
-                self.notes[TIME_OF_HEADER] += 1
+            is_timed = vehicle.HasField("timestamp")
+            self.notes[TIME_OF_HEADER] += not is_timed
+            self.untimed.append(self._speeds and not is_timed)
             if (vehicle.timestamp or header.timestamp) >= _MILLISECONDS_MIN:
                 self.notes[TIME_IN_MS] += 1
+            else:
+                self.notes[OLD] += is_timed and header.timestamp - vehicle.timestamp > OLD_S
             self.pings.append(ping)
             self.seconds.append(time_s)
             self.places.append((index, place))
@@ -201,7 +214,7 @@ class _Batch:
         for ping, text in zip(self.pings, _time_texts(self.seconds), strict=True):
             ping.observationDateTime = text
         message, position = np.array(self.places, np.int32).reshape(-1, 2).T
-        return WireBatch(self.pings, message, position, self.refusals, notes=self.notes)
+        return WireBatch(self.pings, message, position, self.refusals, notes=self.notes, untimed=self.untimed)
 
 
 def _ping(
@@ -301,8 +314,10 @@ def _bindings() -> tuple[type[FeedHeader], type[FeedMessage], type[Exception]]:
 # Downstream a plate and a time count once in any case. But a bus that was parked an hour ago would be refused as late
 # in every poll, and every repeat would be stored. So what one of the last snapshots had is left out here.
 #
-# A ping that is repeated is one of the same plate and time: of several the first is handed on. Speeds and places are
-# not compared, so that no speed decides what is handed on.
+# A ping that is repeated is one of the same plate and time: of several the first is handed on. One that has no time of
+# its own, but that of its message, is repeated if the plate's place is the same: else each poll would make a ping of a
+# fix that stands. Speeds are not compared, so that no speed decides what is handed on. Nor are places where speeds are
+# derived from them: there a fix without a time is new in each poll.
 
 REMEMBERED = 8
 """Snapshots. Servers behind one address answer with snapshots of different age, so the last one would be too few."""
@@ -341,6 +356,8 @@ class Unrepeated:
         self._remembered = remembered
         self._taken = 0
         self._seen: dict[_Key, int] = {}  # in which snapshot last
+        self._fixes: dict[str, tuple[Point, int, int]] = {}  # the last, since which snapshot, in which last
+        self._standing: set[str] = set()
         self.counts: Counter[str] = Counter()
         self.unreadable: Reason | None = None
 
@@ -357,6 +374,7 @@ class Unrepeated:
         self.counts["refused"] += len(refused)
         self.counts.update(batch.notes)
         self.unreadable = next((one.reason for one in batch.refusals if _is_of_all(one)), None)
+        self._count_standing(batch)
         positions, new = self._new_pings(snapshot, batch)
         if refused:
             both = [*zip(positions, new, strict=True), *self._new_pieces(refused)]
@@ -409,6 +427,20 @@ class Unrepeated:
         )
         return boxed if is_same_within and not is_same else piece
 
+    def _count_standing(self, batch: WireBatch) -> None:
+        """Plates that report a speed from one place in so many snapshots in a row, whose fixes have no times."""
+        for ping, is_untimed in zip(batch.pings, batch.untimed, strict=False):
+            place = ping.location.coordinates
+            last, since, seen = self._fixes.get(ping.license_plate, (None, 0, -1))
+            is_same = is_untimed and ping.speed > _GOING and place == last and seen == self._taken - 1
+            since = since if is_same else self._taken
+            self._fixes[ping.license_plate] = place, since, self._taken
+            if self._taken - since + 1 >= _STANDING_POLLS:
+                self._standing.add(ping.license_plate)
+            else:
+                self._standing.discard(ping.license_plate)
+        self.counts[STANDING] = len(self._standing)
+
     def _new(self, keys: Sequence[_Key]) -> list[int]:
         """Those that none of the last snapshots had; from now on one has."""
         seen, taken, new = self._seen, self._taken, []
@@ -428,6 +460,7 @@ class Unrepeated:
         if self._taken % self._remembered == 0:
             oldest = self._taken - self._remembered
             self._seen = {key: taken for key, taken in self._seen.items() if taken >= oldest}
+            self._fixes = {plate: fix for plate, fix in self._fixes.items() if fix[2] >= oldest}
 
 
 def _beginnings(value: Any) -> Any:
@@ -441,10 +474,18 @@ def _beginnings(value: Any) -> Any:
 
 def _keys(batch: WireBatch) -> Sequence[_Key]:
     """What says which ping each is. A time in milliseconds has no blank, so a text of both is as good as a pair."""
+    if batch.untimed:
+        pings = zip(batch.pings, batch.untimed, strict=True)
+        return [(ping.license_plate, _when(ping, is_untimed)) for ping, is_untimed in pings]
     if batch.columns is None:
         return [(ping.license_plate, ping.observationDateTime) for ping in batch.pings]
     rows = zip(batch.columns.time_ms.tolist(), batch.columns.plates, strict=True)
     return [f"{time_ms} {plate}" for time_ms, plate in rows]
+
+
+def _when(ping: WirePing | PlacedPing, is_untimed: bool) -> str:
+    """Its time, or where it has none its place."""
+    return str(ping.location.coordinates) if is_untimed else ping.observationDateTime
 
 
 def _chosen(pings: Sequence[WirePing | PlacedPing], places: Sequence[int]) -> list[WirePing | PlacedPing]:

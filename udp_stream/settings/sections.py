@@ -91,12 +91,14 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For sources that go on until they are stopped; files do not read it. Secrets are in files, never in here.
 
-    `every` 10 s is how often Surat's and Delhi's buses report. HTTP: `token_header` names the header that carries the
+    `every` 10 s is how often Surat's and Delhi's buses report. While the newest ping is older than `max_age` none is
+    read into a slot. HTTP: `token_header` names the header that carries the
     token. AMQP: `queue` is read as `username`.
     """
 
     every: str = "10s"
     timeout: str = "10s"
+    max_age: str = "10m"
     format: Literal["auto", "json", "gtfs-rt"] = "auto"
     token_file: str = ""
     token_header: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9-]+$")] = "token"

@@ -30,12 +30,12 @@ from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import counted
 from udp_stream.pings.json import FeedForm
-from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, UNIT, Unrepeated, gtfs_formats
+from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, STANDING, UNIT, Unrepeated, gtfs_formats
 from udp_stream.pings.texts import trim
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GzipError, inflated
 from udp_stream.sources.live import Failed, Retries
-from udp_stream.sources.recordings import VEHICLES_MAX, require_unit, sentences
+from udp_stream.sources.recordings import VEHICLES_MAX, odd_sentences, require_unit, sentences
 from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
@@ -420,6 +420,7 @@ class PolledSource:
     def _say_fields(self, counts: Counter[str]) -> None:
         """Which field plates are from, when a field comes up for the first time."""
         fields = {field for field in (FROM_LICENSE_PLATE, FROM_ID) if counts[field]}
+        fields |= {sentence.lstrip("0123456789, ") for sentence in odd_sentences(counts) if STANDING in sentence}
         if fields != self._plates_said:
             self._plates_said = fields
             for sentence in sentences(counts):

@@ -25,6 +25,9 @@ from udp_stream.pings.snapshots import (
     FROM_LICENSE_PLATE,
     HEADER_TAG,
     NO_VEHICLE,
+    OLD,
+    OLD_S,
+    STANDING,
     TIME_IN_MS,
     TIME_OF_HEADER,
     UNIT,
@@ -110,11 +113,13 @@ class GtfsFiles:
             if progress is not None:
                 size = Path(name).stat().st_size
                 progress(size, size)
-        for sentence in sentences(self._unrepeated.counts):
-            self._say(type(sentence)(f"GTFS-realtime: {sentence}"))
+        self.close()
 
     def close(self) -> None:
-        """No file stays open between frames."""
+        """No file stays open between frames. Says, once, how pings were read."""
+        some, self._unrepeated.counts = self._unrepeated.counts, Counter()
+        for sentence in sentences(some):
+            self._say(type(sentence)(f"GTFS-realtime: {sentence}"))
 
 
 def sentences(counts: Counter[str]) -> Iterator[str]:
@@ -134,9 +139,23 @@ def sentences(counts: Counter[str]) -> Iterator[str]:
         yield Doubt(f"{what} (vehicle.timestamp) in milliseconds, where the specification has seconds")
     if late := counts[TIME_OF_HEADER]:
         yield f"{counted(late, 'ping')} {'has' if late == 1 else 'have'} no time but that of the message's header"
+    yield from odd_sentences(counts)
     if others := counts[NO_VEHICLE]:
         entities = "1 entity is" if others == 1 else f"{others:,} entities are"
         yield f"{entities} no vehicle positions, and skipped: is this the feed of vehicle positions?"
+
+
+def odd_sentences(counts: Counter[str]) -> Iterator[Doubt]:
+    """What a person should doubt of a feed: fixes and clocks that stand still."""
+    if standing := counts[STANDING]:
+        yield Doubt(f"{counted(standing, 'plate')} {STANDING}")
+    if counts[OLD] > OLD_SHARE * counts["read"]:
+        are_old = f"{counts[OLD]:,} of {counted(counts['read'], 'ping')} are over {OLD_S // 60} min older"
+        yield Doubt(f"{are_old} than their message's header: the feed's times stand still, or are of another clock")
+
+
+OLD_SHARE = 0.9
+"""At night most buses do not send, and feeds keep their last fixes: nearly all must be old before it is said."""
 
 
 def _have(count: int) -> str:

@@ -108,14 +108,32 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """For each row of a frame: the watermark before it, and whether it comes from the future.
+    """For each row of a frame: the watermark before it, whether it comes from the future, and whether its clock has
+    rolled over (`are_rolled_over`).
 
-    >>> Observed(np.array([7_000, 7_000]), np.array([False, True])).ahead.sum()
+    >>> none = np.zeros(2, bool)
+    >>> Observed(np.array([7_000, 7_000]), np.array([False, True]), none).ahead.sum()
     np.int64(1)
     """
 
     watermark_before_ms: Times
     ahead: NDArray[np.bool_]
+    rolled_over: NDArray[np.bool_]
+
+
+ROLLOVER_MS = 1024 * 7 * 86_400_000
+"""GPS counts 1,024 weeks and begins again: a receiver that does not know of it is 7,168 days behind."""
+
+
+def are_rolled_over(time_ms: Times, now_ms: Times | int) -> NDArray[np.bool_]:
+    """Which times are 1,024 weeks before now, give or take a day: of a recording made then, none is refused, as its own
+    clock says that it is then.
+
+    >>> are_rolled_over(np.array([1_154_318_400_000, 1_773_633_600_000]), 1_773_633_610_000)
+    array([ True, False])
+    """
+    found: NDArray[np.bool_] = np.abs(now_ms - ROLLOVER_MS - time_ms) <= 86_400_000
+    return found
 
 
 class Clock(Protocol):
@@ -165,8 +183,9 @@ class AgreementClock:
         """A frame is observed as a whole: a ping that closes a slot does not make its neighbours late."""
         before = NEVER if self.watermark_ms is None else self.watermark_ms
         self.advance(frame.pings)
-        ahead = frame.pings.time_ms > self._believed_ms
-        return Observed(np.full(ahead.size, before), ahead)
+        time_ms = frame.pings.time_ms
+        rolled_over = are_rolled_over(time_ms, 0 if self.watermark_ms is None else self.watermark_ms)
+        return Observed(np.full(time_ms.size, before), time_ms > self._believed_ms, rolled_over)
 
     def advance(self, pings: Pings) -> None:
         """Take in a frame. Pings too far ahead of the new time count for nothing, now or later."""
@@ -269,7 +288,7 @@ class AppendClock:
         times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, reached))
         if times[-1] != NEVER:
             self.watermark_ms = int(times[-1])
-        return Observed(times[pings.message], ahead)
+        return Observed(times[pings.message], ahead, are_rolled_over(pings.time_ms, places.append_ms[pings.message]))
 
 
 # Open slots as columnar buffers, closed once each by the log's own clock.
@@ -280,7 +299,7 @@ class AppendClock:
 # contents.
 #
 # 1. A ping whose slot had closed before it (slot end + grace <= watermark) is late: refused, with its lag.
-# 2. A ping that the clock finds to come from the future is refused, and moves nothing.
+# 2. A ping that the clock finds to come from the future, or to be 1,024 weeks old, is refused, and moves nothing.
 # 3. The rest go into their slots. A slot that is full refuses.
 # 4. Slots whose end + grace the watermark has reached are closed, oldest first, for good.
 #
@@ -408,13 +427,15 @@ class Windows:
     def push(self, frame: Frame) -> tuple[list[SlotPings], list[LateOrFull]]:
         """Take in a frame; give back the slots that it closes, oldest first, and the rows refused."""
         observed = self._clock.observe(frame)
-        late = frame.slot_end + self._rules.grace_ms <= observed.watermark_before_ms
+        wrong = observed.rolled_over
+        late = (frame.slot_end + self._rules.grace_ms <= observed.watermark_before_ms) & ~wrong
         lag_ms = observed.watermark_before_ms[late] - frame.pings.time_ms[late]
         rows = zip(np.flatnonzero(late).tolist(), lag_ms.tolist(), strict=True)
         refused = [LateOrFull(row, Reason.LATE, lag) for row, lag in rows]
+        refused += [LateOrFull(row, Reason.TIME_ROLLED_OVER) for row in np.flatnonzero(wrong).tolist()]
         # Not if it is late too: a ping is refused once.
         refused += [LateOrFull(row, Reason.TIME_IN_FUTURE) for row in np.flatnonzero(observed.ahead & ~late).tolist()]
-        refused += self._place(frame, np.flatnonzero(~(late | observed.ahead)))
+        refused += self._place(frame, np.flatnonzero(~(late | observed.ahead | wrong)))
         return self._close(self._due()), refused
 
     @property

@@ -28,13 +28,13 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.cli.first_look import is_sea, named, require_files, zone_of
+from udp_stream.cli.first_look import is_sea, named, require_files, rollover_warning, still_warning, zone_of
 from udp_stream.cli.outputs import require_place
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
-from udp_stream.pings.decode import PingDecoder, PingRules, Pings, originals
+from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Reason, originals
 from udp_stream.pings.found import (
     LABEL,
     LABEL_PLATE,
@@ -62,6 +62,7 @@ from udp_stream.pings.json import (
     Path,
     mapped_form,
     steps_of,
+    without_speeds,
 )
 from udp_stream.pings.presets import PRESETS, Preset
 from udp_stream.pings.snapshots import UNIT
@@ -280,6 +281,8 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
             if feed.unit == preset.unit:
                 return replace(feed, preset=name, keys=zone)
             return replace(feed, keys=_keys(preset.mapping) | zone)  # a preset sets the unit, too
+    if _reads(paths, silent := without_speeds(PLAIN)) and _lacks_speeds(_read(paths, PLAIN, _TRIED)[1]):
+        return _found(paths, silent, sample, None, "")
     try:
         mapping, times = found_mapping(sample.records, sample.beside)
     except ValueError as error:
@@ -308,11 +311,21 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
 def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
     """Of GTFS-realtime; by its labels where nothing else names its vehicles."""
     _, refused, _ = _read(paths, PLAIN, _TRIED)
-    if not any(f'"{LABEL}"'.encode() in one.original for one in refused):
-        return _found(paths, PLAIN, None, UNIT, "specification")
-    feed = _found(paths, FeedForm(PLAIN.mapping, PLAIN.format, ("label",)), None, UNIT, "specification")
+    is_labelled = any(f'"{LABEL}"'.encode() in one.original for one in refused)
+    form = replace(PLAIN, gtfs_plate=("label",)) if is_labelled else PLAIN
+    pings, refused, _ = _read(paths, form, _TRIED)
+    form = form if _is_mostly_read(pings, refused) or not _lacks_speeds(refused) else without_speeds(form)
+    feed = _found(paths, form, None, UNIT, "specification")
+    if not is_labelled:
+        return feed
     feed.checks["source"].append(f"vehicle.vehicle.id is unset; {LABEL} is set: {LABEL_PLATE}")
     return replace(feed, keys={"plate": LABEL})
+
+
+def _lacks_speeds(refused: Sequence[Refused]) -> bool:
+    """Whether the speed is what most of these lack; it is the last field that is asked for."""
+    of_speed = (Reason.MISSING_FIELD, PLAIN.mapping.paths.speed)
+    return 2 * sum((one.refusal.reason, one.refusal.path) == of_speed for one in refused) > len(refused)
 
 
 def _preset_form(paths: Sequence[str], preset: Preset) -> FeedForm | None:
@@ -334,7 +347,7 @@ def _median_of(sample: Sample, path: Path) -> float:
 def _keys(mapping: FeedMapping) -> Keys:
     """All paths, and the format of times and the records where they are not the contract's."""
     names = (*FIELDS, "records", MESSAGE_TIME)
-    keys: Keys = {name: getattr(mapping, name) for name in names if getattr(mapping, name)}
+    keys: Keys = {name: getattr(mapping, name) for name in names if getattr(mapping, name) or name == "speed"}
     return keys | ({} if mapping.time_format == ISO else {"time_format": mapping.time_format})
 
 
@@ -386,12 +399,14 @@ def _found(paths: Sequence[str], form: FeedForm, sample: Sample | None, said: st
     if not _is_mostly_read(pings, refused):
         why = "".join(f"\n  {sentence}" for sentence in sentences)
         raise UsageError(f"{named(paths)}: {len(pings):,} of {counted(len(pings) + len(refused), 'ping')} read{why}")
-    zone, unit, unit_by, doubts = zone_of(*_middle(pings)), *_unit(pings, said, by)
+    zone, (unit, unit_by, doubts) = zone_of(*_middle(pings)), ("", "derived", list[str]())
+    if form.mapping.speed:
+        unit, unit_by, doubts = _unit(pings, said, by)
     ends = (int(np.quantile(pings.time_ms, q, method="nearest")) for q in (0.001, 0.999))
     hours = " to ".join(f"{datetime.fromtimestamp(ms / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M}" for ms in ends)
-    plates = plate_warning(pings)
+    odd = damage, plate_warning(pings), rollover_warning(pings)
     checks = {
-        "": [*([damage] if damage else []), *([plates] if plates else [])],
+        "": [one for one in odd if one],
         "hat": ["these positions lie at sea: are longitude and latitude exchanged?"] if is_sea(zone) else [],
         "speed": doubts,
         "source": [],
@@ -415,6 +430,8 @@ def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]
     doubts = ["by how far buses go, speeds fit no unit that is known: convert them first"] if evidence.fits_none else []
     if said is not None and said != unit:
         doubts.append(f"the feed's {by} says {said}, not {unit}: one of the two is wrong")
+    if (still := still_warning(pings)) is not None:
+        doubts.append(still)
     return unit, told, doubts
 
 
@@ -431,6 +448,7 @@ _UNIT_WORDS = {
     "movement": "By movement: buses go about as far as they report in it (a verdict on raw speeds, not a release)",
     "specification": "As the feed's specification has it; the recording has too few pairs of pings to check it",
     "name": "As the field's name says; the recording has too few pairs of pings to check it",
+    "derived": "CHECK: the feed has no speeds. They are derived from positions (docs/privacy-model.md)",
     "": "NOT KNOWN: the recording has too few pairs of pings of one plate. Check it: a wrong unit is not noticed",
 }
 _FILE = """\
@@ -446,7 +464,7 @@ slot = "1h"
 
 [speed]
 # {unit_words}.{speed}
-unit = {unit}
+{unit}
 # U: faster pings count as this speed, and noise grows with it. It is a choice that everyone may know: the speed limit
 # of your buses, or the limiter in them. Never take it from recorded speeds: their maximum is what is protected.
 # 65 is the limit of buses in India's towns (60 km/h) with its tolerance. Set yours.
@@ -485,10 +503,11 @@ def city_file(feed: FoundFeed, path: str) -> str:
             about.append("CHECK: times have no offset. This reads them by the place's clock, not as UTC")
         lines = [*(f"# {one}." for one in about), *(f"{name} = {_toml(value)}" for name, value in keys.items())]
         source = "\n".join(["", f"[source]{checks['source']}", *lines, ""])
+    unit = f"unit = {_toml(feed.unit)}" if feed.unit else 'from = "movement"'
     return _FILE.format(
         checks[""], path=_toml(path), pings=counted(feed.pings, "ping"), plates=counted(feed.plates, "plate"),
         hours=feed.hours, hat=checks["hat"], zone=_toml(feed.zone), unit_words=_UNIT_WORDS[feed.unit_by],
-        speed=checks["speed"], unit=_toml(feed.unit), box=[float(f"{edge:g}") for edge in feed.box],
+        speed=checks["speed"], unit=unit, box=[float(f"{edge:g}") for edge in feed.box],
         source_section=source,
     )  # fmt: skip
 
@@ -520,7 +539,8 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
     known = f", preset {feed.preset}" if feed.preset else ", fields by name" if feed.keys else ""
     read = f"{counted(feed.pings, 'ping')} read, {feed.refused:,} refused, {feed.hours}"
     read += f", {counted(feed.others, 'message')} of other events" if feed.others else ""
-    _say(f"{form}{known}; zone {feed.zone}; unit {feed.unit}{'' if feed.unit_by else ' (NOT KNOWN)'}; {read}")
+    unit = f"unit {feed.unit}{'' if feed.unit_by else ' (NOT KNOWN)'}" if feed.unit else "speeds by movement"
+    _say(f"{form}{known}; zone {feed.zone}; {unit}; {read}")
     for line in re.findall("^# (?:CHECK|NOT KNOWN).*", text, re.MULTILINE):
         _say(line.removeprefix("# "))
     if out != "-":

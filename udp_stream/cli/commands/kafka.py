@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, suppress
 
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, read_answers, read_releases, topics_of
-from udp_stream.cli.first_look import FeedWatch, require_readable_pings
+from udp_stream.cli.first_look import FeedWatch, LiveLook, require_readable_pings
 from udp_stream.cli.process import say_of_source, sigterm
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError, needs
@@ -64,7 +64,7 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
         frames = iter(()) if live else _frames(arguments, settings, stack)
         sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form))
         if live:
-            send_live(live, sender, settings, heartbeat.beat)
+            send_live(live, sender, settings, heartbeat.beat, LiveLook(arguments.files[0], settings))
             say_of_source(_sent(sender, pace))
             return
         for messages in frames:
@@ -81,8 +81,8 @@ SETTLE_S = 0.5
 """Arrays that are not full wait as long: with the wait for a frame, a message is in Kafka within a second."""
 
 
-def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callable[[], None]) -> None:
-    """Send what a live source gives, until it ends or SIGTERM: then what it has given is sent, and acknowledged.
+def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callable[[], None], look: LiveLook) -> None:
+    """Send what a live source gives and is fresh, until it ends or SIGTERM: then all of it is sent, and acknowledged.
 
     Arrays are cut by number and by time, and not where frames end: a pipe's end by bytes, so by digits of speeds.
     """
@@ -93,7 +93,7 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
                 handover.stop()
             frames = handover.take()
             for frame in frames:
-                sender.send(json_messages(frame, source.format, settings.ping_rules))
+                sender.send(look.fresh(json_messages(frame, source.format, settings.ping_rules)))
             is_settled = is_settled and not frames
             is_due = not frames or not sender.joins or time.monotonic() - sent_s >= SETTLE_S
             if is_due and not is_settled:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from udp_stream.cli.first_look import FeedWatch, require_readable_pings
+from udp_stream.cli.first_look import FeedWatch, LiveLook, require_readable_pings, source_name
 from udp_stream.cli.outputs import (
     PRIVATE,
     appended,
@@ -61,13 +61,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, journal, writes, observers, look=watch.look
         )
         # These are left in reverse: what is due, and the summary as the last line.
-        stack.callback(_summarize, summary)
+        look = LiveLook(arguments.source, settings)
+        stack.callback(_summarize, summary, look)
         stack.callback(log.say_due, at_the_end=True)
         say(f"run of {source_name(arguments.source)}, with the journal {folder}", "begun")
         heartbeats = Heartbeat(arguments.alive), Heartbeat(folder / ALIVE)
         stack.callback((folder / ALIVE).unlink, missing_ok=True)
         runtime.start()
-        ended = _go_on(source, runtime, settings, log, heartbeats)
+        ended = _go_on(source, runtime, settings, log, heartbeats, look)
         watch.end()
         if ended and watch.accepted_nothing:
             raise UsageError("no ping was accepted")
@@ -75,25 +76,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             raise UsageError(f"{source_name(arguments.source)}: the source ended, and no ping has ever come")
 
 
-def _summarize(summary: Summary) -> None:
+def _summarize(summary: Summary, look: LiveLook) -> None:
     """The last line of the log."""
     read = f"{counted(summary.pings, 'ping')}, {summary.refused.total():,} refused"
+    read += f", {look.stale:,} too old to be read" if look.stale else ""
     hats = f"{counted(summary.hats.total(), 'HAT')}, {summary.hats['released']:,} released"
     waiting = f", {counted(summary.held, 'ping')} in open slots" if summary.held else ""
     text = f"ended: {read}; {counted(summary.slots, 'slot')}, {hats}{waiting}"
     say(text, "ended", {"pings": summary.pings, "refused": dict(summary.refused), "hats": dict(summary.hats)})
-
-
-def source_name(name: str) -> str:
-    """A path, or an address without what may be secret: user, password, path, query.
-
-    >>> source_name("amqps://me:secret@broker:5671/vhost?key=1")
-    'amqps://broker:5671'
-    """
-    if scheme_of(name) is None:
-        return name
-    scheme, _, rest = name.partition("://")
-    return f"{scheme}://{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
 
 
 def _go_on(
@@ -102,6 +92,7 @@ def _go_on(
     settings: Settings,
     log: SpokenLog,
     heartbeats: Sequence[Heartbeat],
+    look: LiveLook,
 ) -> bool:
     """Frames into the journal and through it, until SIGTERM has come or, which is returned, the source has ended."""
     rules = settings.ping_rules
@@ -111,7 +102,7 @@ def _go_on(
                 handover.stop()
             frames = handover.take()
             messages = [message for frame in frames for message in json_messages(frame, source.format, rules)]
-            if messages:
+            if messages := look.fresh(messages):
                 runtime.take(messages)
             # Not `if messages`: frames without any have to be acknowledged to a queue, too.
             if frames:
