@@ -1,12 +1,22 @@
 """Speeds by movement: where one plate was inside its cells changes its own speeds, and nothing else."""
 
+from dataclasses import replace
+
 import h3
+import msgspec
 import numpy as np
 import pytest
 
+from tests.privacy.test_mean_distributions import AUDIT_RUNS, COUNTS, U, epsilon_seen, noisy_means, plan_of, samples_of
 from tests.unit.test_movement import HOUR, RULES, values_of
+from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.release.record import decode
+from udp_stream.release.road import release_slot
+from udp_stream.shuffle.wire import PingChunk, cut_pings, merge_pings
+from udp_stream.testing import a_context
+from udp_stream.units import NANO
 from udp_stream.windows.movement import places_of, with_speeds
-from udp_stream.windows.tables import SlotPings, cells_of
+from udp_stream.windows.tables import SlotPings, cells_of, tabulate
 
 RESOLUTION = 7
 CELLS = sorted(h3.grid_disk("871f53c93ffffff", 8))
@@ -74,3 +84,59 @@ def test_refusing_fast_pairs_by_their_positions_would_change_counts():
             fast.append(km * 3600 / 5 > limit)
         changed += fast[0] != fast[1]
     assert changed > 20
+
+
+def released(pings):
+    """Each HAT's mean, which has the same noise for neighbours, and what each plate was charged: by the whole road."""
+    chunks = [one for one in cut_pings(pings, 0, 1) if isinstance(one, PingChunk)]
+    context, ledger = a_context(), MemoryLedger()
+    context = replace(context, policy=msgspec.structs.replace(context.policy, mean_nano=2 * NANO, cdf_nano=0))
+    payloads = release_slot(*tabulate(merge_pings(chunks)), context, ledger, lambda _: None).payloads
+    charged = {
+        entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True)) for entry in ledger.entries()
+    }
+    return {id_: decode(payload).mean for id_, payload in payloads.items()}, charged
+
+
+def test_the_exact_loss_of_neighbours_by_position_is_at_most_what_was_charged():
+    """Four plates in two cells. One of them is elsewhere in these cells: standing, or as fast as may be."""
+    most = 0.0
+    for seed in range(60):
+        dice = np.random.default_rng(seed)
+        rows = [
+            (plate, second, CELLS[int(dice.integers(2))])
+            for plate in range(4)
+            for second in range(0, 20 * int(dice.integers(4, 12)), 20)
+        ]
+        places = [place_in(dice, row[2]) for row in rows]
+        stands = h3.cell_to_latlng(CELLS[0])
+        others = [
+            place if row[0] else (stands if row[2] == CELLS[0] else place_in(dice, row[2]))
+            for row, place in zip(rows, places, strict=True)
+        ]
+        (here, charged), (there, charged_there) = released(slot(rows, places)), released(slot(rows, others))
+        assert charged == charged_there and here.keys() == there.keys()
+        for id_, mean in here.items():
+            if mean is not None:
+                assert mean.scale_kmh == there[id_].scale_kmh
+                loss = abs(mean.value_kmh - there[id_].value_kmh) / mean.scale_kmh
+                allowed = charged[id_][b"0"] / NANO
+                assert loss <= allowed + 1e-6, (seed, id_)
+                most = max(most, loss / allowed)
+    assert 0.2 < most <= 1
+
+
+@pytest.mark.parametrize(("epsilon", "is_seen"), [(1.0, False), (1 / 0.7, True)])
+def test_an_audit_of_a_plate_that_stands_or_goes_to_and_fro_within_its_cell(epsilon, is_seen):
+    """Outputs prove no more than epsilon 1; where the noise is for 1 / 0.7 they do, by the same audit."""
+    centre = np.array(h3.cell_to_latlng(CELLS[0]))
+    corners = [0.9 * np.array(h3.cell_to_boundary(CELLS[0])[at]) + 0.1 * centre for at in (0, 3)]
+    rows = [(0, 20 * at, CELLS[0]) for at in range(COUNTS[0])]
+    outputs = []
+    for path in ([centre, centre], corners):
+        values = values_of(slot(rows, [tuple(path[at % 2]) for at, _ in enumerate(rows)]))
+        samples = samples_of(2)
+        samples[: COUNTS[0]] = values[int(CELLS[0], 16), b"0"]
+        assert set(samples[: COUNTS[0]]) == {0 if path is not corners else U}
+        outputs.append(noisy_means(plan_of("baseline", epsilon=epsilon), samples, f"{path}", AUDIT_RUNS))
+    assert (epsilon_seen(*outputs) > 1.0) == is_seen

@@ -18,6 +18,7 @@ from tests.forked import forked_to_log, run_forked
 from tests.gtfs import GTFS_CASES, snapshot, vehicle
 from tests.http_server import GTFS, ok, serving
 from udp_stream.release import record as release
+from udp_stream.settings import load
 
 MIDDLE = 52.23, 21.01
 CET = timezone(timedelta(hours=1))
@@ -130,6 +131,13 @@ def test_means_by_movement_are_those_worked_out_by_hand(tmp_path, name):
     assert {one.hat.cell for one in records} == expected.keys() and len(expected) > 20, done.stderr.decode()
     assert sum(one.counts.samples for one in records) == len(rows)
     assert {one.privacy.speeds for one in records} == {"movement"}
+    live = "run", files[0], "--config", "city.toml", "--ledger", "live", "--out", "live.ndjson"
+    if len(files) == 1:
+        run(tmp_path, *live, "--set", "kafka.idle_timeout=1s")
+        again = [release.decode(line) for line in (tmp_path / "live.ndjson").read_bytes().splitlines()]
+        assert {one.hat.cell: one.counts.samples for one in again} == {
+            one.hat.cell: one.counts.samples for one in records
+        }
     for one in records:
         assert one.mean.value_kmh == pytest.approx(expected[one.hat.cell], rel=0.03, abs=0.05), one.hat.cell
 
@@ -154,6 +162,15 @@ def test_a_plate_that_is_there_once_is_left_out_and_counted(tmp_path):
 def test_a_speed_from_nowhere_is_a_configuration_error(tmp_path, flags, said):
     done = run_forked(["config", *(word for flag in flags for word in ("--set", flag))], cwd=tmp_path)
     assert done.returncode == 3 and said in done.stderr
+
+
+def test_presets_that_have_a_unit_need_none_where_speeds_are_derived():
+    settings = load(None, ["source.preset=gtfs-rt", "speed.from=movement"], {})
+    assert settings.form.mapping.speed == "" and settings.policy.speed_from == "movement"
+    assert (
+        settings.policy.fingerprint()
+        != load(None, ["source.preset=gtfs-rt", "speed.unit=mps"], {}).policy.fingerprint()
+    )
 
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"

@@ -172,6 +172,10 @@ def test_a_feed_that_changes_its_unit_while_it_goes_on_is_said_once():
         here.fresh([])
     odd = [text for text, event, _ in here.said if event == "odd"]
     assert len(odd) == 1 and "mps" in odd[0], here.said
+    (briefly := Look("-")).fresh(slow)
+    assert briefly.said == []
+    briefly.look.end()
+    assert [event for _, event, _ in briefly.said] == ["odd"]
 
 
 def test_a_fleet_in_order_is_nothing_odd_and_derived_speeds_are_not_looked_at():

@@ -388,8 +388,11 @@ class LiveLook:
     def _look(self, messages: list[bytes]) -> None:
         """Warn of what is odd about these and those before, if that is not what was odd about the last ones."""
         self._held += messages
-        if len(self._held) < self.SAMPLE and self._clock() - self._held_s < self.SAMPLE_S:
-            return
+        if len(self._held) >= self.SAMPLE or self._clock() - self._held_s >= self.SAMPLE_S:
+            self.end()
+
+    def end(self) -> None:
+        """Look at what has come since the last look: also when nothing comes any more."""
         pings, _ = self._decoder.decode(self._held)
         self._held, self._held_s = [], self._clock()
         rolled = rollover_warning(pings) if len(pings) else None

@@ -93,7 +93,8 @@ PRESETS: Final = {
 """By the name that `source.preset` has. Keys that a preset leaves out have the values of the contract's form."""
 
 WITHOUT_SPEED: Final = {
-    "wmata": "BusPositions of WMATA's JSON API has no speeds; its GTFS-realtime feed has: gtfs-rt",
+    "wmata": "BusPositions of WMATA's JSON API has no speeds: `init` of a sample names its paths, with speed.from = "
+    "'movement'; its GTFS-realtime feed has speeds: gtfs-rt",
     "umo": "it is nextbus",
     "tfl": "TfL's unified API has arrivals and no positions of buses",
 }

@@ -33,7 +33,7 @@ _HOST_PORT = re.compile(r"[^/:@]+:[0-9]+(/[0-9]*)?")
 
 def check(settings: Settings) -> None:
     """What types cannot say. Raises ConfigError: the first fault."""
-    check_source(settings.source, settings.speed.read_in)
+    check_source(settings.source, settings.speed.read_in if settings.speed.from_ == "field" else settings.source.unit)
     for name in DURATIONS:
         _read_duration(name, _value(settings, name))
     policy = settings.policy

@@ -267,7 +267,7 @@ def _preset(name: str) -> Preset:
     raise ConfigError(f"source.preset: expected a feed that is known by name, got {name!r}; {hint}")
 
 
-def check_source(source: SourceSection, unit: str) -> None:
+def check_source(source: SourceSection, unit: str | None) -> None:
     """ConfigError for what types cannot say, and for a unit that is not the preset's."""
     _ = source.mapping
     if source.unit is not None and source.unit != unit:

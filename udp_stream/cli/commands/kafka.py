@@ -101,6 +101,7 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
                 handover.kept()
                 sent_s, is_settled = time.monotonic(), True
             beat()
+    look.end()
 
 
 def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | None:

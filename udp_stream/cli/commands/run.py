@@ -70,6 +70,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         runtime.start()
         ended = _go_on(source, runtime, settings, log, heartbeats, look)
         watch.end()
+        look.end()
         if ended and watch.accepted_nothing:
             raise UsageError("no ping was accepted")
         if ended and not (summary.pings or summary.refused or ledger.progress().admitted):
