@@ -193,7 +193,7 @@ def _run(verbs: Verbs) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="an address (http://, https://), a queue (amqp://, amqps://), - for stdin, or a file as for replay",
+        help="an address (https://), a queue (amqps://), topics (mqtts://), - for stdin, or a file as for replay",
     )
     parser.add_argument("--every", metavar="DURATION", help="between polls of an address (default: live.every)")
     parser.add_argument(
@@ -213,6 +213,7 @@ def _run(verbs: Verbs) -> None:
     parser.epilog = """\
 examples:
   udp-stream run https://example.org/vehicles.pb --ledger city.ledger --out releases.ndjson --set speed.unit=mps
+  udp-stream run mqtts://mqtt.hsl.fi --config hsl.toml --out releases.ndjson
   udp-stream run amqps://broker.example.org/vhost --config city.toml --out releases.ndjson
   my-program | udp-stream run - --ledger city.ledger
 
@@ -362,7 +363,7 @@ def _feed(verbs: Verbs) -> None:
         "files",
         nargs="*",
         metavar="SOURCE",
-        help="files as for replay; - for stdin; or one http://, https://, amqp:// or amqps:// source, until stopped",
+        help="files as for replay; - for stdin; or one http(s)://, amqp(s):// or mqtt(s):// source, until stopped",
     )
     add_bootstrap(parser)
     parser.add_argument(

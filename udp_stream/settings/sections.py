@@ -92,8 +92,8 @@ class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """For sources that go on until they are stopped; files do not read it. Secrets are in files, never in here.
 
     `every` 10 s is how often Surat's and Delhi's buses report. While the newest ping is older than `max_age` none is
-    read into a slot. HTTP: `token_header` names the header that carries the
-    token. AMQP: `queue` is read as `username`.
+    read into a slot. HTTP: `token_header` names the header that carries the token. AMQP: `queue` is read as `username`.
+    MQTT: `topics` are read, as `username` if there is one.
     """
 
     every: str = "10s"
@@ -104,6 +104,7 @@ class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     token_header: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9-]+$")] = "token"
     ca_file: str = ""
     queue: str = ""
+    topics: tuple[str, ...] = ()
     username: str = ""
     password_file: str = ""
 

@@ -231,7 +231,7 @@ class Source(Protocol):
         ...
 
 
-LIVE: Final = ("amqp", "amqps", "http", "https")
+LIVE: Final = ("amqp", "amqps", "http", "https", "mqtt", "mqtts")
 """Schemes of sources that go on until they are stopped (`sources/live.py`)."""
 
 Say = Callable[[str], None]

@@ -46,13 +46,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     require_distinct(outputs, used_files(arguments, settings, [arguments.source]))
     begin_log()
     with ExitStack() as stack:
-        source = _source(arguments.source, settings)
+        folder = _folder(arguments, settings)
+        source = _source(arguments.source, settings, folder)
         require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
         opening = ledger_and_keys(settings.ledger)
         ledger, keys = stack.enter_context(opening)
         others = begin_work(settings, ledger)
         log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
-        folder = _folder(arguments, settings)
         journal = stack.enter_context(Journal(folder, _owner(ledger)))
         writes = stack.enter_context(_outputs(arguments))
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
@@ -119,13 +119,13 @@ def _go_on(
     return not asked()
 
 
-def _source(name: str, settings: Settings) -> LiveSource:
+def _source(name: str, settings: Settings, folder: Path) -> LiveSource:
     """Live by its scheme, standard input, or a file, which ends."""
     if name == "-":
         return PipeSource(settings.form)
     source: LiveSource
     if scheme_of(name) in LIVE:
-        source = live_source(name, settings, say_of_source)
+        source = live_source(name, settings, say_of_source, folder)
     else:
         source = RecordedSource(open_source(name, settings.speed.unit, say=say_of_source, form=settings.form))
     if not settings.form.is_plain and not source.format.is_json:
