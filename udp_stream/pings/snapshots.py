@@ -439,7 +439,8 @@ class Unrepeated:
                 self._standing.add(ping.license_plate)
             else:
                 self._standing.discard(ping.license_plate)
-        self.counts[STANDING] = len(self._standing)
+        if self._standing or self.counts[STANDING]:
+            self.counts[STANDING] = len(self._standing)
 
     def _new(self, keys: Sequence[_Key]) -> list[int]:
         """Those that none of the last snapshots had; from now on one has."""
