@@ -7,8 +7,11 @@ from contextlib import closing, contextmanager
 import pytest
 import trustme
 
+from benchmarks import way_in
+from benchmarks.feed_forms import FORMS, recorded
 from tests.chaos.proxy import Proxy
 from tests.integration.mqtt_brokers import MOSQUITTO, PASSWORD, USER, mqtt, password_file
+from tests.runtime.harness import fleet_log
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.pings.json import JSON
 from udp_stream.settings.sections import LiveSection
@@ -246,6 +249,20 @@ def test_a_certificate_is_checked_and_an_authority_of_ones_own_can_be_named(tmp_
                 found += taken(handover, 1)
                 handover.kept()
             assert plates(found) == [f"BUS{number}" for number in range(200)]
+
+
+FLAGS = "--set", "hat.slot=15m", "--set", "release.min_plates=2"
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("kills", [0, 2])
+def test_a_run_of_topics_gives_the_hats_and_counts_of_a_file_however_often_it_is_killed(tmp_path, kills):
+    pings = recorded(fleet_log(buses=20, hours=0.5, clean=True))
+    for name in ("file", "topics"):
+        (tmp_path / name).mkdir()
+    plain = way_in.recording(tmp_path / "file", "hfp.ndjson", FORMS["hfp.ndjson"](pings), *FLAGS)
+    with mqtt() as own:  # it keeps what comes while nobody reads: of its own session alone
+        assert way_in.published(tmp_path / "topics", pings, own.port, *FLAGS, kills=kills) == plain
 
 
 def test_names_topics_and_logins_that_are_none_are_refused(tmp_path):
