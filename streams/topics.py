@@ -545,6 +545,11 @@ def read_answers(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
     return _values(kafka, topics_of(kafka).queries.name, follow)
 
 
+def read_estimates(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
+    """Every smoothed estimate, in order within a cell; otherwise as `read_releases`."""
+    return _values(kafka, topics_of(kafka).smoothed.name, follow)
+
+
 def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
     with needs("Kafka client", "kafka"):
         from kafka import KafkaConsumer, TopicPartition

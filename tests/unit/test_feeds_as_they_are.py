@@ -2,13 +2,15 @@
 
 import gzip
 import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import pytest
 from google.transit.gtfs_realtime_pb2 import FeedMessage
 
+from udp_stream.cli.commands.init import city_file, find_feed
 from udp_stream.errors import ConfigError
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason, Refusal
 from udp_stream.pings.found import Doubt, Refused, advise, no_pings
@@ -16,9 +18,10 @@ from udp_stream.pings.json import JSON, PLAIN, FeedMapping, mapped_form, single_
 from udp_stream.pings.presets import PRESETS
 from udp_stream.pings.snapshots import GTFS_REALTIME, Unrepeated
 from udp_stream.pings.texts import from_xml, trim
+from udp_stream.settings import load
 from udp_stream.settings.sections import SourceSection
 from udp_stream.sources.files import prompt_messages, read_messages
-from udp_stream.sources.recordings import GtfsFiles, is_gtfs_file, open_source
+from udp_stream.sources.recordings import GtfsFiles, is_gtfs_file, open_source, open_sources
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200)
 
@@ -365,3 +368,73 @@ def test_a_unit_must_be_said_and_may_be_another_than_the_specifications(tmp_path
     for unit in ("mps", "kmh", "knots"):
         open_source(name, unit, say=said.append).close()
     assert len(said) == 2
+
+
+# Inputs that were found to fail, where they are at hand.
+
+CASES = Path(__file__).parents[3] / "shared" / "cases"
+
+
+@dataclass
+class Said:
+    """What `init` must find: pings, plates, unit, keys of its own, words of a CHECK, messages of other events."""
+
+    pings: int
+    plates: int
+    unit: str = "kmh"
+    keys: dict[str, object] = field(default_factory=dict)
+    check: str = ""
+    others: int = 0
+
+
+SIRI_RECORDS = "Siri.ServiceDelivery.VehicleMonitoringDelivery.0.VehicleActivity"
+FOUND = {
+    "01-kmh-*.pb": Said(4000, 100, "kmh", check="specification says mps"),
+    "02-milliseconds-*.pb": Said(80, 40, "mps", check="milliseconds"),
+    "03-label-only-*.pb": Said(80, 40, "mps", {"plate": "vehicle.vehicle.label"}, "vehicle.vehicle.label is set"),
+    "05-many-polls-*.pb": Said(1600, 40, "mps"),
+    "05-many-polls-0[0-3].pb": Said(160, 40, "mps"),
+    "06-siri-vm.ndjson": Said(280, 20, "kmh", {"records": SIRI_RECORDS}),
+    "07-hfp-topic-lines.txt": Said(41, 41, "mps", {"preset": "hfp"}, others=18),
+    "08-hfp-mixed-events.ndjson": Said(41, 41, "mps", {"preset": "hfp"}, others=18),
+    "09-bustime.ndjson": Said(280, 20, "mph", {"preset": "bustime"}),
+    "13-schema-registry-frame.bin": Said(1, 1),
+    "16-connect-http-string.ndjson": Said(300, 150, "kmh", {"records": "payload.value"}),
+    "hfp-two-operators.ndjson": Said(3, 2, "mps", {"preset": "hfp"}),
+    "nan-in-array.json": Said(2, 2, check="speed_not_finite"),
+    "nextbus-relative.json": Said(2, 2, "kmh", {"preset": "nextbus"}),
+    "traccar-knots.json": Said(2, 2, "kmh", {"plate": "deviceId", "time": "fixTime"}),
+}
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not at hand")
+@pytest.mark.parametrize("pattern", FOUND)
+def test_cases_that_were_found_read_as_they_say(pattern, tmp_path):
+    said, paths = FOUND[pattern], sorted(map(str, CASES.glob(pattern)))
+    found = find_feed(paths)
+    assert (found.pings, found.plates, found.unit, found.others) == (said.pings, said.plates, said.unit, said.others)
+    (tmp_path / "city.toml").write_text(city_file(found, "sample"))
+    settings = load(tmp_path / "city.toml", (), {})
+    assert {name: getattr(settings.source, name) for name in said.keys} == said.keys
+    checks = " ".join(sentence for some in found.checks.values() for sentence in some)
+    assert said.check in checks and (said.check or not [one for one in checks.split() if "refused" in one])
+    # With what was written, the verbs read them too.
+    opened = open_sources(paths, settings.speed.unit, form=settings.source.form)
+    messages = [(source.format, one) for _, source in opened for some in source.messages() for one in some]
+    read = sum(len(PingDecoder(settings.ping_rules, form).decode([one])[0]) for form, one in messages)
+    assert read == said.pings
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not at hand")
+def test_speeds_and_times_of_the_cases_are_those_that_they_say():
+    knots = mapped_form(FeedMapping(plate="deviceId", time="fixTime", longitude="longitude", latitude="latitude"))
+    rules = PingRules(max_kmh=65, reject_above_kmh=200, unit="knots")
+    pings, _ = PingDecoder(rules, knots.format).decode([(CASES / "traccar-knots.json").read_bytes()])
+    assert [round(quanta / 4096, 1) for quanta in pings.speed.tolist()] == [20.0, 10.0]
+    assert pings.plates == ("41", "42")
+    found, _ = decoded(NEXTBUS.format, (CASES / "nextbus-relative.json").read_bytes())
+    assert [(datetime.fromtimestamp(at, UTC).isoformat(), speed) for _, at, speed in found] == [
+        ("2024-03-05T07:00:48+00:00", 18.0), ("2024-03-05T07:00:19+00:00", 0.0),
+    ]  # fmt: skip
+    array = (CASES / "nan-in-array.json").read_bytes()
+    assert decoded(JSON, array)[1] == [(1, "speed_not_finite", "$.speed")]

@@ -397,11 +397,14 @@ examples:
 def _releases(verbs: Verbs) -> None:
     parser = add_verb(verbs, "releases", "print what the deployment on Kafka has released", "kafka")
     parser.add_argument("--follow", action="store_true", help="wait for further records, until stopped")
-    parser.add_argument("--queries", action="store_true", help="the results of standing queries instead")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--smoothed", action="store_true", help="the smoothed estimates of every HAT instead")
+    other.add_argument("--queries", action="store_true", help="the results of standing queries instead")
     only_prints(parser)
     parser.epilog = """\
 examples:
   udp-stream releases > releases.ndjson
+  udp-stream releases --smoothed > estimates.ndjson
   udp-stream releases --set kafka.bootstrap=kafka:9092 --follow
   udp-stream releases --queries > answers.ndjson
 """

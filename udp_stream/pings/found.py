@@ -692,7 +692,7 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm) ->
         return "wanted pings.box = [west, south, east, north] around the feed"
     if reason in (Reason.EMPTY_PLATE, Reason.PLACEHOLDER_PLATE):
         return "wanted the vehicle's: pings without a plate protect none"
-    if reason in OF_A_SPEED:
+    if reason in OF_A_SPEED and reason != Reason.SPEED_NOT_FINITE:
         return "wanted speed.unit as the feed has it: `udp-stream doctor FILE` compares it with how far pings move"
     return f"found {kind_of(values)}, wanted {WANTED[field]}"
 

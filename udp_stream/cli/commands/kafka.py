@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 
 from streams.feed import Feed, Pace
-from streams.topics import create_topics, read_answers, read_releases, topics_of
+from streams.topics import create_topics, read_answers, read_estimates, read_releases, topics_of
 from udp_stream.cli.first_look import FeedWatch, LiveLook, require_readable_pings
 from udp_stream.cli.process import say_of_source, sigterm
 from udp_stream.cli.report import SOFTWARE
@@ -37,6 +37,8 @@ def releases(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print the records of the output topic, one a line; with `--follow`, go on until stopped."""
     if arguments.queries:
         records = read_answers(settings.kafka, follow=arguments.follow)
+    elif arguments.smoothed:
+        records = read_estimates(settings.kafka, follow=arguments.follow)
     else:
         records = (release.payload for release in read_releases(settings.kafka, follow=arguments.follow))
     for record in records:
