@@ -12,7 +12,8 @@ import streams.feed as feeding
 from streams.feed import Feed, Pace, partition_of
 from udp_stream.cli.commands.kafka import send_live
 from udp_stream.cli.first_look import LiveLook
-from udp_stream.pings.json import JSON, FeedMapping, mapped_form
+from udp_stream.pings.json import JSON, mapped_form
+from udp_stream.pings.mapping import FeedMapping
 from udp_stream.settings import load
 from udp_stream.settings.sections import KafkaSection
 

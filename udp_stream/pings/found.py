@@ -19,16 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.decode import Pings, Reason, Refusal
-from udp_stream.pings.json import (
-    FIELDS,
-    SECONDS_AGO,
-    FeedForm,
-    FeedMapping,
-    Path,
-    first_element,
-    json_path,
-    steps_of,
-)
+from udp_stream.pings.json import FeedForm
+from udp_stream.pings.mapping import FIELDS, SECONDS_AGO, FeedMapping, Path, first_element, json_path, steps_of
 from udp_stream.pings.texts import UNREADABLE, frame_of, trim, value_of
 from udp_stream.pings.times import EPOCHS, ISO, NO_OFFSET, NO_TIME, TimeValue, as_float, number_of, read_times
 from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from udp_stream.pings.json import FIELDS, FeedMapping
+from udp_stream.pings.mapping import FIELDS, FeedMapping
 
 
 @dataclass(frozen=True, slots=True)

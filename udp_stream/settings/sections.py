@@ -14,15 +14,8 @@ from udp_stream.errors import ConfigError
 from udp_stream.ledger.filters import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules
-from udp_stream.pings.json import (
-    FIELDS,
-    JSON,
-    SECONDS_AGO,
-    FeedForm,
-    FeedMapping,
-    mapped_form,
-    without_speeds,
-)
+from udp_stream.pings.json import JSON, FeedForm, mapped_form, without_speeds
+from udp_stream.pings.mapping import FIELDS, SECONDS_AGO, FeedMapping
 from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED, Preset
 from udp_stream.pings.times import EPOCHS
 from udp_stream.planning.policy import (

@@ -15,7 +15,7 @@ import msgspec
 
 from udp_stream.errors import UsageError
 from udp_stream.pings.found import found_time_form, odd_text, shown_names
-from udp_stream.pings.json import FeedMapping, Path, steps_of
+from udp_stream.pings.mapping import FeedMapping, Path, steps_of
 from udp_stream.pings.texts import trim
 from udp_stream.pings.times import number_of
 

@@ -52,18 +52,8 @@ from udp_stream.pings.found import (
     unit_of_name,
     without_other_events,
 )
-from udp_stream.pings.json import (
-    ENVELOPES,
-    FIELDS,
-    MESSAGE_TIME,
-    PLAIN,
-    FeedForm,
-    FeedMapping,
-    Path,
-    mapped_form,
-    steps_of,
-    without_speeds,
-)
+from udp_stream.pings.json import ENVELOPES, PLAIN, FeedForm, mapped_form, without_speeds
+from udp_stream.pings.mapping import FIELDS, MESSAGE_TIME, FeedMapping, Path, steps_of
 from udp_stream.pings.presets import PRESETS, Preset
 from udp_stream.pings.snapshots import UNIT
 from udp_stream.pings.texts import UNREADABLE, from_xml, trim, value_of, whole_part
