@@ -26,7 +26,8 @@ from udp_stream.mechanisms.cdf import cdf_values_of_many, node_counts, plan_cdf
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.samplers import discrete_gaussian, discrete_laplace
 from udp_stream.pings.decode import PingDecoder
-from udp_stream.pings.json import JSON, FeedMapping, mapped_form
+from udp_stream.pings.json import JSON, mapped_form
+from udp_stream.pings.mapping import FeedMapping
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.road import estimate_hats, release_slot

@@ -19,7 +19,7 @@ from google.transit.gtfs_realtime_pb2 import FeedMessage
 Ping = dict[str, Any]
 """In the contract's form, decoded; times in whole seconds."""
 
-MPH, MPS = 1.609344, 3.6
+MPH, MPS, KNOTS = 1.609344, 3.6, 1.852
 FLAT = ("vehicle", "when_date", "speed", "latitude", "longitude")
 POLL_S = 300
 """A poll has the pings of so long, and those of the poll before again, as servers repeat what they have."""
@@ -128,9 +128,101 @@ def high_frequency(pings: Sequence[Ping]) -> bytes:
     def payload(ping: Ping) -> Ping:
         lon, lat = coordinates(ping)
         place = {"long": lon, "lat": lat, "spd": ping["speed"] / MPS}
-        return {"VP": {"veh": numbers[ping["license_plate"]], "tst": ping["observationDateTime"], **place}}
+        vehicle = {"oper": 12, "veh": numbers[ping["license_plate"]]}
+        return {"VP": {**vehicle, "tst": ping["observationDateTime"], **place}}
 
     return lines(pings, payload)
+
+
+def with_topics(pings: Sequence[Ping]) -> bytes:
+    """The same as `mosquitto_sub -v` prints it, with other events between."""
+    printed = []
+    for at, payload in enumerate(high_frequency(pings).splitlines()):
+        printed.append(b"/hfp/v2/journey/ongoing/vp/bus/0012/01001/1055/1/Kamppi M/06:00/1130110/5/60;24/19 " + payload)
+        if at % 5 == 0:
+            other = payload.replace(b'"VP"', b'"DUE"', 1)
+            printed.append(b"/hfp/v2/journey/ongoing/due/bus/0012/01001/1055/1/Kamppi M/06:00/1130110/5/60;24 " + other)
+    return b"\n".join(printed)
+
+
+def shared_numbers(pings: Sequence[Ping]) -> bytes:
+    """Two operators with the same numbers."""
+    numbers = numbered(pings)
+
+    def of_operator(ping: Ping) -> Ping:
+        number = numbers[ping["license_plate"]]
+        return flat(ping) | {"bus_id": None, "operator_id": number % 2, "vehicle_number": number // 2}
+
+    return lines(pings, of_operator)
+
+
+def in_polls(pings: Sequence[Ping], message: Callable[[Sequence[Ping], int], object]) -> bytes:
+    """A message on each line for each ten seconds, with the time of its last ping."""
+    found: list[object] = []
+    while pings:
+        behind = next((at for at, one in enumerate(pings) if epoch_s(one) >= epoch_s(pings[0]) + 10), len(pings))
+        found.append(message(pings[:behind], epoch_s(pings[behind - 1])))
+        pings = pings[behind:]
+    return "\n".join(map(json.dumps, found)).encode()
+
+
+def nextbus(pings: Sequence[Ping], sent_s: int) -> Ping:
+    vehicles = [
+        {
+            "id": one["license_plate"],
+            **dict(zip(("lon", "lat"), map(str, coordinates(one)), strict=True)),
+            "secsSinceReport": str(sent_s - epoch_s(one)),
+            "speedKmHr": str(one["speed"]),
+        }
+        for one in pings
+    ]
+    return {"lastTime": {"time": str(sent_s * 1000)}, "vehicle": vehicles if len(vehicles) > 1 else vehicles[0]}
+
+
+def bustime(ping: Ping) -> Ping:
+    lon, lat = map(str, coordinates(ping))
+    speed = {"spd": ping["speed"] / MPH}
+    return {"vid": ping["license_plate"], "tmstmp": local(ping, "%Y%m%d %H:%M:%S"), "lat": lat, "lon": lon, **speed}
+
+
+def activity(ping: Ping, value: Callable[[str], object]) -> Ping:
+    lon, lat = coordinates(ping)
+    journey = {
+        "LineRef": value(str(ping["route_id"])),
+        "VehicleLocation": {"Longitude": lon, "Latitude": lat},
+        "Velocity": ping["speed"],
+        "VehicleRef": value(ping["license_plate"]),
+    }
+    return {"RecordedAtTime": ping["observationDateTime"], "MonitoredVehicleJourney": journey}
+
+
+def siri(pings: Sequence[Ping], sent_s: int) -> Ping:
+    """SIRI-VM in JSON, as Finland's cities have it."""
+    delivery = {"VehicleActivity": [activity(one, lambda text: {"value": text}) for one in pings]}
+    return {"Siri": {"ServiceDelivery": {"ResponseTimestamp": sent_s, "VehicleMonitoringDelivery": [delivery]}}}
+
+
+def siri_xml(pings: Sequence[Ping]) -> bytes:
+    """SIRI-VM in XML, one answer."""
+
+    def element(name: str, held: Any) -> str:
+        inner = "".join(element(key, one) for key, one in held.items()) if isinstance(held, dict) else str(held)
+        return f"<{name}>{inner}</{name}>"
+
+    held = "".join(element("VehicleActivity", activity(one, str)) for one in pings)
+    delivery = f"<VehicleMonitoringDelivery>{held}</VehicleMonitoringDelivery>"
+    siri = '<Siri xmlns="http://www.siri.org.uk/siri" version="2.0">'
+    return f'<?xml version="1.0"?>\n{siri}<ServiceDelivery>{delivery}</ServiceDelivery></Siri>'.encode()
+
+
+def connected(ping: Ping) -> Ping:
+    """Of a connector of Kafka: JSON in a string within its envelope."""
+    return {"schema": {"type": "struct"}, "payload": {"value": json.dumps(flat(ping)), "timestamp": epoch_s(ping)}}
+
+
+def with_nan(pings: Sequence[Ping]) -> bytes:
+    """As pandas writes what is missing: text that is no JSON."""
+    return json.dumps([flat(one, delay=float("nan")) for one in pings]).encode()
 
 
 def integers(pings: Sequence[Ping]) -> bytes:
@@ -157,14 +249,20 @@ def numbered(pings: Sequence[Ping]) -> dict[str, int]:
 
 def snapshot(pings: Sequence[Ping]) -> bytes:
     """One message of GTFS-realtime."""
+    return gtfs(pings)
+
+
+def gtfs(pings: Sequence[Ping], name: str = "id", times: int = 1, unit: float = MPS) -> bytes:
+    """The same as some agencies have it: vehicles under another name, times in milliseconds, speeds in another unit."""
     feed = FeedMessage()
-    feed.header.gtfs_realtime_version, feed.header.timestamp = "2.0", max(map(epoch_s, pings))
+    feed.header.gtfs_realtime_version, feed.header.timestamp = "2.0", max(map(epoch_s, pings)) * times
     for place, ping in enumerate(pings):
         lon, lat = coordinates(ping)
         entity = feed.entity.add(id=str(place))
-        entity.vehicle.vehicle.id, entity.vehicle.timestamp = ping["license_plate"], epoch_s(ping)
+        setattr(entity.vehicle.vehicle, name, ping["license_plate"])
+        entity.vehicle.timestamp = epoch_s(ping) * times
         entity.vehicle.position.longitude, entity.vehicle.position.latitude = lon, lat
-        entity.vehicle.position.speed = ping["speed"] / MPS
+        entity.vehicle.position.speed = ping["speed"] / unit
     message: bytes = feed.SerializeToString()
     return message
 
@@ -230,6 +328,18 @@ FORMS: dict[str, Callable[[Sequence[Ping]], bytes]] = {
         lambda one: [one["license_plate"], one["observationDateTime"], one["speed"], json.dumps(coordinates(one))],
     ),
     "gtfs.pb": snapshot,
+    "label.pbf": lambda pings: gtfs(pings, name="label"),
+    "milliseconds.pb": lambda pings: gtfs(pings, times=1000),
+    "kmh.bin": lambda pings: gtfs(pings, unit=1.0),
+    "topics.txt": with_topics,
+    "operators.ndjson": shared_numbers,
+    "nextbus.ndjson": lambda pings: in_polls(pings, nextbus),
+    "bustime.json": lambda pings: json.dumps({"bustime-response": {"vehicle": list(map(bustime, pings))}}).encode(),
+    "siri.ndjson": lambda pings: in_polls(pings, siri),
+    "siri.xml": siri_xml,
+    "connector.ndjson": lambda pings: lines(pings, connected),
+    "knots.ndjson": lambda pings: lines(pings, lambda one: flat(one, speed=one["speed"] / KNOTS)),
+    "nan.json": with_nan,
     "contract_seconds.ndjson": lambda pings: lines(pings, lambda one: one | {"observationDateTime": epoch_s(one)}),
     "contract_local.ndjson": lambda pings: lines(
         pings, lambda one: one | {"observationDateTime": local(one, "%Y-%m-%dT%H:%M:%S")}
@@ -243,5 +353,7 @@ FORMS: dict[str, Callable[[Sequence[Ping]], bytes]] = {
 }  # fmt: skip
 """A file's name, and what is in it."""
 
-UNITS = {"gtfs.json": "mps", "mph.ndjson": "mph", "mbta.json": "mps", "hfp.ndjson": "mps", "gtfs.pb": "mps"}
+UNITS = {"gtfs.json": "mps", "mph.ndjson": "mph", "mbta.json": "mps", "hfp.ndjson": "mps", "gtfs.pb": "mps"} | {
+    "label.pbf": "mps", "milliseconds.pb": "mps", "topics.txt": "mps", "bustime.json": "mph", "knots.ndjson": "knots",
+}  # fmt: skip
 """Of speeds, where they are not in km/h."""

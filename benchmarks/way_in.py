@@ -24,6 +24,7 @@ from benchmarks.feed_forms import FORMS, Ping, polls, snapshot, vehicles
 from udp_stream.release.record import decode
 
 SECONDS_MAX = 120
+KILLED_AFTER_S = 1.0
 IDLE = "--set", "kafka.idle_timeout=2s"
 """So that a live run closes its last slots two seconds after the last ping, and not a minute."""
 
@@ -76,13 +77,27 @@ def recording(folder: Path, name: str, content: bytes, *flags: str) -> Hats:
 
 
 def live(
-    folder: Path, address: str, sample: Path, pings: int, *flags: str, is_over: Callable[[], bool] = lambda: True
+    folder: Path,
+    address: str,
+    sample: Path,
+    pings: int,
+    *flags: str,
+    is_over: Callable[[], bool] = lambda: True,
+    kills: int = 0,
+    goes_on: Callable[[Path], None] = lambda _: None,
 ) -> Hats:
-    """A live source through `run`, configured by `init` from a sample of it, until all of its pings are in records."""
+    """A live source through `run`, configured by `init` from a sample of it, until all of its pings are in records.
+    `goes_on` is called again and again, with the folder; the run is killed, and begun again, as often as said."""
     look_at(folder, sample)
-    options = "--config", "city.toml", "--ledger", "city.ledger", "--out", "out.ndjson", *IDLE, *flags
+    old = "--set", "live.max_age=36500d"  # its times are those of the recording
+    options = "--config", "city.toml", "--ledger", "city.ledger", "--out", "out.ndjson", *IDLE, *old, *flags
     deadline, hats = time.monotonic() + SECONDS_MAX, Hats()
+    for _ in range(kills):
+        with begun(folder, "run", address, *options):
+            goes_on(folder)
+            time.sleep(KILLED_AFTER_S)
     with begun(folder, "run", address, *options) as process:
+        goes_on(folder)
         while sum(samples for *_, samples in hats) < pings or not is_over():
             if time.monotonic() > deadline or process.poll() is not None:
                 raise RuntimeError((folder / "stderr").read_text())
@@ -177,6 +192,44 @@ def queued(folder: Path, pings: Sequence[Ping], port: int, *flags: str) -> Hats:
     finally:
         channel.queue_delete(queue)
         connection.close()
+
+
+def published(folder: Path, pings: Sequence[Ping], port: int, *flags: str, kills: int = 0) -> Hats:
+    """HSL's positions on a broker of MQTT at this port, a part of them before each kill of the run, and a part while
+    nobody reads."""
+    from paho.mqtt.client import Client
+    from paho.mqtt.enums import CallbackAPIVersion
+
+    payloads = FORMS["hfp.ndjson"](pings).splitlines()
+    (folder / "sample.txt").write_bytes(FORMS["topics.txt"](pings))
+    size = -(-len(payloads) // (2 * kills + 1))
+    parts = [payloads[at : at + size] for at in range(0, len(payloads), size)]
+    client = Client(CallbackAPIVersion.VERSION2)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+
+    def publish() -> None:
+        for payload in parts.pop(0) if parts else []:
+            client.publish("/hfp/v2/journey/ongoing/vp/bus/0012/01001", payload, 1).wait_for_publish(SECONDS_MAX)
+
+    def goes_on(folder: Path) -> None:
+        if len(parts) < 2 * kills + 1:
+            publish()  # before this run has connected again
+        deadline = time.monotonic() + SECONDS_MAX
+        while b"with QoS 1" not in (folder / "stderr").read_bytes():
+            if time.monotonic() > deadline:
+                raise RuntimeError((folder / "stderr").read_text())
+            time.sleep(0.05)
+        publish()
+
+    topics = "--set", 'live.topics=["/hfp/v2/journey/ongoing/vp/#"]'
+    address = f"mqtt://127.0.0.1:{port}"
+    try:
+        sample = folder / "sample.txt"
+        return live(folder, address, sample, len(pings), *topics, *flags, kills=kills, goes_on=goes_on)
+    finally:
+        client.disconnect()
+        client.loop_stop()
 
 
 def recorded_poll(folder: Path, file: Path) -> tuple[Hats, Hats]:

@@ -24,8 +24,9 @@ import msgspec
 
 from streams.topics import BOOTSTRAP_MS, client_options, partitions_of, unreachable
 from udp_stream.errors import DependencyUnavailable, UsageError, needs
-from udp_stream.pings.json import PLAIN, FeedForm, Single, single_ping
-from udp_stream.pings.times import read_times
+from udp_stream.pings.decode import plate_name
+from udp_stream.pings.json import PLAIN, FeedForm, Single, single_ping, times_of
+from udp_stream.pings.texts import trim
 from udp_stream.settings.sections import KafkaSection
 
 SPEED_BYTES = 32
@@ -53,7 +54,8 @@ def partition_of(plate: str, partitions: int) -> int:
     (3, 3, 5)
     """
     # JSON can write half of a surrogate pair, which strict UTF-8 refuses.
-    digest = blake2b(plate.strip().encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    # By the name that pings are counted under: ways to write one plate go to one partition.
+    digest = blake2b(plate_name(plate).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return crc32(digest) % partitions
 
 
@@ -64,7 +66,7 @@ def _single_ping(message: bytes, form: FeedForm) -> Single | None:
     try:
         ping = _ping(message)
     except (msgspec.DecodeError, RecursionError):
-        return None
+        return single_ping(message, form.mapping)
     single = Single(ping.license_plate, ping.observationDateTime, len(bytes(ping.speed)))
     return single if single.plate.strip() else None
 
@@ -100,7 +102,7 @@ class Pace:
         ping = _single_ping(message, self._form)
         if ping is None:
             return
-        times, status = read_times([ping.time], self._form.mapping.time_format, self._form.mapping.zone)
+        times, status = times_of([ping.time], self._form.mapping)
         if status[0] == 0:
             self._heard_ms.append(int(times[0]))
             if len(self._heard_ms) == AGREEING:
@@ -188,7 +190,8 @@ class Feed:
             if self._batch == 1:
                 self._produce(message, partition)
             else:
-                self._hold(message, len(message) - ping.speed_bytes + SPEED_BYTES, partition)
+                # What stands before its JSON would make the whole array none.
+                self._hold(trim(message), len(message) - ping.speed_bytes + SPEED_BYTES, partition)
         self._raise_failed()
 
     def _hold(self, message: bytes, size: int, partition: int) -> None:

@@ -371,8 +371,7 @@ class SourceProcessor(Partitions[_Source]):
         # What is refused moves no clock: who sends nothing else would hold up the slots of all partitions.
         if result.pings or places.tick.any():
             assigned.active_s = self._clock()
-        refusals = [one.refusal for one in result.refused]
-        self._report(batch_read(result.messages, result.pings, refusals, result.newest_ms))
+        self._report(batch_read(result))
 
     async def _carry_out(self, assigned: _Source, step: Send | Reject) -> bool:
         if isinstance(step, Send):

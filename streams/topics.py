@@ -545,6 +545,11 @@ def read_answers(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
     return _values(kafka, topics_of(kafka).queries.name, follow)
 
 
+def read_estimates(kafka: KafkaSection, follow: bool = False) -> Iterator[bytes]:
+    """Every smoothed estimate, in order within a cell; otherwise as `read_releases`."""
+    return _values(kafka, topics_of(kafka).smoothed.name, follow)
+
+
 def read_published(kafka: KafkaSection, since_ms: int) -> Iterator[tuple[str, list[bytes], bool]]:
     """Releases and smoothed estimates that were published from then on (Unix milliseconds), and what comes, without
     end: a topic, some of its values, and whether all that was there at first has been read. Raises as `read_releases`.

@@ -34,3 +34,10 @@ def snapshot(*vehicles, header_s=START_S):
             if value is not None:
                 setattr(entity.vehicle.position, name, value)
     return feed.SerializePartialToString()
+
+
+GTFS_CASES = {
+    "04-frozen": "25 plates report a speed above 5 km/h and do not move",
+    "15-stale-times": "480 of 480 pings are over 10 min older than their message's header",
+}
+"""Polls that were found to be wrong, and what has to be said of them."""

@@ -129,8 +129,7 @@ class _Runtime:
 
     def _pass_on(self, read: ReadResult) -> None:
         """Report what was read, hand the refused messages on, release what closed, answer what is due."""
-        refusals = [one.refusal for one in read.refused]
-        self._report(batch_read(read.messages, read.pings, refusals, read.newest_ms))
+        self._report(batch_read(read))
         if self._reject is not None:
             for refused in read.refused:
                 self._reject(refused.original, refused.refusal)
@@ -218,9 +217,9 @@ class Embedded(_Runtime):
         self._latest = {every: LatestPositions(grid, age_ms, grace_ms, hash_plate) for every, grid in grids.items()}
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
-        """Read a log of JSON messages to its end and release every HAT in it."""
+        """Read a log of messages of the configured form to its end and release every HAT in it."""
         for messages in frames:
-            self.push(messages)
+            self.push(messages, self._settings.form.format)
         self.finish()
         return self.summary
 
@@ -244,8 +243,8 @@ class Embedded(_Runtime):
 
     def finish(self) -> None:
         """The log has ended: release what is still open."""
-        for slot in self._windows.flush():
-            self._release(slot)
+        if closed := self._windows.flush():
+            self._pass_on(ReadResult(closed, [], 0, 0))
         self._ask({every: latest.flush() for every, latest in self._latest.items()})
 
     def _ask(self, due: Mapping[int, list[Moment]]) -> None:

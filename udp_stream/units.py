@@ -17,7 +17,7 @@ QUANTA_PER_KMH = 4096
 
 KMH_QUANTUM = 1 / QUANTA_PER_KMH
 
-KMH_PER_UNIT = {"kmh": 1.0, "mps": 3.6, "mph": 1.609344}
+KMH_PER_UNIT = {"kmh": 1.0, "mps": 3.6, "mph": 1.609344, "knots": 1.852}
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])")

@@ -74,6 +74,32 @@ def test_what_is_wrong_is_said_and_the_other_checks_still_run(deployment, flag, 
     assert said.count("\nFAIL") + said.count("\nok ") >= 3
 
 
+def test_latest_messages_that_are_refused_fail(deployment):
+    settings = load(deployment, (), {})
+    settings = load(deployment, ("kafka.prefix=refused" + settings.kafka.prefix,), {})
+    create_topics(settings.kafka)
+    flag = "--set", f"kafka.prefix={settings.kafka.prefix}"
+    assert "unknown pings of the topic: it has none" in doctor(deployment, *flag)[1]
+    with Feed(settings.kafka, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
+        feed.send([b"\0\0\0\0\x07" + b"no JSON"] * 160)
+    got, said = doctor(deployment, *flag)
+    assert got == 2 and "FAIL  pings of the topic: 160 of 160 pings of its latest refused" in said, said
+    assert "not_json" in said
+
+
+def test_plates_that_come_by_several_partitions_fail_where_speeds_are_derived(deployment):
+    moving = "--set", "speed.from=movement"
+    got, said = doctor(deployment, *moving)
+    assert got == 0 and "FAIL" not in said and "derived from positions" in said, said
+    settings = load(deployment, (), {})
+    log = fleet_log(clean=True)[6000:6100]
+    with Feed(settings.kafka, topics_of(settings.kafka).pings.name, 1, Pace()) as feed:
+        feed.send([b"[" + b",".join(log[at : at + 10]) + b"]" for at in range(0, 100, 10)])  # dealt out in turn
+    got, said = doctor(deployment, *moving)
+    assert got == 3 and "come by several partitions" in said, said
+    assert doctor(deployment)[0] == 0, "speeds of the feed are what they are wherever they come"
+
+
 def test_a_redis_with_a_replica_that_is_not_waited_for_is_refused_by_every_verb_that_charges(
     deployment, redis_server, tmp_path
 ):

@@ -20,6 +20,7 @@ from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 
 SECONDS_MAX = 30
+OF_ANY_AGE = "live.max_age=36500d"
 LINES = [ping(number) for number in range(9)]
 
 
@@ -30,7 +31,8 @@ class Feeding:
         self.city, self.said = city, city.folder / f"{len(list(city.folder.iterdir()))}.err"
         with self.said.open("wb") as said:
             streams = [stdin, said.fileno(), said.fileno()]
-            self.process = Forked("tests.forked", ["feed", *arguments, "--config", city.config], streams, city.folder)
+            given = ["feed", *arguments, "--set", OF_ANY_AGE, "--config", city.config]
+            self.process = Forked("tests.forked", given, streams, city.folder)
 
     def records(self):
         return self.city.read(self.city.topics.pings)

@@ -66,6 +66,9 @@ def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, 
     command = [sys.executable, "-m", "udp_stream", "releases", "--queries", "--config", here.config]
     printed = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
     assert sorted(printed.splitlines()) == sorted(here.told)
+    command[command.index("--queries")] = "--smoothed"
+    printed = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
+    assert printed and sorted(printed.splitlines()) == sorted(here.smoothed())
 
 
 LEDGER = "round charged@9", "round recorded@7", "answer recorded@2", "answers recorded@2"

@@ -12,6 +12,7 @@ from udp_stream.settings import load
 PINGS = recorded(fleet_log(buses=20, hours=0.5, clean=True))
 
 SHORT = "gtfs.json", "pattern.ndjson", "exchanged.ndjson", "geojson.json", "semicolons.csv", "contract_seconds.ndjson"
+SHORT += "topics.txt", "nextbus.ndjson", "siri.xml", "kmh.bin"
 """In the suite; the others in the long tests."""
 
 

@@ -8,7 +8,9 @@ import pytest
 from tests.unit.test_found_feed import ping
 from udp_stream.cli.commands.init import read_sample
 from udp_stream.errors import UsageError
-from udp_stream.pings.json import FeedMapping, mapped_form, whole_part
+from udp_stream.pings.json import mapped_form
+from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.texts import whole_part
 from udp_stream.sources.files import prompt_messages, read_messages
 
 FORM = mapped_form(FeedMapping(plate="bus", time="timestamp", longitude="lon", latitude="lat", speed="speed"))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from udp_stream.pings.decode import PingDecoder, PingRules
-from udp_stream.pings.json import JSON, FeedMapping, mapped_form
+from udp_stream.pings.json import JSON, mapped_form
+from udp_stream.pings.mapping import FeedMapping
 from udp_stream.sources import rows as csv_rows
 from udp_stream.sources.files import read_messages
 from udp_stream.sources.rows import csv_batches

@@ -38,7 +38,7 @@ def test_one_plates_speeds_change_no_letter_of_the_verdict(unit, pings):
     assert pings < 100 or len({unit_evidence(decoder.decode(each)[0], unit).pairs for each in logs}) > 1
 
 
-@pytest.mark.parametrize("factor", [1 / 1.852, 10])
+@pytest.mark.parametrize("factor", [0.4, 10])
 def test_speeds_in_no_unit_that_is_known_fail_and_no_unit_is_told(factor):
     pings = [msgspec.json.decode(message) for message in fleet_log(clean=True)[:6000]]
     text = said([msgspec.json.encode(ping | {"speed": ping["speed"] * factor}) for ping in pings], "kmh")

@@ -118,7 +118,8 @@ def speeds(folder, name, factor=1.0, count=None):
         ("speed_mph", 1, None, ("kmh", "movement", 1)),  # the name says another
         ("speed", 10, None, ("kmh", "", 1)),  # none fits
         ("speed_mph", 1, 60, ("mph", "name", 0)),  # too few pairs
-        ("speed_knots", 1, 60, ("kmh", "", 1)),
+        ("speed_knots", 1, 60, ("knots", "name", 0)),
+        ("speed_fps", 1, 60, ("kmh", "", 1)),
         ("speed", 1, 60, ("kmh", "", 0)),
     ],
 )

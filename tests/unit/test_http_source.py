@@ -15,7 +15,7 @@ from tests import http_server as server
 from tests.gtfs import snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
-from udp_stream.pings.json import JSON
+from udp_stream.pings.json import PLAIN
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.http import HttpGet, PolledSource
 from udp_stream.sources.live import Failed, Handover
@@ -37,10 +37,10 @@ ONE = answer(ping("A1"), ping("B2"))
 TWO = answer(ping("A1", 1), ping("B2"))
 
 
-def source(url, said=None, every_s=0.03, timeout_s=0.5, max_bytes=10**6, unit="kmh", form="auto", **options):
+def source(url, said=None, every_s=0.03, timeout_s=0.5, max_bytes=10**6, unit=None, form="auto", **options):
     live = LiveSection(every=f"{every_s}s", timeout=f"{timeout_s}s", format=form, **options)
     get, say = HttpGet(url, live, "udp-stream/test", max_bytes), (said if said is not None else []).append
-    return PolledSource(get, live, unit, JSON, say, fraction=lambda: 0.0)
+    return PolledSource(get, live, unit, PLAIN, say, fraction=lambda: 0.0)
 
 
 def plates(frame):
@@ -137,7 +137,7 @@ def test_gtfs_realtime_is_known_by_its_content_type_its_name_or_its_content():
         with serving(ok(feed, kind)) as running:
             (frame,) = polled(running.url + path, 1, said, unit="mps")
         assert frame == ["A1", "B2"] and f"GTFS-realtime by its {why}, polled every 0.03 s" in said[0]
-        assert "2 plates" not in said[1] and "1 plate is from vehicle.id" in said[1]
+        assert "2 pings" not in said[1] and "1 ping has its plate from vehicle.id" in said[1]
 
 
 def test_gtfs_realtime_in_metres_a_second_is_not_read_as_kilometres_an_hour():
@@ -146,6 +146,9 @@ def test_gtfs_realtime_in_metres_a_second_is_not_read_as_kilometres_an_hour():
             next(source(running.url).messages())
         with pytest.raises(ConfigError, match=r"speed\.unit = 'mps'"):
             source(running.url + "/a.pb")
+        said = []
+        assert plates(next(source(running.url, said, unit="kmh").messages())) == ["A1"]
+        assert [one for one in said if "mps by its specification" in one and "kmh" in one]
 
 
 def token_file(tmp_path, text=TOKEN):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from udp_stream.pings.decode import PingDecoder, PingRules, originals
-from udp_stream.pings.json import FIELDS, FeedMapping, mapped_form, single_ping
+from udp_stream.pings.json import mapped_form, single_ping
+from udp_stream.pings.mapping import FIELDS, FeedMapping
 from udp_stream.pings.times import NO_TIME, READ, read_times
 
 RULES = PingRules(max_kmh=65, reject_above_kmh=200, max_pings_per_message=4, max_message_bytes=4000)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.runtime.harness import fleet_log
 from udp_stream.pings.decode import PingDecoder, PingRules
-from udp_stream.pings.found import PAIRS_MIN, unit_evidence
+from udp_stream.pings.found import PAIRS_MIN, SPARSE_PAIRS_MIN, unit_evidence
 from udp_stream.pings.json import JSON
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.units import KMH_PER_UNIT
@@ -54,11 +54,10 @@ def scaled(factor):
 
 
 NOT_OURS = {
-    "knots": 1 / 1.852,
     "feet a second": 1 / 1.09728,
     "decimetres a second": 10 / 3.6,
     "ten times": 10,
-    "half": 0.5,
+    "two fifths": 0.4,
 }
 
 
@@ -67,6 +66,36 @@ NOT_OURS = {
 def test_speeds_in_no_unit_that_is_known_fit_none(factor, read_in):
     found = unit_evidence(decoded(scaled(factor), read_in), read_in)
     assert found.fits_none and found.unit is None and found.pairs > PAIRS_MIN
+
+
+def twice_a_minute(factor):
+    """The fleet's pings 35 s apart or more, whose speeds are in another unit."""
+    last, kept = {}, []
+    for message in scaled(factor):
+        one = json.loads(message)
+        at = datetime.fromisoformat(one["observationDateTime"]).timestamp()
+        if at - last.get(one["license_plate"], 0) >= 35:
+            last[one["license_plate"]] = at
+            kept.append(message)
+    return kept
+
+
+@pytest.mark.parametrize("unit", KMH_PER_UNIT)
+def test_a_fleet_that_sends_twice_a_minute_says_its_unit_where_mph_and_knots_are_one(unit):
+    sparse = twice_a_minute(1 / KMH_PER_UNIT[unit])
+    found = unit_evidence(decoded(sparse, "kmh"), "kmh")
+    assert found.pairs >= SPARSE_PAIRS_MIN and unit in found.fits
+    assert found.unit == unit or {unit, found.unit} == {"mph", "knots"}
+    assert unit_evidence(decoded(sparse, unit), unit).unit == unit
+    wrong = unit_evidence(decoded(twice_a_minute(10), "kmh"), "kmh")
+    assert wrong.fits_none
+    few = unit_evidence(decoded(sparse[: SPARSE_PAIRS_MIN // 2], "kmh"), "kmh")
+    assert few.unit is None and not few.fits_none
+
+
+def test_a_sparse_fleet_that_stands_says_nothing():
+    standing = [ping(b"A%d" % (i % 9), 60 * i, 0, 21) for i in range(2000)]
+    assert unit_evidence(decoded(standing, "kmh"), "kmh").unit is None
 
 
 def test_too_few_pairs_fit_neither_a_unit_nor_none():

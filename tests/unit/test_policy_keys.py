@@ -17,6 +17,7 @@ KEYS = {
     "speed.max_kmh": "65.5",
     "speed.unit": "mps",
     "speed.reject_above_kmh": "150.5",
+    "speed.from": "movement",
     "pings.box": "[72.6, -21, 73, 21.35]",
     "budget.epsilon": "0.000001",
     "budget.period": "lifetime",
@@ -65,6 +66,7 @@ OTHER_VALUES = {
     "counts_released": "none",
     "schedule": "uniform",
     "cap": "worst-case",
+    "speed_from": "movement",
 }
 """Of each field, one that the defaults do not have."""
 

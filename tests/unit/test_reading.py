@@ -10,7 +10,8 @@ import pytest
 
 from tests.forms import long_but
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
-from udp_stream.pings.json import JSON, FeedMapping, mapped_form
+from udp_stream.pings.json import JSON, mapped_form
+from udp_stream.pings.mapping import FeedMapping
 from udp_stream.shuffle.wire import cut_pings, encode_message
 from udp_stream.windows.slots import LogPlaces, ReadingRules, SourceCheckpoint, SourceReader, WindowRules
 from udp_stream.windows.tables import SlotGrid

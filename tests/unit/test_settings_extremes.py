@@ -1,8 +1,8 @@
 """Every numeric key at extreme values: refused by name before anything is charged, or the whole road works."""
 
 import io
-import re
 import os
+import re
 from itertools import product
 
 import msgspec

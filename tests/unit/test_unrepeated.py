@@ -6,7 +6,8 @@ import pytest
 
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.found import Refused, advise
-from udp_stream.pings.json import JSON, FeedForm, FeedMapping, mapped_form
+from udp_stream.pings.json import JSON, FeedForm, mapped_form
+from udp_stream.pings.mapping import FeedMapping
 from udp_stream.pings.snapshots import PIECE_BYTES_MAX, Unrepeated
 
 MAPPED = mapped_form(FeedMapping(plate="id", time="t", time_format="epoch_s", longitude="x", latitude="y", speed="v",

@@ -1,16 +1,22 @@
 """What is looked at beside a run: is a feed mostly refused, does it lie in the zone that is configured, are its plates
 vehicles'? Before a file is charged, once as a refusal; while a live feed goes on, once as a line of the log.
 
-All of it is public: how many pings are refused and why, and where and when plates pinged. No value of a speed decides:
-a ping that is refused for its speed alone counts as one that is read. Whether a run begins is so
-the same for neighbours.
+All of this is public: how many pings are refused and why, and where and when plates pinged. No value of a speed
+decides: a ping that is refused for its speed alone counts as one that is read. Whether a run begins is so the same for
+neighbours; so is which pings of a live source go on (`LiveLook`).
+
+Two verdicts are on raw speeds, without noise, and change nothing but a warning: whether they are in the configured
+unit, and how many plates report that they go while they stand. They are for operators (docs/privacy-model.md).
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -20,12 +26,25 @@ import numpy as np
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, say
-from udp_stream.pings.decode import PingDecoder, PingFormat, Pings, originals
-from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Refused, advise, plate_warning
+from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, originals
+from udp_stream.pings.found import (
+    FITS_NONE,
+    OF_A_SPEED,
+    OF_THE_CLOCK,
+    Doubt,
+    Refused,
+    advise,
+    plate_warning,
+    unit_evidence,
+    without_other_events,
+)
 from udp_stream.pings.json import FeedForm
+from udp_stream.pings.snapshots import STANDING
 from udp_stream.settings import Settings
-from udp_stream.sources.recordings import Source, open_sources, scheme_of
-from udp_stream.windows.slots import ReadResult
+from udp_stream.settings.limits import seconds_of
+from udp_stream.sources.recordings import LIVE, Source, open_sources, scheme_of
+from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.windows.slots import AgreementClock, ReadResult, WindowRules, are_rolled_over
 
 LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
 """Messages of a file; refused messages that are kept; messages and bytes that pairs of pings are looked for in."""
@@ -63,9 +82,63 @@ def zone_warning(pings: Pings, zone: str) -> str | None:
 
 
 def warnings_of(pings: Pings, settings: Settings, plate_field: str = "source.plate") -> list[str]:
-    """What is likely to be set wrongly: the zone, the plate."""
-    found = (zone_warning(pings, settings.hat.timezone), plate_warning(pings, plate_field)) if len(pings) else ()
+    """What is likely to be set wrongly: the zone, the plate; and plates whose clocks have rolled over."""
+    if not len(pings):
+        return []
+    found = zone_warning(pings, settings.hat.timezone), plate_warning(pings, plate_field), rollover_warning(pings)
     return [sentence for sentence in found if sentence is not None]
+
+
+def rollover_warning(pings: Pings) -> Doubt | None:
+    """A sentence if some plates are 1,024 weeks behind the others; None if none is."""
+    clock = AgreementClock(WindowRules())
+    clock.advance(pings)
+    rolled = are_rolled_over(pings.time_ms, clock.watermark_ms or 0)
+    if not rolled.any():
+        return None
+    plates = counted(np.unique(pings.plate[rolled]).size, "plate")
+    return Doubt(
+        f"{plates} of {len(pings.plates):,}: their times are 7,168 days off, 1,024 weeks, as of a GPS receiver whose "
+        f"weeks begin again; such pings are refused ({Reason.TIME_ROLLED_OVER})"
+    )
+
+
+STILL_S, STILL_PINGS, STILL_KMH = 100, 4, 5
+"""A plate that sends so many pings, over so long, from one place to the last digit, and reports in each that it goes
+faster: its positions stand still, as a bus in a jam does not."""
+
+
+def still_warning(pings: Pings) -> Doubt | None:
+    """A sentence if some plates report a speed and do not move, by raw speeds; None if none does so."""
+    plates = len(pings.plates)
+    if not plates:
+        return None
+    ends = [np.full(plates, of) for of in (np.inf, -np.inf) for _ in range(3)]
+    for column, low, high in zip((pings.lat, pings.lon, pings.time_ms), ends[:3], ends[3:], strict=True):
+        np.minimum.at(low, pings.plate, column)
+        np.maximum.at(high, pings.plate, column)
+    slow = np.bincount(pings.plate, pings.speed <= STILL_KMH * QUANTA_PER_KMH, plates)
+    still = (ends[0] == ends[3]) & (ends[1] == ends[4]) & (ends[5] - ends[2] >= STILL_S * 1000) & (slow == 0)
+    still &= np.bincount(pings.plate, minlength=plates) >= STILL_PINGS
+    return Doubt(f"{counted(int(still.sum()), 'plate')} {STANDING}") if still.any() else None
+
+
+def speed_warnings(pings: Pings, settings: Settings) -> list[str]:
+    """What is odd about raw speeds, read up to `speed.reject_above_kmh`: another unit, plates that stand; nothing where
+    speeds are derived."""
+    if settings.speed.from_ == "movement":
+        return []
+    evidence, configured = unit_evidence(pings, settings.ping_rules.unit), settings.ping_rules.unit
+    found = [f"speed.unit is {configured!r}, and {FITS_NONE}"] if evidence.fits_none else []
+    if (unit := evidence.unit) is not None and unit != configured:
+        found.append(f"speed.unit is {configured!r}, and pings move about as fast as they report in {unit!r}")
+    still = still_warning(pings)
+    return found if still is None else [*found, still]
+
+
+def unclamped(settings: Settings) -> PingRules:
+    """What is accepted, with speeds as they are: clamped ones would be in no unit."""
+    return replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
 
 
 def print_warning(sentence: str) -> None:
@@ -79,7 +152,8 @@ def require_readable_pings(
     """UsageError if of the beginning of a file more is refused than accepted, if nothing can be read of it, or if none
     has a ping; of GTFS-realtime files that stand together, of all of them. What is no file on disk is left alone."""
     on_disk, has_some = [name for name in names if is_on_disk(name)], False
-    for name, source in open_sources(on_disk, settings.speed.unit, form=settings.source.form):
+    said: list[str] = []
+    for name, source in open_sources(on_disk, settings.speed.unit, say=said.append, form=settings.form):
         first: list[bytes] = []
         is_whole = False
         with closing(source):
@@ -94,7 +168,10 @@ def require_readable_pings(
                 if not first:  # else the run says it, after what comes before the damage
                     raise
         has_some = has_some or bool(first)
-        _require_mostly_read(name, first, source.format, settings, warn, is_whole)
+        _look_at_beginning(name, first, source.format, settings, warn, is_whole)
+    for sentence in said:
+        if isinstance(sentence, Doubt):
+            warn(sentence)
     if not has_some and names and len(on_disk) == len(names):
         raise UsageError(f"{', '.join(names[:3])}: expected pings, and found none")
 
@@ -108,7 +185,7 @@ def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[by
     for first in frames:
         if not is_on_disk(name) and scheme_of(name) is None:
             shown = "standard input" if name == "-" else name
-            _require_mostly_read(shown, first, source.format, settings, print_warning, False)
+            _look_at_beginning(shown, first, source.format, settings, print_warning, False)
         yield first
         break
     yield from frames
@@ -142,7 +219,21 @@ def is_on_disk(name: str) -> bool:
     return name != "-" and scheme_of(name) is None and Path(name).is_file()
 
 
-def _require_mostly_read(
+def require_mostly_read(messages: Sequence[bytes], ping_format: PingFormat, settings: Settings, what: str) -> Pings:
+    """The accepted pings. UsageError if more are refused, which says what they are and what would help."""
+    pings, refusals = PingDecoder(settings.ping_rules, ping_format).decode(messages)
+    faults = [one for one in refusals if one.reason not in OF_A_SPEED]
+    read = len(pings) + len(refusals) - len(faults)
+    pieces = map(Refused, faults, originals(messages, faults, ping_format))
+    refused = without_other_events(list(pieces), settings.form)
+    if len(refused) > read:
+        said = advise(refused[:SAMPLE_MAX], FeedForm(settings.form.mapping, ping_format))
+        text = f"{len(refused):,} of {counted(read + len(refused), 'ping')} {what}"
+        raise UsageError(text + "".join(f"\n  {sentence}" for sentence in said))
+    return pings
+
+
+def _look_at_beginning(
     name: str,
     messages: Sequence[bytes],
     ping_format: PingFormat,
@@ -150,22 +241,13 @@ def _require_mostly_read(
     warn: Callable[[str], None],
     is_whole: bool,
 ) -> None:
-    pings, refusals = PingDecoder(settings.ping_rules, ping_format).decode(messages)
-    refused = [one for one in refusals if one.reason not in OF_A_SPEED]
-    read = len(pings) + len(refusals) - len(refused)
-    if len(refused) <= read:
-        for sentence in warnings_of(pings, settings, "source.plate" if ping_format.is_json else "vehicle.id"):
-            warn(sentence if is_whole or not ping_format.is_json else str(sentence))
-        return
-    sample = refused[:SAMPLE_MAX]
-    pieces = zip(sample, originals(messages, sample, ping_format), strict=True)
-    said = advise(
-        [Refused(refusal, piece) for refusal, piece in pieces], FeedForm(settings.source.mapping, ping_format)
-    )
-    raise UsageError(
-        f"{name}: {len(refused):,} of {counted(read + len(refused), 'ping')} of its beginning refused; nothing was "
-        "charged or released" + "".join(f"\n  {sentence}" for sentence in said)
-    )
+    try:
+        what = "of its beginning refused; nothing was charged or released"
+        pings = require_mostly_read(messages, ping_format, settings, what)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
+    for sentence in warnings_of(pings, settings, "source.plate" if ping_format.is_json else "vehicle.id"):
+        warn(sentence if is_whole or not ping_format.is_json else str(sentence))
 
 
 def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
@@ -199,10 +281,12 @@ class FeedWatch:
 
     def look(self, _messages: Sequence[bytes], read: ReadResult) -> None:
         """Look at what became of a batch of messages; those that were read before are not in `read`."""
-        refused = [one for one in read.refused if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
-        self._accepted += read.pings + len(read.refused) - len(refused)
+        faults = [one for one in read.refused if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
+        self._accepted += read.pings + len(read.refused) - len(faults)
+        refused = [Refused(one.refusal, one.original) for one in faults]
+        refused = without_other_events(refused, self._settings.form)
         self._refused.update(str(one.refusal.reason) for one in refused)
-        self._sample += [Refused(one.refusal, one.original) for one in refused[: SAMPLE_MAX - len(self._sample)]]
+        self._sample += refused[: SAMPLE_MAX - len(self._sample)]
         self._judge(self.REFUSALS_MIN)
 
     def end(self) -> None:
@@ -219,9 +303,122 @@ class FeedWatch:
         if self._is_said or refused < least or refused <= self._accepted:
             return
         self._is_said = True
-        said = "; ".join(advise(self._sample, self._settings.source.form))
+        said = "; ".join(advise(self._sample, self._settings.form))
         text = f"{refused:,} of {counted(refused + self._accepted, 'ping')} refused: {said}"
         self._warn(text, "refused", {"refused": dict(self._refused), "accepted": self._accepted})
+
+
+def source_name(name: str) -> str:
+    """A path, or an address without what may be secret: user, password, path, query.
+
+    >>> source_name("amqps://me:secret@broker:5671/vhost?key=1")
+    'amqps://broker:5671'
+    """
+    if scheme_of(name) is None:
+        return name
+    scheme, _, rest = name.partition("://")
+    return f"{scheme}://{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
+
+
+class LiveLook:
+    """What `run` and `feed` look at while a feed goes on: its age, then its pings, some minutes of them at a time.
+
+    While the newest ping that has come is more than `live.max_age` old, pings of a live source are not handed on: they
+    would close slots, and be charged for, as if they were of now. What is no ping is handed on, to be refused.
+
+    >>> from udp_stream.settings import Settings
+    >>> said = []
+    >>> look = LiveLook("http://feed/?key=1", Settings(), lambda *words: said.append(words), clock=lambda: 2e9)
+    >>> ping = '{"license_plate":"A1","observationDateTime":"%s","speed":5,"location":{"coordinates":[72.5,21.25]}}'
+    >>> old, new = ((ping % time).encode() for time in ("2033-05-18T03:00:00Z", "2033-05-18T03:30:00Z"))
+    >>> look.fresh([old, b"junk"]), look.fresh([old, new]) == [old, new], look.stale
+    ([b'junk'], True, 1)
+    >>> [text for text, event, _ in said]
+    ['http://feed: its newest ping is 33 min old, over live.max_age (10m): 1 ping not read', 'http://feed: fresh again']
+    """
+
+    SAMPLE, SAMPLE_S = 20_000, 600.0
+    """Messages that are looked at together, or those of as many seconds."""
+
+    SAY_AGAIN_S = 300.0
+    """That a source is stale is said again after so long."""
+
+    def __init__(
+        self,
+        source: str,
+        settings: Settings,
+        warn: Callable[[str, str, Mapping[str, object]], None] = _warn,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Nothing has come yet. A recording, or a pipe, has no age: it need not tell of now."""
+        self._name, self._settings, self._warn, self._clock = source_name(source), settings, warn, clock
+        is_live = scheme_of(source) in LIVE
+        self._decoder = replace(settings.decoder, rules=unclamped(settings))
+        self._max_age_s = seconds_of("live.max_age", settings.live.max_age) if is_live else math.inf
+        self._newest_ms = self._said_s = -math.inf
+        self._held: list[bytes] = []
+        self._held_s = clock()
+        self._odd: list[str] = []
+        self.stale = 0
+
+    def fresh(self, messages: list[bytes]) -> list[bytes]:
+        """Those of these messages, of the configured form, that go on."""
+        self._look(messages)
+        if self._max_age_s == math.inf:
+            return messages
+        pings, now_s = self._decoder.decode(messages)[0], self._clock()
+        times = pings.time_ms[pings.time_ms <= (now_s + FUTURE_S) * 1000]
+        self._newest_ms = max(self._newest_ms, times.max(initial=-(2**62)))
+        age_s = now_s - self._newest_ms / 1000
+        if age_s <= self._max_age_s or not len(pings):
+            if self._said_s > -math.inf and age_s <= self._max_age_s:
+                self._said_s = -math.inf
+                self._warn(f"{self._name}: fresh again", "fresh", {"stale": self.stale})
+            return messages
+        self.stale += len(pings)
+        if now_s - self._said_s >= self.SAY_AGAIN_S:
+            self._said_s = now_s
+            age = "ahead of the clock" if age_s == math.inf else f"{age_text(age_s)} old"
+            limit = f"over live.max_age ({self._settings.live.max_age})"
+            text = f"{self._name}: its newest ping is {age}, {limit}: {counted(self.stale, 'ping')} not read"
+            self._warn(text, "stale", {"stale": self.stale, "age_s": None if age_s == math.inf else round(age_s)})
+        whole = set(pings.message.tolist())
+        return [message for at, message in enumerate(messages) if at not in whole]
+
+    def _look(self, messages: list[bytes]) -> None:
+        """Warn of what is odd about these and those before, if that is not what was odd about the last ones."""
+        self._held += messages
+        if len(self._held) >= self.SAMPLE or self._clock() - self._held_s >= self.SAMPLE_S:
+            self.end()
+
+    def end(self) -> None:
+        """Look at what has come since the last look: also when nothing comes any more."""
+        pings, _ = self._decoder.decode(self._held)
+        self._held, self._held_s = [], self._clock()
+        rolled = rollover_warning(pings) if len(pings) else None
+        odd = [*([] if rolled is None else [rolled]), *speed_warnings(pings, self._settings)]
+        kinds = [sentence.lstrip("0123456789, ") for sentence in odd]  # as many again are nothing new
+        for kind, sentence in zip(kinds, odd, strict=True):
+            if kind not in self._odd:
+                self._warn(f"{self._name}: {sentence}", "odd", {})
+        self._odd = kinds
+
+
+FUTURE_S = 60.0
+"""A ping that is further ahead of our clock says nothing of a source's age."""
+
+
+def age_text(seconds: float) -> str:
+    """In the largest unit of which there are two or more.
+
+    >>> age_text(700), age_text(93 * 86_400 + 5)
+    ('11 min', '93 days')
+    """
+    name, size = next(((name, size) for name, size in _AGES if seconds >= 2 * size), _AGES[-1])
+    return f"{seconds // size:,.0f} {name}"
+
+
+_AGES = (("days", 86_400), ("h", 3_600), ("min", 60))
 
 
 def named(files: Sequence[str]) -> str:

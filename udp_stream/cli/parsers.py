@@ -217,7 +217,7 @@ def _run(verbs: Verbs) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="an address (http://, https://), a queue (amqp://, amqps://), - for stdin, or a file as for replay",
+        help="an address (https://), a queue (amqps://), topics (mqtts://), - for stdin, or a file as for replay",
     )
     parser.add_argument("--every", metavar="DURATION", help="between polls of an address (default: live.every)")
     parser.add_argument(
@@ -238,6 +238,7 @@ def _run(verbs: Verbs) -> None:
     parser.epilog = """\
 examples:
   udp-stream run https://example.org/vehicles.pb --ledger city.ledger --out releases.ndjson --set speed.unit=mps
+  udp-stream run mqtts://mqtt.hsl.fi --config hsl.toml --out releases.ndjson
   udp-stream run amqps://broker.example.org/vhost --config city.toml --out releases.ndjson
   my-program | udp-stream run - --ledger city.ledger
 
@@ -389,7 +390,7 @@ def _feed(verbs: Verbs) -> None:
         "files",
         nargs="*",
         metavar="SOURCE",
-        help="files as for replay; - for stdin; or one http://, https://, amqp:// or amqps:// source, until stopped",
+        help="files as for replay; - for stdin; or one http(s)://, amqp(s):// or mqtt(s):// source, until stopped",
     )
     add_bootstrap(parser)
     parser.add_argument(
@@ -423,11 +424,14 @@ examples:
 def _releases(verbs: Verbs) -> None:
     parser = add_verb(verbs, "releases", "print what the deployment on Kafka has released", "kafka")
     parser.add_argument("--follow", action="store_true", help="wait for further records, until stopped")
-    parser.add_argument("--queries", action="store_true", help="the results of standing queries instead")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--smoothed", action="store_true", help="the smoothed estimates of every HAT instead")
+    other.add_argument("--queries", action="store_true", help="the results of standing queries instead")
     only_prints(parser)
     parser.epilog = """\
 examples:
   udp-stream releases > releases.ndjson
+  udp-stream releases --smoothed > estimates.ndjson
   udp-stream releases --set kafka.bootstrap=kafka:9092 --follow
   udp-stream releases --queries > answers.ndjson
 """

@@ -7,9 +7,9 @@ that is forgotten. No speed is read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -24,6 +24,8 @@ from udp_stream.cli.first_look import (
     print_warning,
     require_files,
     require_readable_pings,
+    speed_warnings,
+    unclamped,
     warnings_of,
 )
 from udp_stream.cli.report import SOFTWARE, ReadingProgress, console, print_whole, printer, stepwise
@@ -32,7 +34,7 @@ from udp_stream.ledger.port import Entropy
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.logs import counted
 from udp_stream.pings.decode import PingDecoder, Pings, Reason
-from udp_stream.pings.found import FITS_NONE, unit_evidence
+from udp_stream.pings.found import Doubt
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.rehearsal import Rehearsed, rehearse
 from udp_stream.settings import Settings
@@ -127,10 +129,11 @@ def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> 
     return np.array(ours, dtype=np.int64)[place]
 
 
-def from_future(clock: AgreementClock, pings: Pings) -> NDArray[np.bool_]:
-    """Which of the next pings a replay would refuse as being from the future."""
+def refused_by(clock: AgreementClock, pings: Pings) -> dict[Reason, NDArray[np.bool_]]:
+    """Which of the next pings a replay would refuse for their time, late ones aside."""
     no_cells, no_times = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    return clock.observe(Frame(pings, no_cells, no_times, no_times)).ahead
+    observed = clock.observe(Frame(pings, no_cells, no_times, no_times))
+    return {Reason.TIME_IN_FUTURE: observed.ahead, Reason.TIME_ROLLED_OVER: observed.rolled_over}
 
 
 def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
@@ -164,7 +167,8 @@ def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
     plates = [b"%032d" % number for number in range(positions.plates)]
     unread = np.zeros(cells.size, dtype=np.int32)
     of_time = positions.time_ms, cells, unread, settings.calendar.slots
-    for counts, _ in slots_of(plates, positions.plate, *of_time):
+    moving = None if (rules := settings.movement_rules) is None else (positions.lat, positions.lon, rules)
+    for counts, _ in slots_of(plates, positions.plate, *of_time, moving):
         yield counts
 
 
@@ -267,8 +271,9 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
 
     `entropy` is for the noise of the rehearsal.
     """
-    require_readable_pings(names, settings, warn=lambda _: None)  # of the zone it is said below
-    read = _read(names, settings)
+    require_readable_pings(names, settings, warn=lambda _: None)  # what it warns of is said below, of more pings
+    odd: list[str] = []
+    read = _read(names, settings, odd.append)
     row, times = row_of(read.positions, settings, entropy), read.positions.time_ms
     expected, grid = row.expected, settings.calendar.slots
     out, table = printer(width=160), Table(box=None, show_header=False, pad_edge=False)
@@ -284,23 +289,23 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
         f"{expected.constant:.2f}, a line on counts by {expected.counts:.2f}: {verdict(row)}",
     )
     out.print(table)
-    for warning in _warnings(read.beginning, settings):
+    for warning in (*speed_warnings(read.beginning, settings), *warnings_of(read.beginning, settings), *odd):
         out.print(f"warning: {warning}", markup=False, soft_wrap=True)
     console().print(
         "Dry run: nothing was charged, drawn or written. It looked at speeds without noise, so keep it to yourself."
     )
 
 
-def _read(names: Sequence[str], settings: Settings) -> _Read:
-    """UsageError if no ping is accepted."""
+def _read(names: Sequence[str], settings: Settings, doubt: Callable[[str], None] = lambda _: None) -> _Read:
+    """UsageError if no ping is accepted. `doubt` is given what sources find odd."""
     numbers: dict[str, int] = {}
     columns: list[tuple[NDArray[np.generic], ...]] = []
     beginning: Pings | None = None
     refused: Counter[str] = Counter()
     progress, clock = ReadingProgress(names), AgreementClock(settings.window_rules)  # one log, one clock
-    rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
+    rules, said = unclamped(settings), list[str]()
     with ExitStack() as stack:
-        opened = open_sources(names, settings.speed.unit, progress.of, form=settings.source.form)
+        opened = open_sources(names, settings.speed.unit, progress.of, said.append, form=settings.form)
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
         stack.enter_context(progress)
         for name, source in sources:
@@ -311,21 +316,16 @@ def _read(names: Sequence[str], settings: Settings) -> _Read:
                 if not len(pings):
                     continue
                 beginning = beginning or pings
-                kept = ~from_future(clock, pings)
-                refused[str(Reason.TIME_IN_FUTURE)] += int((~kept).sum())
+                kept = np.ones(len(pings), np.bool_)
+                for reason, rows in refused_by(clock, pings).items():
+                    kept &= ~rows
+                    refused[str(reason)] += int(rows.sum())
                 where = (column[kept] for column in (pings.time_ms, pings.lat, pings.lon))
                 columns.append((numbered(numbers, pings, kept), *where))
+    for sentence in said:
+        if isinstance(sentence, Doubt):
+            doubt(sentence)
     if beginning is None:
         raise UsageError(f"{named(names)}: no ping was accepted. `udp-stream replay --trial` says why")
     plate, time_ms, lat, lon = (np.concatenate(column) for column in zip(*columns, strict=True))
     return _Read(Positions(plate, len(numbers), time_ms, lat, lon), beginning, refused)
-
-
-def _warnings(pings: Pings, settings: Settings) -> Iterator[str]:
-    """What is likely to be set wrongly."""
-    evidence, configured = unit_evidence(pings, settings.speed.unit), settings.speed.unit
-    if evidence.fits_none:
-        yield f"speed.unit is {configured!r}, and {FITS_NONE}"
-    if (unit := evidence.unit) is not None and unit != configured:
-        yield f"speed.unit is {configured!r}, and pings move about as fast as they report in {unit!r}"
-    yield from warnings_of(pings, settings)

@@ -31,25 +31,20 @@ MEAN_COUNTS = {4: (0.1, 1.7), 5: (0.7, 2.1), 6: (1.6, 3.2), 7: (2.1, 3.3), 8: (3
 """Mean absolute errors of that guess, km/h: least and most, by H3 resolution."""
 
 
-def beside_guess(error_kmh: float | None, resolution: int) -> str:
-    """A sentence about an expected error of means, if there is one; by the nearest resolution that was measured.
+def beside_guess(resolution: int) -> str:
+    """What the guess errs by, at the nearest resolution that was measured.
 
-    >>> beside_guess(3.4, 7)
-    'A guess by counts, which needs no release, errs by 2.1 to 3.3 km/h at H3 7 on the feeds we measured: less.'
+    >>> beside_guess(7)
+    '2.1 to 3.3 of a guess by counts, on the feeds we measured at H3 7'
     """
     measured = min(max(resolution, min(MEAN_COUNTS)), max(MEAN_COUNTS))
     least, most = MEAN_COUNTS[measured]
-    guess = f"A guess by counts, which needs no release, errs by {least} to {most} km/h at H3 {measured}"
-    less = ": less" if error_kmh is not None and error_kmh > most and resolution == measured else ""
-    return f"{guess} on the feeds we measured{less}."
+    return f"{least} to {most} of a guess by counts, on the feeds we measured at H3 {measured}"
 
 
 # What people read on stderr: the summary of a run, beside the guesses that need no release.
 
 SOFTWARE = f"udp-stream {__version__}"
-
-ADDS_LITTLE = 0.95
-"""Of the guess's expected error: estimates that err more are about as good as the guess."""
 
 LATE_SHARE_SUSPICIOUS = 0.05
 """A live feed has well under a percent of late pings; more points to files in the wrong order."""
@@ -89,6 +84,10 @@ def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str
     error of what was made under these, and whether it beats constant + counts."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
+    if summary.unpaired:
+        table.add_row(
+            "", f"{summary.unpaired:,} without a speed by movement: no other ping of the plate 5 s to 5 min off"
+        )
     for reason, count in summary.refused.most_common():
         table.add_row("", f"{count:,} refused: {reason}")
     table.add_row("HATs", f"{sum(summary.hats.values()):,} in {counted(summary.slots, 'slot')}")
@@ -132,10 +131,8 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
     """What the releases are worth beside constant + counts, and what is protected."""
     if out_of_budget := _out_of_budget(summary, settings.policy):
         yield out_of_budget
-    if summary.means:
-        yield _error_of_means(summary, settings)
-    if summary.estimated and from_before(summary, settings.policy) is None:
-        yield _error_of_estimates(summary)
+    if summary.means or (summary.estimated and from_before(summary, settings.policy) is None):
+        yield _errors(summary, settings)
     yield f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
     if summary.answers:
         yield (
@@ -144,23 +141,20 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
         )
 
 
-def _error_of_means(summary: Summary, settings: Settings) -> str:
-    error = summary.expected_error / summary.pings_of_means
-    under = " under these settings" if from_before(summary, settings.policy) else ""
-    return (
-        f"expected error of a released mean{under}: {error:.1f} km/h, weighed by pings; "
-        f"{summary.share(summary.pings_of_means):.0%} of pings lie in HATs with a mean. "
-        f"{beside_guess(error, settings.hat.resolution)}"
-    )
-
-
-def _error_of_estimates(summary: Summary) -> str:
-    own, guess = (error / summary.estimated for error in (summary.estimate_error, summary.guess_error))
-    said = (
-        f"expected error of the smoothed estimates: {own:.1f} km/h over all HATs, weighed by pings; of a guess by "
-        f"their counts and the city's few numbers, as these releases teach them: {guess:.1f} km/h"
-    )
-    return f"{said}. A HAT's own release adds little to that." if own > ADDS_LITTLE * guess else f"{said}."
+def _errors(summary: Summary, settings: Settings) -> str:
+    """What means and estimates are expected to err by, and the guess that needs none of them."""
+    before = from_before(summary, settings.policy) is not None
+    under = " under these settings" if before else ""
+    errors = ""
+    if summary.means:
+        share = f"{summary.share(summary.pings_of_means):.0%} of pings lie in HATs with one"
+        errors = f"{summary.expected_error / summary.pings_of_means:.1f} km/h of a released mean ({share})"
+    guess = beside_guess(settings.hat.resolution)
+    if summary.estimated and not before:
+        own = f"{summary.estimate_error / summary.estimated:.1f} km/h of the smoothed estimates"
+        errors = f"{errors}, {own}" if errors else own
+        guess = f"{summary.guess_error / summary.estimated:.1f} of a guess by counts"
+    return f"expected error{under}, weighed by pings: {errors}; {guess} (docs/measurements.md)"
 
 
 def _out_of_budget(summary: Summary, policy: Policy) -> str | None:
@@ -245,6 +239,8 @@ def summary_facts(summary: Summary, settings: Settings, said: Sequence[str] = ()
         queries.setdefault(name, {})[status] = count
     before = from_before(summary, settings.policy)
     pings = {"accepted": summary.pings, "repeats": summary.repeats, "held": summary.held}
+    if settings.speed.from_ == "movement":
+        pings["unpaired"] = summary.unpaired
     return {
         "schema": "udp-stream/summary/1",
         "policy": settings.policy.fingerprint(),

@@ -104,6 +104,13 @@ class _Account:
             self.released[made] += record.status == "released"
 
 
+_SWAPPED = {
+    "field": "speeds differing anywhere",
+    "movement": "positions differing anywhere, each within its cell: speeds are derived from them",
+}
+"""What neighbours differ in, by `speed.from`."""
+
+
 def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     """What is promised, what was charged, and what is not protected; no plate, keyed or not, is in it.
 
@@ -139,7 +146,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         "details": {
             "privacy_unit_details": {
                 "adjacency": "swap-values: the same plates with the same number of pings in every cell and slot, one "
-                "plate's speeds differing anywhere",
+                f"plate's {_SWAPPED[policy.speed_from]}",
             },
             "unprotected_quantities": [
                 "that a plate was in a cell in a slot, and how many pings it sent there",

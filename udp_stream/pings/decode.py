@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Raw, Struct
@@ -107,6 +107,7 @@ class Reason(enum.StrEnum):
     WRONG_TYPE = "wrong_type"
     NO_UTC_OFFSET = "no_utc_offset"
     TIME_OUT_OF_RANGE = "time_out_of_range"
+    TIME_ROLLED_OVER = "time_rolled_over"  # windows/slots.py: 1,024 weeks behind the log's clock
     TIME_IN_FUTURE = "time_in_future"  # windows/slots.py: only the log's clock knows what is ahead of it
     COORDINATES_OUT_OF_RANGE = "coordinates_out_of_range"
     ZERO_COORDINATES = "zero_coordinates"
@@ -184,6 +185,20 @@ class WirePing(Struct, gc=False):
     speed: float
 
 
+class PlacedPing(Struct, gc=False):
+    """A ping whose speed is derived later: none is written, and 0 stands in its column.
+
+    >>> ping = PlacedPing("A1", "2022-01-01T10:10:35+05:30", Location(Point(72.8, 21.1)))
+    >>> ping.speed, ping.__struct_fields__
+    (0.0, ('license_plate', 'observationDateTime', 'location'))
+    """
+
+    license_plate: str
+    observationDateTime: str  # noqa: N815  the feed's name
+    location: Location
+    speed: ClassVar[float] = 0.0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WireColumns:
     """The same as columns of one length, for formats that have them without making an object of each ping.
@@ -229,7 +244,8 @@ class WireBatch:
     `message`: for each ping the index of its message in the batch. `position`: its place there, NOT_IN_ARRAY
     if it is a message by itself. `refusals` are in the order of messages and positions. A format gives the pings one
     by one, or all of them as `columns`. `notes`: what a person should know of how pings were read, such as the field
-    that plates are from, and of how many.
+    that plates are from, and of how many. `untimed`: which pings have no time but their message's, where a format can
+    tell and places may be looked at.
 
     >>> of_messages = np.array([0, 1, 1], np.int32), np.array([NOT_IN_ARRAY, 0, 1], np.int32)
     >>> three = WireBatch([WirePing("A1", "now", Location(Point(0, 0)), 5.0)] * 3, *of_messages, [])
@@ -237,12 +253,13 @@ class WireBatch:
     (5.0, np.int32(1), np.int32(1))
     """
 
-    pings: Sequence[WirePing]
+    pings: Sequence[WirePing | PlacedPing]
     message: NDArray[np.int32]
     position: NDArray[np.int32]
     refusals: list[Refusal]
     columns: WireColumns | None = None
     notes: Mapping[str, int] = field(default_factory=dict)
+    untimed: Sequence[bool] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +439,7 @@ class _Columns:
         return Pings(tuple(plates), *columns)
 
 
-def _columns_of(wire: Sequence[WirePing]) -> WireColumns:
+def _columns_of(wire: Sequence[WirePing | PlacedPing]) -> WireColumns:
     size = len(wire)
     time_ms, time_status = parse_timestamps([ping.observationDateTime for ping in wire])
     points = [ping.location.coordinates for ping in wire]

@@ -3,8 +3,11 @@
 A message is one ping, an array of pings, or an object that has the array at `records`; a JSON string that holds one of
 these is unwrapped once. Without `records` the array may also be `results`, or in a feed's own form GeoJSON's
 `features`, of an object that has no plate. A message in which the path `records` leads nowhere is one ping, or an
-array: so a file is cut into pings, and a topic may hold them one by one. A byte order mark and white space around a
-message are tolerated.
+array: so a file is cut into pings, and a topic may hold them one by one. An object at `records` is one ping, and a
+string there is unwrapped once. What is tolerated before JSON and within it: `texts`.
+
+A feed may say a time once for all pings of a message (`message_time`): it is the time of pings that have none, and
+what times that count back (`seconds_ago`) count from. Pings that are cut out of a message carry it under that name.
 
 Mapped fields are lenient: a number may be text, with a point or a comma, and a plate an integer. In the contract's form
 a number is a number, a plate and a time are texts, and a location that says a type is a Point.
@@ -22,12 +25,11 @@ cannot be read and is refused as not JSON.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone, tzinfo
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from types import GenericAlias
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -36,10 +38,11 @@ from numpy.typing import NDArray
 
 from udp_stream.pings.decode import (
     NOT_IN_ARRAY,
-    FieldPaths,
+    PLACEHOLDERS,
     Location,
     PingFormat,
     PingRules,
+    PlacedPing,
     Point,
     Reason,
     Refusal,
@@ -47,43 +50,20 @@ from udp_stream.pings.decode import (
     WireColumns,
     WirePing,
     originals,
+    plate_name,
 )
-from udp_stream.pings.times import EPOCHS, ISO, TimeValue, read_numbers, read_times
-
-FIELDS: Final = ("plate", "time", "longitude", "latitude", "speed")
-"""The fields of a ping, in the order in which they are read and refused."""
-
-Path = tuple[str | int, ...]
-"""Keys of objects, and indices of arrays."""
-
-INDEX_MAX = 1000
-"""No ping lies in an array as long as this: a larger index is a slip."""
-
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""Tolerated before JSON, and before any file of pings."""
-
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""All that msgspec raises on bad bytes."""
+from udp_stream.pings.mapping import MESSAGE_TIME, SECONDS_AGO, FeedMapping, Path, json_path
+from udp_stream.pings.texts import UNREADABLE, as_written, finite, is_json, trim
+from udp_stream.pings.times import EPOCHS, ISO, READ, Times, TimeValue, number_of, read_numbers, read_times
 
 ENVELOPES = ("results", "features")
 """Where the array of pings may be in an object that is no ping. The contract's form has the first alone."""
 
-_PATH_CHARS_MAX = 400
-_STEPS_MAX = 16
-_NO_KEY = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')
-"""Signs of keys that the quick reader of JSON, and a file of TOML, cannot have as they are."""
-
-_ZONED = datetime(2013, 11, 12, 13, 14, 15, tzinfo=timezone(timedelta(hours=5, minutes=30)))
-"""A moment whose parts all differ, so that a pattern that leaves one out is noticed."""
-
-_WHITE_SPACE = b" \t\r\n"
+_AGO_MAX_S = 1e10
+"""Seconds that a time may count back or ahead: with more it is out of range in any case."""
 
 _PLATE_DIGITS_MAX = 64
 """No integer plate is longer than a plate may be; Python refuses to read integers of over 4,300 digits at all."""
-
-# `++` and `*+` never go back: a string without an end would else take very long.
-_MARKS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{}]', re.DOTALL)
-"""Strings, brackets, and a quote that has no other."""
 
 _INFINITE = re.compile(rb'("speed":|"coordinates":\[|"coordinates":\[[^],"]*,)null')
 
@@ -91,9 +71,14 @@ split_array = msgspec.json.Decoder(list[Raw]).decode
 """The elements of an array, as bytes. Raises `UNREADABLE`."""
 
 _decode_string = msgspec.json.Decoder(str).decode
-_decode_anything = msgspec.json.Decoder(Raw).decode
 _decode_object = msgspec.json.Decoder(dict[str | int, Raw]).decode
 _encode = msgspec.json.Encoder().encode
+
+
+def _never(_: object) -> Any:
+    """A decoder that takes nothing."""
+    raise msgspec.DecodeError
+
 
 Row = msgspec.Struct
 """A ping as a decoder makes it: nested structs with the fields of the mapping, whatever they are called."""
@@ -102,153 +87,40 @@ Opened = tuple[Sequence[Row], Sequence[int], list[Refusal]]
 """Pings, their positions if they were in an array, refusals."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedMapping:
-    """Where fields are. ValueError names the field, the value and the rule that it breaks.
-
-    `records`: the path of the array of pings in a message; "" finds one ping, an array, `results` or GeoJSON's
-    `features`. `time_format`: `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, or a pattern of `strptime`. `zone`: of times
-    without an offset, None refuses them. `delimiter`: of CSV, "" finds it.
-
-    >>> mapping = FeedMapping(plate="vehicle.id", longitude="lon", latitude="lat", time_format="epoch_s")
-    >>> mapping.paths.plate, mapping.steps["speed"]
-    ('$.vehicle.id', ('speed',))
-    >>> FeedMapping(plate="speed")
-    Traceback (most recent call last):
-    ValueError: speed: expected a path of its own, got 'speed', which is that of plate
-    """
-
-    plate: str = "license_plate"
-    time: str = "observationDateTime"
-    longitude: str = "location.coordinates.0"
-    latitude: str = "location.coordinates.1"
-    speed: str = "speed"
-    records: str = ""
-    time_format: str = ISO
-    zone: tzinfo | None = None
-    delimiter: str = ""
-
-    def __post_init__(self) -> None:
-        """Hold every path, and the format of times, to its rule."""
-        check_time_format(self.time_format)
-        if self.records:
-            steps_of(self.records, "records")
-        _check_together(self.steps)
-
-    @property
-    def steps(self) -> dict[str, Path]:
-        """The path of each field."""
-        return {name: steps_of(getattr(self, name), name) for name in FIELDS}
-
-    @property
-    def record_steps(self) -> Path:
-        """The path of the array of pings; empty if it is to be found."""
-        return steps_of(self.records, "records") if self.records else ()
-
-    @property
-    def paths(self) -> FieldPaths:
-        """What refusals name."""
-        steps = self.steps
-        lon, lat = steps["longitude"], steps["latitude"]
-        common = lon[: next((at for at, (a, b) in enumerate(zip(lon, lat, strict=False)) if a != b), 0)]
-        return FieldPaths(
-            *(json_path(steps["plate"]), json_path(steps["time"]), json_path(common)),
-            *(json_path(lon), json_path(lat), json_path(steps["speed"])),
-        )
-
-    @property
-    def one_element(self) -> dict[str, tuple[str, int]]:
-        """Fields whose path leads through one element of an array, with the path and that element's index."""
-        through = {name: first_element(steps) for name, steps in self.steps.items()}
-        return {name: (getattr(self, name), at) for name, at in through.items() if at is not None}
-
-    @property
-    def reads_offsets(self) -> bool:
-        """Whether a time may say how far it is from UTC."""
-        return self.time_format == ISO or self.time_format in EPOCHS or "%z" in self.time_format
-
-
-def steps_of(path: str, name: str = "path") -> Path:
-    """A path taken apart. ValueError, with the name of what has it, if it is none."""
-    text = re.sub(r"\[([0-9]+)\]", r".\1", path.removeprefix("$")).removeprefix(".")
-    steps = text.split(".")
-    if len(path) > _PATH_CHARS_MAX or len(steps) > _STEPS_MAX or not all(step.strip() for step in steps):
-        rule = "expected a path such as vehicle.position.latitude or coordinates.0"
-        raise ValueError(f"{name}: {rule}, got {path[:80]!r}")
-    if _NO_KEY.search(path):
-        rule = "expected keys without quotes, backslashes and control characters"
-        raise ValueError(f"{name}: {rule}, got {path[:80]!r}")
-    taken = tuple(int(step) if step.isdecimal() and step.isascii() and len(step) < 9 else step for step in steps)
-    highest = max((step for step in taken if isinstance(step, int)), default=0)
-    if highest >= INDEX_MAX:
-        raise ValueError(f"{name}: expected indices of arrays below {INDEX_MAX}, got {highest}")
-    return taken
-
-
-def _check_together(steps: dict[str, Path]) -> None:
-    """Paths that cannot hold in one ping: two the same, one inside another, a key beside an index."""
-    names = list(steps)
-    for at, name in enumerate(names):
-        for other in names[:at]:
-            ours, theirs = steps[name], steps[other]
-            alike = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
-            text = ".".join(map(str, ours))
-            if alike is None and len(ours) == len(theirs):
-                raise ValueError(f"{name}: expected a path of its own, got {text!r}, which is that of {other}")
-            if alike is None:
-                raise ValueError(f"{name}: expected a path beside {other}'s, got {text!r}: one lies inside the other")
-            if isinstance(ours[alike], int) != isinstance(theirs[alike], int):
-                raise ValueError(f"{name}: got {text!r}: of one value it makes an array, and {other}'s path an object")
-
-
-def first_element(path: Path) -> int | None:
-    """The first index on the way of a path; None if there is none but a last one, as of coordinates."""
-    return next((step for step in path[:-1] if isinstance(step, int)), None)
-
-
-def json_path(steps: Path) -> str:
-    """As refusals write it."""
-    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
-
-
-def check_time_format(time_format: str) -> None:
-    """ValueError if it is no format of times: a pattern must have the date and the time of day."""
-    if time_format == ISO or time_format in EPOCHS:
-        return
-    if "%" not in time_format:
-        known = ", ".join([ISO, *EPOCHS])
-        raise ValueError(f"time_format: expected {known}, or a pattern such as %d/%m/%Y %H:%M:%S, got {time_format!r}")
-    if "%Z" in time_format:
-        raise ValueError(f"time_format: expected %z, as names of zones (%Z) are ambiguous, got {time_format!r}")
-    try:
-        read = datetime.strptime(_ZONED.strftime(time_format), time_format)
-    except (ValueError, re.error) as error:
-        raise ValueError(f"time_format: expected a pattern of strptime, got {time_format!r} ({error})") from error
-    if read.replace(second=15, microsecond=0, tzinfo=None) != _ZONED.replace(tzinfo=None):
-        raise ValueError(f"time_format: expected a pattern with the date, hour and minute, got {time_format!r}")
-
-
 @dataclass(frozen=True, slots=True)
 class FeedForm:
-    """How messages spell pings: the mapping, and the format that reads messages by it.
+    """How messages spell pings: the mapping, and the format that reads messages by it. `gtfs_plate`: the fields of
+    GTFS-realtime's vehicle that name it, where its own order is not meant.
 
-    >>> PLAIN.format is JSON, mapped_form(FeedMapping(plate="bus")).format.paths.plate
+    >>> PLAIN.is_plain, mapped_form(FeedMapping(plate="bus")).format.paths.plate
     (True, '$.bus')
     """
 
     mapping: FeedMapping
     format: PingFormat
+    gtfs_plate: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Whether it is the contract's own form, read strictly."""
-        return self.format is JSON
+        return self.format in (JSON, JSON_WITHOUT_SPEEDS)
 
 
 def mapped_form(mapping: FeedMapping) -> FeedForm:
     """Read by this mapping, and leniently, whatever it says."""
     reader = _Reader(mapping)
     return FeedForm(mapping, PingFormat(reader.read, reader.split, mapping.paths, is_json=True))
+
+
+def without_speeds(form: FeedForm) -> FeedForm:
+    """The same for who derives speeds from positions: no message needs one, and one that is there is not looked at.
+
+    >>> form = without_speeds(mapped_form(FeedMapping(plate="bus", time="at", longitude="x", latitude="y")))
+    >>> form.format.read([b'{"bus":7,"at":"2024-01-25T10:35:53Z","x":1.5,"y":2.5,"speed":null}'], 99, 1).columns.speed
+    array([0.])
+    """
+    mapping = replace(form.mapping, speed="")
+    return replace(form, mapping=mapping, format=JSON_WITHOUT_SPEEDS) if form.is_plain else mapped_form(mapping)
 
 
 class _Reader:
@@ -258,19 +130,23 @@ class _Reader:
 
     def __init__(self, mapping: FeedMapping) -> None:
         self._mapping = mapping
-        self._steps = [mapping.steps[name] for name in FIELDS]
+        self._steps, self._fields = [path for _, path in mapping.leaves], len(mapping.steps)
         self._records = mapping.record_steps
         self._is_epoch = mapping.time_format in EPOCHS
         time: object = int | float | str if self._is_epoch else str
-        self._form = node_of(list(zip(self._steps, range(5), strict=True)), (str | int, time, *[float | str] * 3))
+        leaves, types = range(len(self._steps)), (str | int, time, *[float | str] * (self._fields - 2))
+        more = [types[0]] * (len(leaves) - len(types))
+        self._form = node_of(list(zip(self._steps, leaves, strict=True)), (*types, *more))
         self._of_array = isinstance(self._steps[0][0], int)
         self._decodes(self._form.struct)
         getters = getters_of(self._form)
-        self._get: list[Callable[[Row], Any]] = [attrgetter(getters[leaf]) for leaf in range(5)]
+        self._get: list[Callable[[Row], Any]] = [attrgetter(getters[leaf]) for leaf in leaves]
 
     def _decodes(self, row: type[Row]) -> None:
-        self._decode = msgspec.json.Decoder(row).decode
-        self._decode_all = msgspec.json.Decoder(GenericAlias(list, row)).decode
+        # Where times count back from the message's, the quick reader would take them for times: it takes nothing.
+        is_slow = self._mapping.time_format == SECONDS_AGO
+        self._decode = _never if is_slow else msgspec.json.Decoder(row).decode
+        self._decode_all = _never if is_slow else msgspec.json.Decoder(GenericAlias(list, row)).decode
 
     def read(self, messages: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
         """As `PingFormat.read`."""
@@ -309,23 +185,35 @@ class _Reader:
         text = trim(message)
         if text.startswith(b'"'):
             return None
+        plain = finite(text)
         try:
-            array = self._array(text)
+            array = self._array(plain)
+            said = self._message_time(plain) if array is not None else None
         except Fault as fault:
             raise ValueError(f"{fault.path}: expected an array") from None
-        return None if array is None else split_array(array)
+        if array is None:
+            return None
+        pieces: Sequence[bytes | Raw] = split_array(array)
+        if said is not None:
+            pieces = [_with_time(bytes(piece), said) for piece in pieces]
+        return pieces if plain is text else [as_written(bytes(piece)) for piece in pieces]
 
     def _batch(
         self, rows: list[Row], message: NDArray[np.int32], position: NDArray[np.int32], refusals: list[Refusal]
     ) -> WireBatch:
-        """As columns, without the rows in which a text of longitude, latitude or speed is no number."""
+        """As columns, without the rows in which a text of longitude, latitude or speed is no number.
+
+        A speed that is not read is 0.
+        """
         plates: list[str] = list(map(str, map(self._get[0], rows)))
-        times: list[TimeValue] = list(map(self._get[1], rows))
-        time_ms, status = read_times(times, self._mapping.time_format, self._mapping.zone)
-        (lon, no_lon), (lat, no_lat), (speed, no_speed) = (read_numbers(list(map(get, rows))) for get in self._get[2:])
-        bad = np.array([no_lon, no_lat, no_speed])
+        if others := self._get[self._fields :]:
+            plates = joined_plates(plates, *(map(str, map(get, rows)) for get in others))
+        time_ms, status = times_of(list(map(self._get[1], rows)), self._mapping)
+        numbers = [read_numbers(list(map(get, rows))) for get in self._get[2 : self._fields]]
+        lon, lat, speed = [column for column, _ in [*numbers, (np.zeros(len(rows)), None)][:3]]
+        bad = np.array([is_none for _, is_none in numbers])
         if bad.any():
-            paths = [json_path(steps) for steps in self._steps[2:]]
+            paths = [json_path(steps) for steps in self._steps[2 : self._fields]]
             for row in np.flatnonzero(bad.any(axis=0)).tolist():
                 path = paths[int(bad[:, row].argmax())]
                 refusals.append(Refusal(int(message[row]), int(position[row]), Reason.WRONG_TYPE, path))
@@ -339,21 +227,21 @@ class _Reader:
         """What the quick reader could not take: an array, an envelope, a string, or something to refuse (a Fault)."""
         if len(message) > max_bytes:
             raise Fault(Reason.OVERSIZED_MESSAGE, "$")
-        text = trim(message)
+        text = finite(trim(message))
         if text.startswith(b'"'):
-            text = trim(unwrap(text))
+            text = finite(trim(unwrap(text)))
         array = self._array(text)
         if array is None:
-            return [self._row(Raw(text))], [], []
+            return [self._row(Raw(text), self._message_time(text))], [], []
         try:
             rows = self._decode_all(array)
             if len(rows) > max_pings:
                 raise Fault(Reason.TOO_MANY_PINGS, "$")
             return rows, range(len(rows)), []
         except UNREADABLE:
-            return self._open_pieces(index, array, max_pings)
+            return self._open_pieces(index, array, max_pings, self._message_time(text))
 
-    def _open_pieces(self, index: int, array: bytes, max_pings: int) -> Opened:
+    def _open_pieces(self, index: int, array: bytes, max_pings: int, said: Raw | None) -> Opened:
         """The pings of an array piece by piece, of which some are none."""
         try:
             pieces = split_array(array)
@@ -366,7 +254,7 @@ class _Reader:
         refusals: list[Refusal] = []
         for place, piece in enumerate(pieces):
             try:
-                rows.append(self._row(piece))
+                rows.append(self._row(piece, said))
                 positions.append(place)
             except Fault as fault:
                 refusals.append(Refusal(index, place, fault.reason, fault.path))
@@ -378,11 +266,24 @@ class _Reader:
             return None if self._of_array and not text[1:].lstrip().startswith((b"[", b"]")) else text
         if not text.startswith(b"{"):
             return None
-        pieces = _Pieces(Raw(text))
-        found = self._enveloped(pieces)
-        if found is not None and not bytes(found[1]).startswith(b"["):
+        found = self._enveloped(_Pieces(Raw(text)))
+        if found is None:
+            return None
+        held = bytes(found[1])
+        if self._records and held.startswith(b'"'):
+            held = finite(trim(unwrap(held, json_path(found[0]))))
+        if self._records and held.startswith(b"{"):
+            return b"[" + held + b"]"
+        if not held.startswith(b"["):
             raise Fault(Reason.WRONG_TYPE, json_path(found[0]))
-        return None if found is None else bytes(found[1])
+        return held
+
+    def _message_time(self, text: bytes) -> Raw | None:
+        """The message's time as it stands; a ping that was cut out of a message has it under a name of its own."""
+        if not self._mapping.message_time or not text.startswith(b"{"):
+            return None
+        pieces = _Pieces(Raw(text))
+        return pieces.find((MESSAGE_TIME,)) or pieces.find(self._mapping.message_steps)
 
     def _enveloped(self, pieces: _Pieces) -> tuple[Path, Raw] | None:
         if self._records:
@@ -393,8 +294,8 @@ class _Reader:
         found = ((((name,), pieces.find((name,)))) for name in self.envelopes)
         return next(((path, array) for path, array in found if array is not None), None)
 
-    def _row(self, piece: Raw) -> Row:
-        """The ping that a piece is, or a Fault: the first in the order of the fields."""
+    def _row(self, piece: Raw, said: Raw | None) -> Row:
+        """The ping that a piece is, or a Fault: the first in the order of the fields. `said`: the message's time."""
         try:
             return self._decode(piece)
         except UNREADABLE:
@@ -402,16 +303,25 @@ class _Reader:
         if not bytes(piece).startswith((b"{", b"[")):
             require_json(piece)
             raise Fault(Reason.WRONG_TYPE, "$")
-        return self._careful(pieces)
+        return self._careful(pieces, said)
 
-    def _careful(self, pieces: _Pieces) -> Row:
-        plate, time, *numbers = self._steps
-        found = [_plate(pieces, plate), _time(pieces, time, self._is_epoch), *(_number(pieces, of) for of in numbers)]
-        return built(self._form, found)
+    def _careful(self, pieces: _Pieces, said: Raw | None) -> Row:
+        plate, *others = (_plate(pieces, path) for path in self._mapping.plates)
+        if self._mapping.message_time:  # cut out of a message, a ping in an array has it, too
+            said = pieces.find((MESSAGE_TIME,)) or said
+            time = _time_by_message(pieces, self._mapping, said)
+        else:
+            time = _time(pieces, self._steps[1], self._is_epoch)
+        numbers = (_number(pieces, path) for path in self._steps[2 : self._fields])
+        return built(self._form, [plate, time, *numbers, *others])
 
 
 class _PlainRow(WirePing, gc=False):
     # Never read. An array is no bool, so an envelope fails here at once and not after a look at all of its pings.
+    results: bool | UnsetType = UNSET
+
+
+class _PlacedRow(PlacedPing, gc=False):
     results: bool | UnsetType = UNSET
 
 
@@ -420,17 +330,17 @@ class _PlainReader(_Reader):
 
     envelopes = ENVELOPES[:1]
 
-    def __init__(self) -> None:
-        super().__init__(FeedMapping())
-        self._decodes(_PlainRow)
+    def __init__(self, mapping: FeedMapping) -> None:
+        super().__init__(mapping)
+        self._decodes(_PlainRow if mapping.speed else _PlacedRow)
 
     def _batch(
         self, rows: list[Row], message: NDArray[np.int32], position: NDArray[np.int32], refusals: list[Refusal]
     ) -> WireBatch:
-        return WireBatch(cast(list[WirePing], rows), message, position, refusals)
+        return WireBatch(cast(list[WirePing | PlacedPing], rows), message, position, refusals)
 
-    def _careful(self, pieces: _Pieces) -> WirePing:
-        plate, time, longitude, latitude, speed = self._steps
+    def _careful(self, pieces: _Pieces, said: Raw | None) -> Row:
+        plate, time, longitude, latitude, *speed = self._steps
         name, when = (string(pieces.get(path), json_path(path)) for path in (plate, time))
         kind = ("location", "type")
         if (said := pieces.find(kind)) is not None and string(bytes(said), json_path(kind)) != "Point":
@@ -441,7 +351,10 @@ class _PlainReader(_Reader):
             if fault.reason == Reason.MISSING_FIELD and fault.path in map(json_path, (longitude, latitude)):
                 raise Fault(Reason.WRONG_TYPE, json_path(longitude[:-1])) from None  # of fewer than two numbers
             raise
-        return WirePing(name, when, Location(Point(lon, lat)), number(pieces.get(speed), json_path(speed)))
+        place = Location(Point(lon, lat))
+        if not speed:
+            return PlacedPing(name, when, place)
+        return WirePing(name, when, place, number(pieces.get(speed[0]), json_path(speed[0])))
 
 
 class _Pieces:
@@ -504,6 +417,87 @@ def _time(pieces: _Pieces, path: Path, is_epoch: bool) -> TimeValue:
     return number(text, json_path(path))
 
 
+class Moment(int):
+    """A time that is worked out already: Unix milliseconds.
+
+    >>> times_of([Moment(1709622048000)], FeedMapping(message_time="sent"))[0]
+    array([1709622048000])
+    """
+
+
+def times_of(values: Sequence[TimeValue], mapping: FeedMapping) -> Times:
+    """A column of times as a mapping has them, some of which may be worked out already."""
+    ready = [at for at, value in enumerate(values) if type(value) is Moment] if mapping.message_time else []
+    if not ready:
+        return read_times(values, mapping.time_format, mapping.zone)
+    # In the others' format a moment is a count that is too large, or no text: it is written over.
+    time_ms, status = read_times(
+        values, ISO if mapping.time_format == SECONDS_AGO else mapping.time_format, mapping.zone
+    )
+    time_ms[ready], status[ready] = [int(values[at]) for at in ready], READ
+    return time_ms, status
+
+
+def _time_by_message(pieces: _Pieces, mapping: FeedMapping, said: Raw | None) -> TimeValue:
+    """The ping's own time; the message's, where it has none; or that less the seconds that the ping says."""
+    path, counts_back = mapping.steps["time"], mapping.time_format == SECONDS_AGO
+    own = pieces.find(path)
+    if own is None and said is None:
+        raise Fault(Reason.MISSING_FIELD, json_path(mapping.message_steps if counts_back else path))
+    if not counts_back and own is not None and bytes(own) != b"null":
+        return _time(pieces, path, mapping.time_format in EPOCHS)
+    if said is None:
+        raise Fault(Reason.MISSING_FIELD, json_path(mapping.message_steps))
+    sent_ms = _moment(bytes(said), mapping)
+    if not counts_back:
+        return Moment(sent_ms)
+    seconds = _number(pieces, path)
+    ago_s = number_of(seconds) if isinstance(seconds, str) else seconds
+    if ago_s is None:
+        raise Fault(Reason.WRONG_TYPE, json_path(path))
+    return Moment(sent_ms - round(min(max(ago_s, -_AGO_MAX_S), _AGO_MAX_S) * 1000))
+
+
+def _moment(text: bytes, mapping: FeedMapping) -> int:
+    """Unix milliseconds of a message's time: a count from 1970 by its size, a time in the mapping's pattern, or ISO."""
+    value = string(text, json_path(mapping.message_steps)) if text.startswith(b'"') else text.decode()
+    count = number_of(value)
+    patterns = [mapping.time_format] if "%" in mapping.time_format else []
+    formats = [*patterns, ISO] if count is None else [epoch_of(count)]
+    for time_format in formats:
+        time_ms, status = read_times([value], time_format, mapping.zone)
+        if status[0] == READ:
+            return int(time_ms[0])
+    raise Fault(Reason.WRONG_TYPE, json_path(mapping.message_steps))
+
+
+def epoch_of(count: float) -> str:
+    """Which of `EPOCHS` a count of our days is: each has some thousand times the digits of the one before."""
+    return "epoch_s" if count < 1e11 else "epoch_ms" if count < 1e14 else "epoch_us"
+
+
+def _with_time(piece: bytes, said: Raw) -> bytes:
+    """An object with the message's time behind its fields."""
+    inner = piece[1:-1].strip() if piece.startswith(b"{") else b""
+    return b'{%s,"%s":%s}' % (inner, MESSAGE_TIME.encode(), bytes(said)) if inner else piece
+
+
+def joined_plates(*columns: Iterable[str]) -> list[str]:
+    """The plate that several values make, the same for no others: `12/1001`. A tilde or a slash within a value is
+    written as a JSON pointer has it. Without one of them, or with a word for none, it is that: no vehicle is named.
+    """
+    known: dict[tuple[str, ...], str] = {}
+    plates = []
+    for values in zip(*columns, strict=True):
+        if (plate := known.get(values)) is None:
+            names = [plate_name(value) for value in values]
+            missing = next((name for name in names if not name or name.lower() in PLACEHOLDERS), None)
+            escaped = (name.replace("~", "~0").replace("/", "~1") for name in names)
+            plate = known[values] = "/".join(escaped) if missing is None else missing
+        plates.append(plate)
+    return plates
+
+
 def _number(pieces: _Pieces, path: Path) -> float | str:
     """A number, or a string that the column will be asked about."""
     text = pieces.get(path)
@@ -524,17 +518,26 @@ class Single(NamedTuple):
 
 def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
     """The message as one ping of a plate; None for anything else, whatever it is."""
-    pieces, steps = _Pieces(Raw(trim(message))), mapping.steps
+    text = finite(trim(message))
+    pieces, steps = _Pieces(Raw(text)), mapping.steps
     try:
-        plate = _plate(pieces, steps["plate"])
-        speed = pieces.find(steps["speed"])
+        plate, *others = (_plate(pieces, path) for path in mapping.plates)
+        speed = pieces.find(steps["speed"]) if "speed" in steps else None
     except Fault:
         return None
+    if others:
+        (plate,) = joined_plates([plate], *([other] for other in others))
     try:
-        time = _time(pieces, steps["time"], mapping.time_format in EPOCHS)
+        if mapping.message_time:
+            said = pieces.find((MESSAGE_TIME,)) or pieces.find(mapping.message_steps)
+            time = _time_by_message(pieces, mapping, said)
+        else:
+            time = _time(pieces, steps["time"], mapping.time_format in EPOCHS)
     except Fault:
         time = ""
-    return Single(plate, time, 0 if speed is None else len(bytes(speed))) if plate.strip() else None
+    # What is left of the message without its speed must not depend on how that is spelt.
+    speed_bytes = 0 if speed is None else len(message) - len(text) + len(bytes(speed))
+    return Single(plate, time, speed_bytes) if plate.strip() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,59 +612,18 @@ class Fault(Exception):
         self.reason, self.path = reason, path
 
 
-def trim(text: bytes) -> bytes:
-    """The text without a byte order mark and white space before it."""
-    return text.removeprefix(BYTE_ORDER_MARK).lstrip(_WHITE_SPACE)
-
-
-def unwrap(text: bytes) -> bytes:
-    """What a JSON string holds, as bytes."""
+def unwrap(text: bytes, path: str = "$") -> bytes:
+    """What the JSON string at a path holds, as bytes."""
     try:
         return _decode_string(text).encode()
     except UNREADABLE:
-        raise Fault(Reason.NOT_JSON, "$") from None
-
-
-def whole_part(text: bytes) -> bytes | None:
-    """JSON that ends too early, cut behind the last whole element of the outermost array that is open there and has
-    one, and closed; if no array is open, behind the last whole object or array. None if that gives no JSON.
-    """
-    opened: list[tuple[bytes, list[int]]] = []  # how each bracket is closed, and where elements in it ended
-    for mark in _MARKS.finditer(text):
-        match mark[0]:
-            case b"{":
-                opened.append((b"}", []))
-            case b"[":
-                opened.append((b"]", []))
-            case b"}" | b"]":
-                if not opened or opened.pop()[0] != mark[0]:
-                    return None
-                if opened:
-                    opened[-1][1][:] = [mark.end()]
-            case b'"':
-                break
-    kind = b"]" if any(closer == b"]" for closer, _ in opened) else b"}"
-    for depth, (closer, ends) in enumerate(opened):
-        if closer == kind and ends:
-            part = text[: ends[0]] + b"".join(closer for closer, _ in opened[depth::-1])
-            return part if _is_json(part) else None
-    return None
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        _decode_anything(text)
-    except UNREADABLE:
-        return False
-    return True
+        raise Fault(Reason.NOT_JSON, path) from None
 
 
 def require_json(text: bytes | Raw) -> None:
     """A Fault unless the text is JSON, whatever it says."""
-    try:
-        _decode_anything(text)
-    except UNREADABLE:
-        raise Fault(Reason.NOT_JSON, "$") from None
+    if not is_json(text):
+        raise Fault(Reason.NOT_JSON, "$")
 
 
 def string(text: bytes, path: str) -> str:
@@ -705,89 +667,13 @@ def json_messages(messages: list[bytes], ping_format: PingFormat, rules: PingRul
     return [data for _, data in sorted(pieces, key=itemgetter(0))]
 
 
-_PLAIN_READER = _PlainReader()
+_PLAIN_READER, _SPEEDLESS_READER = _PlainReader(FeedMapping()), _PlainReader(FeedMapping(speed=""))
 
 JSON = PingFormat(_PLAIN_READER.read, _PLAIN_READER.split, is_json=True)
 """The contract's form, as the exchange, its recordings and our topics have it."""
 
+JSON_WITHOUT_SPEEDS = PingFormat(_SPEEDLESS_READER.read, _SPEEDLESS_READER.split, is_json=True)
+"""The same, whose speeds are not looked at, and need not be there."""
+
 PLAIN = FeedForm(FeedMapping(), JSON)
 """The same, with its mapping."""
-
-
-# Feeds that are known by name: where they have the fields of a ping, and in which unit their speeds are.
-#
-# Each is read from its specification or from recorded messages; docs/feeds.md has the addresses.
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """The keys of `[source]` that a feed needs, and the unit of its speeds; None where the feed does not say.
-
-    >>> PRESETS["gtfs-rt"].keys["records"], PRESETS["gtfs-rt"].unit
-    ('entity', 'mps')
-    """
-
-    title: str
-    unit: str | None
-    keys: dict[str, str]
-
-    @property
-    def mapping(self) -> FeedMapping:
-        """Where the feed has the fields of a ping."""
-        return FeedMapping(**self.keys, zone=None)
-
-
-def _preset(title: str, unit: str | None, *paths: str, **more: str) -> Preset:
-    """Paths in the order of `FIELDS`, as many as are not those of the contract's form."""
-    return Preset(title, unit, dict(zip(FIELDS, paths, strict=False)) | more)
-
-
-PRESETS: Final = {
-    # iudx-resource-server docs/openapi.yaml; unit by displacement (docs/pings.md)
-    "iudx": _preset("India's data exchange, TransitManagement; also numbers as text and integer plates", "kmh"),
-    # RFC 7946, sections 3.2 and 3.3
-    "geojson": _preset(
-        *("GeoJSON features with the exchange's names as properties", None),
-        *("properties.license_plate", "properties.observationDateTime"),
-        *("geometry.coordinates.0", "geometry.coordinates.1", "properties.speed"),
-    ),
-    # google/transit gtfs-realtime.proto, JSON by protobuf's own mapping
-    "gtfs-rt": _preset(
-        *("GTFS-realtime VehiclePositions as JSON, names in camelCase or with underscores", "mps"),
-        *("vehicle.vehicle.id", "vehicle.timestamp"),
-        *("vehicle.position.longitude", "vehicle.position.latitude", "vehicle.position.speed"),
-        time_format="epoch_s",
-        records="entity",
-    ),
-    # scascketta/CapMetrics, data/vehicle_positions/2017-03-21.csv
-    "capmetro": _preset(
-        *("CSV of CapMetrics' recordings of Austin's buses, from 2016 on", "mps"),
-        *("vehicle_id", "timestamp", "longitude", "latitude"),
-    ),
-    # api-v3.mbta.com, resource Vehicle
-    "mbta": _preset(
-        *("MBTA's V3 API, /vehicles (JSON:API)", "mps", "id", "attributes.updated_at"),
-        *("attributes.longitude", "attributes.latitude", "attributes.speed"),
-        records="data",
-    ),
-    # digitransit.fi, high-frequency positioning; HSLdevcom/transitdata-common protos/hfp.proto
-    "hfp": _preset(
-        *("HSL's high-frequency positions (Digitransit), the payload of event VP", "mps"),
-        *("VP.veh", "VP.tst", "VP.long", "VP.lat", "VP.spd"),
-    ),
-    # dados.mobilidade.rio/gps/sppo, as its readers describe it
-    "rio-sppo": _preset(
-        *("Rio de Janeiro's buses (SPPO): text throughout, decimal commas", "kmh"),
-        *("ordem", "datahora", "longitude", "latitude", "velocidade"),
-        time_format="epoch_ms",
-    ),
-}
-"""By the name that `source.preset` has. Keys that a preset leaves out have the values of the contract's form."""
-
-WITHOUT_SPEED: Final = {
-    "wmata": "BusPositions of WMATA's JSON API has no speeds; its GTFS-realtime feed has: gtfs-rt",
-    "nextbus": "times are seconds before a time that the message has once (secsSinceReport), which no path reaches",
-    "umo": "times are seconds before a time that the message has once (secsSinceReport), which no path reaches",
-    "tfl": "TfL's unified API has arrivals and no positions of buses",
-}
-"""Feeds that someone may ask for by name, and why there can be no preset."""

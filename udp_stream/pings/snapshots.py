@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from udp_stream.pings.decode import (
     NOT_IN_ARRAY,
     Location,
     PingFormat,
+    PlacedPing,
     Point,
     Reason,
     Refusal,
@@ -26,7 +27,17 @@ from udp_stream.pings.decode import (
     WirePing,
     originals,
 )
-from udp_stream.pings.json import JSON, Fault, trim, unwrap, with_infinite
+from udp_stream.pings.found import LABEL
+from udp_stream.pings.json import (
+    JSON,
+    JSON_WITHOUT_SPEEDS,
+    Fault,
+    FeedForm,
+    joined_plates,
+    unwrap,
+    with_infinite,
+)
+from udp_stream.pings.texts import from_xml, trim
 
 if TYPE_CHECKING:
     from google.transit.gtfs_realtime_pb2 import FeedHeader, FeedMessage, VehiclePosition
@@ -35,8 +46,8 @@ if TYPE_CHECKING:
 #
 # | ping | field of the entity |
 # | --- | --- |
-# | plate | `vehicle.vehicle.license_plate`; where that is empty, `vehicle.vehicle.id` |
-# | time | `vehicle.timestamp`; where that is unset, the message's `header.timestamp` |
+# | plate | `vehicle.vehicle.license_plate`; where that is empty, `vehicle.vehicle.id`; or the fields that are named |
+# | time | `vehicle.timestamp`; where that is unset, the message's `header.timestamp`; also if they are milliseconds |
 # | place | `vehicle.position` |
 # | speed | `vehicle.position.speed`, metres a second; unset is `missing_field`, and never 0 |
 #
@@ -52,21 +63,45 @@ UNIT = "mps"
 
 FROM_LICENSE_PLATE = "plate from vehicle.license_plate"
 FROM_ID = "plate from vehicle.id"
+FROM_NAMED = "plate from the fields that source.plate names"
 TIME_OF_HEADER = "time from header.timestamp"
+TIME_IN_MS = "time in milliseconds"
 NO_VEHICLE = "entity without a vehicle"
+OLD = "time far before header.timestamp"
 """What notes count."""
+
+_MILLISECONDS_MIN = 10**11
+"""A time of seconds is less until the year 5138, one of milliseconds more since 1973."""
+
+OLD_S = 600
+"""A vehicle whose own time is as long before its message's is one that does not send, or whose clock stands."""
+
+STANDING = "report a speed above 5 km/h and do not move"
+"""Plates whose fixes are the same in so many polls in a row: counted by `Unrepeated`."""
+
+_STANDING_POLLS, _GOING = 8, 5 / 3.6  # half a minute's feed, polled each 10 s, has each fix three times
 
 YEAR_9999_S = 253_402_300_799
 """The last second of the year 9999. Later times become it, and are refused for it."""
 
-_HEADER_TAG, _CONTINUES = 0x0A, 0x80
+HEADER_TAG = b"\n"
+"""In protobuf the first byte of every message: its first field is the header."""
+
+_CONTINUES = 0x80
 
 _encode = msgspec.json.Encoder().encode
 
 
-def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int) -> WireBatch:
-    """The pings of a batch of messages; nothing is raised, whatever the bytes."""
-    batch = _Batch()
+def read_batch(
+    messages: Sequence[bytes],
+    max_message_bytes: int,
+    max_pings_per_message: int,
+    plate: tuple[str, ...] = (),
+    speeds: bool = True,
+) -> WireBatch:
+    """The pings of a batch of messages; nothing is raised, whatever the bytes. `plate`: the fields of the vehicle that
+    name it, if not those of the table. Without `speeds` none is looked at."""
+    batch = _Batch(plate, speeds)
     for index, message in enumerate(messages):
         try:
             if len(message) > max_message_bytes:
@@ -81,18 +116,25 @@ def read_batch(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_
     return batch.finished()
 
 
-def split_message(message: bytes) -> list[bytes]:
+def split_message(message: bytes, plate: tuple[str, ...] = ()) -> list[bytes]:
     """Every entity of a message that could be opened as the JSON ping that it is, without the fields that it lacks."""
     feed = _parse(message)
-    return [_encode(_fields(entity.vehicle, feed.header)) for entity in feed.entity]
+    return [_encode(_fields(entity.vehicle, feed.header, plate)) for entity in feed.entity]
 
 
-GTFS_REALTIME = PingFormat(read_batch, split_message)
+def gtfs_realtime(plate: tuple[str, ...] = (), speeds: bool = True) -> PingFormat:
+    """Messages of VehiclePositions, whose vehicles these fields name; without `speeds` they need none."""
+    return PingFormat(partial(read_batch, plate=plate, speeds=speeds), partial(split_message, plate=plate))
+
+
+GTFS_REALTIME = gtfs_realtime()
 """Messages of VehiclePositions."""
 
 
-def _read_single(messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int) -> WireBatch:
-    batch = JSON.read(messages, max_message_bytes, max_pings_per_message)
+def _read_single(
+    messages: Sequence[bytes], max_message_bytes: int, max_pings_per_message: int, plain: PingFormat = JSON
+) -> WireBatch:
+    batch = plain.read(messages, max_message_bytes, max_pings_per_message)
     for place, refusal in enumerate(batch.refusals):
         if refusal.reason == Reason.NOT_JSON:
             batch.refusals[place] = replace(refusal, reason=Reason.NOT_GTFS_REALTIME)
@@ -102,11 +144,20 @@ def _read_single(messages: Sequence[bytes], max_message_bytes: int, max_pings_pe
 SINGLE = PingFormat(_read_single, JSON.split)
 """Single pings of such messages, made by `Unrepeated`: as JSON; and a message that could not be opened, as it is."""
 
+SINGLE_WITHOUT_SPEEDS = PingFormat(partial(_read_single, plain=JSON_WITHOUT_SPEEDS), JSON.split)
+"""The same, without speeds."""
+
+
+def gtfs_formats(form: FeedForm) -> tuple[PingFormat, PingFormat]:
+    """Of messages, and of single pings, where feeds of JSON are in this form: with speeds, or without."""
+    speeds = bool(form.mapping.speed)
+    return gtfs_realtime(form.gtfs_plate, speeds), SINGLE if speeds else SINGLE_WITHOUT_SPEEDS
+
 
 def header_time(start: bytes) -> int | None:
     """The POSIX seconds of a message's header, from its first bytes; None if they do not hold it."""
     length, shift, place = 0, 0, 1
-    if not start or start[0] != _HEADER_TAG:
+    if not start.startswith(HEADER_TAG):
         return None
     while place < min(len(start), 4):
         length |= (start[place] & ~_CONTINUES) << shift
@@ -118,16 +169,18 @@ def header_time(start: bytes) -> int | None:
         header = header_class.FromString(start[place : place + length])
     except error_class:
         return None
-    return header.timestamp or None
+    return _seconds(header.timestamp) or None
 
 
 class _Batch:
     """What the messages of a batch have given so far."""
 
-    def __init__(self) -> None:
-        self.pings: list[WirePing] = []
+    def __init__(self, plate: tuple[str, ...], speeds: bool) -> None:
+        self.plate, self._speeds = plate, speeds
+        self.pings: list[WirePing | PlacedPing] = []
         self.seconds: list[int] = []
         self.places: list[tuple[int, int]] = []
+        self.untimed: list[bool] = []
         self.refusals: list[Refusal] = []
         self.notes: Counter[str] = Counter()
 
@@ -140,13 +193,18 @@ class _Batch:
                 continue
             vehicle = entity.vehicle
             try:
-                ping, time_s, source = _ping(vehicle, header)
+                ping, time_s, source = _ping(vehicle, header, self.plate, self._speeds)
             except Fault as fault:
                 self.refusals.append(Refusal(index, place, fault.reason, fault.path))
                 continue
             self.notes[source] += 1
-            if not vehicle.HasField("timestamp"):
-                self.notes[TIME_OF_HEADER] += 1
+            is_timed = vehicle.HasField("timestamp")
+            self.notes[TIME_OF_HEADER] += not is_timed
+            self.untimed.append(self._speeds and not is_timed)
+            if (vehicle.timestamp or header.timestamp) >= _MILLISECONDS_MIN:
+                self.notes[TIME_IN_MS] += 1
+            else:
+                self.notes[OLD] += is_timed and header.timestamp - vehicle.timestamp > OLD_S
             self.pings.append(ping)
             self.seconds.append(time_s)
             self.places.append((index, place))
@@ -156,12 +214,14 @@ class _Batch:
         for ping, text in zip(self.pings, _time_texts(self.seconds), strict=True):
             ping.observationDateTime = text
         message, position = np.array(self.places, np.int32).reshape(-1, 2).T
-        return WireBatch(self.pings, message, position, self.refusals, notes=self.notes)
+        return WireBatch(self.pings, message, position, self.refusals, notes=self.notes, untimed=self.untimed)
 
 
-def _ping(vehicle: VehiclePosition, header: FeedHeader) -> tuple[WirePing, int, str]:
+def _ping(
+    vehicle: VehiclePosition, header: FeedHeader, named: tuple[str, ...], speeds: bool
+) -> tuple[WirePing | PlacedPing, int, str]:
     """One vehicle, its time and the source of its plate, or the first fault in the order of the contract's fields."""
-    plate, source = _plate(vehicle)
+    plate, source = _plate(vehicle, named)
     if plate is None:
         raise Fault(Reason.MISSING_FIELD, "$.license_plate")
     if not isinstance(plate, str):
@@ -171,15 +231,20 @@ def _ping(vehicle: VehiclePosition, header: FeedHeader) -> tuple[WirePing, int, 
     has = (where := vehicle.position).HasField
     if not (has("longitude") and has("latitude")):
         raise Fault(Reason.MISSING_FIELD, "$.location")
+    location = Location(Point(where.longitude, where.latitude))
+    if not speeds:
+        return PlacedPing(plate, "", location), time_s, source
     if not has("speed"):
         raise Fault(Reason.MISSING_FIELD, "$.speed")
-    return WirePing(plate, "", Location(Point(where.longitude, where.latitude)), where.speed), time_s, source
+    return WirePing(plate, "", location, where.speed), time_s, source
 
 
-def _fields(vehicle: VehiclePosition, header: FeedHeader) -> dict[str, object]:
-    """The contract's fields that a vehicle has."""
-    (plate, _), time_s, where = _plate(vehicle), _time_s(vehicle, header), vehicle.position
+def _fields(vehicle: VehiclePosition, header: FeedHeader, named: tuple[str, ...]) -> dict[str, object]:
+    """The contract's fields that a vehicle has, and its label where nothing else names it."""
+    (plate, _), time_s, where = _plate(vehicle, named), _time_s(vehicle, header), vehicle.position
     found: dict[str, object] = {}
+    if plate is None and vehicle.vehicle.label.strip():
+        found[LABEL] = vehicle.vehicle.label
     if plate is not None:
         found["license_plate"] = plate if isinstance(plate, str) else list(plate)  # so that it stays a wrong type
     if time_s is not None:
@@ -191,9 +256,15 @@ def _fields(vehicle: VehiclePosition, header: FeedHeader) -> dict[str, object]:
     return found
 
 
-def _plate(vehicle: VehiclePosition) -> tuple[str | bytes | None, str]:
-    """The first of plate and id that is not blank, and which; bytes if it is not UTF-8, None if there is none."""
+def _plate(vehicle: VehiclePosition, named: tuple[str, ...]) -> tuple[str | bytes | None, str]:
+    """The first of plate and id that is not blank, and which; bytes if it is not UTF-8, None if there is none. Or what
+    the fields that are named say together."""
     described = vehicle.vehicle
+    if named:
+        texts = [getattr(described, name) for name in named]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
+            return next((text for text in texts if not isinstance(text, str)), None), FROM_NAMED
+        return (joined_plates(*([text] for text in texts))[0] if texts[1:] else texts[0]), FROM_NAMED
     for text, source in ((described.license_plate, FROM_LICENSE_PLATE), (described.id, FROM_ID)):
         if text.strip():
             return text, source
@@ -203,8 +274,12 @@ def _plate(vehicle: VehiclePosition) -> tuple[str | bytes | None, str]:
 def _time_s(vehicle: VehiclePosition, header: FeedHeader) -> int | None:
     """POSIX seconds. A time that was set to 0 stays 0, which is refused: only an absent one is the header's."""
     if vehicle.HasField("timestamp"):
-        return vehicle.timestamp
-    return header.timestamp or None
+        return _seconds(vehicle.timestamp)
+    return _seconds(header.timestamp) or None
+
+
+def _seconds(time: int) -> int:
+    return time // 1000 if time >= _MILLISECONDS_MIN else time
 
 
 def _time_texts(seconds: Sequence[int]) -> list[str]:
@@ -239,8 +314,10 @@ def _bindings() -> tuple[type[FeedHeader], type[FeedMessage], type[Exception]]:
 # Downstream a plate and a time count once in any case. But a bus that was parked an hour ago would be refused as late
 # in every poll, and every repeat would be stored. So what one of the last snapshots had is left out here.
 #
-# A ping that is repeated is one of the same plate and time: of several the first is handed on. Speeds and places are
-# not compared, so that no speed decides what is handed on.
+# A ping that is repeated is one of the same plate and time: of several the first is handed on. One that has no time of
+# its own, but that of its message, is repeated if the plate's place is the same: else each poll would make a ping of a
+# fix that stands. Speeds are not compared, so that no speed decides what is handed on. Nor are places where speeds are
+# derived from them: there a fix without a time is new in each poll.
 
 REMEMBERED = 8
 """Snapshots. Servers behind one address answer with snapshots of different age, so the last one would be too few."""
@@ -279,12 +356,15 @@ class Unrepeated:
         self._remembered = remembered
         self._taken = 0
         self._seen: dict[_Key, int] = {}  # in which snapshot last
+        self._fixes: dict[str, tuple[Point, int, int]] = {}  # the last, since which snapshot, in which last
+        self._standing: set[str] = set()
         self.counts: Counter[str] = Counter()
         self.unreadable: Reason | None = None
 
     def take(self, snapshot: bytes) -> list[bytes]:
         """A JSON message for each ping that is new, in order; pieces that are no ping as they are, for the reader to
         refuse. A ping keeps the fields of the contract and no others; one of a feed's own form stays as it is."""
+        snapshot = from_xml(snapshot)
         batch = self._format.read([snapshot], self._max_bytes, self._max_pings)
         pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
         refused = [
@@ -294,6 +374,7 @@ class Unrepeated:
         self.counts["refused"] += len(refused)
         self.counts.update(batch.notes)
         self.unreadable = next((one.reason for one in batch.refusals if _is_of_all(one)), None)
+        self._count_standing(batch)
         positions, new = self._new_pings(snapshot, batch)
         if refused:
             both = [*zip(positions, new, strict=True), *self._new_pieces(refused)]
@@ -346,6 +427,21 @@ class Unrepeated:
         )
         return boxed if is_same_within and not is_same else piece
 
+    def _count_standing(self, batch: WireBatch) -> None:
+        """Plates that report a speed from one place in so many snapshots in a row, whose fixes have no times."""
+        for ping, is_untimed in zip(batch.pings, batch.untimed, strict=False):
+            place = ping.location.coordinates
+            last, since, seen = self._fixes.get(ping.license_plate, (None, 0, -1))
+            is_same = is_untimed and ping.speed > _GOING and place == last and seen == self._taken - 1
+            since = since if is_same else self._taken
+            self._fixes[ping.license_plate] = place, since, self._taken
+            if self._taken - since + 1 >= _STANDING_POLLS:
+                self._standing.add(ping.license_plate)
+            else:
+                self._standing.discard(ping.license_plate)
+        if self._standing or self.counts[STANDING]:
+            self.counts[STANDING] = len(self._standing)
+
     def _new(self, keys: Sequence[_Key]) -> list[int]:
         """Those that none of the last snapshots had; from now on one has."""
         seen, taken, new = self._seen, self._taken, []
@@ -365,6 +461,7 @@ class Unrepeated:
         if self._taken % self._remembered == 0:
             oldest = self._taken - self._remembered
             self._seen = {key: taken for key, taken in self._seen.items() if taken >= oldest}
+            self._fixes = {plate: fix for plate, fix in self._fixes.items() if fix[2] >= oldest}
 
 
 def _beginnings(value: Any) -> Any:
@@ -378,13 +475,21 @@ def _beginnings(value: Any) -> Any:
 
 def _keys(batch: WireBatch) -> Sequence[_Key]:
     """What says which ping each is. A time in milliseconds has no blank, so a text of both is as good as a pair."""
+    if batch.untimed:
+        pings = zip(batch.pings, batch.untimed, strict=True)
+        return [(ping.license_plate, _when(ping, is_untimed)) for ping, is_untimed in pings]
     if batch.columns is None:
         return [(ping.license_plate, ping.observationDateTime) for ping in batch.pings]
     rows = zip(batch.columns.time_ms.tolist(), batch.columns.plates, strict=True)
     return [f"{time_ms} {plate}" for time_ms, plate in rows]
 
 
-def _chosen(pings: Sequence[WirePing], places: Sequence[int]) -> list[WirePing]:
+def _when(ping: WirePing | PlacedPing, is_untimed: bool) -> str:
+    """Its time, or where it has none its place."""
+    return str(ping.location.coordinates) if is_untimed else ping.observationDateTime
+
+
+def _chosen(pings: Sequence[WirePing | PlacedPing], places: Sequence[int]) -> list[WirePing | PlacedPing]:
     every = list(pings)
     return every if len(places) == len(every) else [every[at] for at in places]
 

@@ -512,6 +512,7 @@ Accounting = Literal["pure", "zcdp", "approximate"]
 Suppression = Literal["off", "chop-user"]
 CountsReleased = Literal["all", "none"]
 CdfAsked = Literal["auto", "tree", "smoothed", "off"]
+SpeedFrom = Literal["field", "movement"]
 
 
 class Policy(msgspec.Struct, frozen=True, dict=True):
@@ -528,6 +529,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     of a slot a plate stays then (0: in as many as CHOP-USER leaves).
     `counts_released`: whether records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
     spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
+    `speed_from`: whether speeds are those of the pings, or derived from positions: what a plate's values are.
 
     >>> from udp_stream.settings import Settings
     >>> policy = Settings().policy
@@ -564,6 +566,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     source: tuple[tuple[str, str], ...] = ()
     branching: Branching = "auto"
     cap: Cap = "median"
+    speed_from: SpeedFrom = "field"
 
     @cached_property
     def measure(self) -> Measure:
@@ -642,6 +645,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
             del settings["branching"]
         if self.cap == "median":
             del settings["cap"]
+        if self.speed_from == "field":
+            del settings["speed_from"]
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 
@@ -682,6 +687,7 @@ def written(policy: Policy) -> dict[str, str]:
         "speed.max_kmh": _kmh(policy.max_speed),
         "speed.unit": policy.unit,
         "speed.reject_above_kmh": _plain(policy.reject_above_kmh),
+        "speed.from": policy.speed_from,
         "pings.box": "none" if policy.box is None else _list(policy.box),
         **_budget(policy),
         "budget.period": _period(policy),

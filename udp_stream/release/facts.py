@@ -19,11 +19,12 @@ from typing import Final
 
 import numpy as np
 
-from udp_stream.pings.decode import Reason, Refusal
+from udp_stream.pings.decode import Reason
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.query_record import ResultStatus
 from udp_stream.release.record import Release, Status, decode
 from udp_stream.release.road import RecordedSlot
+from udp_stream.windows.slots import ReadResult
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_name
 
 
@@ -92,7 +93,8 @@ def releases_of(lines: Iterable[bytes]) -> ReleaseReader:
 class BatchRead:
     """Messages read, the pings in them that were accepted, and those refused, by reason in order of appearance.
 
-    `newest_ms` is the latest time of an accepted ping, Unix ms; None if none was accepted.
+    `newest_ms` is the latest time of an accepted ping, Unix ms; None if none was accepted. `unpaired`: pings of the
+    slots that closed, left out as no speed can be derived for them (`windows/movement.py`).
 
     >>> BatchRead(messages=3, pings=2, refused={Reason.NOT_JSON: 1}).pings
     2
@@ -102,6 +104,7 @@ class BatchRead:
     pings: int
     refused: Mapping[Reason, int]
     newest_ms: int | None = None
+    unpaired: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +260,11 @@ def report_to(*observers: Observer) -> Observer:
     return report
 
 
-def batch_read(messages: int, pings: int, refusals: Iterable[Refusal], newest_ms: int | None) -> BatchRead:
-    """The fact of a batch."""
-    return BatchRead(messages, pings, dict(Counter(refusal.reason for refusal in refusals)), newest_ms)
+def batch_read(read: ReadResult) -> BatchRead:
+    """The fact of what was read."""
+    refused = Counter(one.refusal.reason for one in read.refused)
+    unpaired = sum(slot.unpaired for slot in read.closed)
+    return BatchRead(read.messages, read.pings, dict(refused), read.newest_ms, unpaired)
 
 
 def hat_recorded(record: Release, samples: int) -> HatRecorded:
@@ -339,6 +344,7 @@ class Summary:
     messages: int = 0
     pings: int = 0
     repeats: int = 0
+    unpaired: int = 0
     slots: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     hats: Counter[str] = field(default_factory=Counter)
@@ -384,13 +390,14 @@ class Summary:
                 self.unwritten = False
 
     def share(self, pings: int) -> float:
-        """How many pings, of all that were accepted and are no repeats."""
-        return pings / max(1, self.pings - self.repeats)
+        """How many pings, of all that were accepted, are no repeats and have a speed."""
+        return pings / max(1, self.pings - self.repeats - self.unpaired)
 
     def _read(self, batch: BatchRead) -> None:
         self.messages += batch.messages
         self.pings += batch.pings
-        self.held += batch.pings
+        self.unpaired += batch.unpaired
+        self.held += batch.pings - batch.unpaired
         self.refused.update({str(reason): count for reason, count in batch.refused.items()})
 
     def _recorded(self, hat: HatRecorded) -> None:
@@ -475,7 +482,7 @@ class RunLog:
         self._slots: dict[int, _Slot] = {}
         self._refused: Counter[str] = Counter()
         self._came: Counter[str] = Counter()
-        self._pings = 0
+        self._pings = self._unpaired = 0
         self._said_s: float | None = None
         self._said: tuple[object, ...] = ()
         self._changes_left = float(CHANGES_MAX)
@@ -485,6 +492,7 @@ class RunLog:
         match fact:
             case BatchRead():
                 self._pings += fact.pings
+                self._unpaired += fact.unpaired
                 if fact.newest_ms is not None:
                     self._newest_ms = max(fact.newest_ms, self._newest_ms or fact.newest_ms)
                 refused = {str(reason): count for reason, count in fact.refused.items()}
@@ -533,7 +541,10 @@ class RunLog:
         )
         if slot.due > 0:
             text += f", {slot.due} of its parts not yet"
-        figures = {"slot_start": start.isoformat(), "hats": dict(slot.hats), "pings": slot.pings}
+        figures: dict[str, object] = {"slot_start": start.isoformat(), "hats": dict(slot.hats), "pings": slot.pings}
+        if self._unpaired:
+            text += f", {self._unpaired:,} without a speed by movement"
+            figures["unpaired"], self._unpaired = self._unpaired, 0
         return Line("slot", text, {**figures, "refused": dict(refused), "seconds": round(took_s, 3)})
 
     def _incoming(self, now_s: float, at_the_end: bool) -> Line | None:

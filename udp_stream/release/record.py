@@ -20,7 +20,7 @@ from udp_stream.mechanisms.noise import Cost, interval95
 from udp_stream.mechanisms.statistics import NOBODY, NoisyMean, accuracy_of
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.planning.policy import Accounting, Policy
+from udp_stream.planning.policy import Accounting, Policy, SpeedFrom
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "rho": "the cost in concentrated differential privacy; absent under pure accounting",
         "period_rho": "the budget in it; absent under pure accounting",
         "delta": "what each epsilon holds with; absent under pure accounting",
+        "speeds": "movement: derived from positions; neighbours differ in one plate's positions, each within its cell",
         "holds_for": "slot: the cost holds for all records of the slot together, as plates share clips among them",
     },
     "Forecast": {
@@ -370,7 +371,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     Under "zcdp" and "approximate" accounting losses are counted in the `rho` of concentrated differential privacy, and
     each epsilon holds with `delta`: losses add up in rho, their epsilons do not. `holds_for` "slot": a plate's HATs of
     the slot share one clip. What it was charged for them holds for their records together; this record alone may cost
-    it up to that sum.
+    it up to that sum. `speeds` "movement": they were derived from positions (`windows/movement.py`).
 
     >>> from udp_stream.testing import released_slot
     >>> privacy = decode(released_slot().hats[0].payload).privacy
@@ -389,6 +390,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     period_rho: Positive | None = None
     delta: Positive | None = None
     holds_for: Literal["record", "slot"] = "record"
+    speeds: SpeedFrom = "field"
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -613,6 +615,7 @@ def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tupl
         period=terms.period,
         period_epsilon=terms.budget_nano / NANO,
         caveats=caveats,
+        speeds=policy.speed_from,
     )
 
 
@@ -629,6 +632,7 @@ def _concentrated(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple
         period_rho=terms.budget_nano / NANO,
         delta=policy.delta,
         holds_for="slot" if terms.in_ball and charge_nano else "record",
+        speeds=policy.speed_from,
     )
 
 

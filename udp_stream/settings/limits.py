@@ -44,6 +44,7 @@ DURATIONS = {
     "budget.period": ("1m", "36500d"),
     "live.every": ("1s", "1d"),
     "live.timeout": ("1s", "10m"),
+    "live.max_age": ("10s", "36500d"),
     "queries.period": ("1m", "36500d"),
     "queries.age": ("1s", "31d"),
     "kafka.retention": ("1m", "36500d"),

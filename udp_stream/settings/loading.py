@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -34,7 +34,7 @@ CLIENT: Final = "client"
 def known_keys() -> tuple[str, ...]:
     """Every `section.key` there is; those of [[query]] are `query_keys`."""
     sections = [section for section in fields(Settings) if section.name != QUERY]
-    return tuple(f"{section.name}.{field.name}" for section in sections for field in fields(section.type))
+    return tuple(f"{section.name}.{field.encode_name}" for section in sections for field in fields(section.type))
 
 
 @cache
@@ -170,7 +170,7 @@ def words_of(kind: Any) -> list[str]:
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     words = [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]
     plain = (get_args(part)[0] if get_origin(part) is Annotated else get_origin(part) or part for part in parts)
-    return words + [part.__name__ for part in plain if part is not Literal] if words else []
+    return words + [part.__name__ for part in plain if part not in (Literal, NoneType)] if words else []
 
 
 def in_words(message: str) -> str:
@@ -289,7 +289,7 @@ def _rule(name: str) -> str | None:
     if name == "release.branching":
         return "auto, or a list of whole numbers, from the root down"
     sections = [section for section in fields(Settings) if section.name != QUERY]
-    types = {f"{of.name}.{field.name}": field.type for of in sections for field in fields(of.type)}
+    types = {f"{of.name}.{field.encode_name}": field.type for of in sections for field in fields(of.type)}
     if types.get(name) is bool:
         return "true or false"
     words = words_of(types.get(name))

@@ -33,7 +33,7 @@ _HOST_PORT = re.compile(r"[^/:@]+:[0-9]+(/[0-9]*)?")
 
 def check(settings: Settings) -> None:
     """What types cannot say. Raises ConfigError: the first fault."""
-    check_source(settings.source, settings.speed.unit)
+    check_source(settings.source, settings.speed.read_in if settings.speed.from_ == "field" else settings.source.unit)
     for name in DURATIONS:
         _read_duration(name, _value(settings, name))
     policy = settings.policy
@@ -63,6 +63,8 @@ def _check_beside(settings: Settings) -> None:
         on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
         rule = "[west, south, east, north] with -180 <= west < east <= 180 and -90 <= south < north <= 90"
         require(on_earth, "pings.box", rule, list(box))
+    has_field = bool(settings.source.mapping.speed) or settings.speed.from_ == "movement"
+    require(has_field, "source.speed", 'a path where speed.from is "field"', settings.source.speed)
     most, reject = settings.speed.max_kmh, settings.speed.reject_above_kmh
     require(reject >= most, "speed.reject_above_kmh", f"at least speed.max_kmh ({most})", reject)
     limited = settings.release.hats_max > 0 and settings.release.suppression == "off"

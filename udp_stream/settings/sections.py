@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -14,16 +15,9 @@ from udp_stream.ledger.filters import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.base import Cap
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules
-from udp_stream.pings.json import (
-    FIELDS,
-    JSON,
-    PRESETS,
-    WITHOUT_SPEED,
-    FeedForm,
-    FeedMapping,
-    Preset,
-    mapped_form,
-)
+from udp_stream.pings.json import JSON, FeedForm, mapped_form, without_speeds
+from udp_stream.pings.mapping import FIELDS, SECONDS_AGO, FeedMapping
+from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED, Preset
 from udp_stream.pings.times import EPOCHS
 from udp_stream.planning.policy import (
     Accounting,
@@ -36,6 +30,7 @@ from udp_stream.planning.policy import (
     Policy,
     PositionPeriods,
     Schedule,
+    SpeedFrom,
     Suppression,
     amount_in_words,
     span_seconds,
@@ -44,6 +39,7 @@ from udp_stream.queries.standing import StandingQuery
 from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
 from udp_stream.settings.queries import PositionBudget, QueriesSection, QuerySection, standing_queries
 from udp_stream.units import QUANTA_PER_KMH, nano_allowance
+from udp_stream.windows.movement import MovementRules
 from udp_stream.windows.slots import WindowRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
 
@@ -89,17 +85,20 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For sources that go on until they are stopped; files do not read it. Secrets are in files, never in here.
 
-    `every` 10 s is how often Surat's and Delhi's buses report. HTTP: `token_header` names the header that carries the
-    token. AMQP: `queue` is read as `username`.
+    `every` 10 s is how often Surat's and Delhi's buses report. While the newest ping is older than `max_age` none is
+    read into a slot. HTTP: `token_header` names the header that carries the token. AMQP: `queue` is read as `username`.
+    MQTT: `topics` are read, as `username` if there is one.
     """
 
     every: str = "10s"
     timeout: str = "10s"
+    max_age: str = "10m"
     format: Literal["auto", "json", "gtfs-rt"] = "auto"
     token_file: str = ""
     token_header: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9-]+$")] = "token"
     ca_file: str = ""
     queue: str = ""
+    topics: tuple[str, ...] = ()
     username: str = ""
     password_file: str = ""
 
@@ -163,8 +162,10 @@ class DashboardSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
 """What a delimiter may be, and the character that is meant."""
 
-_OF_MAPPING = (*FIELDS, "records", "time_format")
+_OF_MAPPING = (*FIELDS, "records", "time_format", "message_time")
 _NO_PRESET = Preset("", None, {})
+_OF_GTFS = {f"vehicle.vehicle.{name}": name for name in ("id", "label", "license_plate")}
+"""What may name a vehicle of GTFS-realtime."""
 
 
 class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -175,7 +176,7 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """
 
     preset: str = ""
-    plate: str | None = None
+    plate: str | tuple[str, ...] | None = None
     time: str | None = None
     time_format: str | None = None
     time_zone: str | None = None
@@ -183,18 +184,31 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     latitude: str | None = None
     speed: str | None = None
     records: str | None = None
+    message_time: str | None = None
     delimiter: str = ""
 
     @property
     def is_mapped(self) -> bool:
         """Whether the feed has a form of its own."""
+        return not self.gtfs_plate and self._is_set
+
+    @property
+    def gtfs_plate(self) -> tuple[str, ...]:
+        """The fields of GTFS-realtime's vehicle that name it, where `plate` alone is set and says so; its pings go on
+        in the contract's form."""
+        plates = (self.plate,) if isinstance(self.plate, str) else self.plate or ()
+        is_alone = not msgspec.structs.replace(self, plate=None)._is_set
+        return tuple(_OF_GTFS[path] for path in plates) if is_alone and {*plates} <= {*_OF_GTFS} else ()
+
+    @property
+    def _is_set(self) -> bool:
         return bool(self.preset) or any(getattr(self, name) is not None for name in (*_OF_MAPPING, "time_zone"))
 
     @property
     def mapping(self) -> FeedMapping:
         """Where the fields are. ConfigError that names the key."""
         preset = _preset(self.preset)
-        asked = {name: getattr(self, name) for name in _OF_MAPPING}
+        asked = {name: getattr(self, name) for name in _OF_MAPPING if name != "plate" or not self.gtfs_plate}
         keys = preset.keys | {name: value for name, value in asked.items() if value is not None}
         if self.delimiter not in DELIMITERS:
             raise ConfigError(f'source.delimiter: expected one of , ; | tab, or "", got {self.delimiter!r}')
@@ -212,7 +226,7 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     @property
     def form(self) -> FeedForm:
         """How messages spell pings: in the contract's form, strictly, where no key is set."""
-        return mapped_form(self.mapping) if self.is_mapped else FeedForm(self.mapping, JSON)
+        return mapped_form(self.mapping) if self.is_mapped else FeedForm(self.mapping, JSON, self.gtfs_plate)
 
     @property
     def format(self) -> PingFormat:
@@ -223,11 +237,14 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def written(self) -> tuple[tuple[str, str], ...]:
         """What is read of which field, for the policy: nothing for the contract's own form."""
         if not self.is_mapped:
-            return ()
+            return (("plate", json.dumps(self.gtfs_plate)),) if self.gtfs_plate else ()
         mapping = self.mapping
-        reads_zone = mapping.time_format not in EPOCHS
+        reads_zone = mapping.time_format not in (*EPOCHS, SECONDS_AGO) or bool(mapping.message_time)
         zone = (self.time_zone or "") if reads_zone else ""
-        return (*((name, getattr(mapping, name)) for name in _OF_MAPPING), ("time_zone", zone))
+        read = [(name, getattr(mapping, name)) for name in _OF_MAPPING]
+        texts = ((name, one if isinstance(one, str) else json.dumps(one)) for name, one in read)
+        # A key that is newer than its feeds' ledgers is written where it says something.
+        return (*((name, one) for name, one in texts if one or name != "message_time"), ("time_zone", zone))
 
     @property
     def unit(self) -> str | None:
@@ -256,7 +273,7 @@ def _preset(name: str) -> Preset:
     raise ConfigError(f"source.preset: expected a feed that is known by name, got {name!r}; {hint}")
 
 
-def check_source(source: SourceSection, unit: str) -> None:
+def check_source(source: SourceSection, unit: str | None) -> None:
     """ConfigError for what types cannot say, and for a unit that is not the preset's."""
     _ = source.mapping
     if source.unit is not None and source.unit != unit:
@@ -295,8 +312,14 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """
 
     max_kmh: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 65.0
-    unit: Literal["kmh", "mps", "mph"] = "kmh"
+    unit: Literal["kmh", "mps", "mph", "knots"] | None = None
     reject_above_kmh: Annotated[float, msgspec.Meta(ge=1, le=2000)] = 200.0
+    from_: SpeedFrom = msgspec.field(default="field", name="from")
+
+    @property
+    def read_in(self) -> str:
+        """The unit in force. A source that has one by its specification, GTFS-realtime, wants one to be set."""
+        return self.unit or "kmh"
 
 
 class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -394,7 +417,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             timezone=self.hat.timezone,
             grace_ms=milliseconds(self.hat.grace),
             max_speed=int(self.speed.max_kmh * QUANTA_PER_KMH),
-            unit=self.speed.unit,
+            unit=self.speed.read_in,
             reject_above_kmh=self.speed.reject_above_kmh,
             box=self.pings.box,
             budget_nano=budget.nano - self.queries.shared_nano(budget.nano),
@@ -417,6 +440,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             schedule=self.budget.schedule,
             cdf=self.release.cdf,
             source=self.source.written,
+            speed_from=self.speed.from_,
         )
         # Trees are automatic beside automatic means around forecasts; elsewhere somebody has to ask for them.
         asked = policy.has_automatic_trees and policy.mean_nano is None and period_seconds is not None
@@ -427,7 +451,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def ping_rules(self) -> PingRules:
         """What the decoder accepts."""
         return PingRules(
-            unit=self.speed.unit,
+            unit=self.speed.read_in,
             max_kmh=self.speed.max_kmh,
             reject_above_kmh=self.speed.reject_above_kmh,
             box=self.pings.box,
@@ -436,12 +460,24 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def decoder(self) -> PingDecoder:
         """Messages of this deployment to pings."""
-        return PingDecoder(self.ping_rules, self.source.format)
+        return PingDecoder(self.ping_rules, self.form.format)
+
+    @cached_property
+    def form(self) -> FeedForm:
+        """How messages spell pings; without their speeds where these are derived."""
+        return self.source.form if self.speed.from_ == "field" else without_speeds(self.source.form)
 
     @property
     def window_rules(self) -> WindowRules:
         """What the windows keep open, and for how long."""
-        return WindowRules(grace_ms=milliseconds(self.hat.grace))
+        return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules)
+
+    @property
+    def movement_rules(self) -> MovementRules | None:
+        """How speeds are derived from positions; None where pings have them."""
+        if self.speed.from_ == "field":
+            return None
+        return MovementRules(self.ping_rules.max_quanta, self.speed.reject_above_kmh)
 
     @cached_property
     def zone(self) -> ZoneInfo:

@@ -292,7 +292,8 @@ def merge_pings(chunks: Sequence[PingChunk]) -> SlotPings:
     (3, True)
     """
     slot, (plates, plate) = _slot_of(chunks), _joined_plates(chunks)
-    return SlotPings(*slot, plates, plate, *(_column(chunks, name) for name in ("time", "cell", "speed")))
+    time, cell, speed = (_column(chunks, name) for name in ("time", "cell", "speed"))
+    return SlotPings(*slot, plates, plate, time, cell, speed)
 
 
 # --- counts, from shards to the planner ---

@@ -23,7 +23,8 @@ import msgspec
 from udp_stream.errors import UsageError
 from udp_stream.pings.decode import PingFormat
 from udp_stream.pings.found import KIND_BYTES, other_kind
-from udp_stream.pings.json import BYTE_ORDER_MARK, PLAIN, FeedForm, whole_part
+from udp_stream.pings.json import PLAIN, FeedForm
+from udp_stream.pings.texts import BYTE_ORDER_MARK, UNREADABLE, finite, from_xml, whole_part
 from udp_stream.sources.rows import csv_batches, looks_like_csv
 
 MAGIC = b"\x1f\x8b"
@@ -230,7 +231,8 @@ def is_named_as_csv(path: str) -> bool:
 #
 # 1. Gzip by its first two bytes, under any name.
 # 2. A name ending in `.csv` or `.tsv` (or with `.gz`) is CSV, in `.ndjson` or `.jsonl` (or with `.gz`) is lines.
-# 3. Else by content, after a byte order mark. It is CSV if the first line has the name of the plate and a separator in
+# 3. Else by content, after a byte order mark. It is XML if it begins with `<`: a document on each line, or over all of
+#    them, read as the JSON that says the same. It is CSV if the first line has the name of the plate and a separator in
 #    it and does not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it
 #    is no beginning of JSON. It is one document otherwise: a single line, or JSON laid out over many.
 #
@@ -244,6 +246,9 @@ def is_named_as_csv(path: str) -> bool:
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
+
+GTFS_ENDS = (".pb", ".pbf")
+"""Of names of GTFS-realtime files, which are not text."""
 
 MAX_LINE_BYTES = 64 * 2**20
 """The rest of a longer line is dropped; what is passed on is still far more than any decoder accepts."""
@@ -345,7 +350,7 @@ def require_readable(paths: Iterable[str]) -> None:
 
 
 def _refuse_gtfs(path: str) -> None:
-    if path.lower().removesuffix(".gz").endswith(".pb"):
+    if path.lower().removesuffix(".gz").endswith(GTFS_ENDS):
         raise UsageError(f"{path}: GTFS-realtime files (.pb) cannot be read here")
 
 
@@ -421,6 +426,8 @@ def _messages(path: str, blocks: Iterator[bytes], form: FeedForm) -> Iterator[li
         first, _, _ = b"".join(head).lstrip().partition(b"\n")
         if looks_like_csv(first, form.mapping):
             yield from csv_batches(path, _lines(blocks), form.mapping)
+        elif first.startswith(b"<"):
+            yield from _xml(path, first, blocks, form.format)
         elif is_all or _is_cut_short(first):
             yield from _document(path, blocks, form.format)
         else:
@@ -430,7 +437,7 @@ def _messages(path: str, blocks: Iterator[bytes], form: FeedForm) -> Iterator[li
 def _is_cut_short(line: bytes) -> bool:
     """Whether this is JSON that goes on behind the end of the line."""
     try:
-        _parse(line)
+        _parse(finite(line))
     except msgspec.DecodeError as error:
         return "truncated" in str(error)
     except RecursionError:
@@ -440,17 +447,9 @@ def _is_cut_short(line: bytes) -> bool:
 
 def _document(path: str, blocks: Iterator[bytes], ping_format: PingFormat) -> Iterator[list[bytes]]:
     """A message for each ping of one JSON document; a document that does not parse, as lines."""
-    parts, size = [], 0
-    for block in blocks:
-        parts.append(block)
-        size += len(block)
-        if size > MAX_DOCUMENT_BYTES:
-            raise UsageError(
-                f"{path}: one JSON document of over {MAX_DOCUMENT_BYTES} bytes; write one ping a line instead"
-            )
-    text = b"".join(parts)
+    text = _whole(path, blocks)
     try:
-        _parse(text)
+        _parse(finite(text))
     except (msgspec.DecodeError, RecursionError) as error:
         pings = _split(whole_part(text) if "truncated" in str(error) else None, ping_format)
         if pings is None:
@@ -462,11 +461,29 @@ def _document(path: str, blocks: Iterator[bytes], ping_format: PingFormat) -> It
     yield [text.strip()] if pings is None else pings
 
 
+def _whole(path: str, blocks: Iterator[bytes]) -> bytes:
+    parts, size = [], 0
+    for block in blocks:
+        parts.append(block)
+        size += len(block)
+        if size > MAX_DOCUMENT_BYTES:
+            raise UsageError(f"{path}: one document of over {MAX_DOCUMENT_BYTES} bytes; write one ping a line instead")
+    return b"".join(parts)
+
+
+def _xml(path: str, first: bytes, blocks: Iterator[bytes], ping_format: PingFormat) -> Iterator[list[bytes]]:
+    """A message for each ping of XML: of a document on each line, if the first line is one, or of one over all."""
+    runs = _lines(blocks) if from_xml(first) is not first else iter([[_whole(path, blocks).strip()]])
+    for run in runs:
+        for text in map(from_xml, run):
+            yield _split(text, ping_format) or [text]
+
+
 def _split(text: bytes | None, ping_format: PingFormat) -> list[bytes] | None:
     """The pings of a document; None if what should be their array is none."""
     try:
         pings = None if text is None else ping_format.split(text)
-    except (msgspec.ValidationError, ValueError):
+    except (*UNREADABLE, ValueError):
         return None
     return None if pings is None else [bytes(ping) for ping in pings]
 
@@ -513,6 +530,8 @@ def prompt_messages(path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN) 
     first, newline, rest = b"".join(_to_first_line(blocks)).lstrip().partition(b"\n")
     if looks_like_csv(first, form.mapping):
         yield from csv_batches(path, _lines(itertools.chain([first + newline], [rest], blocks)), form.mapping)
+    elif first.startswith(b"<"):
+        yield from _xml(path, first, itertools.chain([first + newline], [rest], blocks), form.format)
     elif _is_cut_short(first):
         yield from _document(path, itertools.chain([first + newline], [rest], blocks), form.format)
     else:

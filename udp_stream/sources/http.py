@@ -29,13 +29,13 @@ from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import counted
-from udp_stream.pings.decode import PingFormat
-from udp_stream.pings.json import JSON, trim
-from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, GTFS_REALTIME, UNIT, Unrepeated
+from udp_stream.pings.json import FeedForm
+from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, STANDING, UNIT, Unrepeated, gtfs_formats
+from udp_stream.pings.texts import trim
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GzipError, inflated
 from udp_stream.sources.live import Failed, Retries
-from udp_stream.sources.recordings import VEHICLES_MAX, sentences
+from udp_stream.sources.recordings import VEHICLES_MAX, odd_sentences, require_unit, sentences
 from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
@@ -284,6 +284,10 @@ SAY_S = 60.0
 """Between two lines of what was polled."""
 
 GTFS, PLAIN_JSON = "gtfs-rt", "json"
+"""XML is read as the JSON that says the same."""
+
+_PAGE_BYTES = 1000
+"""Of an answer, in which a page has its first element."""
 
 
 class PolledSource:
@@ -293,18 +297,19 @@ class PolledSource:
         self,
         get: HttpGet,
         live: LiveSection,
-        unit: str,
-        json: PingFormat,
+        unit: str | None,
+        form: FeedForm,
         say: Callable[[str], None],
         fraction: Callable[[], float] = random.random,
     ) -> None:
-        """Nothing is asked yet. `unit` is what speeds are in; `json` reads messages of JSON. `say` is given sentences
+        """Nothing is asked yet. `unit` is what speeds are said to be in; `form` is the feed's. `say` is given sentences
         for people, without a plate, a speed or a token.
 
-        ConfigError for an address that is known to be of another unit, or to be GTFS-realtime beside a `json` of a
+        ConfigError for an address that is known to be GTFS-realtime where no unit is said, or beside a `form` of a
         feed's own.
         """
-        self._get, self._unit, self._say, self.format = get, unit, say, json
+        self._get, self._say, self._form, self.format = get, say, form, form.format
+        self._unit = unit if form.mapping.speed else UNIT  # speeds that are not looked at may be in any
         self._every_s = parse_duration(live.every)
         self._retries = Retries(get.name, self._every_s, say, time.monotonic, fraction)
         self._stopped = threading.Event()
@@ -326,8 +331,8 @@ class PolledSource:
     def messages(self) -> Iterator[list[bytes]]:
         """A frame for each poll that has something new.
 
-        DependencyUnavailable if the first answers say that the address or the token is wrong, ConfigError if its speeds
-        are in another unit than `speed.unit`.
+        DependencyUnavailable if the first answers say that the address or the token is wrong, ConfigError if it is
+        GTFS-realtime and no unit was said.
         """
         while not self._stopped.is_set():
             began_s = time.monotonic()
@@ -396,27 +401,26 @@ class PolledSource:
     def _reader(self) -> Unrepeated:
         if self._unrepeated is None:
             self._require_unit()
-            read = GTFS_REALTIME if self._format == GTFS else self.format
+            read = gtfs_formats(self._form)[0] if self._format == GTFS else self.format
             self._unrepeated = Unrepeated(read, BYTES_MAX, VEHICLES_MAX)
             title = "GTFS-realtime" if self._format == GTFS else "JSON"
             self._say(f"{self._get.name}: {title} {self._why}, polled every {self._every_s:g} s")
         return self._unrepeated
 
     def _require_unit(self) -> None:
-        if self._format == GTFS and self.format is not JSON:
+        if self._format == GTFS and not self._form.is_plain:
             raise ConfigError(
-                f"source: expected no keys for {self._get.name}, which is GTFS-realtime {self._why}: its pings go on "
-                "in the contract's form, and workers would read all messages by [source]"
+                f'source: expected no keys but plate = "vehicle.vehicle.label" or id for {self._get.name}, which is '
+                f"GTFS-realtime {self._why}: its pings go on in the contract's form, and workers would read all "
+                "messages by [source]"
             )
-        if self.unit not in (None, self._unit):
-            raise ConfigError(
-                f"expected speed.unit = {self.unit!r} for {self._get.name}, which is GTFS-realtime {self._why}, "
-                f"got {self._unit!r}"
-            )
+        if self._format == GTFS:
+            require_unit(self._unit, self._get.name, self._say)
 
     def _say_fields(self, counts: Counter[str]) -> None:
         """Which field plates are from, when a field comes up for the first time."""
         fields = {field for field in (FROM_LICENSE_PLATE, FROM_ID) if counts[field]}
+        fields |= {sentence.lstrip("0123456789, ") for sentence in odd_sentences(counts) if STANDING in sentence}
         if fields != self._plates_said:
             self._plates_said = fields
             for sentence in sentences(counts):
@@ -436,7 +440,7 @@ def _known(setting: str, name: str) -> tuple[str, str]:
     """The format as far as it is known before any answer, and by what."""
     if setting != "auto":
         return setting, "by live.format"
-    if name.lower().removesuffix(".gz").endswith(".pb"):
+    if name.lower().removesuffix(".gz").endswith((".pb", ".pbf")):
         return GTFS, "by its name"
     return "", ""
 
@@ -446,15 +450,17 @@ def _seen(content_type: str, body: bytes) -> tuple[str, str]:
 
     >>> _seen("application/x-protobuf", b"..."), _seen("", b' {"results": []}')
     (('gtfs-rt', 'by its content type'), ('json', 'by its content'))
+    >>> _seen("application/xml", b"<Siri/>")
+    ('json', 'by its content')
     """
     if "protobuf" in content_type:
         return GTFS, "by its content type"
     if content_type.endswith(("/json", "+json")):
         return PLAIN_JSON, "by its content type"
-    start = trim(body)[:1]
-    if start in (b"{", b"[", b'"') and "html" not in content_type:
+    is_page = "html" in content_type or b"<html" in body[:_PAGE_BYTES].lower()
+    if trim(body)[:1] in (b"{", b"[", b'"', b"<") and not is_page:
         return PLAIN_JSON, "by its content"
     # In protobuf this byte begins the first field, which is the header of every GTFS-realtime message.
     if body.startswith(b"\n") and not content_type.startswith("text/"):
         return GTFS, "by its content"
-    raise Failed("answers with neither GTFS-realtime nor JSON", is_final=True)
+    raise Failed("answers with neither GTFS-realtime nor JSON nor XML", is_final=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from udp_stream.pings.json import PLAIN, FeedForm
 from udp_stream.settings import Settings
@@ -13,6 +15,7 @@ from udp_stream.sources.amqp import QueueSource
 from udp_stream.sources.files import prompt_messages, require_readable
 from udp_stream.sources.http import HttpGet, PolledSource
 from udp_stream.sources.live import LiveSource
+from udp_stream.sources.mqtt import TopicSource, kept_seed
 from udp_stream.version import __version__
 
 _BLOCK_BYTES = 2**18
@@ -71,11 +74,16 @@ class PipeSource:
 # The others, by their schemes, as a deployment's settings have them.
 
 
-def live_source(name: str, settings: Settings, say: Callable[[str], None]) -> LiveSource:
+def live_source(name: str, settings: Settings, say: Callable[[str], None], folder: Path | None = None) -> LiveSource:
     """The source of a name whose scheme is in `LIVE`, nothing of which is read yet; `say` is given sentences for
-    people."""
-    live, json = settings.live, settings.source.form.format
+    people. `folder`: where its session with a broker is kept, once it reads; without one it is this host's with this
+    Kafka."""
+    live, json = settings.live, settings.form.format
 
     if name.lower().startswith("http"):
-        return PolledSource(HttpGet(name, live, f"udp-stream/{__version__}"), live, settings.speed.unit, json, say)
+        get = HttpGet(name, live, f"udp-stream/{__version__}")
+        return PolledSource(get, live, settings.speed.unit, settings.form, say)
+    if name.lower().startswith("mqtt"):
+        ours = f"{socket.gethostname()} {settings.kafka.bootstrap} {settings.kafka.prefix}"
+        return TopicSource(name, live, json, say, lambda: ours if folder is None else kept_seed(folder))
     return QueueSource(name, live, json, say)

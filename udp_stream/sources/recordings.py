@@ -18,19 +18,24 @@ from typing import Final, Protocol
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.logs import counted
 from udp_stream.pings.decode import PingFormat
+from udp_stream.pings.found import Doubt
 from udp_stream.pings.json import PLAIN, FeedForm
 from udp_stream.pings.snapshots import (
     FROM_ID,
     FROM_LICENSE_PLATE,
-    GTFS_REALTIME,
+    HEADER_TAG,
     NO_VEHICLE,
-    SINGLE,
+    OLD,
+    OLD_S,
+    STANDING,
+    TIME_IN_MS,
     TIME_OF_HEADER,
     UNIT,
     Unrepeated,
+    gtfs_formats,
     header_time,
 )
-from udp_stream.sources.files import FileSource, GzipError, Progress, inflated
+from udp_stream.sources.files import GTFS_ENDS, FileSource, GzipError, Progress, inflated
 
 SNAPSHOT_BYTES_MAX = 64 * 2**20
 """Of a message, after decompression: 600,000 vehicles."""
@@ -47,12 +52,20 @@ _BLOCK_BYTES = 2**18
 
 
 def is_gtfs_file(name: str) -> bool:
-    """Whether a path is one of a GTFS-realtime file, by its end.
+    """Whether a path is one of a GTFS-realtime file: by its end, and for `.bin` also by how the file begins.
 
-    >>> is_gtfs_file("vehicles.pb"), is_gtfs_file("A.PB.gz"), is_gtfs_file("pings.json"), is_gtfs_file("-")
+    >>> is_gtfs_file("vehicles.pb"), is_gtfs_file("A.PBF.gz"), is_gtfs_file("pings.json"), is_gtfs_file("none.bin")
     (True, True, False, False)
     """
-    return name.lower().removesuffix(".gz").endswith(".pb")
+    named = name.lower().removesuffix(".gz")
+    if not named.endswith(".bin"):
+        return named.endswith(GTFS_ENDS)
+    try:
+        with Path(name).open("rb") as file, suppress(GzipError):
+            return next(inflated(iter([file.read(_HEAD_BYTES)])), b"").startswith(HEADER_TAG)
+    except OSError:  # then it is said as of any other file
+        pass
+    return False
 
 
 class GtfsFiles:
@@ -68,20 +81,22 @@ class GtfsFiles:
     """
 
     unit: str | None = UNIT
-    format = SINGLE
 
     def __init__(
         self,
         names: Sequence[str],
         progress_of: Callable[[str], Progress | None] = lambda _: None,
         say: Callable[[str], None] = lambda _: None,
+        form: FeedForm = PLAIN,
     ) -> None:
-        """Reads the headers alone. UsageError for a file that cannot be read. `say` is given sentences for people."""
+        """Reads the headers alone. UsageError for a file that cannot be read. `say` is given sentences for people.
+        `plate`: as of `gtfs_realtime`."""
         named = [(_time_of(name), name, progress_of(name)) for name in names]
         if all(time_s is not None for time_s, _, _ in named):
             named.sort(key=lambda each: each[0] or 0)
         self._files = [(name, progress) for _, name, progress in named]
-        self._unrepeated = Unrepeated(GTFS_REALTIME, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
+        messages, self.format = gtfs_formats(form)
+        self._unrepeated = Unrepeated(messages, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
         self._say = say
         if [name for name, _ in self._files] != list(names):
             say(f"{counted(len(names), 'GTFS-realtime file')}: read in the order of the times in their headers")
@@ -98,11 +113,13 @@ class GtfsFiles:
             if progress is not None:
                 size = Path(name).stat().st_size
                 progress(size, size)
-        for sentence in sentences(self._unrepeated.counts):
-            self._say(f"GTFS-realtime: {sentence}")
+        self.close()
 
     def close(self) -> None:
-        """No file stays open between frames."""
+        """No file stays open between frames. Says, once, how pings were read."""
+        some, self._unrepeated.counts = self._unrepeated.counts, Counter()
+        for sentence in sentences(some):
+            self._say(type(sentence)(f"GTFS-realtime: {sentence}"))
 
 
 def sentences(counts: Counter[str]) -> Iterator[str]:
@@ -110,22 +127,39 @@ def sentences(counts: Counter[str]) -> Iterator[str]:
     plates, ids = counts[FROM_LICENSE_PLATE], counts[FROM_ID]
     if plates and ids:
         yield (
-            f"{counted(plates, 'plate')} from vehicle.license_plate and {counted(ids, 'plate')} from vehicle.id: a "
+            f"{_have(plates)} from vehicle.license_plate and {_have(ids)} from vehicle.id: a "
             "vehicle that is reported under both counts as two plates, with a budget each"
         )
     elif plates:
-        yield f"{counted(plates, 'plate')} {_are(plates)} from vehicle.license_plate"
+        yield f"{_have(plates)} from vehicle.license_plate"
     elif ids:
-        yield f"{counted(ids, 'plate')} {_are(ids)} from vehicle.id, as vehicle.license_plate is not set"
+        yield f"{_have(ids)} from vehicle.id, as vehicle.license_plate is not set"
+    if milliseconds := counts[TIME_IN_MS]:
+        what = f"{counted(milliseconds, 'ping')} {'has' if milliseconds == 1 else 'have'} a time"
+        yield Doubt(f"{what} (vehicle.timestamp) in milliseconds, where the specification has seconds")
     if late := counts[TIME_OF_HEADER]:
         yield f"{counted(late, 'ping')} {'has' if late == 1 else 'have'} no time but that of the message's header"
+    yield from odd_sentences(counts)
     if others := counts[NO_VEHICLE]:
         entities = "1 entity is" if others == 1 else f"{others:,} entities are"
         yield f"{entities} no vehicle positions, and skipped: is this the feed of vehicle positions?"
 
 
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
+def odd_sentences(counts: Counter[str]) -> Iterator[Doubt]:
+    """What a person should doubt of a feed: fixes and clocks that stand still."""
+    if standing := counts[STANDING]:
+        yield Doubt(f"{counted(standing, 'plate')} {STANDING}")
+    if counts[OLD] > OLD_SHARE * counts["read"]:
+        are_old = f"{counts[OLD]:,} of {counted(counts['read'], 'ping')} are over {OLD_S // 60} min older"
+        yield Doubt(f"{are_old} than their message's header: the feed's times stand still, or are of another clock")
+
+
+OLD_SHARE = 0.9
+"""At night most buses do not send, and feeds keep their last fixes: nearly all must be old before it is said."""
+
+
+def _have(count: int) -> str:
+    return f"{counted(count, 'ping')} {'has its plate' if count == 1 else 'have their plates'}"
 
 
 def _time_of(name: str) -> int | None:
@@ -177,8 +211,7 @@ class Source(Protocol):
 
     @property
     def unit(self) -> str | None:
-        """The unit of its speeds (`kmh`, `mps`, `mph`); None if it may be any, and `speed.unit` says
-        which."""
+        """The unit of its speeds by its specification; None if it has none."""
         ...
 
     @property
@@ -198,7 +231,7 @@ class Source(Protocol):
         ...
 
 
-LIVE: Final = ("amqp", "amqps", "http", "https")
+LIVE: Final = ("amqp", "amqps", "http", "https", "mqtt", "mqtts")
 """Schemes of sources that go on until they are stopped (`sources/live.py`)."""
 
 Say = Callable[[str], None]
@@ -207,16 +240,17 @@ Say = Callable[[str], None]
 
 def open_source(
     name: str,
-    unit: str,
+    unit: str | None,
     progress: Progress | None = None,
     say: Say = lambda _: None,
     *,
     form: FeedForm = PLAIN,
 ) -> Source:
-    """The source of a name; nothing is read yet. `unit` is what speeds are taken to be in (`speed.unit`).
+    """The source of a name; nothing is read yet. `unit` is what speeds are said to be in (`speed.unit`), None if
+    nothing is.
 
-    `form` is that of files of JSON and CSV (`[source]`); `say` is given sentences for people. UsageError: a scheme,
-    or a file that cannot be read. ConfigError: a source of another unit.
+    `form` is that of the feed (`[source]`); `say` is given sentences for people. UsageError: a scheme, or a file that
+    cannot be read. ConfigError: a source that has a unit by its specification, where none is said.
     """
     if (scheme := scheme_of(name)) is not None:
         is_live = f" {scheme}:// goes on until it is stopped: `run` releases it, `feed` sends it to Kafka."
@@ -225,13 +259,13 @@ def open_source(
             f"path; where its name begins so, as ./NAME.{is_live if scheme in LIVE else ''}"
         )
     if is_gtfs_file(name):
-        return _in_unit(GtfsFiles([name], lambda _: progress, say), unit, name)
+        return _gtfs_files([name], unit, lambda _: progress, say, form)
     return FileSource(name, progress, form)
 
 
 def open_sources(
     names: Sequence[str],
-    unit: str,
+    unit: str | None,
     progress_of: Callable[[str], Progress | None] = lambda _: None,
     say: Say = lambda _: None,
     *,
@@ -242,18 +276,38 @@ def open_sources(
     for is_gtfs, group in groupby(names, is_gtfs_file):
         some = list(group)
         if is_gtfs and len(some) > 1:
-            yield some[0], _in_unit(GtfsFiles(some, progress_of, say), unit, some[0])
+            yield some[0], _gtfs_files(some, unit, progress_of, say, form)
         else:
             yield from ((name, open_source(name, unit, progress_of(name), say, form=form)) for name in some)
 
 
-def _in_unit(source: Source, unit: str, what: str) -> Source:
-    if source.unit not in (None, unit):
-        source.close()
-        raise ConfigError(
-            f"expected speed.unit = {source.unit!r} for {what}, got {unit!r}: files of its kind have no other unit"
-        )
+def _gtfs_files(
+    names: Sequence[str],
+    unit: str | None,
+    progress_of: Callable[[str], Progress | None],
+    say: Say,
+    form: FeedForm,
+) -> Source:
+    """One source; ConfigError if no unit is set for speeds that are looked at."""
+    source = GtfsFiles(names, progress_of, say, form)
+    if form.mapping.speed:
+        try:
+            require_unit(unit, names[0], say)
+        except ConfigError:
+            source.close()
+            raise
     return source
+
+
+def require_unit(unit: str | None, what: str, say: Say) -> None:
+    """ConfigError if no unit is set for what is GTFS-realtime; one that is not the specification's is said."""
+    if unit is None:
+        raise ConfigError(
+            f"expected speed.unit = {UNIT!r} for {what}, as the specification of GTFS-realtime has it, or the unit "
+            "that the feed has in truth (`init` finds it, `doctor` checks it); got none"
+        )
+    if unit != UNIT:
+        say(f"{what} is GTFS-realtime, in {UNIT} by its specification; its speeds are read in {unit} (speed.unit)")
 
 
 def scheme_of(name: str) -> str | None:

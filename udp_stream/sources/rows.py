@@ -15,7 +15,8 @@ import msgspec
 
 from udp_stream.errors import UsageError
 from udp_stream.pings.found import found_time_form, odd_text, shown_names
-from udp_stream.pings.json import FIELDS, FeedMapping, Path, steps_of
+from udp_stream.pings.mapping import FeedMapping, Path, steps_of
+from udp_stream.pings.texts import trim
 from udp_stream.pings.times import number_of
 
 _encode = msgspec.json.Encoder().encode
@@ -160,7 +161,7 @@ def looks_like_csv(line: bytes, mapping: FeedMapping) -> bool:
     >>> looks_like_csv(b"license_plate;speed", FeedMapping()), looks_like_csv(b'{"license_plate":1,', FeedMapping())
     (True, False)
     """
-    is_json = line.startswith((b"{", b"[", b'"{', b'"[', b'"\\', b'" '))
+    is_json = trim(line).startswith((b"{", b"[", b'"{', b'"[', b'"\\', b'" '))
     plate = _name(mapping.steps["plate"]).encode()
     return not is_json and plate in line and any(delimiter.encode() in line for delimiter in DELIMITERS)
 
@@ -211,21 +212,21 @@ def looks_like_row(cells: Sequence[str]) -> bool:
 def _fields(header: Sequence[str], mapping: FeedMapping) -> tuple[tuple[tuple[Path, int, Cell], ...], list[str]]:
     """What the columns of a header are, and the names of those that it lacks."""
     place = {name: at for at, name in reversed(list(enumerate(header)))}  # of equal names, the first
-    steps, array = mapping.steps, _array_of(mapping)
+    array = _array_of(mapping)
     joined = array if array is not None and _name(array) in place else None
     fields: list[tuple[Path, int, Cell]] = []
     missing: list[str] = []
-    for field in FIELDS:
-        if field == "longitude" and steps[field][:1] == _TYPE[:1] and _name(_TYPE) in place:
+    for field, path in mapping.leaves:
+        if field == "longitude" and path[:1] == _TYPE[:1] and _name(_TYPE) in place:
             fields.append((_TYPE, place[_name(_TYPE)], Cell.TEXT))
         kind = Cell.TEXT if field in ("plate", "time") else Cell.NUMBER
         if joined is not None and field in ("longitude", "latitude"):
             if field == "longitude":
                 fields.append((joined, place[_name(joined)], Cell.ARRAY))
-        elif _name(steps[field]) in place:
-            fields.append((steps[field], place[_name(steps[field])], kind))
+        elif _name(path) in place:
+            fields.append((path, place[_name(path)], kind))
         else:
-            missing.append(_name(steps[field] if array is None or kind is Cell.TEXT or field == "speed" else array))
+            missing.append(_name(path if array is None or kind is Cell.TEXT or field == "speed" else array))
     return tuple(fields), sorted(dict.fromkeys(missing), key=lambda name: array is not None and name == _name(array))
 
 

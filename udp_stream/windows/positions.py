@@ -317,7 +317,7 @@ class SourceMoments:
         if places is None:
             raise ValueError("expected offsets, got a log without them")
         late = frame.slot_end + self._grace_ms <= observed.watermark_before_ms
-        rows = np.flatnonzero(~(late | observed.ahead))
+        rows = np.flatnonzero(~(late | observed.ahead | observed.rolled_over))
         rows = rows[np.argsort(frame.pings.message[rows], kind="stable")]
         of_rows = RowPlaces(places.offset[frame.pings.message[rows]], observed.watermark_before_ms[rows])
         found: dict[int, Moment] = {}

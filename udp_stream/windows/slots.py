@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.decode import PLAIN_PATHS, FieldPaths, PingDecoder, Pings, Reason, Refusal, originals
+from udp_stream.windows.movement import MovementRules, places_of, with_speeds
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, cells_of, tabulate
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class WindowRules:
     """What never changes while the windows live. Times in ms.
 
     `ahead_ms`, the quorums: of the agreement clock. `skew_ms`, `disorder_ms`: of the append clock: how far a ping may
-    be ahead of the broker, and how long after the newest ping older ones are waited for.
+    be ahead of the broker, and how long after the newest ping older ones are waited for. `movement`: speeds are derived
+    where a slot closes; None takes those of the pings.
 
     >>> WindowRules(grace_ms=60_000).quorum_min
     3
@@ -61,6 +63,7 @@ class WindowRules:
     ping_share: float = 0.05
     skew_ms: int = 30_000
     disorder_ms: int = 60_000
+    movement: MovementRules | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,14 +108,32 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
-    """For each row of a frame: the watermark before it, and whether it comes from the future.
+    """For each row of a frame: the watermark before it, whether it comes from the future, and whether its clock has
+    rolled over (`are_rolled_over`).
 
-    >>> Observed(np.array([7_000, 7_000]), np.array([False, True])).ahead.sum()
+    >>> none = np.zeros(2, bool)
+    >>> Observed(np.array([7_000, 7_000]), np.array([False, True]), none).ahead.sum()
     np.int64(1)
     """
 
     watermark_before_ms: Times
     ahead: NDArray[np.bool_]
+    rolled_over: NDArray[np.bool_]
+
+
+ROLLOVER_MS = 1024 * 7 * 86_400_000
+"""GPS counts 1,024 weeks and begins again: a receiver that does not know of it is 7,168 days behind."""
+
+
+def are_rolled_over(time_ms: Times, now_ms: Times | int) -> NDArray[np.bool_]:
+    """Which times are 1,024 weeks before now, give or take a day: of a recording made then, none is refused, as its own
+    clock says that it is then.
+
+    >>> are_rolled_over(np.array([1_154_318_400_000, 1_773_633_600_000]), 1_773_633_610_000)
+    array([ True, False])
+    """
+    found: NDArray[np.bool_] = np.abs(now_ms - ROLLOVER_MS - time_ms) <= 86_400_000
+    return found
 
 
 class Clock(Protocol):
@@ -162,8 +183,9 @@ class AgreementClock:
         """A frame is observed as a whole: a ping that closes a slot does not make its neighbours late."""
         before = NEVER if self.watermark_ms is None else self.watermark_ms
         self.advance(frame.pings)
-        ahead = frame.pings.time_ms > self._believed_ms
-        return Observed(np.full(ahead.size, before), ahead)
+        time_ms = frame.pings.time_ms
+        rolled_over = are_rolled_over(time_ms, 0 if self.watermark_ms is None else self.watermark_ms)
+        return Observed(np.full(time_ms.size, before), time_ms > self._believed_ms, rolled_over)
 
     def advance(self, pings: Pings) -> None:
         """Take in a frame. Pings too far ahead of the new time count for nothing, now or later."""
@@ -266,7 +288,7 @@ class AppendClock:
         times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, reached))
         if times[-1] != NEVER:
             self.watermark_ms = int(times[-1])
-        return Observed(times[pings.message], ahead)
+        return Observed(times[pings.message], ahead, are_rolled_over(pings.time_ms, places.append_ms[pings.message]))
 
 
 # Open slots as columnar buffers, closed once each by the log's own clock.
@@ -277,7 +299,7 @@ class AppendClock:
 # contents.
 #
 # 1. A ping whose slot had closed before it (slot end + grace <= watermark) is late: refused, with its lag.
-# 2. A ping that the clock finds to come from the future is refused, and moves nothing.
+# 2. A ping that the clock finds to come from the future, or to be 1,024 weeks old, is refused, and moves nothing.
 # 3. The rest go into their slots. A slot that is full refuses.
 # 4. Slots whose end + grace the watermark has reached are closed, oldest first, for good.
 #
@@ -286,6 +308,9 @@ class AppendClock:
 
 _ROW = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("speed", "<i4")])
 """20 bytes per open ping."""
+
+_MOVING = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("lat", "<i4"), ("lon", "<i4")])
+"""Where speeds are derived: 24 bytes."""
 
 _CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large one soon grows by eighths
 
@@ -310,19 +335,23 @@ class _OpenSlot:
     start_ms: int
     end_ms: int
     first: int
+    movement: MovementRules | None = None
     chunks: list[NDArray[np.void]] = field(default_factory=list)
     rows: int = 0
     room: int = 0
     plates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(count().__next__))
 
     def add(self, frame: Frame, index: NDArray[np.int64]) -> None:
-        codes = self._codes(frame.pings, index)
+        codes, pings = self._codes(frame.pings, index), frame.pings
         for taken in self._reserve(index.size):
             part, index = index[: taken.size], index[taken.size :]
             taken["plate"], codes = codes[: taken.size], codes[taken.size :]
-            taken["time"] = frame.pings.time_ms[part] - self.start_ms
+            taken["time"] = pings.time_ms[part] - self.start_ms
             taken["cell"] = frame.cell[part]
-            taken["speed"] = frame.pings.speed[part]
+            if self.movement is None:
+                taken["speed"] = pings.speed[part]
+            else:
+                taken["lat"], taken["lon"] = places_of(pings.lat[part]), places_of(pings.lon[part])
 
     def _codes(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """New plates get the next codes in order of their rows here, not in that of the frame: what else a frame holds
@@ -348,16 +377,23 @@ class _OpenSlot:
             self.rows += first
             count -= first
         if count:
-            self.chunks.append(np.empty(max(count, self.rows // 8, _CHUNK_ROWS_MIN), dtype=_ROW))
+            self.chunks.append(np.empty(max(count, self.rows // 8, _CHUNK_ROWS_MIN), self._row))
             self.room = self.chunks[-1].size
             taken += self._reserve(count)
         return taken
 
+    @property
+    def _row(self) -> np.dtype[np.void]:
+        return _ROW if self.movement is None else _MOVING
+
     def columns(self, hash_plate: Callable[[str], bytes]) -> SlotPings:
         used = [*self.chunks[:-1], self.chunks[-1][: self.chunks[-1].size - self.room]]
-        plate, time, cell, speed = (np.concatenate([chunk[name] for chunk in used]) for name in _ROW.names or ())
+        plate, time, cell, *of_speed = (
+            np.concatenate([chunk[name] for chunk in used]) for name in self._row.names or ()
+        )
         plates = tuple(hash_plate(plate) for plate in self.plates)
-        return SlotPings(self.start_ms, self.end_ms, plates, plate, time, cell, speed)
+        pings = SlotPings(self.start_ms, self.end_ms, plates, plate, time, cell, of_speed[0])
+        return pings if self.movement is None else with_speeds(pings, of_speed[0], of_speed[1], self.movement)
 
 
 class Windows:
@@ -396,13 +432,15 @@ class Windows:
     def push(self, frame: Frame) -> tuple[list[SlotPings], list[LateOrFull]]:
         """Take in a frame; give back the slots that it closes, oldest first, and the rows refused."""
         observed = self._clock.observe(frame)
-        late = frame.slot_end + self._rules.grace_ms <= observed.watermark_before_ms
+        wrong = observed.rolled_over
+        late = (frame.slot_end + self._rules.grace_ms <= observed.watermark_before_ms) & ~wrong
         lag_ms = observed.watermark_before_ms[late] - frame.pings.time_ms[late]
         rows = zip(np.flatnonzero(late).tolist(), lag_ms.tolist(), strict=True)
         refused = [LateOrFull(row, Reason.LATE, lag) for row, lag in rows]
+        refused += [LateOrFull(row, Reason.TIME_ROLLED_OVER) for row in np.flatnonzero(wrong).tolist()]
         # Not if it is late too: a ping is refused once.
         refused += [LateOrFull(row, Reason.TIME_IN_FUTURE) for row in np.flatnonzero(observed.ahead & ~late).tolist()]
-        refused += self._place(frame, np.flatnonzero(~(late | observed.ahead)))
+        refused += self._place(frame, np.flatnonzero(~(late | observed.ahead | wrong)))
         return self._close(self._due()), refused
 
     @property
@@ -427,7 +465,8 @@ class Windows:
             here = rows if one else rows[starts == start]
             slot = self._open.get(start)
             if slot is None:
-                slot = _OpenSlot(start, int(frame.slot_end[here[0]]), _offset(frame, int(here[0])))
+                first = int(here[0])
+                slot = _OpenSlot(start, int(frame.slot_end[first]), _offset(frame, first), self._rules.movement)
                 self._open[start] = slot
             fits = max(0, self._rules.pings_per_slot_max - slot.rows)
             slot.add(frame, here[:fits])
@@ -464,27 +503,31 @@ def slots_of(
     cell: NDArray[np.uint64],
     speed: NDArray[np.integer],
     grid: SlotGrid,
+    moving: tuple[NDArray[np.float64], NDArray[np.float64], MovementRules] | None = None,
 ) -> Iterator[tuple[SlotCounts, SlotValues]]:
     """Pings as columns of one length, in any order, as the tables of their slots, in the order of the slots.
 
-    `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta.
+    `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta; with latitudes, longitudes and rules as
+    `moving` it is derived instead.
     """
     starts, ends = grid.place(time_ms)
     order = np.argsort(starts, kind="stable")
     first = np.flatnonzero(np.append(True, np.diff(starts[order]) > 0)) if order.size else order
     for here in np.split(order, first[1:]) if order.size else ():
         start = int(starts[here[0]])
-        yield tabulate(
-            SlotPings(
-                start_ms=start,
-                end_ms=int(ends[here[0]]),
-                plates=tuple(plates),
-                plate=plate[here].astype(np.uint32),
-                time=(time_ms[here] - start).astype(np.uint32),
-                cell=cell[here],
-                speed=speed[here].astype(np.int32),
-            )
+        pings = SlotPings(
+            start_ms=start,
+            end_ms=int(ends[here[0]]),
+            plates=tuple(plates),
+            plate=plate[here].astype(np.uint32),
+            time=(time_ms[here] - start).astype(np.uint32),
+            cell=cell[here],
+            speed=speed[here].astype(np.int32),
         )
+        if moving is not None:
+            lat, lon, rules = moving
+            pings = with_speeds(pings, places_of(lat[here]), places_of(lon[here]), rules)
+        yield tabulate(pings)
 
 
 # A reader of one source partition: records in, closed slots and refusals out, and the checkpoint to resume from.

@@ -60,6 +60,14 @@ def cell_center(cell: int) -> tuple[float, float]:
     return round(lon, 6), round(lat, 6)
 
 
+@lru_cache(maxsize=2**16)
+def cell_disk(cell: int) -> tuple[float, float, float]:
+    """(lat, lon) of a cell's centre, and the radius in km of a disk around it that holds the cell."""
+    centre = h3.cell_to_latlng(cell)
+    # A hundredth more: the edges between the corners are drawn on another plane.
+    return *centre, 1.01 * max(h3.great_circle_distance(centre, corner) for corner in h3.cell_to_boundary(cell))
+
+
 def cell_boundary(cell: int) -> list[list[tuple[float, float]]]:
     """The corners of a cell as (lon, lat), counter-clockwise, to 6 decimals (0.1 m); the first one again at the end.
 
@@ -208,6 +216,7 @@ class SlotPings:
     """All accepted pings of one slot, as columns of equal length.
 
     `plates` are keyed hashes; `plate` indexes them; `time` is ms after the slot's start; `speed` is in quanta.
+    `repeats` and `unpaired` count pings that were left out where speeds are derived (`movement.py`).
 
     >>> columns = (np.array([value], kind) for value, kind in ((0, "u4"), (500, "u4"), (7, "u8"), (4096, "i4")))
     >>> SlotPings(0, 3_600_000, (b"hash of A1",), *columns).time
@@ -221,6 +230,8 @@ class SlotPings:
     time: NDArray[np.uint32]
     cell: NDArray[np.uint64]
     speed: NDArray[np.int32]
+    repeats: int = 0
+    unpaired: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +300,7 @@ class SlotValues:
 def without_repeats(pings: SlotPings) -> SlotPings:
     """The same pings, each (plate, time) once: those that `tabulate` would keep, before cells are dealt out."""
     plate_time = pings.plate.astype(np.uint64) << np.uint64(32) | pings.time
-    chosen = _first_per_plate_time(plate_time, pings.cell, pings.speed)
+    chosen = first_per_plate_time(plate_time, pings.cell, pings.speed)
     if chosen.size == pings.plate.size:
         return pings
     return replace(
@@ -307,7 +318,7 @@ def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
     rank = np.empty(len(by_hash), dtype=np.uint64)
     rank[by_hash] = np.arange(len(by_hash), dtype=np.uint64)
     plate_time = rank[pings.plate] << np.uint64(32) | pings.time
-    chosen = _first_per_plate_time(plate_time, pings.cell, pings.speed)
+    chosen = first_per_plate_time(plate_time, pings.cell, pings.speed)
     cells, hat_of = numbered(pings.cell[chosen])
     # Stable: within a HAT the order by plate and time has to stay.
     by_hat = np.argsort(hat_of, kind="stable")
@@ -325,7 +336,7 @@ def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
         hat_rows=np.searchsorted(hat[first], np.arange(cells.size + 1)),
         plate=plate[first],
         count=np.diff(starts),
-        repeats=int(pings.plate.size - chosen.size),
+        repeats=pings.repeats + int(pings.plate.size - chosen.size),
     )
     require_countable(counts)
     return counts, SlotValues(pings.speed[chosen].astype(np.int64), starts)
@@ -349,16 +360,17 @@ def numbered(cell: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.u
     """The distinct cells, ascending, and each row's number among them. A plate stays in a cell for many pings, so runs
     of one cell are sorted, not pings.
     """
-    starts = np.flatnonzero(np.append(True, cell[1:] != cell[:-1]))
+    starts = np.flatnonzero(np.append(True, cell[1:] != cell[:-1])[: cell.size])
     cells, of_run = np.unique(cell[starts], return_inverse=True)
     narrow = np.uint16 if cells.size < 2**16 else np.uint32  # 16-bit stable sorts are radix sorts
     return cells, np.repeat(of_run.astype(narrow), np.diff(np.append(starts, cell.size)))
 
 
-def _first_per_plate_time(
-    plate_time: NDArray[np.uint64], cell: NDArray[np.uint64], speed: NDArray[np.int32]
+def first_per_plate_time(
+    plate_time: NDArray[np.uint64], cell: NDArray[np.uint64], speed: NDArray[np.signedinteger[Any]]
 ) -> NDArray[np.int64]:
-    """Indices in order of (plate, time), one of each: the one of lowest cell, then lowest speed."""
+    """Indices in order of (plate, time), one of each: the one of lowest cell, then lowest speed (or what stands for
+    it)."""
     # Need not be stable: repeats are put in order below, and nothing else is equal.
     order = np.argsort(plate_time)
     ordered = plate_time[order]

@@ -41,7 +41,7 @@ def as_toml(settings: Settings, origins: Mapping[str, str]) -> Iterator[str]:
     """Lines of a configuration file that sets the same; what is not set, or left out, is a comment."""
     for name, section in msgspec.structs.asdict(settings).items():
         for number, table in enumerate(section, 1) if name == QUERY else [(0, section)]:
-            keys = msgspec.structs.asdict(table)
+            keys = {key.rstrip("_"): value for key, value in msgspec.structs.asdict(table).items()}  # `from_`
             client = keys.pop(CLIENT, None)
             yield f"[[{name}]]" if number else f"[{name}]"
             yield from _lines(f"{name}.{number}" if number else name, keys, settings, origins)
@@ -69,6 +69,8 @@ def _in_force(name: str, settings: Settings) -> object:
     section, _, key = name.partition(".")
     if name == "ledger.url":
         return without_password(settings.ledger.place)
+    if name == "speed.unit":
+        return settings.speed.read_in
     if section == "source":
         return getattr(settings.source.mapping, key, None)
     return settings.budget.promised if name == "budget.epsilon" and settings.budget.accounting != "zcdp" else None

@@ -13,19 +13,33 @@ import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from udp_stream.cli.first_look import is_on_disk, joined, named, require_files, require_readable_pings, warnings_of
+import numpy as np
+
+from udp_stream.cli.first_look import (
+    age_text,
+    is_on_disk,
+    joined,
+    named,
+    require_files,
+    require_mostly_read,
+    require_readable_pings,
+    still_warning,
+    unclamped,
+    warnings_of,
+)
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
 from udp_stream.pings.decode import PingDecoder, PingFormat
-from udp_stream.pings.found import FITS_NONE, PAIRS_MIN, Doubt, unit_evidence
+from udp_stream.pings.found import FITS_NONE, PAIRS_MIN, SPARSE_PAIRS_MIN, Doubt, unit_evidence
 from udp_stream.settings import Settings, is_file
 from udp_stream.settings.clients import has_password
+from udp_stream.settings.limits import seconds_of
 from udp_stream.sources.recordings import is_gtfs_file, open_sources
 from udp_stream.units import KMH_PER_UNIT
 
@@ -62,7 +76,7 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
             ("deployment", lambda: _deployment(settings)),
             ("workers", lambda: _workers(settings)),
             ("pings of the topic", lambda: _pings_of_topic(_latest(settings), settings)),
-            ("speeds of the topic", lambda: _unit(_latest(settings), settings)),
+            ("speeds of the topic", lambda: _unit([one.value or b"" for one in _latest(settings)], settings)),
         ]
     failures = [error for name, check in checks if (error := _failure(name, check)) is not None]
     if failures:
@@ -142,16 +156,35 @@ def _workers(settings: Settings) -> str:
     return f"{counted(len(members), 'worker')} with the settings of this configuration, {ours}"
 
 
-def _latest(settings: Settings) -> list[bytes]:
+def _latest(settings: Settings) -> list[Any]:
+    """The last records of each partition of the pings' topic."""
     with needs("Kafka client", "kafka"):
         from streams.kafka import read_topic
         from streams.topics import topics_of
-    return [record.value or b"" for record in read_topic(settings.kafka, topics_of(settings.kafka).pings, LATEST)]
+    return read_topic(settings.kafka, topics_of(settings.kafka).pings, LATEST)
 
 
-def _pings_of_topic(messages: Sequence[bytes], settings: Settings) -> str:
-    pings, _ = settings.decoder.decode(messages)
-    return _said_of_pings(warnings_of(pings, settings), settings) if len(pings) else CannotTell("it has none")
+def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
+    """UsageError if more of the latest is refused than accepted, ConfigError for a wrong zone, or a plate that comes by
+    several partitions where that changes its speeds."""
+    messages = [record.value or b"" for record in records]
+    if not messages:
+        return CannotTell("it has none")
+    pings = require_mostly_read(messages, settings.form.format, settings, "of its latest refused")
+    if not len(pings):
+        return CannotTell("its latest were refused for their speeds alone, or are of other events")
+    partition = np.array([record.partition for record in records])[pings.message]
+    of_each = np.unique(np.stack([pings.plate, partition]), axis=1)[0]
+    if (several := int((np.bincount(of_each) > 1).sum())) and settings.speed.from_ == "movement":
+        raise ConfigError(
+            f"{counted(several, 'plate')} of {len(pings.plates):,} come by several partitions: speeds by movement need "
+            "all pings of a plate in one. `feed` sees to it, where each message is one ping"
+        )
+    found = warnings_of(pings, settings)
+    age_s = max(record.timestamp for record in records) / 1000 - float(pings.time_ms.max()) / 1000
+    if age_s > seconds_of("live.max_age", settings.live.max_age):
+        found.append(Doubt(f"the newest was {age_text(age_s)} old when the last one came: does the feed stand still?"))
+    return _said_of_pings(found, settings)
 
 
 def _said_of_pings(found: Sequence[str], settings: Settings) -> str:
@@ -185,7 +218,7 @@ def _pings_of_files(files: Sequence[str], settings: Settings) -> str:
 
 
 def _unit_of_files(files: Sequence[str], settings: Settings) -> str:
-    ((_, source),) = open_sources(files, settings.speed.unit, form=settings.source.form)
+    ((_, source),) = open_sources(files, settings.speed.unit, form=settings.form)
     with closing(source):
         return _unit(next(joined(source.messages()), []), settings, source.format)
 
@@ -193,22 +226,24 @@ def _unit_of_files(files: Sequence[str], settings: Settings) -> str:
 def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat | None = None) -> str:
     """ConfigError if the pings move as if their speeds were in another unit than the configured one. They are in the
     form of `[source]`, unless they have a format of their own."""
-    rules = replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
-    pings, _ = PingDecoder(rules, ping_format or settings.source.format).decode(list(messages))
+    if settings.speed.from_ == "movement":
+        return "derived from positions: they have no unit"
+    rules = unclamped(settings)
+    pings, _ = PingDecoder(rules, ping_format or settings.form.format).decode(list(messages))
     evidence = unit_evidence(pings, rules.unit)
     if evidence.fits_none:
         raise ConfigError(f"expected speeds in {', '.join(KMH_PER_UNIT)}: {FITS_NONE} ({NO_RELEASE})")
-    if (unit := evidence.unit) is None:
-        return CannotTell(
-            f"cannot tell: fewer than {PAIRS_MIN} pairs of pings report that they move evenly ({NO_RELEASE})"
-        )
-    if unit != rules.unit:
-        wanted = f"expected speed.unit = {unit!r}, got {rules.unit!r}"
-        if ping_format is not None and not ping_format.is_json:  # no setting mends it
-            wanted = f"expected speeds in {rules.unit}, as GTFS-realtime has them, got {unit}"
+    if (unit := evidence.unit) is not None and unit != rules.unit:
         times = KMH_PER_UNIT[unit] / KMH_PER_UNIT[rules.unit]
         raise ConfigError(
-            f"{wanted}: pings move about as fast as they report in {unit}, "
+            f"expected speed.unit = {unit!r}, got {rules.unit!r}: pings move about as fast as they report in {unit}, "
             f"which is {times:.2f} times as fast as in {rules.unit} ({NO_RELEASE})"
+        )
+    if (still := still_warning(pings)) is not None:
+        return CannotTell(f"cannot tell: {still} ({NO_RELEASE})")
+    if unit is None:
+        return CannotTell(
+            f"cannot tell: fewer than {PAIRS_MIN} pairs of pings 4 to 30 s apart report that they move evenly, and "
+            f"fewer than {SPARSE_PAIRS_MIN} are 30 to 130 s apart ({NO_RELEASE})"
         )
     return f"{unit}: pings move about as fast as they report ({NO_RELEASE})"

@@ -18,26 +18,28 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from math import ceil, floor
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.cli.first_look import is_sea, named, require_files, zone_of
+from udp_stream.cli.first_look import is_sea, named, require_files, rollover_warning, still_warning, zone_of
 from udp_stream.cli.outputs import require_place
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
-from udp_stream.pings.decode import PingDecoder, PingRules, Pings, originals
+from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Reason, originals
 from udp_stream.pings.found import (
+    LABEL,
+    LABEL_PLATE,
     OF_A_SPEED,
+    Doubt,
     Record,
     Refused,
     advise,
@@ -48,21 +50,13 @@ from udp_stream.pings.found import (
     plate_warning,
     unit_evidence,
     unit_of_name,
+    without_other_events,
 )
-from udp_stream.pings.json import (
-    ENVELOPES,
-    FIELDS,
-    PLAIN,
-    PRESETS,
-    UNREADABLE,
-    FeedForm,
-    FeedMapping,
-    Path,
-    mapped_form,
-    steps_of,
-    trim,
-    whole_part,
-)
+from udp_stream.pings.json import ENVELOPES, PLAIN, FeedForm, mapped_form, without_speeds
+from udp_stream.pings.mapping import FIELDS, MESSAGE_TIME, FeedMapping, Path, steps_of
+from udp_stream.pings.presets import PRESETS, Preset
+from udp_stream.pings.snapshots import UNIT
+from udp_stream.pings.texts import UNREADABLE, from_xml, trim, value_of, whole_part
 from udp_stream.pings.times import ISO, read_numbers
 from udp_stream.settings import Settings, load
 from udp_stream.sources.files import as_far_as_whole, is_named_as_csv, open_blocks
@@ -80,16 +74,21 @@ _READ_MIN, _REFUSED_MAX, _NEAR_DEGREES, _BOX_MARGIN = 0.5, 0.05, 1.0, 0.05
 """Of the sample, what a form must read to be taken, and what may be refused without a word; the box: stray fixes are
 farther than a degree from the middle, and it is rounded outward to tenths, at least five kilometres behind the last."""
 
+_STEPS_MAX = 6
+"""Of the path of an array of records: SIRI's has five."""
+
 _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
 """Speeds in any unit, as they are."""
 
 
 class Sample(NamedTuple):
-    """Records; the delimiter of CSV, None for JSON; the path of the array of records in a message."""
+    """Records; the delimiter of CSV, None for JSON; the path of the array of records in a message; what a message has
+    beside it."""
 
     records: list[Record]
     delimiter: str | None
     envelope: Path
+    beside: list[Record]
 
 
 def read_sample(path: str) -> Sample:
@@ -101,9 +100,9 @@ def read_sample(path: str) -> Sample:
         lines = [line for line in text.split(b"\n") if line.strip()]
         if len(lines) > 1 and not text.endswith(b"\n") and (damages or len(text) >= SAMPLE_BYTES):
             lines.pop()  # cut short
-        if is_named_as_csv(path) or not text.lstrip().startswith((b"{", b"[", b'"{', b'"[', b'"\\')):
+        if is_named_as_csv(path) or not trim(text).startswith((b"{", b"[", b'"{', b'"[', b'"\\', b"<")):
             delimiter, records = _csv_records(path, lines)
-            return Sample(records, delimiter, ())
+            return Sample(records, delimiter, (), [])
         values = [value for line in lines if (value := _decoded(line)) is not None]
         if len(lines) == 1 or 2 * len(values) <= len(lines):  # one document
             text += _joined(blocks, DOCUMENT_BYTES)
@@ -111,12 +110,13 @@ def read_sample(path: str) -> Sample:
             if value is None and (part := whole_part(text)) is not None:
                 value = _decoded(part)
             values = values if value is None else [value]
-    envelope = next((steps for value in values if (steps := _envelope(value)) is not None), ())
+    envelope = max(map(_envelope, values[:_TRIED]), key=lambda one: one[0], default=(0, ()))[1]
     found = (flat(one) for value in values for one in _elements(value, envelope))
     records = list(islice((record for record in found if record), RECORDS_MAX))
     if not records:
-        raise UsageError(f"{path}: expected pings in JSON or CSV, found {no_pings(text) or 'no object'}")
-    return Sample(records, None, envelope)
+        raise UsageError(f"{path}: expected pings in JSON, XML or CSV, found {no_pings(text) or 'no object'}")
+    beside = [record for value in values[:_TRIED] if envelope and (record := flat(_beside(value, envelope)))]
+    return Sample(records, None, envelope, beside)
 
 
 def _joined(blocks: Iterator[bytes], most: int) -> bytes:
@@ -127,35 +127,58 @@ def _joined(blocks: Iterator[bytes], most: int) -> bytes:
 
 
 def _decoded(text: bytes) -> object:
-    """A value of JSON, also one that is in a string; None if it is none."""
+    """A value of JSON, also one that is in a string, or XML as one; None if it is none."""
     try:
-        value = msgspec.json.decode(trim(text))
-        return msgspec.json.decode(value) if isinstance(value, str) else value
+        value = value_of(from_xml(trim(text)))
+        return value_of(value.encode()) if isinstance(value, str) else value
     except UNREADABLE:
         return None
 
 
-def _envelope(value: object) -> Path | None:
-    """The path of the longest array of objects or arrays in an object; () if it is a ping itself, or has none."""
+def _envelope(value: object) -> tuple[int, Path]:
+    """The longest array of objects or arrays in an object, or a string that is one of JSON: how many elements, and its
+    path; (0, ()) if it is a ping itself, or has none."""
     if not isinstance(value, dict):
-        return ()
-    arrays = sorted(_arrays(value, ()), key=lambda one: (one[1] in [(name,) for name in ENVELOPES], one[0]))
+        return 0, ()
+    # Of two that are as long, the outer one.
+    known = [(name,) for name in ENVELOPES]
+    most, path = max(_arrays(value, ()), key=lambda one: (one[1] in known, one[0], -len(one[1])), default=(0, ()))
     own = sum(not isinstance(inner, list) for inner in value.values())
-    return arrays[-1][1] if arrays and (own < 5 or arrays[-1][0] >= own) else ()
+    return (most, path) if own < 5 or most >= own else (0, ())
 
 
 def _arrays(value: dict[str, object], path: Path) -> Iterator[tuple[int, Path]]:
-    for key, inner in value.items() if len(path) < 4 else ():
-        if isinstance(inner, dict):
-            yield from _arrays(inner, (*path, key))
+    for key, inner in value.items() if len(path) < _STEPS_MAX else ():
+        here = (*path, key)
+        if isinstance(inner, str) and inner.startswith(("{", "[")) and (held := _decoded(inner.encode())):
+            yield len(held) if isinstance(held, list) else 1, here
+        elif isinstance(inner, dict):
+            yield from _arrays(inner, here)
         elif isinstance(inner, list) and inner and isinstance(inner[0], dict | list):
-            yield len(inner), (*path, key)
+            yield len(inner), here
+            if len(inner) == 1 and isinstance(inner[0], dict):
+                yield from _arrays(inner[0], (*here, 0))
 
 
 def _elements(value: object, envelope: Path) -> list[object]:
     for step in envelope:
-        value = value.get(str(step)) if isinstance(value, dict) else value
+        if isinstance(step, int):
+            value = value[step] if isinstance(value, list) and step < len(value) else None
+        else:
+            value = value.get(step) if isinstance(value, dict) else value
+    if envelope and isinstance(value, str):
+        value = _decoded(value.encode())
     return value if isinstance(value, list) else [value]
+
+
+def _beside(value: object, envelope: Path) -> object:
+    """A message without its array of records."""
+    if not envelope:
+        return None
+    first, rest = envelope[0], envelope[1:]
+    if isinstance(value, dict):
+        return {key: _beside(inner, rest) if key == first else inner for key, inner in value.items()}
+    return [_beside(value[0], rest)] if isinstance(value, list) and value else None
 
 
 def _csv_records(path: str, lines: Sequence[bytes]) -> tuple[str, list[Record]]:
@@ -201,17 +224,22 @@ def _record(header: Sequence[Path | None], row: Sequence[str]) -> Record:
     return record
 
 
+Keys = dict[str, str | tuple[str, ...]]
+"""Of `[source]`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFeed:
-    """`preset`, or `keys` of `[source]` that differ from the contract's form; neither where the feed is in that form.
+    """`preset` with the `keys` of `[source]` beside it, or `keys` that differ from the contract's form.
 
     `box`: west, south, east, north. `unit_by`: "movement", "specification", "name", or "" where it could not be told.
     `hours`: of the first and the last ping, by the clock of the zone. `checks`: what a person has to look at, by the
-    section of the configuration, a sentence each. `pings` and `plates` are of the part that was read.
+    section of the configuration, a sentence each. `pings`, `plates` and `others`, messages of other events, are of the
+    part that was read.
     """
 
     preset: str
-    keys: dict[str, str]
+    keys: Keys
     delimiter: str | None
     zone: str
     unit: str
@@ -220,6 +248,7 @@ class FoundFeed:
     pings: int
     plates: int
     refused: int
+    others: int
     hours: str
     checks: dict[str, list[str]]
 
@@ -231,18 +260,21 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     if len({is_gtfs_file(path) for path in paths}) > 1:
         raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
     if is_gtfs_file(paths[0]):
-        return _found(paths, PLAIN, None, "mps", "specification")
+        return _found_gtfs(paths)
     sample = read_sample(paths[0])  # the others are in its form, or are refused
     if _reads(paths, PLAIN):
         return _found(paths, PLAIN, sample, None, "")
     for name, preset in PRESETS.items():
-        if sample.delimiter is None and preset.unit is not None and _reads(paths, mapped_form(preset.mapping)):
-            feed = _found(paths, mapped_form(preset.mapping), sample, preset.unit, "specification")
+        if sample.delimiter is None and preset.unit is not None and (form := _preset_form(paths, preset)):
+            feed = _found(paths, form, sample, preset.unit, "specification")
+            zone: Keys = {} if preset.mapping.reads_offsets else {"time_zone": feed.zone}
             if feed.unit == preset.unit:
-                return replace(feed, preset=name)
-            return replace(feed, keys=_keys(preset.mapping))  # a preset sets the unit, too
+                return replace(feed, preset=name, keys=zone)
+            return replace(feed, keys=_keys(preset.mapping) | zone)  # a preset sets the unit, too
+    if _reads(paths, silent := without_speeds(PLAIN)) and _lacks_speeds(_read(paths, PLAIN, _TRIED)[1]):
+        return _found(paths, silent, sample, None, "")
     try:
-        mapping, times = found_mapping(sample.records)
+        mapping, times = found_mapping(sample.records, sample.beside)
     except ValueError as error:
         raise UsageError(f"{named(paths)}: no ping is known in it (docs/feeds.md):{error}") from error
     records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
@@ -266,14 +298,46 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     return feed
 
 
+def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
+    """Of GTFS-realtime; by its labels where nothing else names its vehicles."""
+    _, refused, _ = _read(paths, PLAIN, _TRIED)
+    is_labelled = any(f'"{LABEL}"'.encode() in one.original for one in refused)
+    form = replace(PLAIN, gtfs_plate=("label",)) if is_labelled else PLAIN
+    pings, refused, _ = _read(paths, form, _TRIED)
+    form = form if _is_mostly_read(pings, refused) or not _lacks_speeds(refused) else without_speeds(form)
+    feed = _found(paths, form, None, UNIT, "specification")
+    if not is_labelled:
+        return feed
+    feed.checks["source"].append(f"vehicle.vehicle.id is unset; {LABEL} is set: {LABEL_PLATE}")
+    return replace(feed, keys={"plate": LABEL})
+
+
+def _lacks_speeds(refused: Sequence[Refused]) -> bool:
+    """Whether the speed is what most of these lack; it is the last field that is asked for."""
+    of_speed = (Reason.MISSING_FIELD, PLAIN.mapping.paths.speed)
+    return 2 * sum((one.refusal.reason, one.refusal.path) == of_speed for one in refused) > len(refused)
+
+
+def _preset_form(paths: Sequence[str], preset: Preset) -> FeedForm | None:
+    """How a preset reads these files, by the clock of the place where times have no offset; None if it does not."""
+    mapping = preset.mapping
+    if mapping.reads_offsets:
+        return form if _reads(paths, form := mapped_form(mapping)) else None
+    if not _reads(paths, form := mapped_form(replace(mapping, zone=UTC))):
+        return None
+    pings, _, _ = _read(paths[:1], form, _TRIED)
+    return mapped_form(replace(mapping, zone=ZoneInfo(zone_of(*_middle(pings)))))
+
+
 def _median_of(sample: Sample, path: Path) -> float:
     values = [value for record in sample.records if isinstance(value := record.get(path), str | int | float)]
     return float(np.nanmedian(read_numbers(values)[0]))
 
 
-def _keys(mapping: FeedMapping) -> dict[str, str]:
+def _keys(mapping: FeedMapping) -> Keys:
     """All paths, and the format of times and the records where they are not the contract's."""
-    keys = {name: getattr(mapping, name) for name in (*FIELDS, "records") if getattr(mapping, name)}
+    names = (*FIELDS, "records", MESSAGE_TIME)
+    keys: Keys = {name: getattr(mapping, name) for name in names if getattr(mapping, name) or name == "speed"}
     return keys | ({} if mapping.time_format == ISO else {"time_format": mapping.time_format})
 
 
@@ -282,6 +346,7 @@ def _reads(paths: Sequence[str], form: FeedForm) -> bool:
     counts as read."""
     with suppress(UsageError):  # a header without its columns
         pings, refused, _ = _read(paths[:1], form, _TRIED)
+        refused = without_other_events(refused, form)
         return _is_mostly_read(pings, refused) and not is_sea(zone_of(*_middle(pings)))
     return False
 
@@ -296,13 +361,16 @@ def _is_mostly_read(pings: Pings, refused: Sequence[Refused]) -> bool:
 
 
 def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[Refused], str]:
-    """The pings of as many messages, as many of each file; what was refused; and the damage that a file ends with."""
+    """The pings of as many messages, as many of each source; what was refused; and the damage that a file ends with.
+    Polls of GTFS-realtime are one source."""
     messages: list[bytes] = []
     damages: list[str] = []
     ping_format = form.format
-    for _, source in open_sources(paths, "mps" if is_gtfs_file(paths[0]) else "kmh", form=form):
+    sources = 1 if is_gtfs_file(paths[0]) else len(paths)
+    said: list[str] = []
+    for _, source in open_sources(paths, UNIT, say=said.append, form=form):
         with closing(source):
-            ping_format, last = source.format, len(messages) + max(_TRIED, most // len(paths))
+            ping_format, last = source.format, len(messages) + max(_TRIED, most // sources)
             for some in as_far_as_whole(source.messages(), damages.append):
                 messages += some[: last - len(messages)]
                 if len(messages) >= last:
@@ -310,22 +378,25 @@ def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[
     pings, refusals = PingDecoder(_WIDE, ping_format).decode(messages)
     pieces = originals(messages, refusals, ping_format)
     refused = [Refused(refusal, piece) for refusal, piece in zip(refusals, pieces, strict=True)]
-    return pings, refused, "; ".join(damages)
+    return pings, refused, "; ".join([*damages, *(one for one in said if isinstance(one, Doubt))])
 
 
 def _found(paths: Sequence[str], form: FeedForm, sample: Sample | None, said: str | None, by: str) -> FoundFeed:
     """What a form reads; `said` is the unit that the feed says, by its specification or a name."""
-    pings, refused, damage = _read(paths, form, _READ_MAX)
+    pings, every, damage = _read(paths, form, _READ_MAX)
+    refused = without_other_events(every, form)
     sentences = advise(refused, form)
     if not _is_mostly_read(pings, refused):
         why = "".join(f"\n  {sentence}" for sentence in sentences)
         raise UsageError(f"{named(paths)}: {len(pings):,} of {counted(len(pings) + len(refused), 'ping')} read{why}")
-    zone, unit, unit_by, doubts = zone_of(*_middle(pings)), *_unit(pings, said, by)
+    zone, (unit, unit_by, doubts) = zone_of(*_middle(pings)), ("", "derived", list[str]())
+    if form.mapping.speed:
+        unit, unit_by, doubts = _unit(pings, said, by)
     ends = (int(np.quantile(pings.time_ms, q, method="nearest")) for q in (0.001, 0.999))
     hours = " to ".join(f"{datetime.fromtimestamp(ms / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M}" for ms in ends)
-    plates = plate_warning(pings)
+    odd = damage, plate_warning(pings), rollover_warning(pings)
     checks = {
-        "": [*([damage] if damage else []), *([plates] if plates else [])],
+        "": [one for one in odd if one],
         "hat": ["these positions lie at sea: are longitude and latitude exchanged?"] if is_sea(zone) else [],
         "speed": doubts,
         "source": [],
@@ -336,7 +407,7 @@ def _found(paths: Sequence[str], form: FeedForm, sample: Sample | None, said: st
     return FoundFeed(
         preset="", keys={}, delimiter=None if sample is None else sample.delimiter, zone=zone, unit=unit,
         unit_by=unit_by, box=_box(named(paths), pings.lon, pings.lat), pings=len(pings), plates=len(pings.plates),
-        refused=len(refused), hours=hours, checks=checks,
+        refused=len(refused), others=len(every) - len(refused), hours=hours, checks=checks,
     )  # fmt: skip
 
 
@@ -344,11 +415,13 @@ def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]
     """By movement, else as the feed says, else km/h; what said it; and what is doubtful."""
     evidence = unit_evidence(pings, "kmh")
     known = said if said in KMH_PER_UNIT else None
-    unit = evidence.unit or known or "kmh"
+    unit = known if known is not None and known in evidence.fits else evidence.unit or known or "kmh"
     told = "movement" if evidence.unit else by if known else ""
     doubts = ["by how far buses go, speeds fit no unit that is known: convert them first"] if evidence.fits_none else []
     if said is not None and said != unit:
         doubts.append(f"the feed's {by} says {said}, not {unit}: one of the two is wrong")
+    if (still := still_warning(pings)) is not None:
+        doubts.append(still)
     return unit, told, doubts
 
 
@@ -365,7 +438,8 @@ _UNIT_WORDS = {
     "movement": "By movement: buses go about as far as they report in it (a verdict on raw speeds, not a release)",
     "specification": "As the feed's specification has it; the recording has too few pairs of pings to check it",
     "name": "As the field's name says; the recording has too few pairs of pings to check it",
-    "": "NOT KNOWN: the recording has too few pairs of pings 4 to 30 s apart. Check it: a wrong unit is not noticed",
+    "derived": "CHECK: the feed has no speeds. They are derived from positions (docs/privacy-model.md)",
+    "": "NOT KNOWN: the recording has too few pairs of pings of one plate. Check it: a wrong unit is not noticed",
 }
 _FILE = """\
 # Made by `udp-stream init` from {path}: {pings} of {plates}, {hours}.
@@ -380,7 +454,7 @@ slot = "1h"
 
 [speed]
 # {unit_words}.{speed}
-unit = {unit}
+{unit}
 # U: faster pings count as this speed, and noise grows with it. It is a choice that everyone may know: the speed limit
 # of your buses, or the limiter in them. Never take it from recorded speeds: their maximum is what is protected.
 # 65 is the limit of buses in India's towns (60 km/h) with its tolerance. Set yours.
@@ -407,7 +481,8 @@ def city_file(feed: FoundFeed, path: str) -> str:
         name: "".join(f"\n# CHECK: {one}{'' if one.endswith('?') else '.'}" for one in some)
         for name, some in feed.checks.items()
     }
-    keys = {"preset": feed.preset} if feed.preset else feed.keys
+    preset: Keys = {"preset": feed.preset} if feed.preset else {}
+    keys = preset | feed.keys
     source = ""
     if keys:
         about = [PRESETS[feed.preset].title] if feed.preset else [
@@ -418,15 +493,16 @@ def city_file(feed: FoundFeed, path: str) -> str:
             about.append("CHECK: times have no offset. This reads them by the place's clock, not as UTC")
         lines = [*(f"# {one}." for one in about), *(f"{name} = {_toml(value)}" for name, value in keys.items())]
         source = "\n".join(["", f"[source]{checks['source']}", *lines, ""])
+    unit = f"unit = {_toml(feed.unit)}" if feed.unit else 'from = "movement"'
     return _FILE.format(
         checks[""], path=_toml(path), pings=counted(feed.pings, "ping"), plates=counted(feed.plates, "plate"),
         hours=feed.hours, hat=checks["hat"], zone=_toml(feed.zone), unit_words=_UNIT_WORDS[feed.unit_by],
-        speed=checks["speed"], unit=_toml(feed.unit), box=[float(f"{edge:g}") for edge in feed.box],
+        speed=checks["speed"], unit=unit, box=[float(f"{edge:g}") for edge in feed.box],
         source_section=source,
     )  # fmt: skip
 
 
-def _toml(value: str) -> str:
+def _toml(value: str | tuple[str, ...]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -452,7 +528,9 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
     form = "GTFS-realtime" if is_gtfs_file(arguments.files[0]) else form
     known = f", preset {feed.preset}" if feed.preset else ", fields by name" if feed.keys else ""
     read = f"{counted(feed.pings, 'ping')} read, {feed.refused:,} refused, {feed.hours}"
-    _say(f"{form}{known}; zone {feed.zone}; unit {feed.unit}{'' if feed.unit_by else ' (NOT KNOWN)'}; {read}")
+    read += f", {counted(feed.others, 'message')} of other events" if feed.others else ""
+    unit = f"unit {feed.unit}{'' if feed.unit_by else ' (NOT KNOWN)'}" if feed.unit else "speeds by movement"
+    _say(f"{form}{known}; zone {feed.zone}; {unit}; {read}")
     for line in re.findall("^# (?:CHECK|NOT KNOWN).*", text, re.MULTILINE):
         _say(line.removeprefix("# "))
     if out != "-":

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 
 from streams.feed import Feed, Pace
-from streams.topics import create_topics, read_answers, read_releases, topics_of
-from udp_stream.cli.first_look import FeedWatch, require_readable_pings
+from streams.topics import create_topics, read_answers, read_estimates, read_releases, topics_of
+from udp_stream.cli.first_look import FeedWatch, LiveLook, require_readable_pings
 from udp_stream.cli.process import observed, say_of_source, sigterm
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError, needs
@@ -37,6 +37,8 @@ def releases(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print the records of the output topic, one a line; with `--follow`, go on until stopped."""
     if arguments.queries:
         records = read_answers(settings.kafka, follow=arguments.follow)
+    elif arguments.smoothed:
+        records = read_estimates(settings.kafka, follow=arguments.follow)
     else:
         records = (release.payload for release in read_releases(settings.kafka, follow=arguments.follow))
     for record in records:
@@ -51,7 +53,7 @@ def releases(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:
     """Send every file, in order, and return when the broker has it all; or a live source or a fleet, until stopped."""
-    form = settings.source.form
+    form = settings.form
     if arguments.ago and arguments.fleet is None:
         raise UsageError("--ago is for a fleet: expected --fleet BUSES beside it")
     pace, heartbeat = Pace(arguments.rate, arguments.speedup, form), Heartbeat(arguments.alive)
@@ -64,7 +66,7 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
         frames = iter(()) if live else _frames(arguments, settings, stack)
         sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form))
         if live:
-            send_live(live, sender, settings, heartbeat.beat)
+            send_live(live, sender, settings, heartbeat.beat, LiveLook(arguments.files[0], settings))
             say_of_source(_sent(sender, pace))
             return
         for messages in frames:
@@ -81,8 +83,8 @@ SETTLE_S = 0.5
 """Arrays that are not full wait as long: with the wait for a frame, a message is in Kafka within a second."""
 
 
-def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callable[[], None]) -> None:
-    """Send what a live source gives, until it ends or SIGTERM: then what it has given is sent, and acknowledged.
+def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callable[[], None], look: LiveLook) -> None:
+    """Send what a live source gives and is fresh, until it ends or SIGTERM: then all of it is sent, and acknowledged.
 
     Arrays are cut by number and by time, and not where frames end: a pipe's end by bytes, so by digits of speeds.
     """
@@ -93,7 +95,7 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
                 handover.stop()
             frames = handover.take()
             for frame in frames:
-                sender.send(json_messages(frame, source.format, settings.ping_rules))
+                sender.send(look.fresh(json_messages(frame, source.format, settings.ping_rules)))
             is_settled = is_settled and not frames
             is_due = not frames or not sender.joins or time.monotonic() - sent_s >= SETTLE_S
             if is_due and not is_settled:
@@ -101,6 +103,7 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
                 handover.kept()
                 sent_s, is_settled = time.monotonic(), True
             beat()
+    look.end()
 
 
 def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | None:
@@ -109,7 +112,7 @@ def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | Non
     named = [name for name in names if scheme_of(name) in LIVE]
     has_pace = arguments.rate or arguments.speedup
     if names == ["-"] and not has_pace and arguments.fleet is None:
-        return PipeSource(settings.source.form)
+        return PipeSource(settings.form)
     if not named:
         return None
     if len(names) > 1 or has_pace or arguments.fleet is not None:
@@ -123,14 +126,14 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
         if not arguments.files:
             raise UsageError("expected files, or --fleet BUSES")
         unit, rules = settings.speed.unit, settings.ping_rules
-        opened = open_sources(arguments.files, unit, say=say_of_source, form=settings.source.form)
+        opened = open_sources(arguments.files, unit, say=say_of_source, form=settings.form)
         sources = [stack.enter_context(closing(source)) for _, source in opened]
         _refuse_two_forms(sources, settings)
         require_readable_pings(arguments.files, settings, warn=lambda text: say(text, level=WARNING))
         return (json_messages(some, source.format, rules) for source in sources for some in source.messages())
     if arguments.files or arguments.rate or arguments.speedup or arguments.batch > 1:
         raise UsageError("a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch")
-    if not settings.source.form.is_plain:
+    if not settings.form.is_plain:
         raise ConfigError("source: expected no keys for --fleet, whose pings are in the contract's form")
     from udp_stream.trial.fleet import live_messages
 
@@ -139,10 +142,10 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
 
 def _refuse_two_forms(sources: Sequence[Source], settings: Settings) -> None:
     """A format that is no JSON goes into the topic in the contract's form, which workers with a mapping do not read."""
-    if not settings.source.form.is_plain and not all(source.format.is_json for source in sources):
+    if not settings.form.is_plain and not all(source.format.is_json for source in sources):
         raise ConfigError(
-            "source: expected no keys for a source that is not JSON or CSV: its pings go to the topic in the "
-            "contract's form, and workers read all messages by [source]"
+            'source: expected no keys but plate = "vehicle.vehicle.label" or id for GTFS-realtime: its pings go to the '
+            "topic in the contract's form, and workers read all messages by [source]"
         )
 
 

@@ -91,7 +91,8 @@ def _notes(policy: Policy, served: list[Bought]) -> list[str]:
     ]
     if any((one.plan.mean or one.plan.around) is not None for one in served):
         notes.append(
-            f"{beside_guess(None, policy.resolution)} A mean that errs more buys nothing that counts do not tell."
+            f"Expected error in km/h: {beside_guess(policy.resolution)}. A mean that errs more buys nothing that "
+            "counts do not tell."
         )
     if any(one.plan.mean is not None and one.plan.mean.moves is None for one in served):
         notes.append(

@@ -45,7 +45,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     progress = ReadingProgress(arguments.files)
     with ExitStack() as stack:
         said: list[str] = []  # by sources, while the bar is shown
-        form = settings.source.form
+        form = settings.form
         sources = [
             (name, stack.enter_context(closing(source)))
             for name, source in open_sources(arguments.files, settings.speed.unit, progress.of, said.append, form=form)

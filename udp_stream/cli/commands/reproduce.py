@@ -162,7 +162,7 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
 
     Lateness does not matter here: the whole file is looked at. Raises UsageError if no ping in it is accepted.
     """
-    form = settings.source.form
+    form = settings.form
     messages = [message for batch in read_messages(path, progress=progress, form=form) for message in batch]
     pings, _ = settings.decoder.decode(messages)
     if not len(pings):
@@ -170,7 +170,8 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
     names, of_plate = np.unique(np.asarray(pings.plates), return_inverse=True)  # by name, so that runs are alike
     cells, hashes = cells_of(pings.lat, pings.lon, settings.hat.resolution), [b"%08d" % i for i in range(names.size)]
     grid = settings.calendar.slots
-    tables = list(slots_of(hashes, of_plate[pings.plate], pings.time_ms, cells, pings.speed, grid))
+    moving = None if (rules := settings.movement_rules) is None else (pings.lat, pings.lon, rules)
+    tables = list(slots_of(hashes, of_plate[pings.plate], pings.time_ms, cells, pings.speed, grid, moving))
     hats = tuple(
         Hat(SamplesPerPlate(counts.count[rows]), values.samples_of(rows))
         for counts, values in tables

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from udp_stream.cli.first_look import FeedWatch, require_readable_pings
+from udp_stream.cli.first_look import FeedWatch, LiveLook, require_readable_pings, source_name
 from udp_stream.cli.outputs import (
     PRIVATE,
     appended,
@@ -47,13 +47,13 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     begin_log()
     with ExitStack() as stack:
         observers = stack.enter_context(observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint()))
-        source = _source(arguments.source, settings)
+        folder = _folder(arguments, settings)
+        source = _source(arguments.source, settings, folder)
         require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
         opening = ledger_and_keys(settings.ledger)
         ledger, keys = stack.enter_context(opening)
         others = begin_work(settings, ledger)
         log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
-        folder = _folder(arguments, settings)
         journal = stack.enter_context(Journal(folder, _owner(ledger)))
         writes = stack.enter_context(_outputs(arguments))
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
@@ -62,39 +62,30 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, journal, writes, observers, look=watch.look
         )
         # These are left in reverse: what is due, and the summary as the last line.
-        stack.callback(_summarize, summary)
+        look = LiveLook(arguments.source, settings)
+        stack.callback(_summarize, summary, look)
         stack.callback(log.say_due, at_the_end=True)
         say(f"run of {source_name(arguments.source)}, with the journal {folder}", "begun")
         heartbeats = Heartbeat(arguments.alive), Heartbeat(folder / ALIVE)
         stack.callback((folder / ALIVE).unlink, missing_ok=True)
         runtime.start()
-        ended = _go_on(source, runtime, settings, log, heartbeats)
+        ended = _go_on(source, runtime, settings, log, heartbeats, look)
         watch.end()
+        look.end()
         if ended and watch.accepted_nothing:
             raise UsageError("no ping was accepted")
         if ended and not (summary.pings or summary.refused or ledger.progress().admitted):
             raise UsageError(f"{source_name(arguments.source)}: the source ended, and no ping has ever come")
 
 
-def _summarize(summary: Summary) -> None:
+def _summarize(summary: Summary, look: LiveLook) -> None:
     """The last line of the log."""
     read = f"{counted(summary.pings, 'ping')}, {summary.refused.total():,} refused"
+    read += f", {look.stale:,} too old to be read" if look.stale else ""
     hats = f"{counted(summary.hats.total(), 'HAT')}, {summary.hats['released']:,} released"
     waiting = f", {counted(summary.held, 'ping')} in open slots" if summary.held else ""
     text = f"ended: {read}; {counted(summary.slots, 'slot')}, {hats}{waiting}"
     say(text, "ended", {"pings": summary.pings, "refused": dict(summary.refused), "hats": dict(summary.hats)})
-
-
-def source_name(name: str) -> str:
-    """A path, or an address without what may be secret: user, password, path, query.
-
-    >>> source_name("amqps://me:secret@broker:5671/vhost?key=1")
-    'amqps://broker:5671'
-    """
-    if scheme_of(name) is None:
-        return name
-    scheme, _, rest = name.partition("://")
-    return f"{scheme}://{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
 
 
 def _go_on(
@@ -103,6 +94,7 @@ def _go_on(
     settings: Settings,
     log: SpokenLog,
     heartbeats: Sequence[Heartbeat],
+    look: LiveLook,
 ) -> bool:
     """Frames into the journal and through it, until SIGTERM has come or, which is returned, the source has ended."""
     rules = settings.ping_rules
@@ -112,7 +104,7 @@ def _go_on(
                 handover.stop()
             frames = handover.take()
             messages = [message for frame in frames for message in json_messages(frame, source.format, rules)]
-            if messages:
+            if messages := look.fresh(messages):
                 runtime.take(messages)
             # Not `if messages`: frames without any have to be acknowledged to a queue, too.
             if frames:
@@ -128,17 +120,19 @@ def _go_on(
     return not asked()
 
 
-def _source(name: str, settings: Settings) -> LiveSource:
+def _source(name: str, settings: Settings, folder: Path) -> LiveSource:
     """Live by its scheme, standard input, or a file, which ends."""
     if name == "-":
-        return PipeSource(settings.source.form)
+        return PipeSource(settings.form)
     source: LiveSource
     if scheme_of(name) in LIVE:
-        source = live_source(name, settings, say_of_source)
+        source = live_source(name, settings, say_of_source, folder)
     else:
-        source = RecordedSource(open_source(name, settings.speed.unit, say=say_of_source, form=settings.source.form))
-    if not settings.source.form.is_plain and not source.format.is_json:
-        raise ConfigError("source: expected no keys for a source that is not JSON or CSV")
+        source = RecordedSource(open_source(name, settings.speed.unit, say=say_of_source, form=settings.form))
+    if not settings.form.is_plain and not source.format.is_json:
+        raise ConfigError(
+            'source: expected no keys but plate = "vehicle.vehicle.label" or id for a source that is GTFS-realtime'
+        )
     return source
 
 

@@ -1,0 +1,283 @@
+"""Topics of a real MQTT broker, and connections that are cut: nothing lost, nothing twice."""
+
+import json
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+import trustme
+
+from benchmarks import way_in
+from benchmarks.feed_forms import FORMS, recorded
+from tests.chaos.proxy import Proxy
+from tests.integration.mqtt_brokers import MOSQUITTO, PASSWORD, USER, mqtt, password_file
+from tests.runtime.harness import fleet_log
+from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
+from udp_stream.pings.json import JSON
+from udp_stream.settings.sections import LiveSection
+from udp_stream.sources.live import Handover
+from udp_stream.sources.mqtt import TopicSource, kept_seed
+from udp_stream.trial.process import free_ports
+
+SECONDS_MAX = 30
+needs_mosquitto = pytest.mark.skipif(MOSQUITTO is None, reason="needs mosquitto, of Debian's packages")
+"""What amqtt does not do: it never sends again what was not acknowledged."""
+
+
+class Dead(Exception):
+    """What the keeper of messages ends with."""
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with mqtt() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(request):
+    return f"/hfp/v2/{request.node.name.replace('[', '-').replace(']', '')}"
+
+
+def ping(number):
+    time_ = f"2024-01-08T10:{number // 60 % 60:02}:{number % 60:02}+05:30"
+    place = {"type": "Point", "coordinates": [72.5, 21.25]}
+    fields = {"license_plate": f"BUS{number}", "observationDateTime": time_, "location": place, "speed": 47.25}
+    return json.dumps(fields | {"vehicle_label": "P61"}).encode()
+
+
+def pings(*numbers):
+    return [ping(number) for number in range(*numbers)]
+
+
+def source(port, topic, said=None, scheme="mqtt", seed="one", **options):
+    live = LiveSection(topics=(f"{topic}/#",), timeout="5s", **options)
+    say = ([] if said is None else said).append
+    return TopicSource(f"{scheme}://127.0.0.1:{port}", live, JSON, say, lambda: seed, fraction=lambda: 0.0)
+
+
+def first_of(live):
+    with closing(live):
+        next(live.messages())
+
+
+def plates(messages):
+    return [json.loads(message)["license_plate"] for message in messages]
+
+
+def taken(handover, count, seconds=SECONDS_MAX):
+    found, deadline = [], time.monotonic() + seconds
+    while len(found) < count:
+        assert time.monotonic() < deadline, plates(found)
+        found += [one for frame in handover.take() for one in frame]
+    return found
+
+
+def nothing_more(handover, seconds=1.0):
+    time.sleep(seconds)
+    return not [one for frame in handover.take(0) for one in frame]
+
+
+@contextmanager
+def reading(live, said=None):
+    """While a session reads; begun once it has subscribed."""
+    said = [] if said is None else said
+    live._say = live._retries._say = said.append
+    with Handover(live) as handover:
+        deadline = time.monotonic() + SECONDS_MAX
+        while not any("reading" in one for one in said):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.01)
+        yield handover
+
+
+def test_messages_come_in_order_as_single_pings_far_more_than_a_broker_sends_at_once(broker, topic):
+    with reading(source(broker.port, topic)) as handover:
+        broker.publish(f"{topic}/1", b"[" + ping(0) + b", " + ping(1) + b"]", b"junk", *pings(2, 300))
+        found = []
+        while len(found) < 301:
+            found += taken(handover, 1)
+            handover.kept()
+        assert found[2] == b"junk" and plates(found[:2] + found[3:]) == [f"BUS{number}" for number in range(300)]
+        assert sorted(json.loads(found[0])) == ["license_plate", "location", "observationDateTime", "speed"]
+
+
+@needs_mosquitto
+def test_what_was_not_kept_comes_again_and_what_comes_while_nobody_reads_comes_later(broker, topic):
+    with pytest.raises(Dead), reading(source(broker.port, topic)) as handover:
+        broker.publish(f"{topic}/1", *pings(4))
+        assert len(taken(handover, 4)) == 4
+        handover.kept()
+        broker.publish(f"{topic}/1", *pings(4, 8))
+        assert len(taken(handover, 4)) == 4
+        time.sleep(0.5)
+        raise Dead
+    broker.publish(f"{topic}/1", *pings(8, 12))
+    with reading(source(broker.port, topic)) as handover:
+        assert plates(taken(handover, 8)) == [f"BUS{number}" for number in range(4, 12)]
+        handover.kept()
+    with reading(source(broker.port, topic)) as handover:
+        assert nothing_more(handover)
+
+
+def test_another_session_has_messages_of_its_own(broker, topic):
+    with reading(source(broker.port, topic)) as one, reading(source(broker.port, topic, seed="two")) as two:
+        broker.publish(f"{topic}/1", *pings(3))
+        assert plates(taken(one, 3)) == plates(taken(two, 3)) == ["BUS0", "BUS1", "BUS2"]
+        one.kept()
+        two.kept()
+
+
+def test_stopping_acknowledges_what_is_kept_meanwhile(broker, topic):
+    with reading(source(broker.port, topic)) as handover:
+        broker.publish(f"{topic}/1", *pings(10))
+        assert len(taken(handover, 10)) == 10
+        handover.stop()
+        handover.kept()
+        while not handover.ended:
+            handover.take()
+            handover.kept()
+    with reading(source(broker.port, topic)) as handover:
+        assert nothing_more(handover)
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_connection_that_is_cut_loses_nothing_and_hands_nothing_on_twice(broker, topic, kept):
+    """With fewer messages than a broker has on their way at most, 20: no acknowledgement may have come through."""
+    said = []
+    with Proxy() as proxy:
+        link = proxy.link(broker.port)
+        with reading(source(link.port, topic), said) as handover:
+            found = []
+            for start in range(0, 16, 4):
+                broker.publish(f"{topic}/1", *pings(start, start + 4))
+                found += taken(handover, start + 4 - len(found))
+                if kept:
+                    handover.kept()
+                link.cut()
+            handover.kept()
+            broker.publish(f"{topic}/1", ping(16))
+            found += taken(handover, 1)
+            handover.kept()
+            assert nothing_more(handover)
+    assert plates(found) == [f"BUS{number}" for number in range(17)]
+    text = "\n".join(said)
+    assert "works again, after" in text
+    assert not [one for one in ("BUS", "47.25", PASSWORD, topic) if one in text], text
+
+
+def test_a_broker_that_is_away_for_a_while_is_asked_again(topic):
+    said = []
+    with mqtt() as own, reading(source(own.port, topic), said) as handover:
+        own.publish(f"{topic}/1", *pings(2))
+        assert len(taken(handover, 2)) == 2
+        handover.kept()
+        time.sleep(0.5)
+        own.stop()
+        deadline = time.monotonic() + SECONDS_MAX
+        while not any("refuses connections" in one for one in said):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.05)
+        own.restart()
+        while sum("reading" in one for one in said) < 2:
+            assert time.monotonic() < deadline, said
+            time.sleep(0.05)
+        own.publish(f"{topic}/1", *pings(2, 4))
+        assert plates(taken(handover, 2)) == ["BUS2", "BUS3"]
+        handover.kept()
+
+
+@needs_mosquitto
+def test_a_session_outlives_a_broker_that_is_killed(topic):
+    with mqtt("autosave_interval 1") as own:
+        with pytest.raises(Dead), reading(source(own.port, topic)) as handover:
+            own.publish(f"{topic}/1", *pings(3))
+            assert len(taken(handover, 3)) == 3
+            raise Dead
+        own.publish(f"{topic}/1", *pings(3, 6))
+        time.sleep(2.5)  # mosquitto writes its sessions each second
+        own.kill()
+        own.restart()
+        with reading(source(own.port, topic)) as handover:
+            assert plates(taken(handover, 6)) == [f"BUS{number}" for number in range(6)]
+            handover.kept()
+
+
+@needs_mosquitto
+def test_a_wrong_password_ends_the_source_at_once_and_is_not_shown(tmp_path, topic):
+    for name, text in (("right", PASSWORD), ("wrong", "another")):
+        (tmp_path / name).touch(mode=0o600)
+        (tmp_path / name).write_text(text + "\n")
+    with mqtt("per_listener_settings false", f"password_file {password_file(tmp_path)}") as own:
+        for options in ({}, {"username": USER, "password_file": str(tmp_path / "wrong")}):
+            (own.program.folder / "broker.conf").write_text(
+                (own.program.folder / "broker.conf").read_text().replace("anonymous true", "anonymous false")
+            )
+            own.restart()
+            with pytest.raises(DependencyUnavailable, match="username and password") as refused:
+                first_of(source(own.port, topic, **options))
+            assert "another" not in str(refused.value)
+        right = source(own.port, topic, username=USER, password_file=str(tmp_path / "right"))
+        with reading(right) as handover:
+            own.publish(f"{topic}/1", ping(0))
+            assert plates(taken(handover, 1)) == ["BUS0"]
+            handover.kept()
+
+
+# paho leaves the socket of a handshake that failed to the garbage collector.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <ssl:pytest.PytestUnraisableExceptionWarning")
+@needs_mosquitto
+def test_a_certificate_is_checked_and_an_authority_of_ones_own_can_be_named(tmp_path, topic):
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca")
+    made = authority.issue_cert("127.0.0.1")
+    made.private_key_pem.write_to_path(tmp_path / "key")
+    made.cert_chain_pems[0].write_to_path(tmp_path / "crt")
+    with mqtt() as plain:
+        (port,) = free_ports(1)
+        more = f"listener {port} 127.0.0.1\ncertfile {tmp_path}/crt\nkeyfile {tmp_path}/key\n"
+        conf = plain.program.folder / "broker.conf"
+        conf.write_text(conf.read_text() + more)
+        plain.restart()
+        with pytest.raises(DependencyUnavailable, match="certificate"):
+            first_of(source(port, topic, scheme="mqtts"))
+        with reading(source(port, topic, scheme="mqtts", ca_file=str(tmp_path / "ca"))) as handover:
+            plain.publish(f"{topic}/1", *pings(200))
+            found = []
+            while len(found) < 200:
+                found += taken(handover, 1)
+                handover.kept()
+            assert plates(found) == [f"BUS{number}" for number in range(200)]
+
+
+FLAGS = "--set", "hat.slot=15m", "--set", "release.min_plates=2"
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("kills", [0, 2])
+def test_a_run_of_topics_gives_the_hats_and_counts_of_a_file_however_often_it_is_killed(tmp_path, kills):
+    pings = recorded(fleet_log(buses=20, hours=0.5, clean=True))
+    for name in ("file", "topics"):
+        (tmp_path / name).mkdir()
+    plain = way_in.recording(tmp_path / "file", "hfp.ndjson", FORMS["hfp.ndjson"](pings), *FLAGS)
+    with mqtt() as own:  # it keeps what comes while nobody reads: of its own session alone
+        assert way_in.published(tmp_path / "topics", pings, own.port, *FLAGS, kills=kills) == plain
+
+
+def test_names_topics_and_logins_that_are_none_are_refused(tmp_path):
+    say = [].append
+    for name in ("mqtt://", "mqtt://me:secret@host", "mqtt://host/topic", "mqtt://host:port"):
+        with pytest.raises(UsageError) as refused:
+            TopicSource(name, LiveSection(topics=("a",)), JSON, say, str)
+        assert "secret" not in str(refused.value)
+    for topics in ((), ("",), ("a/#/b",), ("a#",), ("a/b+",)):
+        with pytest.raises(ConfigError, match=r"live\.topics"):
+            TopicSource("mqtt://host", LiveSection(topics=topics), JSON, say, str)
+    with pytest.raises(ConfigError, match=r"live\.username"):
+        TopicSource("mqtt://host", LiveSection(topics=("a",), password_file=str(tmp_path / "p")), JSON, say, str)
+
+
+def test_the_seed_of_a_session_is_kept_in_the_folder(tmp_path):
+    seed = kept_seed(tmp_path)
+    assert kept_seed(tmp_path) == seed and len(seed) == 32

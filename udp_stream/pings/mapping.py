@@ -1,0 +1,193 @@
+"""Where a feed has the fields of a ping: paths, and what they may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Final
+
+from udp_stream.pings.decode import FieldPaths
+from udp_stream.pings.times import EPOCHS, ISO
+
+FIELDS: Final = ("plate", "time", "longitude", "latitude", "speed")
+"""The fields of a ping, in the order in which they are read and refused."""
+
+Path = tuple[str | int, ...]
+"""Keys of objects, and indices of arrays."""
+
+SECONDS_AGO: Final = "seconds_ago"
+"""The time format that counts back from the message's time."""
+
+MESSAGE_TIME: Final = "message_time"
+"""The key under which a ping that was cut out of a message has the message's time."""
+
+INDEX_MAX = 1000
+"""No ping lies in an array as long as this: a larger index is a slip."""
+
+_PATH_CHARS_MAX = 400
+_STEPS_MAX = 16
+_NO_KEY = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')
+"""Signs of keys that the quick reader of JSON, and a file of TOML, cannot have as they are."""
+
+_ZONED = datetime(2013, 11, 12, 13, 14, 15, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+"""A moment whose parts all differ, so that a pattern that leaves one out is noticed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedMapping:
+    """Where fields are. ValueError names the field, the value and the rule that it breaks.
+
+    `records`: the path of the array of pings in a message; "" finds one ping, an array, `results` or GeoJSON's
+    `features`. `time_format`: `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, a pattern of `strptime`, or `seconds_ago`,
+    before the message's time. `message_time`: the path of that in a message, whose time is an epoch, ISO, or in the
+    pattern. `zone`: of times without an offset, None refuses them. `delimiter`: of CSV, "" finds it. `plate`: one path,
+    or several whose values together name a vehicle. `speed` may be "": it is then not read.
+
+    >>> mapping = FeedMapping(plate="vehicle.id", longitude="lon", latitude="lat", time_format="epoch_s")
+    >>> mapping.paths.plate, mapping.steps["speed"]
+    ('$.vehicle.id', ('speed',))
+    >>> FeedMapping(plate="speed")
+    Traceback (most recent call last):
+    ValueError: speed: expected a path of its own, got 'speed', which is that of plate
+    """
+
+    plate: str | tuple[str, ...] = "license_plate"
+    time: str = "observationDateTime"
+    longitude: str = "location.coordinates.0"
+    latitude: str = "location.coordinates.1"
+    speed: str = "speed"
+    records: str = ""
+    message_time: str = ""
+    time_format: str = ISO
+    zone: tzinfo | None = None
+    delimiter: str = ""
+
+    def __post_init__(self) -> None:
+        """Hold every path, and the format of times, to its rule."""
+        check_time_format(self.time_format)
+        if self.time_format == SECONDS_AGO and not self.message_time:
+            raise ValueError("message_time: expected the path of the time that seconds_ago count from, got none")
+        for name in ("records", "message_time"):
+            if path := getattr(self, name):
+                steps_of(path, name)
+        if not self.plates:
+            raise ValueError("plate: expected a path, or several, got none")
+        _check_together(self.leaves)
+
+    @property
+    def plates(self) -> tuple[Path, ...]:
+        """The paths whose values name a vehicle."""
+        paths = (self.plate,) if isinstance(self.plate, str) else self.plate
+        return tuple(steps_of(path, "plate") for path in paths)
+
+    @property
+    def steps(self) -> dict[str, Path]:
+        """The path of each field that is read; of a plate of several, the first."""
+        names = FIELDS[1:] if self.speed else FIELDS[1:-1]
+        return {"plate": self.plates[0]} | {name: steps_of(getattr(self, name), name) for name in names}
+
+    @property
+    def leaves(self) -> tuple[tuple[str, Path], ...]:
+        """Every path that is read of a ping, with its field: those of `steps`, then what else names the vehicle."""
+        return (*self.steps.items(), *(("plate", path) for path in self.plates[1:]))
+
+    @property
+    def record_steps(self) -> Path:
+        """The path of the array of pings; empty if it is to be found."""
+        return steps_of(self.records, "records") if self.records else ()
+
+    @property
+    def message_steps(self) -> Path:
+        """The path of the message's time; empty if there is none."""
+        return steps_of(self.message_time, "message_time") if self.message_time else ()
+
+    @property
+    def paths(self) -> FieldPaths:
+        """What refusals name."""
+        steps = self.steps
+        lon, lat = steps["longitude"], steps["latitude"]
+        return FieldPaths(
+            *(
+                json_path(_common(self.plates) or self.plates[0]),
+                json_path(steps["time"]),
+                json_path(_common((lon, lat))),
+            ),
+            *(json_path(lon), json_path(lat), json_path(steps.get("speed", ("speed",)))),
+        )
+
+    @property
+    def one_element(self) -> dict[str, tuple[str, int]]:
+        """Fields whose path leads through one element of an array, with the path and that element's index."""
+        through = [(name, steps, first_element(steps)) for name, steps in self.leaves]
+        return {name: (".".join(map(str, steps)), at) for name, steps, at in through if at is not None}
+
+    @property
+    def reads_offsets(self) -> bool:
+        """Whether a time may say how far it is from UTC."""
+        return self.time_format in (ISO, SECONDS_AGO, *EPOCHS) or "%z" in self.time_format
+
+
+def steps_of(path: str, name: str = "path") -> Path:
+    """A path taken apart. ValueError, with the name of what has it, if it is none."""
+    text = re.sub(r"\[([0-9]+)\]", r".\1", path.removeprefix("$")).removeprefix(".")
+    steps = text.split(".")
+    if len(path) > _PATH_CHARS_MAX or len(steps) > _STEPS_MAX or not all(step.strip() for step in steps):
+        rule = "expected a path such as vehicle.position.latitude or coordinates.0"
+        raise ValueError(f"{name}: {rule}, got {path[:80]!r}")
+    if _NO_KEY.search(path):
+        rule = "expected keys without quotes, backslashes and control characters"
+        raise ValueError(f"{name}: {rule}, got {path[:80]!r}")
+    taken = tuple(int(step) if step.isdecimal() and step.isascii() and len(step) < 9 else step for step in steps)
+    highest = max((step for step in taken if isinstance(step, int)), default=0)
+    if highest >= INDEX_MAX:
+        raise ValueError(f"{name}: expected indices of arrays below {INDEX_MAX}, got {highest}")
+    return taken
+
+
+def _common(paths: Sequence[Path]) -> Path:
+    """What all paths begin with; one path as it is."""
+    first, last = min(paths, key=str), max(paths, key=str)
+    return first[: next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
+
+
+def _check_together(leaves: Sequence[tuple[str, Path]]) -> None:
+    """Paths that cannot hold in one ping: two the same, one inside another, a key beside an index."""
+    for at, (name, ours) in enumerate(leaves):
+        for other, theirs in leaves[:at]:
+            alike = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+            text = ".".join(map(str, ours))
+            if alike is None and len(ours) == len(theirs):
+                raise ValueError(f"{name}: expected a path of its own, got {text!r}, which is that of {other}")
+            if alike is None:
+                raise ValueError(f"{name}: expected a path beside {other}'s, got {text!r}: one lies inside the other")
+            if isinstance(ours[alike], int) != isinstance(theirs[alike], int):
+                raise ValueError(f"{name}: got {text!r}: of one value it makes an array, and {other}'s path an object")
+
+
+def first_element(path: Path) -> int | None:
+    """The first index on the way of a path; None if there is none but a last one, as of coordinates."""
+    return next((step for step in path[:-1] if isinstance(step, int)), None)
+
+
+def json_path(steps: Path) -> str:
+    """As refusals write it."""
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+
+
+def check_time_format(time_format: str) -> None:
+    """ValueError if it is no format of times: a pattern must have the date and the time of day."""
+    if time_format in (ISO, SECONDS_AGO, *EPOCHS):
+        return
+    if "%" not in time_format:
+        known = ", ".join([ISO, *EPOCHS, SECONDS_AGO])
+        raise ValueError(f"time_format: expected {known}, or a pattern such as %d/%m/%Y %H:%M:%S, got {time_format!r}")
+    if "%Z" in time_format:
+        raise ValueError(f"time_format: expected %z, as names of zones (%Z) are ambiguous, got {time_format!r}")
+    try:
+        read = datetime.strptime(_ZONED.strftime(time_format), time_format)
+    except (ValueError, re.error) as error:
+        raise ValueError(f"time_format: expected a pattern of strptime, got {time_format!r} ({error})") from error
+    if read.replace(second=15, microsecond=0, tzinfo=None) != _ZONED.replace(tzinfo=None):
+        raise ValueError(f"time_format: expected a pattern with the date, hour and minute, got {time_format!r}")

@@ -1,0 +1,215 @@
+"""What stands around the JSON of a message, or in its place: nothing of it makes a ping unreadable.
+
+Before JSON: a byte order mark, white space, the topic that an MQTT client prints, a Schema Registry frame. Within it:
+`NaN` and `Infinity`, which Python's writers leave. In its place: XML, whose elements become objects.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+from xml.parsers import expat
+
+import msgspec
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Tolerated before JSON, and before any file of pings."""
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""All that msgspec raises on bad bytes."""
+
+_WHITE_SPACE = b" \t\r\n"
+_STARTS = tuple(b'{["')
+
+_TOPIC = re.compile(rb'[\w$+.-]*/[^{}\[\]"\x00-\x1f]*[ \t]+(?=[{\[])')
+"""`hfp/v2/journey/ongoing/vp/bus/0012/01001 {...}`: the first word has a slash; a topic may have spaces in it."""
+
+_FRAME_BYTES = 5
+"""A zero, and four bytes of the schema's number (Confluent's wire format)."""
+
+# `++` and `*+` never go back: a string without an end would else take very long.
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_MARKS = re.compile(_STRING + rb'|["\[\]{}]', re.DOTALL)
+"""Strings, brackets, and a quote that has no other."""
+
+_NO_NUMBER = re.compile(_STRING + rb"|(-?Infinity|NaN)", re.DOTALL)
+_SPELT: Final = {b"NaN": b"1e99901", b"Infinity": b"1e99902", b"-Infinity": b"-1e99902"}
+"""Numbers that JSON has no word for, as numbers too large for any: refused for their values, at their paths."""
+
+_decode_anything = msgspec.json.Decoder(msgspec.Raw).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def trim(text: bytes) -> bytes:
+    """The text without what stands before its JSON: byte order mark, white space, an MQTT topic, a registry's frame.
+
+    >>> trim(b'/hfp/v2/vp/0012/01001 {"VP": 1}'), trim(b"\\0\\0\\0\\7{[1]")
+    (b'{"VP": 1}', b'[1]')
+    """
+    text = text.removeprefix(BYTE_ORDER_MARK).lstrip(_WHITE_SPACE)
+    if not text or text[0] in _STARTS:
+        return text
+    if text[0] == 0:
+        return text[_FRAME_BYTES:] if text[_FRAME_BYTES : _FRAME_BYTES + 1] in (b"{", b"[", b'"') else text
+    topic = _TOPIC.match(text)
+    return text[topic.end() :] if topic else text
+
+
+def frame_of(text: bytes) -> int | None:
+    """The number of the schema in a registry's frame; None where there is none.
+
+    >>> frame_of(b"\\0\\0\\0\\7{..."), frame_of(b"{}")
+    (1915, None)
+    """
+    is_one = len(text) > _FRAME_BYTES and text[0] == 0
+    return int.from_bytes(text[1:_FRAME_BYTES], "big") if is_one else None
+
+
+def finite(text: bytes) -> bytes:
+    """JSON, with numbers that are too large in place of `NaN` and `Infinity`; in strings they stay.
+
+    >>> finite(b'{"speed": NaN, "name": "NaN"}'), as_written(b'[1e99901]')
+    (b'{"speed": 1e99901, "name": "NaN"}', b'[NaN]')
+    """
+    if b"NaN" not in text and b"Infinity" not in text:
+        return text
+    return _NO_NUMBER.sub(lambda match: _SPELT[match[1]] if match[1] else match[0], text)
+
+
+def as_written(piece: bytes) -> bytes:
+    """A piece of what `finite` gave, as it was."""
+    for word in (b"-Infinity", b"Infinity", b"NaN"):
+        piece = piece.replace(_SPELT[word], word)
+    return piece
+
+
+def value_of(text: bytes) -> object:
+    """What JSON says, as Python has it, also numbers that JSON has no word for. Raises one of `UNREADABLE`.
+
+    >>> value_of(b'[1, NaN]')
+    [1, nan]
+    """
+    try:
+        return msgspec.json.decode(text)
+    except UNREADABLE:
+        if finite(text) is text:
+            raise
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def is_json(text: bytes | msgspec.Raw) -> bool:
+    """Whether this is JSON, whatever it says."""
+    try:
+        _decode_anything(text)
+    except UNREADABLE:
+        return False
+    return True
+
+
+def whole_part(text: bytes) -> bytes | None:
+    """JSON that ends too early, cut behind the last whole element of the outermost array that is open there and has
+    one, and closed; if no array is open, behind the last whole object or array. None if that gives no JSON.
+    """
+    opened: list[tuple[bytes, list[int]]] = []  # how each bracket is closed, and where elements in it ended
+    for mark in _MARKS.finditer(text):
+        match mark[0]:
+            case b"{":
+                opened.append((b"}", []))
+            case b"[":
+                opened.append((b"]", []))
+            case b"}" | b"]":
+                if not opened or opened.pop()[0] != mark[0]:
+                    return None
+                if opened:
+                    opened[-1][1][:] = [mark.end()]
+            case b'"':
+                break
+    kind = b"]" if any(closer == b"]" for closer, _ in opened) else b"}"
+    for depth, (closer, ends) in enumerate(opened):
+        if closer == kind and ends:
+            part = text[: ends[0]] + b"".join(closer for closer, _ in opened[depth::-1])
+            return part if is_json(part) else None
+    return None
+
+
+# XML to JSON: SIRI's vehicle monitoring, and feeds that have their values in attributes.
+#
+# An element becomes an object of its attributes and elements, without prefixes of namespaces; one that has neither
+# becomes its text. Elements of one name are an array, and SIRI's deliveries and activities are one even alone, so that
+# paths are those of SIRI's JSON. A document type is refused: it may define entities that grow without end.
+
+_ALWAYS_ARRAYS = frozenset({"VehicleMonitoringDelivery", "VehicleActivity"})
+_DEPTH_MAX = 64
+
+_Element = dict[str, "str | _Element | list[str | _Element]"]
+
+
+class _Refused(Exception):
+    """Ends the parser. It never leaves this file."""
+
+
+class _Tree:
+    """Builds the objects of a document."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[str, _Element, list[str]]] = [("", {}, [])]
+
+    @property
+    def root(self) -> _Element:
+        return self._open[0][1]
+
+    def begin(self, name: str, attributes: dict[str, str]) -> None:
+        if len(self._open) > _DEPTH_MAX:
+            raise _Refused
+        values: _Element = {_local(key): value for key, value in attributes.items() if not key.startswith("xmlns")}
+        self._open.append((_local(name), values, []))
+
+    def text(self, data: str) -> None:
+        self._open[-1][2].append(data)
+
+    def end(self, _name: str) -> None:
+        name, values, texts = self._open.pop()
+        text = "".join(texts).strip()
+        made: str | _Element = values or text
+        if values and text:
+            values["value"] = text
+        parent = self._open[-1][1]
+        held = parent.get(name)
+        if isinstance(held, list):
+            held.append(made)
+        elif held is None:
+            parent[name] = [made] if name in _ALWAYS_ARRAYS else made
+        else:
+            parent[name] = [held, made]
+
+
+def _local(name: str) -> str:
+    return name.rpartition(":")[2]
+
+
+def _refuse(*_: object) -> None:
+    raise _Refused
+
+
+def from_xml(text: bytes) -> bytes:
+    """A document of XML as JSON; anything else, a page, and XML with a document type, as it is.
+
+    >>> from_xml(b'<body><vehicle id="8801" lat="37.7"/><vehicle id="8802" lat="37.8"/></body>')
+    b'{"body":{"vehicle":[{"id":"8801","lat":"37.7"},{"id":"8802","lat":"37.8"}]}}'
+    """
+    if not text.removeprefix(BYTE_ORDER_MARK).lstrip(_WHITE_SPACE).startswith(b"<"):
+        return text
+    tree, parser = _Tree(), expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler, parser.EndElementHandler = tree.begin, tree.end
+    parser.CharacterDataHandler = tree.text
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = _refuse
+    try:
+        parser.Parse(text.lstrip(_WHITE_SPACE), True)
+    except (_Refused, expat.ExpatError, ValueError, LookupError):  # the last two: an encoding that is not known
+        return text
+    return text if "html" in tree.root else _encode(tree.root)
