@@ -37,8 +37,9 @@ from udp_stream.release.record import SCHEMA as RELEASE
 from udp_stream.release.record import described
 
 STREAMS_MAX: Final = 2_000
-BACKLOG: Final = 4_096
-"""All clients fetch a slot at once; one that finds the queue full would try again a second later."""
+ACCEPTED, BACKLOG = 64, 4_096
+"""Connections that are taken in one turn of the loop, and that may wait for theirs: all clients fetch a slot at once,
+and one that finds the queue full would try again a second later."""
 
 COMMENT_S: Final = 15.0
 """Between two lines of a stream on which nothing happens: proxies close silent ones."""
@@ -445,7 +446,8 @@ async def _serve(board: Board, listener: socket.socket, stop: asyncio.Event) -> 
     runner = web.AppRunner(application(board), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.SockSite(runner, listener, backlog=BACKLOG).start()
+        await web.SockSite(runner, listener, backlog=ACCEPTED).start()
+        listener.listen(BACKLOG)
         while not stop.is_set():
             board.wake()
             with suppress(TimeoutError):
