@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import gc
+import signal
 from typing import Any
 
 import pytest
@@ -21,6 +22,9 @@ HALF = ("binding", "forecasts", "golden", "queries", "stream", "time")
 def pytest_sessionstart() -> None:
     """Nine thousand tests are objects that stay: to look for cycles among them is lost time."""
     gc.disable()
+    # A shell that runs us in the background has us ignore it, and what we start would, too.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

@@ -23,8 +23,8 @@ from udp_stream.settings import load
 MIDDLE = 52.23, 21.01
 CET = timezone(timedelta(hours=1))
 BEGIN = datetime(2024, 1, 8, 9, 0, tzinfo=CET)
-EXACT = ("--set", "release.mean_epsilon=1000", "--set", "budget.epsilon=100000", "--set", "release.mean=baseline",
-         "--set", "release.min_plates=1")  # fmt: skip
+EXACT = ("--set", "budget.accounting=pure", "--set", "release.mean_epsilon=1000", "--set", "budget.epsilon=100000",
+         "--set", "release.mean=baseline", "--set", "release.min_plates=1")  # fmt: skip
 """So little noise that a mean is what it is."""
 
 

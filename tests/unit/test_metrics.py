@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from argparse import ArgumentTypeError
+from collections import Counter
 from pathlib import Path
 from typing import get_args
 
@@ -22,7 +23,7 @@ from udp_stream.errors import DependencyUnavailable
 from udp_stream.metrics import Metrics
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON
-from udp_stream.release.facts import SlotCounted, SlotPublished, SlotsDropped, Waiting, batch_read
+from udp_stream.release.facts import BatchRead, SlotCounted, SlotPublished, SlotsDropped, Waiting
 from udp_stream.release.record import Status
 from udp_stream.trial.process import free_ports
 
@@ -93,7 +94,8 @@ def hostile_pings():
 def test_no_message_makes_a_label(messages):
     metrics, rules = fresh(), PingRules(max_kmh=65, reject_above_kmh=200)
     pings, refusals = PingDecoder(rules, JSON).decode(messages)
-    metrics.observe(batch_read(len(messages), len(pings), refusals, None))
+    refused = Counter(one.reason for one in refusals)
+    metrics.observe(BatchRead(len(messages), len(pings), refused, None))
     found = series(metrics)
     assert found.labels() == CLOSED and len(found.samples) == len(series(fresh()).samples)
     assert found["pings_total"] == len(pings) and found.by("pings_refused_total", "reason").total() == len(refusals)

@@ -273,7 +273,7 @@ def test_speeds_are_converted_before_limits(unit: str, factor: float) -> None:
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"unit": "knots"}, "unit"),
+        ({"unit": "furlongs"}, "unit"),
         ({"max_kmh": 0}, "max_kmh"),
         ({"max_kmh": float("nan")}, "max_kmh"),
         ({"max_kmh": 1e6, "reject_above_kmh": 2e6}, "max_kmh"),

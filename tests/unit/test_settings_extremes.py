@@ -57,7 +57,7 @@ EPSILONS = ("mean_epsilon", "variance_epsilon", "cdf_epsilon")
 
 def default(key):
     section, _, name = key.partition(".")
-    return getattr(getattr(Settings(), section), name)
+    return getattr(getattr(Settings(), section), {"from": "from_"}.get(name, name))  # a word of Python's
 
 
 NUMERIC = [key for key in known_keys() if isinstance(default(key), int | float) and not isinstance(default(key), bool)]
