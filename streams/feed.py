@@ -6,7 +6,8 @@ anyone with a list of plates can undo an unkeyed hash of one.
 
 **No speed decides where a ping goes, or with which others.** The clock of a topic observes an array as a whole, so how
 arrays are cut decides which pings are late. So arrays are cut by number alone, and what is not a single ping is dealt
-out to the partitions in turn. Whether an array is too large is decided with `SPEED_BYTES` for each speed, however it is
+out to the partitions in turn; where speeds are by movement all of it goes to the first, as all pings of a plate have to
+come by one partition. Whether an array is too large is decided with `SPEED_BYTES` for each speed, however it is
 written. Kafka's own limits count every byte: of a message that is sent alone, and of arrays in which speeds are longer
 than that (docs/privacy-model.md).
 """
@@ -120,8 +121,13 @@ class Pace:
 class Feed:
     """An idempotent producer of pings; use it as a context manager, which returns when the broker has them all."""
 
-    def __init__(self, kafka: KafkaSection, topic: str, batch: int, pace: Pace, form: FeedForm = PLAIN) -> None:
-        """DependencyUnavailable if no broker answers or it has no such topic."""
+    def __init__(
+        self, kafka: KafkaSection, topic: str, batch: int, pace: Pace, form: FeedForm = PLAIN, deals: bool = True
+    ) -> None:
+        """DependencyUnavailable if no broker answers or it has no such topic.
+
+        `deals`: whether messages of several pings go to all partitions in turn, or else to the first.
+        """
         with needs("Kafka client", "kafka"):
             from kafka import KafkaProducer
             from kafka.errors import KafkaError
@@ -130,6 +136,7 @@ class Feed:
         self._batch = batch
         self._pace = pace
         self._form = form
+        self._deals = deals
         self._held: dict[int, list[bytes]] = {}
         self._held_bytes: dict[int, int] = {}
         self._dealt = 0
@@ -184,7 +191,7 @@ class Feed:
             ping = _single_ping(message, self._form)
             if ping is None:
                 self._produce(message, self._dealt % self._partitions)
-                self._dealt += 1
+                self._dealt += self._deals
                 continue
             partition = partition_of(ping.plate, self._partitions)
             if self._batch == 1:

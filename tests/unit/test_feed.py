@@ -61,10 +61,10 @@ def kafka(monkeypatch):
     monkeypatch.setattr(feeding, "partitions_of", lambda bootstrap, topic: PARTITIONS)
 
 
-def sent(messages, batch=1, limit=2**20):
+def sent(messages, batch=1, limit=2**20, **more):
     """The records that go out, in order."""
     Producer.limit = limit
-    with Feed(KafkaSection(bootstrap="nowhere"), "pings", batch, Pace()) as feed:
+    with Feed(KafkaSection(bootstrap="nowhere"), "pings", batch, Pace(), **more) as feed:
         feed.send(messages)
     return Producer.sent
 
@@ -109,6 +109,16 @@ def test_the_partition_of_what_is_no_single_ping_follows_from_its_number_alone(w
     where = [[partition for partition, _, _ in sent(log(speed))] for speed in ("1", "2", "3.5", "44", "5", "6.25")]
     assert where.count(where[0]) == len(where)
     assert where[0][::2] == [number % PARTITIONS for number in range(9)]
+
+
+def test_where_speeds_are_by_movement_arrays_stay_together_and_single_pings_stay_where_their_plates_are():
+    log = [
+        b"[%s]" % a_ping("A", "1", 1),
+        a_ping("B", "1", 1),
+        b"[%s,%s]" % (a_ping("A", "1", 2), a_ping("C", "1", 2)),
+    ] * 3
+    where = [partition for partition, _, _ in sent(log, deals=False)]
+    assert where == [0, partition_of("B", PARTITIONS), 0] * 3
 
 
 def test_a_plate_stays_on_one_partition_for_ever():

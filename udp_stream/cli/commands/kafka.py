@@ -64,7 +64,8 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
             begin_log()
             stack.callback(begin_log, as_json=False)
         frames = iter(()) if live else _frames(arguments, settings, stack)
-        sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form))
+        deals = settings.speed.from_ == "field"
+        sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form, deals))
         if live:
             send_live(live, sender, settings, heartbeat.beat, LiveLook(arguments.files[0], settings))
             say_of_source(_sent(sender, pace))
