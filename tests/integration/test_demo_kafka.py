@@ -33,7 +33,8 @@ def test_the_demo_on_kafka_shows_what_subscribers_get(tmp_path):
     (tmp_path / "password").chmod(0o600)
     config.write_text(OF_A_DEPLOYMENT.format(password=tmp_path / "password"))
     done = subprocess.run(
-        [*command, "--config", config, "--set", "release.mean_epsilon=2.0", "--out", out],
+        [*command, "--config", config, "--set", "budget.accounting=pure", "--set", "release.mean_epsilon=2.0",
+         "--out", out],
         capture_output=True, text=True, timeout=200, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
