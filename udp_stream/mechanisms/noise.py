@@ -211,8 +211,9 @@ def _low_end(noisy: float, size: float, spread: float, width: int) -> float:
 #     d' = sqrt(q)  where q <= e'^2,      d' = (q / e' + e') / 2  else (everything, for e' = 0).
 #
 # A truth is held if that has probability P(Z <= d) - P(Z < -d') <= 0.95. On its way from 0 to the lower of x and U the
-# truth's probability falls, from P(Z <= x) to at most 1/2 (docs/mechanisms/gaussian.md has the proof), so there is one
-# lowest truth that is held, and no interval is empty.
+# truth's probability falls, from P(Z <= x) to at most 1/2. So there is one lowest truth that is held, and no interval
+# is empty. *Proof:* d and q fall as t = e' grows, so sqrt(q) does; and where q > t^2, q/t + t has a slope below
+# 1 - q/t^2, which is below 0. At the end q is 0, so d' is too, and P(Z <= d) - 1/2 is at most 1/2.
 
 LEVEL = 0.95
 
