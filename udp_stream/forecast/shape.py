@@ -1,7 +1,7 @@
 """What speeds are distributed like: the city's shape, as its answers tell it, and each HAT's, tilted to its mean.
 
 Public in, public out: it reads answers of the city (`mechanisms/city_tree.py`), smoothed means and counts, and costs
-nothing. Measured in docs/measurements.md.
+nothing. Measured in docs/mechanisms/shapes.md.
 """
 
 from __future__ import annotations
