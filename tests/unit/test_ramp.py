@@ -170,6 +170,19 @@ def test_over_a_day_savings_go_to_later_moments_and_no_plate_is_charged_beyond_i
     assert sum(charged.values()) > 1.2 * sum(int(one.charged.sum()) for one in evenly.entries())
 
 
+@pytest.mark.parametrize("schedule", ["even", "ramp"])
+def test_a_moment_without_plates_takes_the_same_road(tmp_path, few_rounds, schedule):
+    """Of each kind: nobody is charged, and the amount is the even part."""
+    loaded_, ledger = loaded(tmp_path, schedule), MemoryLedger()
+    queries = query_set(loaded_.standing_queries, loaded_.zone, loaded_.position_periods, a_context())
+    nobody = Moment(19_000 * 24 * HOUR_MS + 4 * HOUR_MS, (), np.zeros(0), np.zeros(0))
+    found = [decode_result(one.payload) for one in queries.record(nobody, ledger).answers]
+    evens = {query.name: query.budget_nano / 1e9 for query in loaded_.standing_queries}
+    assert {one.query.name: one.privacy.moment for one in found} == evens
+    assert [one.plates.asked for one in found] == [one.privacy.charged for one in found] == [0, 0, 0]
+    assert ledger.verify() == []
+
+
 def test_what_was_handed_on_first_stands_for_all_rounds_whatever_is_charged_meanwhile():
     """A run dies before it draws. Others then charge the plates all that they have saved; the next run goes on."""
     ledger, query, moment, context = MemoryLedger(), a_ramp(), a_moment(), a_query_context()

@@ -270,11 +270,11 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
 
         In the central model all plates are charged alike, so that the one with the least to spend decides.
         """
-        query, budgets = self.region_or_place(), self.budgets(plates, handed_on)
-        budgets = budgets.min(keepdims=True) if isinstance(query, RegionShare) else budgets
-        terms = Terms(self.measure, budgets, self.privatisation, Split.even(self.rounds))
+        query, split = self.region_or_place(), Split.even(self.rounds)
         if isinstance(query, RegionShare):
-            return AskedTogether.over(self._plane, terms, query, plates)
+            least = self.budgets(max(plates, 1), handed_on).min(keepdims=True)
+            return AskedTogether.over(self._plane, Terms(self.measure, least, self.privatisation, split), query, plates)
+        terms = Terms(self.measure, self.budgets(plates, handed_on), self.privatisation, split)
         return Asked(self._plane, terms, query, query.elimination(terms))
 
     def region_or_place(self) -> RangeCount | Density | Nearest | RegionShare:

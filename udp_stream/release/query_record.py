@@ -216,7 +216,7 @@ def answered(
     found = asked.found(state)
     shown = context.policy.counts_released != "none"
     plates = Plates(len(moment.plates), found.unknown, state.rounds) if shown else None
-    amounts = asked.charged(state), int(asked.terms.budgets_nano.max(initial=0))
+    amounts = asked.charged(state), int(asked.terms.budgets_nano.max(initial=query.budget_nano))
     return _result(id_, query, moment, context, amounts, _answer(found), plates)
 
 
