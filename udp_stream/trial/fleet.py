@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from itertools import count
@@ -491,33 +491,18 @@ def _along(leg: Records, elapsed_s: Floats) -> tuple[Floats, Floats]:
     return metres, np.where(braked >= braking_s, 0.0, kmh)
 
 
-# From columns of a made-up fleet to the JSON of its messages, fast.
-#
-# Whatever repeats is written once and looked up, so that a message costs two additions of bytes.
+# From columns of a made-up fleet to the JSON of its messages: no spaces, coordinates with six decimals, times to the
+# second at +05:30.
 
 IST = timezone(timedelta(hours=5, minutes=30))
 IST_OFFSET_S = 19_800
 PLATES_PER_SERIES = 9999
 MOST_BUSES = 26 * PLATES_PER_SERIES
 
-_HEAD = (
-    b'{"license_plate":"GJ05ZZ0001","observationDateTime":"2024-01-08T05:30:00+05:30",'
-    b'"location":{"type":"Point","coordinates":[72.000000,21.000000]},'
+MESSAGE = (
+    '{"license_plate":"%s","observationDateTime":"%s","location":{"type":"Point","coordinates":[%.6f,%.6f]},'
+    '"route_id":"%s%s","trip_id":"%d","speed":%s}'
 )
-_PLATE, _TIME, _LON, _LAT = (_HEAD.index(text) for text in (b"GJ05", b"2024", b"000000,", b"000000]"))
-_HEAD_PARTS = np.dtype(
-    {
-        "names": ["plate", "date", "minute", "second", "lon", "lon_rest", "lat", "lat_rest"],
-        "formats": ["S10", "S10", "S5", "S2", "S3", "S3", "S3", "S3"],
-        "offsets": [_PLATE, _TIME, _TIME + 11, _TIME + 17, _LON, _LON + 3, _LAT, _LAT + 3],
-        "itemsize": len(_HEAD),
-    }
-)
-"""The whole degrees never change: see `EDGE_KM`."""
-_SPEED_CODES = 1000
-"""Speeds are looked up by their tenths of km/h, and this much more where a decimal is written."""
-TEXTS_PER_BUS = 16
-"""Texts remembered at most, 5 kB a bus; then all are forgotten. More would only push live ones out of the cache."""
 
 
 def plate(bus: int) -> str:
@@ -526,59 +511,22 @@ def plate(bus: int) -> str:
     return f"GJ05Z{chr(ord('Z') - series)}{number + 1:04d}"
 
 
-class Encoder:
-    """Turns `PING` records into messages; remembers the texts that repeat.
-
-    A message is a head of fixed width (plate, time, place), filled in column by column; a middle that changes only
-    with the trip, remembered by it; and a tail with the speed.
-    """
-
-    def __init__(self, routes: tuple[str, ...], plates: tuple[str, ...]) -> None:
-        """`routes` without their direction's letter, `plates` by bus."""
-        self._plates = np.array([plate.encode() for plate in plates])
-        self._minutes = np.array([f"{minute // 60:02d}:{minute % 60:02d}".encode() for minute in range(1440)])
-        self._digits2 = np.array([f"{number:02d}".encode() for number in range(60)])
-        self._digits3 = np.array([f"{number:03d}".encode() for number in range(1000)])
-        self._routes = routes
-        self._texts: dict[int, bytes] = {}
-        self._tails = [f',"speed":{tenths // 10}}}'.encode() for tenths in range(_SPEED_CODES)]
-        self._tails += [f',"speed":{tenths // 10}.{tenths % 10}}}'.encode() for tenths in range(_SPEED_CODES)]
-
-    def encode(self, pings: Records) -> list[bytes]:
-        """One message for each ping: no spaces, coordinates with six decimals, times to the second at +05:30."""
-        codes = (pings["tenths"] + _SPEED_CODES * pings["as_float"]).tolist()
-        tails = map(self._tails.__getitem__, codes)
-        return list(map(b"".join, zip(self._heads(pings), self._middles(pings), tails, strict=True)))
-
-    def _heads(self, pings: Records) -> list[bytes]:
-        heads = np.frombuffer(_HEAD * len(pings), np.uint8).copy().view(_HEAD_PARTS)
-        days, index = np.unique(pings["second"] // DAY_S, return_inverse=True)
-        heads["plate"] = self._plates.take(pings["bus"])
-        heads["date"] = np.array([_iso(day * DAY_S)[:10].encode() for day in days.tolist()])[index]
-        heads["minute"] = self._minutes.take(pings["second"] // 60 % 1440)
-        heads["second"] = self._digits2.take(pings["second"] % 60)
-        for name in ("lon", "lat"):
-            digits = pings[f"{name}_e6"] % 1_000_000
-            heads[name] = self._digits3.take(digits // 1000)
-            heads[f"{name}_rest"] = self._digits3.take(digits % 1000)
-        texts: list[bytes] = heads.view(f"S{len(_HEAD)}").tolist()
-        return texts
-
-    def _middles(self, pings: Records) -> list[bytes]:
-        progress = pings["progress"]
-        trips = progress["trip"].tolist()
-        if len(self._texts) > TEXTS_PER_BUS * len(self._plates):
-            self._texts.clear()
-        for trip, at in {trip: at for at, trip in enumerate(trips) if trip not in self._texts}.items():
-            route, direction, _ = progress[at].item()
-            way = "U" if direction > 0 else "D"
-            self._texts[trip] = f'"route_id":"{self._routes[route]}{way}","trip_id":"{trip}"'.encode()
-        return list(map(self._texts.__getitem__, trips))
-
-
-def _iso(second: int) -> str:
-    """A local second since the epoch as ISO-8601."""
-    return datetime.fromtimestamp(second - IST_OFFSET_S, IST).isoformat()
+def encode(pings: Records, routes: Sequence[str], plates: Sequence[str]) -> list[bytes]:
+    """A message for each `PING`; `routes` are without their direction's letter, `plates` by bus."""
+    progress = pings["progress"]
+    seconds, at = np.unique(pings["second"], return_inverse=True)
+    times = [datetime.fromtimestamp(second - IST_OFFSET_S, IST).isoformat() for second in seconds.tolist()]
+    columns = (
+        map(plates.__getitem__, pings["bus"].tolist()),
+        map(times.__getitem__, at.tolist()),
+        (pings["lon_e6"] / 1e6).tolist(),
+        (pings["lat_e6"] / 1e6).tolist(),
+        map(routes.__getitem__, progress["route"].tolist()),
+        np.where(progress["direction"] > 0, "U", "D").tolist(),
+        progress["trip"].tolist(),
+        [tenths / 10 if as_float else tenths // 10 for tenths, as_float in pings[["tenths", "as_float"]].tolist()],
+    )
+    return [(MESSAGE % row).encode() for row in zip(*columns, strict=True)]
 
 
 # What goes wrong between a made-up fleet and us: pings late, out of order, repeated or spoiled, each at its own rate.
@@ -790,7 +738,11 @@ class Fleet:
         """
         if batch < 1:
             raise UsageError(f"expected batch >= 1, got {batch}")
-        encode = Encoder(self._city().names, self.plates).encode
+        routes, plates = self._city().names, self.plates
+
+        def sent(some: Records) -> tuple[Floats, list[bytes]]:
+            return some["arrives"] - IST_OFFSET_S, spoil(encode(some["ping"], routes, plates), some)
+
         kept = np.empty(0, DELIVERY)
         for arrived in self._deliveries():
             arrived["ping"]["second"] += shift_s
@@ -798,10 +750,10 @@ class Fleet:
             kept = np.concatenate([kept, arrived])
             whole = len(kept) - len(kept) % batch
             for at in range(0, whole, batch):
-                yield _sent(encode, kept[at : at + batch])
+                yield sent(kept[at : at + batch])
             kept = kept[whole:]
         if len(kept):
-            yield _sent(encode, kept)
+            yield sent(kept)
 
     def chunks(self) -> Iterator[FleetColumns]:
         """What the buses did, at most ten minutes at a time, before anything went wrong on the way."""
@@ -844,10 +796,6 @@ class Fleet:
             yield waiting[:here]
             waiting = waiting[here:]
         yield waiting
-
-
-def _sent(encode: Callable[[Records], list[bytes]], sent: Records) -> tuple[Floats, list[bytes]]:
-    return sent["arrives"] - IST_OFFSET_S, spoil(encode(sent["ping"]), sent)
 
 
 def _columns(pings: Records) -> FleetColumns:
