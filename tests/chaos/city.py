@@ -36,7 +36,7 @@ from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
 from udp_stream.release.record import decode
 from udp_stream.runtime import Embedded, record_writer
 from udp_stream.settings import load
-from udp_stream.trial.process import folder_or_temporary, free_ports
+from udp_stream.trial.process import free_ports, temporary_folder
 from udp_stream.trial.services import RunningKafka, start_kafka
 
 FRAME = 4096
@@ -127,8 +127,8 @@ def ground(replicas: int = 0) -> Iterator[Ground]:
     """Real services, while the block runs."""
     hidden, proxied = free_ports(2)
     more = BEHIND_PROXY.format(hidden=hidden, proxied=proxied)
-    with Proxy() as proxy, store(proxy, replicas) as kept, folder_or_temporary("kafka", None) as (folder, own):
-        running_kafka = start_kafka(folder, own, more)
+    with Proxy() as proxy, store(proxy, replicas) as kept, temporary_folder("kafka") as folder:
+        running_kafka = start_kafka(folder, True, more)
         try:
             yield Ground(running_kafka, kept, proxy, proxy.link(hidden, proxied))
         finally:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.proxy import HOST, Link, Proxy
-from udp_stream.trial.process import folder_or_temporary
+from udp_stream.trial.process import temporary_folder
 from udp_stream.trial.services import RunningRedis, command, start_redis
 
 DATA = "appendonlydir"
@@ -82,11 +82,11 @@ def _configure(server: RunningRedis, was: str, now: str, other: int) -> None:
 @contextmanager
 def store(proxy: Proxy, replicas: int = 0) -> Iterator[Store]:
     """A durable Redis of our own, with a replica or without, while the block runs."""
-    with folder_or_temporary("redis", None) as (folder, own), folder_or_temporary("replica", None) as (other, _):
-        made = Store(proxy, start_redis(folder, own, MASTER))
+    with temporary_folder("redis") as folder, temporary_folder("replica") as other:
+        made = Store(proxy, start_redis(folder, True, MASTER))
         try:
             if replicas:
-                made.replica = start_redis(other, own, REPLICA.format(host=HOST, port=made.master.port))
+                made.replica = start_redis(other, True, REPLICA.format(host=HOST, port=made.master.port))
                 made._wait_until_in_step()
             yield made
         finally:

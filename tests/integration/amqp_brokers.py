@@ -14,7 +14,7 @@ from uuid import uuid4
 from pika import BlockingConnection, ConnectionParameters, PlainCredentials
 from pika.exceptions import AMQPError
 
-from udp_stream.trial.process import HOST, Program, Running, folder_or_temporary, launch, on_free_ports
+from udp_stream.trial.process import HOST, Program, Running, launch, on_free_ports, temporary_folder
 from udp_stream.trial.services import ANSWER_SECONDS, class_path, java
 
 QPID = "9.2.0"
@@ -83,8 +83,8 @@ class RunningAmqp(Running):
 @contextmanager
 def amqp() -> Iterator[RunningAmqp]:
     """A broker while the block runs, in a temporary folder; DependencyUnavailable as of `kafka`."""
-    with folder_or_temporary("amqp", None) as (place, disposable):
-        running = start_amqp(place, disposable)
+    with temporary_folder("amqp") as place:
+        running = start_amqp(place, disposable=True)
         try:
             yield running
         finally:

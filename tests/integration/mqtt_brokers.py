@@ -20,7 +20,7 @@ from threading import Event
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from udp_stream.trial.process import HOST, Program, Running, folder_or_temporary, launch, on_free_ports
+from udp_stream.trial.process import HOST, Program, Running, launch, on_free_ports, temporary_folder
 
 USER, PASSWORD = "reader", "a secret"
 SECONDS = 10
@@ -74,8 +74,8 @@ def connected(port: int) -> Client:
 @contextmanager
 def mqtt(*more: str) -> Iterator[RunningMqtt]:
     """A broker while the block runs, in a temporary folder; `more` are lines of mosquitto's configuration."""
-    with folder_or_temporary("mqtt", None) as (place, disposable):
-        running = on_free_ports(1, lambda ports: _start(place, ports[0], disposable, more))
+    with temporary_folder("mqtt") as place:
+        running = on_free_ports(1, lambda ports: _start(place, ports[0], True, more))
         try:
             yield running
         finally:

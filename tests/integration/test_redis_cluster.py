@@ -17,7 +17,7 @@ from redis.crc import key_slot
 from tests.contract.checks import ALL_LEDGER_CHECKS, LedgerFactory, ask, check_large_slots
 from udp_stream.errors import Fenced, PrivacyRefused
 from udp_stream.ledgers.redis import Fence, RedisLedger, inspect_redis, open_redis_ledger
-from udp_stream.trial.process import HOST, folder_or_temporary
+from udp_stream.trial.process import HOST, temporary_folder
 from udp_stream.trial.services import RunningRedis, command, start_redis
 
 NODES = 3
@@ -54,8 +54,8 @@ def start_redis_cluster(nodes: int = 3) -> Iterator[RunningCluster]:
     with ExitStack() as stack:
         started = []
         for _ in range(nodes):
-            place, disposable = stack.enter_context(folder_or_temporary("redis-cluster", None))
-            running = start_redis(place, disposable, CLUSTER_CONFIGURATION)
+            place = stack.enter_context(temporary_folder("redis-cluster"))
+            running = start_redis(place, True, CLUSTER_CONFIGURATION)
             stack.callback(running.stop)
             started.append(running)
         _join(started)

@@ -16,7 +16,6 @@ from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
 from udp_stream.mechanisms.variance import (
     plan_variance,
-    plate_charges,
     plate_sensitivity,
     variance_query,
 )
@@ -175,13 +174,13 @@ def test_each_plate_is_charged_what_its_rounded_statistic_can_move(counts, epsil
         lattice = lattice_of(plan.sensitivity, pure(epsilon_nano))
         assert lattice.shift > 0 or plan.kept == 1
         rounded = np.array([lattice.project(variance_query(plan, row).statistic) for row in data])
-        for steps, charge in zip(ranges(counts, rounded), plate_charges(plan).tolist(), strict=True):
+        for steps, charge in zip(ranges(counts, rounded), plan.charges.tolist(), strict=True):
             assert Fraction(steps * NANO, lattice.t) <= charge <= epsilon_nano
 
 
 def test_the_largest_giver_is_charged_all_and_the_others_their_share():
     plan = plan_variance(SamplesPerPlate(np.array([8, 4, 4, 4, 2, 2])), pure(NANO), Range(0, 65 * 4096), 8)
-    shares = plate_charges(plan) / NANO
+    shares = plan.charges / NANO
     assert shares.tolist() == pytest.approx([1, 80 / 128, 80 / 128, 80 / 128, 44 / 128, 44 / 128], abs=1e-6)
     assert shares.max() <= 1
 

@@ -72,8 +72,11 @@ class VariancePlan:
 
     @property
     def charges(self) -> Integers:
-        """What each plate loses, in nano-units rounded up: at most `cost`."""
-        return plate_charges(self)
+        """What each plate loses, in nano-units rounded up, at most `cost`: individual accounting.
+
+        A plate that moves T by U^2 k (G - k) pays by its steps on the noise's lattice, of those of the largest mover.
+        """
+        return charges_of(plate_sensitivity(self), self.sensitivity, self.cost)
 
     @property
     def noise(self) -> Noise:
@@ -174,14 +177,6 @@ def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
     k = np.minimum(given, plan.kept // 2)
     moves: NDArray[np.object_] = (k * (plan.kept - k)).astype(object) * plan.range.width**2
     return moves
-
-
-def plate_charges(plan: VariancePlan) -> Integers:
-    """What each plate loses, in nano-units rounded up, at most `cost`: individual accounting.
-
-    A plate that moves T by U^2 k (G - k) pays by its steps on the noise's lattice, of those of the largest mover.
-    """
-    return charges_of(plate_sensitivity(plan), plan.sensitivity, plan.cost)
 
 
 def variance_for_admitted(plan: VariancePlan, admitted: NDArray[np.bool_]) -> VariancePlan:

@@ -631,22 +631,17 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         Settings that have no effect are left out, so that a version that knows more of them gives the same.
         """
         settings = msgspec.to_builtins(self)
-        if self.counts_released == "all":
-            del settings["counts_released"]
-        if self.accounting == "pure":
-            del settings["delta"]
-        if self.schedule == "spread":
-            del settings["schedule"]
-        if not self.shapes:
-            del settings["cdf"]
-        if not self.source:
-            del settings["source"]
-        if self.branching == "auto":
-            del settings["branching"]
-        if self.cap == "median":
-            del settings["cap"]
-        if self.speed_from == "field":
-            del settings["speed_from"]
+        has_effect = {
+            "counts_released": self.counts_released != "all",
+            "delta": self.accounting != "pure",
+            "schedule": self.schedule != "spread",
+            "cdf": self.shapes,
+            "source": bool(self.source),
+            "branching": self.branching != "auto",
+            "cap": self.cap != "median",
+            "speed_from": self.speed_from != "field",
+        }
+        settings = {name: value for name, value in settings.items() if has_effect.get(name, True)}
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 

@@ -19,24 +19,12 @@ Budget = Annotated[float, msgspec.Meta(ge=EPSILON_MIN, le=1e6)]
 """Up to 1e15 nano-epsilon: a ledger's amounts lie below 2**53."""
 Epsilon = Annotated[float, msgspec.Meta(ge=0, le=EPSILON_MAX)]
 
-EPSILONS = {
-    "release.mean_epsilon": f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto",
-    "release.variance_epsilon": f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto",
-    "release.cdf_epsilon": f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto",
-}
-"""What each may be."""
+EPSILONS = ("release.mean_epsilon", "release.variance_epsilon", "release.cdf_epsilon")
+EPSILON_RULE = f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto"
 
 RHO_MIN = RHO_NANO_MIN / NANO
-CONCENTRATED = (
-    sqrt(2 * RHO_MIN),
-    sqrt(2 * EPSILON_NANO_MAX / NANO),
-    {
-        "release.mean_epsilon": "0, 0.001 to 44, or auto",
-        "release.variance_epsilon": "0, 0.001 to 44, or auto",
-        "release.cdf_epsilon": "0, 0.001 to 44, or auto",
-    },
-)
-"""The least and the most of an epsilon that is counted in rho, half of its square, and what each may be."""
+CONCENTRATED = sqrt(2 * RHO_MIN), sqrt(2 * EPSILON_NANO_MAX / NANO), "0, 0.001 to 44, or auto"
+"""The least and the most of an epsilon that is counted in rho, half of its square, and what it may be."""
 
 DURATIONS = {
     "hat.slot": ("1m", "31d"),

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import fields
 
 from udp_stream.errors import ConfigError
-from udp_stream.settings.limits import DURATIONS, EPSILONS
+from udp_stream.settings.limits import DURATIONS, EPSILON_RULE, EPSILONS
 from udp_stream.settings.queries import QuerySection
 from udp_stream.settings.rules import NO_LEDGERS, check
 from udp_stream.settings.sections import Settings
@@ -281,7 +281,7 @@ def _rule(name: str) -> str | None:
     if name in DURATIONS:
         return "a duration such as 6h"
     if name in EPSILONS:
-        return EPSILONS[name]
+        return EPSILON_RULE
     if name == "live.token_header":
         return "letters, digits and -"
     if name == "release.bins":

@@ -15,6 +15,7 @@ from udp_stream.settings.limits import (
     DURATIONS,
     EPSILON_MAX,
     EPSILON_MIN,
+    EPSILON_RULE,
     EPSILONS,
     RHO_MIN,
     budget_period,
@@ -121,8 +122,8 @@ def _check_ledger(ledger: LedgerSection) -> None:
 
 def _check_epsilon(settings: Settings, policy: Policy) -> None:
     _check_budget(settings, policy)
-    least, most, rules = (EPSILON_MIN, EPSILON_MAX, EPSILONS) if policy.measure == "pure" else CONCENTRATED
-    for name, rule in rules.items():
+    least, most, rule = (EPSILON_MIN, EPSILON_MAX, EPSILON_RULE) if policy.measure == "pure" else CONCENTRATED
+    for name in EPSILONS:
         epsilon = _value(settings, name)
         require(epsilon in ("auto", 0) or least <= epsilon <= most, name, rule, epsilon)
     nanos = policy.mean_nano, policy.variance_nano, policy.cdf_nano

@@ -262,12 +262,7 @@ def on_free_ports(number: int, start: Callable[[list[int]], _T]) -> _T:
 
 
 @contextmanager
-def folder_or_temporary(name: str, folder: Path | None) -> Iterator[tuple[Path, bool]]:
-    """The folder given, made for its owner alone if need be, or one of our own that is removed at the end; and whether
-    it is our own."""
-    if folder is not None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        yield folder.absolute(), False
-        return
+def temporary_folder(name: str) -> Iterator[Path]:
+    """A folder of our own, which is removed at the end."""
     with TemporaryDirectory(prefix=f"udp-stream-{name}-", ignore_cleanup_errors=True) as own:
-        yield Path(own), True
+        yield Path(own)

@@ -37,9 +37,9 @@ from udp_stream.trial.process import (
     PRIVATE_UMASK,
     Program,
     Running,
-    folder_or_temporary,
     launch,
     on_free_ports,
+    temporary_folder,
 )
 
 KAFKA = "4.3.0"
@@ -273,8 +273,8 @@ def kafka() -> Iterator[RunningKafka]:
 
     Raises DependencyUnavailable, with what to install, if there is no Java, no jar, or no answer.
     """
-    with folder_or_temporary("kafka", None) as (place, disposable):
-        running = start_kafka(place, disposable)
+    with temporary_folder("kafka") as place:
+        running = start_kafka(place, disposable=True)
         try:
             yield running
         finally:
@@ -414,8 +414,8 @@ def redis() -> Iterator[RunningRedis]:
 
     Raises DependencyUnavailable, with what to install, if there is no server program or no answer.
     """
-    with folder_or_temporary("redis", None) as (place, disposable):
-        running = start_redis(place, disposable)
+    with temporary_folder("redis") as place:
+        running = start_redis(place, disposable=True)
         try:
             yield running
         finally:
