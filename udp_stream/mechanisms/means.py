@@ -319,10 +319,52 @@ def projected_queries(plan: MeanPlan, means: Integers, low: Integers, high: Inte
     return sums, np.maximum(1, (high - low) * touched(plan.grouping))
 
 
+class CappedSum(MeanMechanism):
+    """The first min(m_l, m) samples of every plate, and a public constant for each that is dropped, over M.
+
+    >>> plan = Baseline().plan(SamplesPerPlate(np.array([2, 1])), Cost("pure", 10**9), Range(0, 100), "best-fit")
+    >>> Baseline().subset(plan, np.array([False, True])).charges.tolist()
+    [500000000]
+    """
+
+    def _capped(self, counts: SamplesPerPlate, cost: Cost, range: Range, cap: int, fill: int) -> MeanPlan:
+        """`fill` is counted from the range's low end, like the samples."""
+        given = np.minimum(counts.by_plate, cap)
+        return MeanPlan(
+            mechanism=self.name,
+            grouping=None,
+            counts=counts,
+            range=range,
+            cost=cost,
+            cap=cap,
+            given=given,
+            moves=range.width * given,
+            divisor=counts.total,
+            sensitivity=range.width * cap,
+            fill=fill,
+            bias_bound=_bias_of_fill(fill, range, int(given.sum()), counts.total),
+        )
+
+    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
+        """The same cap and fill: a smaller cap would drop samples for which the noise has been scaled already."""
+        total, given = int(plan.counts.by_plate[admitted].sum()), int(plan.given[admitted].sum())
+        return narrowed(plan, admitted, divisor=total, bias_bound=_bias_of_fill(plan.fill, plan.range, given, total))
+
+    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
+        """The sum of the kept samples, each above the low end, and the fill of the dropped ones."""
+        is_whole = plan.cap == plan.counts.largest
+        kept = plan.range.above_low(samples if is_whole else samples[within_cap(plan.counts, plan.cap)])
+        return MeanQuery(int(kept.sum()) + plan.fill * (samples.size - kept.size), plan.sensitivity)
+
+
+def _bias_of_fill(fill: int, range: Range, given: int, total: int) -> float:
+    return max(fill, range.width - fill) * (1 - given / total)
+
+
 # Baseline: the plain sample mean plus noise for its full sensitivity (arXiv 2401.15906, Section III-B).
 
 
-class Baseline(MeanMechanism):
+class Baseline(CappedSum):
     """Sum of all samples over M.
 
     Sensitivity of the sum: U m_max, since the plate with most samples can move each of them by U; plate l moves it by
@@ -344,27 +386,7 @@ class Baseline(MeanMechanism):
         cap: int | None = None,  # noqa: ARG002
     ) -> MeanPlan:
         """It neither groups nor caps: every plate gives all of its samples."""
-        return MeanPlan(
-            mechanism=self.name,
-            grouping=None,
-            counts=counts,
-            range=range,
-            cost=cost,
-            cap=counts.largest,
-            given=counts.by_plate,
-            moves=range.width * counts.by_plate,
-            divisor=counts.total,
-            sensitivity=range.width * counts.largest,
-            bias_bound=0.0,
-        )
-
-    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        """The sum of fewer plates, over fewer samples."""
-        return narrowed(plan, admitted, divisor=int(plan.given[admitted].sum()))
-
-    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
-        """The sum of the samples, each above the low end."""
-        return MeanQuery(int(plan.range.above_low(samples).sum()), plan.sensitivity)
+        return self._capped(counts, cost, range, counts.largest, fill=0)
 
 
 # Array-Averaging: the mean of the array means (arXiv 2401.15906, Section III-C).
@@ -600,7 +622,7 @@ class EpsQuantile(Projected):
 #   rho the expected size of noise for a sensitivity of one, 1 / sqrt(pi rho), stands for 1 / eps.
 
 
-class Optimal(MeanMechanism):
+class Optimal(CappedSum):
     """Capped sum with a public fill. With fewer than k plates the constant alone would be better in the worst case.
 
     In that case the cap is the smallest count, so that every plate still has its say; the error bound, which the plan
@@ -638,42 +660,11 @@ class Optimal(MeanMechanism):
             # in integers: rounding must not decide which plate's count is the cap
             k = -(-width * over * size // (max(above, width - above) * under * by))
             cap = int(counts.descending[min(k, counts.plates) - 1])
-        given = np.minimum(counts.by_plate, cap)
-        dropped = 1 - int(given.sum()) / counts.total
-        return MeanPlan(
-            mechanism=self.name,
-            grouping=None,
-            counts=counts,
-            range=range,
-            cost=cost,
-            cap=cap,
-            given=given,
-            moves=width * given,
-            divisor=counts.total,
-            sensitivity=width * cap,
-            fill=above,
-            bias_bound=max(above, width - above) * dropped,
-        )
+        return self._capped(counts, cost, range, cap, above)
 
     def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
         """With the cap that is best at it."""
         return self.plan(plan.counts, cost, plan.range, "best-fit")
-
-    def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        """The same cap and fill: a smaller cap would drop samples for which the noise has been scaled already."""
-        total = int(plan.counts.by_plate[admitted].sum())
-        dropped = 1 - int(plan.given[admitted].sum()) / total
-        return narrowed(
-            plan,
-            admitted,
-            divisor=total,
-            bias_bound=max(plan.fill, plan.range.width - plan.fill) * dropped,
-        )
-
-    def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
-        """The sum of the kept samples and the fill of the dropped ones."""
-        kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)])
-        return MeanQuery(int(kept.sum()) + plan.fill * (samples.size - kept.size), plan.sensitivity)
 
 
 MECHANISMS: dict[str, MeanMechanism] = {

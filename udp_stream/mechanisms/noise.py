@@ -289,7 +289,33 @@ DRAWABLE_NANO_MIN = 32
 """From this epsilon on every sensitivity has a lattice: two steps on it are t = 2e9 / 32 < 2**26."""
 
 
-class DiscreteLaplace:
+class _Shares:
+    """What plates lose by their shares of the noise's sensitivity: its `power` of the whole cost."""
+
+    power: int
+
+    def charges(self, moves: NDArray[Any], most: int, cost: Cost) -> Integers:
+        """cost (move / most)^power."""
+        # Python's integers where 64 bits could not hold the product
+        exact = moves if cost.nano * most**self.power < 2**62 else moves.astype(object)
+        charges: Integers = (-(-cost.nano * exact**self.power // most**self.power)).astype(np.int64, copy=False)
+        return charges
+
+    def within(self, moves: NDArray[Any], most: int, charges: Integers, cost: Cost) -> Cost:
+        """The least charge (most / move)^power of all plates that move anything."""
+        power, pairs = self.power, zip(moves.tolist(), charges.tolist(), strict=True)
+        # Rounded down: the noise must cost no plate more than it was charged.
+        affordable: list[int] = [charge * most**power // move**power for move, charge in pairs if move]
+        return cost.with_nano(min([cost.nano, *affordable]))
+
+
+def _positive(cost: Cost) -> int:
+    if cost.nano < 1:
+        raise ValueError(f"expected a cost >= 1 nano-{'epsilon' if cost.measure == 'pure' else 'rho'}, got {cost.nano}")
+    return cost.nano
+
+
+class DiscreteLaplace(_Shares):
     """Laplace noise of scale sensitivity / epsilon, the sensitivity in l1. See `Noise` for what each method promises.
 
     >>> family = DiscreteLaplace()
@@ -303,29 +329,15 @@ class DiscreteLaplace:
 
     def unit_scale(self, cost: Cost) -> tuple[int, int]:
         """1 / epsilon, exactly."""
-        return NANO, _positive_epsilon(cost)
+        return NANO, _positive(cost)
 
     def counts_unit_scale(self, cost: Cost) -> tuple[int, int]:
         """2 / epsilon: a sample that moves leaves one entry and enters another, so it counts twice in l1."""
-        return 2 * NANO, _positive_epsilon(cost)
+        return 2 * NANO, _positive(cost)
 
     def counts_drawable(self, cost: Cost) -> int:
         """With epsilon >= 32 nano per sample moved, 2 / epsilon is below `SCALE_MAX`, also a nano or two lower."""
         return cost.nano // DRAWABLE_NANO_MIN
-
-    def charges(self, moves: NDArray[Any], most: int, cost: Cost) -> Integers:
-        """epsilon * move / most."""
-        # Python's integers where 64 bits could not hold the product
-        exact = moves if cost.nano * most < 2**62 else moves.astype(object)
-        charges: Integers = (-(-cost.nano * exact // most)).astype(np.int64, copy=False)
-        return charges
-
-    def within(self, moves: NDArray[Any], most: int, charges: Integers, cost: Cost) -> Cost:
-        """The least charge * most / move of all plates that move anything."""
-        pairs = zip(moves.tolist(), charges.tolist(), strict=True)
-        # Rounded down: the noise must cost no plate more than it was charged.
-        affordable: list[int] = [charge * most // move for move, charge in pairs if move]
-        return cost.with_nano(min([cost.nano, *affordable]))
 
     def expected_abs(self, scale: float) -> float:
         """E|Lap(b)| = b; the discrete one's is less, by one part in 2**25 at the largest scales."""
@@ -363,12 +375,6 @@ class DiscreteLaplace:
         return discrete_laplace(bits, t, s)
 
 
-def _positive_epsilon(cost: Cost) -> int:
-    if cost.nano < 1:
-        raise ValueError(f"expected a cost >= 1 nano-epsilon, got {cost.nano}")
-    return cost.nano
-
-
 # Discrete Gaussian noise: the family of zero-concentrated differential privacy (zCDP), drawn exactly.
 #
 # **Loss.** Adding discrete Gaussian noise of sigma (`samplers.py`) to integers that a plate moves by at most d in l2 is
@@ -394,7 +400,7 @@ _MEAN_SIZE = sqrt(2 / pi)
 """E|Z| of a standard normal variable Z."""
 
 
-class DiscreteGaussian:
+class DiscreteGaussian(_Shares):
     """Gaussian noise of sigma = sensitivity / sqrt(2 rho), the sensitivity in l2. See `Noise` for what methods promise.
 
     >>> family, cost = DiscreteGaussian(), Cost("zcdp", 500_000_000)
@@ -425,20 +431,6 @@ class DiscreteGaussian:
         Where only plates of one sample are left of all, the noise is for one sample at what that was charged.
         """
         return isqrt(cost.nano // _LEVEL_NANO_MIN)
-
-    def charges(self, moves: NDArray[Any], most: int, cost: Cost) -> Integers:
-        """rho (move / most)^2."""
-        # Python's integers where 64 bits could not hold the product
-        exact = moves if cost.nano * most * most < 2**62 else moves.astype(object)
-        charges: Integers = (-(-cost.nano * exact * exact // (most * most))).astype(np.int64, copy=False)
-        return charges
-
-    def within(self, moves: NDArray[Any], most: int, charges: Integers, cost: Cost) -> Cost:
-        """The least charge (most / move)^2 of all plates that move anything."""
-        pairs = zip(moves.tolist(), charges.tolist(), strict=True)
-        # Rounded down: the noise must cost no plate more than it was charged.
-        affordable: list[int] = [charge * most**2 // move**2 for move, charge in pairs if move]
-        return cost.with_nano(min([cost.nano, *affordable]))
 
     def choice_epsilon_nano(self, cost: Cost) -> int:
         """sqrt(8 rho), rounded down: the exponential mechanism is epsilon-bounded-range, hence epsilon^2/8 - zCDP.
@@ -500,12 +492,6 @@ def _over_root(nano: int) -> tuple[int, int]:
     """1 / sqrt(nano / NANO), rounded up, as a fraction."""
     # The root below the line is rounded down, so the scale is never too small.
     return _OVER, isqrt(_OVER * _OVER * nano // NANO)
-
-
-def _positive(cost: Cost) -> int:
-    if cost.nano < 1:
-        raise ValueError(f"expected a cost >= 1 nano-rho, got {cost.nano}")
-    return cost.nano
 
 
 # Which noise makes a cost true: the families, by the measure that they keep to.
