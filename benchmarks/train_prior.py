@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from textwrap import wrap
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,13 +62,13 @@ def written(by_resolution: Mapping[int, Coefficients], names: Sequence[str]) -> 
     yield from names
     yield '"""'
     yield ""
+    yield "# fmt: off"
     yield "BY_RESOLUTION = {"
     for resolution, coefficients in by_resolution.items():
         yield f"    {resolution}: {{"
         for field in fields(coefficients):
-            yield f'        "{field.name}": ('
-            yield from (f"            {value:.5g}," for value in getattr(coefficients, field.name).tolist())
-            yield "        ),"
+            values = ", ".join(f"{value:.5g}" for value in getattr(coefficients, field.name).tolist())
+            yield from wrap(f'"{field.name}": ({values}),', 120, initial_indent=" " * 8, subsequent_indent=" " * 12)
         yield "    },"
     yield "}"
 
