@@ -276,50 +276,28 @@ def plate_warning(pings: Pings, field: str = "source.plate") -> str | None:
 
 Names = tuple[str, ...]
 
-_PLATES: Names = (
-    *("licenseplate", "licenceplate", "platenumber", "plate", "registrationnumber", "registration", "regno"),
-    *("vehicleregistration", "vehicleid", "vehiclevehicleid", "busid", "vehiclenumber", "busnumber", "vehicleno"),
-    *(
-        "busno",
-        "vid",
-        "vehicleref",
-        "vehiclecode",
-        "vehicle",
-        "bus",
-        "ordem",
-        "veh",
-        "unitid",
-        "fleetnumber",
-        "vehiclelabel",
-    ),
-    *("kennzeichen", "fahrzeugnummer", "fahrzeugid", "fahrzeug", "wagennummer", "wagen"),
-    *("immatriculation", "plaque", "vehicule", "matricula", "patente", "placa", "vehiculo", "veiculo", "prefixo"),
-    *("label", "deviceid", "device", "trackerid", "imei", "id", "0"),
+
+def _names(words: str) -> Names:
+    """The likeliest first."""
+    return tuple(words.split())
+
+
+_PLATES = _names(
+    "licenseplate licenceplate platenumber plate registrationnumber registration regno vehicleregistration vehicleid "
+    "vehiclevehicleid busid vehiclenumber busnumber vehicleno busno vid vehicleref vehiclecode vehicle bus ordem veh "
+    "unitid fleetnumber vehiclelabel kennzeichen fahrzeugnummer fahrzeugid fahrzeug wagennummer wagen immatriculation "
+    "plaque vehicule matricula patente placa vehiculo veiculo prefixo label deviceid device trackerid imei id 0"
 )
-_TIMES: Names = (
-    *("observationdatetime", "observedat", "recordedattime", "recordedat", "gpstime", "gpstimestamp", "fixtime"),
-    *(
-        "timestamp",
-        "tmstmp",
-        "datetime",
-        "locationtime",
-        "lastlocationupdatetime",
-        "positiontime",
-        "time",
-        "tst",
-        "datahora",
-    ),
-    *("zeitstempel", "zeitpunkt", "datumzeit", "zeit", "uhrzeit", "horodatage", "dateheure", "fechahora", "fecha"),
-    *("hora", "heure", "datum", "ts", "date", "updatedat", "lastupdated", "lastupdate", "t", "1"),
+_TIMES = _names(
+    "observationdatetime observedat recordedattime recordedat gpstime gpstimestamp fixtime timestamp tmstmp datetime "
+    "locationtime lastlocationupdatetime positiontime time tst datahora zeitstempel zeitpunkt datumzeit zeit uhrzeit "
+    "horodatage dateheure fechahora fecha hora heure datum ts date updatedat lastupdated lastupdate t 1"
 )
-_LONGITUDES: Names = (
-    *("longitude", "lon", "lng", "long", "coordinates0", "x", "geolon", "geolng"),
-    *("longitud", "laengengrad", "langengrad", "laenge", "lange"),
-)
-_LATITUDES: Names = ("latitude", "lat", "coordinates1", "y", "geolat", "latitud", "breitengrad", "breite")
-_SPEEDS: Names = (
-    *("speed", "speedkmh", "speedkmhr", "speedkph", "speedmps", "speedms", "speedmph", "velocity", "vehiclespeed"),
-    *("gpsspeed", "velocidade", "spd", "geschwindigkeit", "vitesse", "velocidad", "tempo", "v", "kmh", "vkmh", "mph"),
+_LONGITUDES = _names("longitude lon lng long coordinates0 x geolon geolng longitud laengengrad langengrad laenge lange")
+_LATITUDES = _names("latitude lat coordinates1 y geolat latitud breitengrad breite")
+_SPEEDS = _names(
+    "speed speedkmh speedkmhr speedkph speedmps speedms speedmph velocity vehiclespeed gpsspeed velocidade spd "
+    "geschwindigkeit vitesse velocidad tempo v kmh vkmh mph"
 )
 _NEVER = re.compile(r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b")
 _NO_PLATE = re.compile(r"trip|route|stop|\bline|driver|block|direction|shape|agency")
