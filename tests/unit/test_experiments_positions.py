@@ -9,7 +9,7 @@ from tests.forms import long_but
 from udp_stream.errors import UsageError
 from udp_stream.experiments.base import DataSet, Positions, Setup
 from udp_stream.experiments.catalogue import ON_POSITIONS
-from udp_stream.experiments.queries import SavingsRow, allowance
+from udp_stream.experiments.queries import BesideRow, SavingsRow, allowance
 from udp_stream.mechanisms.base import Range
 from udp_stream.testing import seeded_bits
 
@@ -80,6 +80,21 @@ def test_savings_are_handed_on_and_never_more_than_there_is():
         assert 100 / 8 <= amount <= left + 1e-9
         left -= amount * (0.3 if query < 8 else 1.0)
     assert 0 <= left < 1e-9
+
+
+def test_many_queries_on_one_budget_are_set_beside_even_parts_and_handed_on_ones(monkeypatch):
+    monkeypatch.setattr("udp_stream.experiments.queries.QUERIES", (2, 3))
+    monkeypatch.setattr("udp_stream.experiments.queries.QUERIES_THEIRS", 3)
+    setup, many = setup_of(), ON_POSITIONS["multi-query"]
+    rows = rows_of("multi-query", setup, None)
+    errors = {(r.parameter, r.rho, r.privatisation, r.split): r.error_mean for r in rows if isinstance(r, SavingsRow)}
+    for pair in (row for row in rows if isinstance(row, BesideRow)):
+        base, _, how = pair.second.partition(", ")
+        of_both = (errors[pair.parameter, pair.rho, how, method] for method in (base, pair.first))
+        assert [pair.second_error, pair.first_error] == list(of_both)
+        assert pair.less_by == pytest.approx(pair.second_error - pair.first_error)
+    alone = [verdict.statement.endswith("by elimination alone") for verdict in many.conclude(setup, rows).verdicts]
+    assert alone == [False] * 3 + [True] * 3
 
 
 def test_positions_are_the_latest_that_are_fresh():

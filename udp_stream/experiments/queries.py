@@ -580,32 +580,6 @@ LIMITS = (0.03, 0.05, 0.06, 0.1)
 COUNT_RHOS = (1e-5, 1e-4, 1e-3, 1e-2)
 
 
-@dataclass(frozen=True, slots=True)
-class MultiRow:
-    """Several queries under one budget for all of them: errors, each the mean over a repetition's queries.
-
-    `less_by` is how much less it errs than BM on the same moments and places, pair by pair; `less_spread` is the
-    standard deviation of that mean difference. Both are 0 for BM itself. `less_than_handed_on` and its spread are the
-    same beside "BM handed on".
-    """
-
-    data: str
-    queries: int
-    budget: float
-    privatisation: str
-    method: str
-    repetitions: int
-    error_mean: float
-    error_25: float
-    error_75: float
-    error_spread: float
-    left_mean: float
-    less_by: float = 0.0
-    less_spread: float = 0.0
-    less_than_handed_on: float = 0.0
-    less_than_handed_on_spread: float = 0.0
-
-
 def allowance(left: float, query: int, queries: int, budget: float) -> float:
     """Algorithm 3's amount for the query of this number, from 1, for a plate with so much left."""
     ramp = 1.0 if queries == 1 else RAMP_FROM + (1 - RAMP_FROM) * (query - 1) / (queries - 1)
@@ -620,9 +594,11 @@ def _multi_jobs(setup: Setup) -> list[Job]:
     ]
 
 
-def _multi_rows(setup: Setup, feed: Positions, queries: int, budget: float, how: How) -> list[MultiRow]:
+def _multi_rows(setup: Setup, feed: Positions, queries: int, budget: float, how: How) -> list[SavingsRow | BesideRow]:
+    """The parameter of a row is the number of queries, its rho the budget of all of them, its split the method; its
+    errors are each the mean over a repetition's queries. PM is set beside both others."""
     times, rng = min(setup.repetitions, MULTI_MOST), setup.rng(f"multi/{feed.name}/{queries}")
-    runs: dict[str, list[tuple[float, float]]] = {BM: [], HANDED_ON: [], PM: []}
+    runs: dict[str, list[Once]] = {BM: [], HANDED_ON: [], PM: []}
     for i in range(times):
         asked = [(moment, *feed.at(moment)) for moment in sorted(feed.moments(queries, rng))]
         places = [feed.place_near_a_plate(where, rng) for _, _, where in asked]
@@ -630,19 +606,12 @@ def _multi_rows(setup: Setup, feed: Positions, queries: int, budget: float, how:
             day = [(plates, where, place) for (_, plates, where), place in zip(asked, places, strict=True)]
             bits = setup.bits(f"multi/{feed.name}/{queries}/{budget}/{how}/{method}/{i}")
             found.append(_a_day(day, rho_per_square_metre(budget), how, method, bits))
-    rows = []
-    for method, found in runs.items():
-        row = row_of(feed.name, "multi-query", queries, budget, how, method, found)
-        of, less = (feed.name, "multi-query", queries, budget, SPLIT), list[float]()
-        for base in (BM, HANDED_ON):
-            pair = beside(of, (method, found), (base, runs[base]))
-            less += pair.less_by, pair.spread
-        errors = row.error_mean, row.error_25, row.error_75, row.error_spread
-        rows.append(MultiRow(feed.name, queries, budget, how, method, times, *errors, row.saved_mean, *less))
-    return rows
+    of = feed.name, "multi-query", float(queries), budget
+    rows: list[SavingsRow | BesideRow] = [row_of(*of, how, method, found) for method, found in runs.items()]
+    return rows + [beside((*of, SPLIT), (PM, runs[PM]), (f"{base}, {how}", runs[base])) for base in (BM, HANDED_ON)]
 
 
-def _a_day(day: Sequence[AtMoment], cost: Cost, how: How, method: str, bits: Bits) -> tuple[float, float]:
+def _a_day(day: Sequence[AtMoment], cost: Cost, how: How, method: str, bits: Bits) -> Once:
     """The mean error over these queries, and the share of all plates' budgets that is left after them."""
     seen = np.unique(np.concatenate([plates for plates, _, _ in day]))
     left, errors, m = np.full(seen.size, float(cost.nano)), [], len(day)
@@ -661,31 +630,32 @@ def _a_day(day: Sequence[AtMoment], cost: Cost, how: How, method: str, bits: Bit
     return float(np.mean(errors)), float(left.mean() / cost.nano)
 
 
-def _multi_conclude(setup: Setup, rows: Sequence[MultiRow]) -> Outcome:
+def _multi_conclude(setup: Setup, found: Sequence[SavingsRow | BesideRow]) -> Outcome:
     del setup
+    rows = [row for row in found if isinstance(row, SavingsRow)]
+    pairs = [row for row in found if isinstance(row, BesideRow)]
     figures, verdicts = [], []
     for data in dict.fromkeys(row.data for row in rows):
         some = [row for row in rows if row.data == data]
         panels = (
-            _multi_panel("number of queries", "queries", [row for row in some if row.budget == BUDGET_THEIRS]),
-            _multi_panel("budget", "budget", [row for row in some if row.queries == QUERIES_THEIRS]),
+            _multi_panel("number of queries", "parameter", [row for row in some if row.rho == BUDGET_THEIRS]),
+            _multi_panel("budget", "rho", [row for row in some if row.parameter == QUERIES_THEIRS]),
         )
-        figures.append(
-            Figure(f"multi-query-{slug(data)}", f"{data}: mean error of m range counts, {WIDTH:g} m wide", panels)
-        )
-        verdicts += multi_verdicts(some, data)
-    return Outcome((Table("multi-query", tuple(rows)),) if rows else (), tuple(figures), tuple(verdicts))
+        title = f"{data}: mean error of m range counts, {WIDTH:g} m wide"
+        figures.append(Figure(f"multi-query-{slug(data)}", title, panels))
+        verdicts += multi_verdicts([row for row in pairs if row.data == data], data)
+    tables = [Table("multi-query", tuple(rows)), Table("multi-query-pairs", tuple(pairs))] if rows else []
+    return Outcome(tuple(tables), tuple(figures), tuple(verdicts))
 
 
-def _multi_panel(title: str, of: str, rows: Sequence[MultiRow]) -> Panel:
+def _multi_panel(title: str, of: str, rows: Sequence[SavingsRow]) -> Panel:
     curves = []
     for how in ("point", "distance"):
         for method in (BM, HANDED_ON, PM):
-            some = sorted(
-                (r for r in rows if (r.privatisation, r.method) == (how, method)), key=lambda r: getattr(r, of)
-            )
+            some = [row for row in rows if (row.privatisation, row.split) == (how, method)]
+            some.sort(key=lambda row: float(getattr(row, of)))
             curves.append(curve(f"{method}, {how}", some, of, "error_mean"))
-    return Panel(title, of, "mean relative error", tuple(curves), log_x=True)
+    return Panel(title, title, "mean relative error", tuple(curves), log_x=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -700,27 +670,23 @@ class _Gain:
         return f"{self.less_by:.3f} ± {self.margin:.3f} ({self.share:.0%})"
 
 
-def _gain(rows: Sequence[MultiRow], queries: int, budget: float, base: str) -> _Gain:
-    some = [row for row in rows if (row.queries, row.budget) == (queries, budget)]
-    gains = [
-        (row.less_by, row.less_spread) if base == BM else (row.less_than_handed_on, row.less_than_handed_on_spread)
-        for row in some
-        if row.method == PM
-    ]
-    less, spread = map(float, np.mean(gains, axis=0))
-    error = float(np.mean([row.error_mean for row in some if row.method == base]))
+def _gain(pairs: Sequence[BesideRow], queries: int, budget: float, base: str) -> _Gain:
+    seconds = [f"{base}, {how}" for how in HOWS]
+    some = [row for row in pairs if (row.parameter, row.rho) == (queries, budget) and row.second in seconds]
+    means = (float(np.mean([getattr(row, name) for row in some])) for name in ("less_by", "spread", "second_error"))
+    less, spread, error = means
     return _Gain(less, SURE * spread, less / error if error else 0.0)
 
 
-def multi_verdicts(rows: Sequence[MultiRow], data: str) -> list[Verdict]:
+def multi_verdicts(pairs: Sequence[BesideRow], data: str) -> list[Verdict]:
     """What Figure 6 says, where differences are beyond three standard errors; then the same of elimination alone."""
-    return [*_beside(rows, data, BM, ""), *_beside(rows, data, HANDED_ON, ", by elimination alone")]
+    return [*_beside(pairs, data, BM, ""), *_beside(pairs, data, HANDED_ON, ", by elimination alone")]
 
 
-def _beside(rows: Sequence[MultiRow], data: str, base: str, alone: str) -> Iterator[Verdict]:
+def _beside(pairs: Sequence[BesideRow], data: str, base: str, alone: str) -> Iterator[Verdict]:
     """Of PM beside this base."""
-    by_m = {m: _gain(rows, m, BUDGET_THEIRS, base) for m in QUERIES}
-    by_budget = {B: _gain(rows, QUERIES_THEIRS, B, base) for B in BUDGETS}
+    by_m = {m: _gain(pairs, m, BUDGET_THEIRS, base) for m in QUERIES}
+    by_budget = {B: _gain(pairs, QUERIES_THEIRS, B, base) for B in BUDGETS}
     source = f"{PAPER}, Fig. 6"
     yield Verdict(
         f"handed-on savings lower the error of m queries{alone}", source,
