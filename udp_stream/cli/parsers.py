@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from udp_stream.units import parse_duration
 from udp_stream.version import __version__
@@ -72,24 +72,33 @@ def add_ledger(parser: argparse.ArgumentParser, default: str = "ledger file or U
 
 def add_alive(parser: Parser) -> None:
     """For verbs that go on until stopped."""
-    parser.add_argument(
-        "--alive", type=Path, metavar="FILE", help="touch this file while the process makes progress, for health checks"
-    )
+    add_file(parser, "--alive", "touch this file while the process makes progress, for health checks", type=Path)
 
 
 def add_metrics(parser: Parser) -> None:
     """For verbs that go on until stopped."""
-    parser.add_argument(
-        "--metrics",
-        type=listening,
-        metavar="HOST:PORT",
-        help="let Prometheus read metrics there, such as 127.0.0.1:9464; exact counts, for operators only",
-    )
+    about = "let Prometheus read metrics there, such as 127.0.0.1:9464; exact counts, for operators only"
+    parser.add_argument("--metrics", type=listening, metavar="HOST:PORT", help=about)
 
 
 def add_bootstrap(parser: Parser) -> None:
     """For verbs that talk with Kafka."""
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="address of Kafka (default: kafka.bootstrap)")
+
+
+def add_files(parser: Parser, about: str, nargs: str = "*", metavar: str = "FILE") -> None:
+    """What is named without a flag."""
+    parser.add_argument("files", nargs=nargs, metavar=metavar, help=about)
+
+
+def add_file(parser: Parser, flag: str, about: str, **more: Any) -> None:
+    """A file that is named behind a flag."""
+    parser.add_argument(flag, metavar="FILE", help=about, **more)
+
+
+def add_switch(parser: Parser, flag: str, about: str) -> None:
+    """On or off."""
+    parser.add_argument(flag, action="store_true", help=about)
 
 
 def positive(text: str) -> float:
@@ -153,12 +162,8 @@ def past(text: str) -> float:
 
 def _init(verbs: Verbs) -> None:
     parser = add_verb(verbs, "init", "write a configuration for the feed of a recording", "init")
-    parser.add_argument(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="JSON or CSV of any form, GTFS-realtime (.pb); .gz; an hour is enough; several files of one form",
-    )
+    about = "JSON or CSV of any form, GTFS-realtime (.pb); .gz; an hour is enough; several files of one form"
+    add_files(parser, about, "+")
     parser.add_argument("--out", metavar="TOML", default="-", help="a new file (default: stdout)")
     parser.epilog = """\
 examples:
@@ -173,33 +178,16 @@ public choices: they are yours to make. Nothing is charged or released.
 
 def _replay(verbs: Verbs) -> None:
     parser = add_verb(verbs, "replay", "release the recorded pings of files, in one process", "replay")
-    parser.add_argument(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="ndjson, JSON, CSV, GTFS-realtime (.pb); .gz; - for stdin",
-    )
-    parser.add_argument(
-        "--out",
-        metavar="FILE",
-        default="-",
-        help="one release record a line (default: stdout); or .csv, .geojson, .parquet, and .gz, by suffix",
-    )
+    add_files(parser, "ndjson, JSON, CSV, GTFS-realtime (.pb); .gz; - for stdin", "+")
+    about = "one release record a line (default: stdout); or .csv, .geojson, .parquet, and .gz, by suffix"
+    add_file(parser, "--out", about, default="-")
     add_ledger(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="read, count, warn and say what to expect; charge and write nothing"
-    )
-    parser.add_argument("--trial", action="store_true", help="use a ledger for this run only; its records say so")
-    parser.add_argument(
-        "--smoothed", metavar="FILE", help="smoothed estimates of every HAT and known cell, in the same forms"
-    )
-    parser.add_argument(
-        "--queries", metavar="FILE", help="ask the configuration's [[query]]; their results, one a line, or .gz"
-    )
-    parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
-    parser.add_argument(
-        "--json", action="store_true", help="print the summary as one JSON object, the last line of stderr"
-    )
+    add_switch(parser, "--dry-run", "read, count, warn and say what to expect; charge and write nothing")
+    add_switch(parser, "--trial", "use a ledger for this run only; its records say so")
+    add_file(parser, "--smoothed", "smoothed estimates of every HAT and known cell, in the same forms")
+    add_file(parser, "--queries", "ask the configuration's [[query]]; their results, one a line, or .gz")
+    add_file(parser, "--rejected", "refused pings, one message a line, with the reason")
+    add_switch(parser, "--json", "print the summary as one JSON object, the last line of stderr")
     parser.epilog = """\
 examples:
   udp-stream replay monday.ndjson.gz --trial --out first-try.ndjson
@@ -214,21 +202,13 @@ publish its records beside others. The rejected file holds raw pings: guard it a
 
 def _run(verbs: Verbs) -> None:
     parser = add_verb(verbs, "run", "release a live feed on one machine, without Kafka, until stopped", "run")
-    parser.add_argument(
-        "source",
-        metavar="SOURCE",
-        help="an address (https://), a queue (amqps://), topics (mqtts://), - for stdin, or a file as for replay",
-    )
+    about = "an address (https://), a queue (amqps://), topics (mqtts://), - for stdin, or a file as for replay"
+    parser.add_argument("source", metavar="SOURCE", help=about)
     parser.add_argument("--every", metavar="DURATION", help="between polls of an address (default: live.every)")
-    parser.add_argument(
-        "--out",
-        metavar="FILE",
-        default="-",
-        help="release records, a line of JSON each, added to the file (default: stdout)",
-    )
-    parser.add_argument("--smoothed", metavar="FILE", help="smoothed estimates, a line of JSON each")
-    parser.add_argument("--queries", metavar="FILE", help="ask the configuration's [[query]]; a result a line")
-    parser.add_argument("--rejected", metavar="FILE", help="refused pings, one message a line, with the reason")
+    add_file(parser, "--out", "release records, a line of JSON each, added to the file (default: stdout)", default="-")
+    add_file(parser, "--smoothed", "smoothed estimates, a line of JSON each")
+    add_file(parser, "--queries", "ask the configuration's [[query]]; a result a line")
+    add_file(parser, "--rejected", "refused pings, one message a line, with the reason")
     add_ledger(parser)
     parser.add_argument(
         "--journal", type=Path, metavar="FOLDER", help="what arrived, until it is released (default: LEDGER.journal)"
@@ -250,15 +230,13 @@ one run can use a journal at a time. The last line of the log says what this run
 
 def _demo(verbs: Verbs) -> None:
     parser = add_verb(verbs, "demo", "try it on a synthetic fleet like Surat's", "demo")
-    parser.add_argument("--headless", action="store_true", help="run as fast as it can, print a summary and exit")
-    parser.add_argument(
-        "--kafka", action="store_true", help="use a real Kafka, a real Redis and two workers, started for this run"
-    )
+    add_switch(parser, "--headless", "run as fast as it can, print a summary and exit")
+    add_switch(parser, "--kafka", "use a real Kafka, a real Redis and two workers, started for this run")
     parser.add_argument("--slots", type=whole(1, 10_000), default=3, metavar="N", help="how many slots (default: 3)")
     parser.add_argument(
         "--buses", type=whole(1, BUSES_MAX), default=400, metavar="N", help="size of the fleet (default: 400)"
     )
-    parser.add_argument("--out", metavar="FILE", help="one release record a line; or another form by suffix, as replay")
+    add_file(parser, "--out", "one release record a line; or another form by suffix, as replay")
     add_ledger(parser, "keep the ledger there (default: for this run only; records say trial)")
     parser.epilog = """\
 examples:
@@ -271,12 +249,8 @@ examples:
 
 def _plan(verbs: Verbs) -> None:
     parser = add_verb(verbs, "plan", "what to expect of a configuration; charges nothing", "plan")
-    parser.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILE",
-        help="recorded pings: resolutions and slots side by side, from their counts; several are counted together",
-    )
+    about = "recorded pings: resolutions and slots side by side, from their counts; several are counted together"
+    add_files(parser, about)
     sizes = parser.add_argument_group("without a FILE: HATs of typical sizes")
     sizes.add_argument("--plates", type=whole(1, 100_000), metavar="N", help="plates in a typical HAT")
     sizes.add_argument("--pings-per-plate", type=whole(1, 1_000_000), metavar="N", help="(default: 40)")
@@ -294,28 +268,16 @@ measures the error. What your city's error will be may differ: on the recorded f
 
 def _reproduce(verbs: Verbs) -> None:
     parser = add_verb(verbs, "reproduce", "compute the papers' figures and tables, and say what agrees", "reproduce")
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help="mean-itms, sample-scaling, user-scaling, variance, chop-user, worst-case, cdf-trees (default: all of "
-        "these); savings-range, savings-kde, savings-knn, multi-query, threshold, which take long",
+    about = (
+        "mean-itms, sample-scaling, user-scaling, variance, chop-user, worst-case, cdf-trees (default: all of these); "
+        "savings-range, savings-kde, savings-knn, multi-query, threshold, which take long"
     )
-    parser.add_argument(
-        "--data",
-        action="append",
-        default=[],
-        metavar="FILE[,SECTION.KEY=VALUE...]",
-        help="a recorded feed, with its own values of keys; repeat for more feeds",
-    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=about)
+    about, feed = "a recorded feed, with its own values of keys; repeat for more feeds", "FILE[,SECTION.KEY=VALUE...]"
+    parser.add_argument("--data", action="append", default=[], metavar=feed, help=about)
     parser.add_argument("--out", type=Path, default=Path("reproduced"), metavar="DIR", help="(default: reproduced)")
-    parser.add_argument(
-        "--repetitions",
-        type=whole(1, 1_000_000),
-        default=10_000,
-        metavar="N",
-        help="runs for each point (default: 10000)",
-    )
+    times, about = whole(1, 1_000_000), "runs for each point (default: 10000)"
+    parser.add_argument("--repetitions", type=times, default=10_000, metavar="N", help=about)
     parser.epilog = """\
 examples:
   udp-stream reproduce user-scaling --out figures
@@ -368,11 +330,7 @@ def _worker(verbs: Verbs) -> None:
     parser.add_argument(
         "--instance", metavar="NAME", help="permanent name of this worker; after a restart it continues at once"
     )
-    parser.add_argument(
-        "--accept-loss",
-        action="store_true",
-        help="continue even if the topics no longer hold all the data that is needed",
-    )
+    add_switch(parser, "--accept-loss", "continue even if the topics no longer hold all the data that is needed")
     add_alive(parser)
     add_metrics(parser)
     parser.epilog = """\
@@ -386,19 +344,11 @@ Start as many as you like, on any machines, with one ledger and one key file. Yo
 
 def _feed(verbs: Verbs) -> None:
     parser = add_verb(verbs, "feed", "send pings to Kafka: files, a live source or a synthetic fleet", "kafka")
-    parser.add_argument(
-        "files",
-        nargs="*",
-        metavar="SOURCE",
-        help="files as for replay; - for stdin; or one http(s)://, amqp(s):// or mqtt(s):// source, until stopped",
-    )
+    about = "files as for replay; - for stdin; or one http(s)://, amqp(s):// or mqtt(s):// source, until stopped"
+    add_files(parser, about, metavar="SOURCE")
     add_bootstrap(parser)
-    parser.add_argument(
-        "--fleet",
-        type=whole(1, BUSES_MAX),
-        metavar="BUSES",
-        help="instead of files: a synthetic fleet, from now on, until stopped",
-    )
+    buses, about = whole(1, BUSES_MAX), "instead of files: a synthetic fleet, from now on, until stopped"
+    parser.add_argument("--fleet", type=buses, metavar="BUSES", help=about)
     parser.add_argument(
         "--ago", type=past, metavar="DURATION", default="0s", help="how long ago the fleet started (default: 0s)"
     )
@@ -406,13 +356,8 @@ def _feed(verbs: Verbs) -> None:
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument("--rate", type=positive, metavar="N", help="messages a second (default: as fast as it can)")
     pace.add_argument("--speedup", type=positive, metavar="N", help="N times as fast as the pings' own times")
-    parser.add_argument(
-        "--batch",
-        type=whole(1, 10_000),
-        default=1,
-        metavar="N",
-        help="pings in an array; only this number limits it (default: 1)",
-    )
+    number, about = whole(1, 10_000), "pings in an array; only this number limits it (default: 1)"
+    parser.add_argument("--batch", type=number, default=1, metavar="N", help=about)
     parser.epilog = """\
 examples:
   udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
@@ -423,7 +368,7 @@ examples:
 
 def _releases(verbs: Verbs) -> None:
     parser = add_verb(verbs, "releases", "print what the deployment on Kafka has released", "kafka")
-    parser.add_argument("--follow", action="store_true", help="wait for further records, until stopped")
+    add_switch(parser, "--follow", "wait for further records, until stopped")
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--smoothed", action="store_true", help="the smoothed estimates of every HAT instead")
     other.add_argument("--queries", action="store_true", help="the results of standing queries instead")
@@ -439,12 +384,8 @@ examples:
 
 def _dashboard(verbs: Verbs) -> None:
     parser = add_verb(verbs, "dashboard", "show released records in a browser, until stopped", "dashboard")
-    parser.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILE",
-        help="lines of JSON that `run` or `replay` writes (--out, --smoothed); they may grow (default: Kafka's topics)",
-    )
+    about = "lines of JSON that `run` or `replay` writes (--out, --smoothed); they may grow (default: Kafka's topics)"
+    add_files(parser, about)
     parser.epilog = """\
 examples:
   udp-stream dashboard releases.ndjson estimates.ndjson
@@ -457,7 +398,7 @@ It reads released records and nothing else: no ledger, no key, no ping. Needs th
 
 def _status(verbs: Verbs) -> None:
     parser = add_verb(verbs, "status", "say what the deployment is doing: workers, lag, last slot, ledger", "status")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a page")
+    add_switch(parser, "--json", "one JSON object instead of a page")
     add_ledger(parser)
     parser.add_argument(
         "--journal", type=Path, metavar="FOLDER", help="of a live `run` (default: LEDGER.journal, if it is there)"
@@ -480,7 +421,7 @@ no worker or run goes on, or a partition has none; 5 the ledger is refused. If s
 
 def _doctor(verbs: Verbs) -> None:
     parser = add_verb(verbs, "doctor", "check that everything is reachable and safely configured", "doctor")
-    parser.add_argument("files", nargs="*", metavar="FILE", help="check speed.unit by these pings, instead of Kafka's")
+    add_files(parser, "check speed.unit by these pings, instead of Kafka's")
     parser.epilog = """\
 examples:
   udp-stream doctor --config city.toml
@@ -517,22 +458,8 @@ examples:
 
 
 VERBS = (
-    _init,
-    _replay,
-    _run,
-    _demo,
-    _plan,
-    _reproduce,
-    _ledger,
-    _topics,
-    _worker,
-    _feed,
-    _releases,
-    _dashboard,
-    _status,
-    _doctor,
-    _config,
-    _services,
+    *(_init, _replay, _run, _demo, _plan, _reproduce, _ledger, _topics),
+    *(_worker, _feed, _releases, _dashboard, _status, _doctor, _config, _services),
 )
 """In the order of `--help`."""
 
