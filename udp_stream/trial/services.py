@@ -28,7 +28,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO
+from typing import Any
 from uuid import uuid4
 
 from udp_stream.errors import DependencyUnavailable, PackageMissing, needs
@@ -465,21 +465,16 @@ def command(port: int, *words: str, host: str = HOST) -> bytes:
 
     Raises OSError if nothing answers there; an error that Redis answers with is a ConnectionError.
     """
-    request = b"".join(b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words)
-    with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as server:
-        server.sendall(b"*%d\r\n%s" % (len(words), request))
-        with server.makefile("rb") as answer:
-            return _read(answer)
-
-
-def _read(answer: BinaryIO) -> bytes:
-    line = answer.readline()
-    kind, text = line[:1], line[1:].rstrip(b"\r\n")
-    if kind == b"+":
-        return text
-    if kind == b"$" and text.isdigit():
-        return answer.read(int(text))
-    raise ConnectionError(text.decode(errors="replace") or "the connection ended before the answer")
+    with needs("Redis client", SERVICES):
+        client = import_module("redis")
+    server = client.Connection(host=host, port=port, socket_timeout=ANSWER_SECONDS)
+    try:
+        server.send_command(*words)
+        return bytes(server.read_response())
+    except client.RedisError as error:
+        raise ConnectionError(str(error)) from error
+    finally:
+        server.disconnect()
 
 
 # A real Kafka and a real Redis as child processes on free ports of 127.0.0.1: no Docker, no root, nothing but Python.
