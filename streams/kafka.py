@@ -69,9 +69,7 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
     for_code,
 )
-from aiokafka.errors import (
-    KafkaError as KafkaError,
-)
+from aiokafka.errors import KafkaError as KafkaError
 from aiokafka.partitioner import murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.commit import OffsetFetchRequest

@@ -22,14 +22,7 @@ import msgspec
 import numpy as np
 from faust.types import TP
 
-from streams.kafka import (
-    Committed,
-    Headers,
-    Offsets,
-    OutgoingRecord,
-    Producer,
-    shortened,
-)
+from streams.kafka import Committed, Headers, Offsets, OutgoingRecord, Producer, shortened
 from streams.topics import OTHER_QUERIES, Binding, Topics, mark_header, mark_in, other_version
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
 from udp_stream.ledger.port import Ledger, Mark
@@ -390,9 +383,7 @@ class SourceProcessor(Partitions[_Source]):
         target, place = self._topics.rejected.name, (self._topic, assigned.partition)
         sent = await self._producer.send(
             OutgoingRecord(
-                target,
-                one.original[:REJECTED_BYTES_MAX],
-                headers=rejected_headers(one.refusal, *place, one.offset),
+                target, one.original[:REJECTED_BYTES_MAX], headers=rejected_headers(one.refusal, *place, one.offset)
             )
             for one in refused
         )

@@ -13,12 +13,7 @@ from queue import Queue
 from tempfile import TemporaryDirectory
 
 import trustme
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from udp_stream.trial.process import HOST
 from udp_stream.trial.services import Listener, RunningKafka, start_kafka

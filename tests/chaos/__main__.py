@@ -10,17 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.chaos.city import (
-    AMPLE,
-    AUTOMATIC,
-    FORECASTS,
-    IN_RHO,
-    REPLICATED,
-    SCARCE,
-    SHARED,
-    SHARED_CLIPS,
-    ground,
-)
+from tests.chaos.city import AMPLE, AUTOMATIC, FORECASTS, IN_RHO, REPLICATED, SCARCE, SHARED, SHARED_CLIPS, ground
 from tests.chaos.run import play, synthetic_day
 
 PROFILES = {

@@ -192,10 +192,7 @@ def _paid(ledger: Ledger, plate: bytes) -> Iterator[int]:
 
 CHECKS = [
     pytest.param(check, id=check.__name__)
-    for check in (
-        *(dies_at_every_call, rival_at_every_call),
-        dies_as_it_charges_or_tells,
-    )
+    for check in (*(dies_at_every_call, rival_at_every_call), dies_as_it_charges_or_tells)
 ]
 
 MORE_CHECKS = [

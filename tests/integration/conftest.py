@@ -23,26 +23,11 @@ from typing import Any
 
 import pytest
 
-from tests.integration.amqp_brokers import (
-    PASSWORD,
-    USER,
-    AmqpBroker,
-    amqp,
-    connected,
-    declared_count,
-    listed_count,
-)
+from tests.integration.amqp_brokers import PASSWORD, USER, AmqpBroker, amqp, connected, declared_count, listed_count
 from tests.integration.deployment import City, found_city
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.trial.process import free_ports
-from udp_stream.trial.services import (
-    RunningKafka,
-    RunningRedis,
-    cluster_id_at,
-    command,
-    kafka,
-    redis,
-)
+from udp_stream.trial.services import RunningKafka, RunningRedis, cluster_id_at, command, kafka, redis
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its schemas by a function that Python 3.11 and 3.12, alone, say is deprecated. Once it is

@@ -16,8 +16,7 @@ def opener(url):
 
 
 @pytest.mark.parametrize(
-    ("writers", "examples", "steps"),
-    [(8, 3, 10), pytest.param(100, 10, 20, marks=pytest.mark.soak)],
+    ("writers", "examples", "steps"), [(8, 3, 10), pytest.param(100, 10, 20, marks=pytest.mark.soak)]
 )
 def test_no_sequence_of_charges_exceeds_a_budget_and_all_that_fits_is_charged(redis_url, writers, examples, steps):
     class InRedis(Adversary):

@@ -21,12 +21,7 @@ from udp_stream.mechanisms.means import (
 )
 from udp_stream.mechanisms.noise import lattice_of, pure
 from udp_stream.mechanisms.statistics import accuracy_of, plan_automatic
-from udp_stream.mechanisms.variance import (
-    plan_variance,
-    variance_for_admitted,
-    variance_query,
-    variance_value,
-)
+from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted, variance_query, variance_value
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.record import mean_record
 from udp_stream.release.road import estimate_hats

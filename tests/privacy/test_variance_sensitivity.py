@@ -14,11 +14,7 @@ import pytest
 from tests.forms import long_but
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import SCALE_MAX, lattice_of, pure
-from udp_stream.mechanisms.variance import (
-    plan_variance,
-    plate_sensitivity,
-    variance_query,
-)
+from udp_stream.mechanisms.variance import plan_variance, plate_sensitivity, variance_query
 from udp_stream.units import NANO
 
 U = 5

@@ -156,8 +156,7 @@ def test_a_plate_that_is_there_once_is_left_out_and_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
-    [(["source.speed="], b"source.speed"), (["speed.from=moving"], b"field, movement")],
+    ("flags", "said"), [(["source.speed="], b"source.speed"), (["speed.from=moving"], b"field, movement")]
 )
 def test_a_speed_from_nowhere_is_a_configuration_error(tmp_path, flags, said):
     done = run_forked(["config", *(word for flag in flags for word in ("--set", flag))], cwd=tmp_path)

@@ -48,11 +48,7 @@ def live(folder, clock, answers=True):
         appended_records(f"{folder}/out") as out,
         appended_records(f"{folder}/answers") as queries,
     ):
-        outputs = Outputs(
-            out.write,
-            written=out.ids | queries.ids,
-            queries=queries.write if answers else None,
-        )
+        outputs = Outputs(out.write, written=out.ids | queries.ids, queries=queries.write if answers else None)
         yield LiveRuntime(settings, ledger, SeededEntropy("queries"), keys.hash_plate, "udp-stream test", journal,
                           outputs, clock=clock), journal, ledger  # fmt: skip
 

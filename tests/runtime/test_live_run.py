@@ -70,9 +70,7 @@ def live(folder, clock, observers=()):
         appended(f"{folder}/rejected") as rejected,
     ):
         outputs = Outputs(
-            out.write,
-            rejected=lambda message, _: write_line(rejected, message.replace(b"\n", b" ")),
-            written=out.ids,
+            out.write, rejected=lambda message, _: write_line(rejected, message.replace(b"\n", b" ")), written=out.ids
         )
         yield (
             LiveRuntime(

@@ -13,12 +13,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledger.rules import largest_budgets
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.ledgers.statement import statement
-from udp_stream.planning.policy import (
-    Loss,
-    overlapping,
-    overlaps_of,
-    together,
-)
+from udp_stream.planning.policy import Loss, overlapping, overlaps_of, together
 from udp_stream.settings import load
 
 KOLKATA = [f"1d from 2024-01-{day:02}T00:00:00+05:30" for day in range(7, 12)]

@@ -53,12 +53,7 @@ def scaled(factor):
     return [json.dumps(ping | {"speed": ping["speed"] * factor}).encode() for ping in pings]
 
 
-NOT_OURS = {
-    "feet a second": 1 / 1.09728,
-    "decimetres a second": 10 / 3.6,
-    "ten times": 10,
-    "two fifths": 0.4,
-}
+NOT_OURS = {"feet a second": 1 / 1.09728, "decimetres a second": 10 / 3.6, "ten times": 10, "two fifths": 0.4}
 
 
 @pytest.mark.parametrize("factor", NOT_OURS.values(), ids=NOT_OURS)

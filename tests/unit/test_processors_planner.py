@@ -46,12 +46,7 @@ KINDS = {
     "auto": ("release.mean=array-averaging", "release.mean_epsilon=auto", "budget.epsilon=0.5"),
     "runs out": ("release.mean=array-averaging", "release.mean_epsilon=1.0", "budget.epsilon=3.4"),
     "chop-user": ("release.mean_epsilon=auto", "release.suppression=chop-user", "budget.epsilon=1"),
-    "forecasts": (
-        "release.mean=forecast-clip",
-        "release.cdf=off",
-        "release.mean_epsilon=1",
-        "budget.epsilon=40",
-    ),
+    "forecasts": ("release.mean=forecast-clip", "release.cdf=off", "release.mean_epsilon=1", "budget.epsilon=40"),
     "prices": (
         "release.mean=forecast-clip",
         "release.cdf=off",

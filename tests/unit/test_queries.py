@@ -10,14 +10,7 @@ import pytest
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries.elimination import BELOW, Split, Terms
 from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold
-from udp_stream.queries.plane import (
-    Plane,
-    Polygon,
-    Rectangle,
-    cell_set,
-    positions_inside,
-    rho_per_square_metre,
-)
+from udp_stream.queries.plane import Plane, Polygon, Rectangle, cell_set, positions_inside, rho_per_square_metre
 from udp_stream.testing import seeded_bits
 from udp_stream.windows.tables import cells_of
 

@@ -143,11 +143,7 @@ def replayed(path, messages, flags):
 
 def test_records_that_stand_from_another_policy_are_told_with_its_epsilon(tmp_path):
     """Half of the log at epsilon 10, all of it at 0.1: the first half's records are what they were."""
-    log, rich, poor = (
-        fleet_log(hours=1.0, clean=True),
-        load(None, RICH, PURE_ENV),
-        load(None, POOR, PURE_ENV),
-    )
+    log, rich, poor = (fleet_log(hours=1.0, clean=True), load(None, RICH, PURE_ENV), load(None, POOR, PURE_ENV))
     before = replayed(tmp_path / "l", log[: len(log) // 2], RICH).hats.total()
     summary = replayed(tmp_path / "l", log, POOR)
     after = summary.hats.total() - before

@@ -13,11 +13,7 @@ from udp_stream.cli.process import STANDARD_OUTPUT, let_go_of_stdout, use_standa
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.logs import ERROR, begin_log, end_log, fault, say, say_errors_only, trouble_of
 
-OPTIONS = {
-    "bootstrap": "kafka.bootstrap",
-    "every": "live.every",
-    "ledger": "ledger.url",
-}
+OPTIONS = {"bootstrap": "kafka.bootstrap", "every": "live.every", "ledger": "ledger.url"}
 """Options of verbs that are configuration keys by another name."""
 
 

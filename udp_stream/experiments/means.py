@@ -331,10 +331,7 @@ def conclude(setup: Setup, rows: Sequence[MeanRow]) -> Outcome:
     figures, verdicts = [], []
     for data in data_sets(setup):
         found, everywhere = Errors(rows, data.name, BUSIEST), Errors(rows, data.name, all_hats(setup))
-        panels = [
-            found.panel("busiest HAT", SHOWN),
-            found.panel("both groupings", (*CLIPPING, *WRAPPED)),
-        ]
+        panels = [found.panel("busiest HAT", SHOWN), found.panel("both groupings", (*CLIPPING, *WRAPPED))]
         if everywhere.rows:
             share = everywhere.rows[0].share_of_pings
             panels.append(everywhere.panel(f"{all_hats(setup)} ({share:.0%} of pings)", SHOWN))

@@ -146,7 +146,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         "details": {
             "privacy_unit_details": {
                 "adjacency": "swap-values: the same plates with the same number of pings in every cell and slot, one "
-                f"plate's {_SWAPPED[policy.speed_from]}",
+                f"plate's {_SWAPPED[policy.speed_from]}"
             },
             "unprotected_quantities": [
                 "that a plate was in a cell in a slot, and how many pings it sent there",

@@ -706,13 +706,7 @@ def choice_weights(penalties: Sequence[int], sizes: Sequence[int], table: Sequen
 
 
 def exponential_choices(
-    bits: Bits,
-    penalties: Sequence[int],
-    sizes: Sequence[int],
-    largest: int,
-    sensitivity: int,
-    cost: Cost,
-    draws: int,
+    bits: Bits, penalties: Sequence[int], sizes: Sequence[int], largest: int, sensitivity: int, cost: Cost, draws: int
 ) -> list[int]:
     """Indices of groups of equal candidates, chosen independently by the exponential mechanism, each at `cost`.
 

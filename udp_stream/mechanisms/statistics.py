@@ -99,11 +99,7 @@ class Accuracy(NamedTuple):
 
 
 def accuracy_of(
-    plan: MeanPlan,
-    noisy: float,
-    noise: float,
-    left_out: Integers = NOBODY,
-    projected_to: tuple[int, int] | None = None,
+    plan: MeanPlan, noisy: float, noise: float, left_out: Integers = NOBODY, projected_to: tuple[int, int] | None = None
 ) -> Accuracy:
     """Of a noisy mean with noise of this expected size (above 0), and the private interval if there was one.
 

@@ -28,15 +28,7 @@ from udp_stream.pings.decode import (
     originals,
 )
 from udp_stream.pings.found import LABEL
-from udp_stream.pings.json import (
-    JSON,
-    JSON_WITHOUT_SPEEDS,
-    Fault,
-    FeedForm,
-    joined_plates,
-    unwrap,
-    with_infinite,
-)
+from udp_stream.pings.json import JSON, JSON_WITHOUT_SPEEDS, Fault, FeedForm, joined_plates, unwrap, with_infinite
 from udp_stream.pings.texts import from_xml, trim
 
 if TYPE_CHECKING:

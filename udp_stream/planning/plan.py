@@ -96,10 +96,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     def within(self, policy: Policy) -> Terms:
         """The same under the policy's promise to a plate."""
         return msgspec.structs.replace(
-            self,
-            period=policy.period,
-            budget_nano=policy.budget_nano,
-            measure=policy.measure,
+            self, period=policy.period, budget_nano=policy.budget_nano, measure=policy.measure
         )
 
     @property

@@ -799,11 +799,7 @@ class BudgetCalendar:
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        slots: SlotGrid,
-        periods: SlotGrid | None,
-        one_budget: OneBudget | None = None,
+        self, policy: Policy, slots: SlotGrid, periods: SlotGrid | None, one_budget: OneBudget | None = None
     ) -> None:
         """`periods` is None where one budget is for a lifetime; of a rolling budget they are its spans."""
         self.slots = slots

@@ -73,11 +73,7 @@ class HatState(StrEnum):
 
 
 HAT_LIFE: Final[Mapping[HatState, Mapping[str, HatState]]] = {
-    HatState.NEW: {
-        "charged": HatState.CHARGED,
-        "withheld": HatState.WITHHELD,
-        "recorded": HatState.RECORDED,
-    },
+    HatState.NEW: {"charged": HatState.CHARGED, "withheld": HatState.WITHHELD, "recorded": HatState.RECORDED},
     HatState.CHARGED: {"recorded": HatState.RECORDED, "withheld": HatState.WITHHELD},
     HatState.WITHHELD: {"recorded": HatState.RECORDED},
     HatState.RECORDED: {"published": HatState.PUBLISHED},

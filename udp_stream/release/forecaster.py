@@ -205,12 +205,7 @@ def encode_smoothed(estimate: Smoothed) -> bytes:
 
 
 def smooth_slot(
-    records: Sequence[Release],
-    memory: Memory,
-    day: dt.date,
-    hours: float,
-    max_kmh: float,
-    software: str,
+    records: Sequence[Release], memory: Memory, day: dt.date, hours: float, max_kmh: float, software: str
 ) -> list[Smoothed]:
     """Learn the releases of one slot (all of its HATs, at least one) of so many hours, then estimate each HAT and each
     cell seen before.

@@ -205,12 +205,7 @@ def moment_of(id_: str) -> int:
 
 
 def answered(
-    id_: str,
-    query: StandingQuery,
-    asked: Asked | AskedTogether,
-    state: State,
-    moment: Moment,
-    context: ReleaseContext,
+    id_: str, query: StandingQuery, asked: Asked | AskedTogether, state: State, moment: Moment, context: ReleaseContext
 ) -> QueryResult:
     """The result of a run's last state. Lengths to 0.1 m, densities to nine digits; all of it after the noise."""
     found = asked.found(state)

@@ -105,10 +105,7 @@ class _Asked(msgspec.Struct, frozen=True, eq=False):
 
 
 def estimate_hats(
-    plans: Sequence[HatPlan],
-    samples: Sequence[Integers],
-    bits: Bits,
-    factors: Sequence[Integers | None] | None = None,
+    plans: Sequence[HatPlan], samples: Sequence[Integers], bits: Bits, factors: Sequence[Integers | None] | None = None
 ) -> list[HatEstimate]:
     """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts.
 

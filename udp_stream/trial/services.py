@@ -32,15 +32,7 @@ from typing import Any
 from uuid import uuid4
 
 from udp_stream.errors import DependencyUnavailable, PackageMissing, needs
-from udp_stream.trial.process import (
-    HOST,
-    PRIVATE_UMASK,
-    Program,
-    Running,
-    launch,
-    on_free_ports,
-    temporary_folder,
-)
+from udp_stream.trial.process import HOST, PRIVATE_UMASK, Program, Running, launch, on_free_ports, temporary_folder
 
 KAFKA = "4.3.0"
 SCALA = "2.13"
@@ -282,10 +274,7 @@ def kafka() -> Iterator[RunningKafka]:
 
 
 def start_kafka(
-    folder: Path,
-    disposable: bool = False,
-    more: str = "",
-    listeners: Sequence[Listener] = (),
+    folder: Path, disposable: bool = False, more: str = "", listeners: Sequence[Listener] = ()
 ) -> RunningKafka:
     """Start a broker with `more` lines of configuration; the caller stops it. Existing data in the folder is reused.
 

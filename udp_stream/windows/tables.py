@@ -304,11 +304,7 @@ def without_repeats(pings: SlotPings) -> SlotPings:
     if chosen.size == pings.plate.size:
         return pings
     return replace(
-        pings,
-        plate=pings.plate[chosen],
-        time=pings.time[chosen],
-        cell=pings.cell[chosen],
-        speed=pings.speed[chosen],
+        pings, plate=pings.plate[chosen], time=pings.time[chosen], cell=pings.cell[chosen], speed=pings.speed[chosen]
     )
 
 
