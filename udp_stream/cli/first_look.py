@@ -40,6 +40,7 @@ from udp_stream.pings.found import (
 )
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.snapshots import STANDING
+from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.settings.limits import seconds_of
 from udp_stream.sources.recordings import LIVE, Source, open_sources, scheme_of
@@ -378,7 +379,7 @@ class LiveLook:
         self.stale += len(pings)
         if now_s - self._said_s >= self.SAY_AGAIN_S:
             self._said_s = now_s
-            age = "ahead of the clock" if age_s == math.inf else f"{age_text(age_s)} old"
+            age = "ahead of the clock" if age_s == math.inf else f"{duration_in_words(age_s)} old"
             limit = f"over live.max_age ({self._settings.live.max_age})"
             text = f"{self._name}: its newest ping is {age}, {limit}: {counted(self.stale, 'ping')} not read"
             self._warn(text, "stale", {"stale": self.stale, "age_s": None if age_s == math.inf else round(age_s)})
@@ -406,19 +407,6 @@ class LiveLook:
 
 FUTURE_S = 60.0
 """A ping that is further ahead of our clock says nothing of a source's age."""
-
-
-def age_text(seconds: float) -> str:
-    """In the largest unit of which there are two or more.
-
-    >>> age_text(700), age_text(93 * 86_400 + 5)
-    ('11 min', '93 days')
-    """
-    name, size = next(((name, size) for name, size in _AGES if seconds >= 2 * size), _AGES[-1])
-    return f"{seconds // size:,.0f} {name}"
-
-
-_AGES = (("days", 86_400), ("h", 3_600), ("min", 60))
 
 
 def named(files: Sequence[str]) -> str:

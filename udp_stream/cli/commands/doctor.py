@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from udp_stream.cli.first_look import (
-    age_text,
     is_on_disk,
     joined,
     named,
@@ -37,6 +36,7 @@ from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, le
 from udp_stream.logs import counted, trouble_of
 from udp_stream.pings.decode import PingDecoder, PingFormat
 from udp_stream.pings.found import FITS_NONE, PAIRS_MIN, SPARSE_PAIRS_MIN, Doubt, unit_evidence
+from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.settings.clients import has_password
 from udp_stream.settings.limits import seconds_of
@@ -183,7 +183,9 @@ def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
     found = warnings_of(pings, settings)
     age_s = max(record.timestamp for record in records) / 1000 - float(pings.time_ms.max()) / 1000
     if age_s > seconds_of("live.max_age", settings.live.max_age):
-        found.append(Doubt(f"the newest was {age_text(age_s)} old when the last one came: does the feed stand still?"))
+        found.append(
+            Doubt(f"the newest was {duration_in_words(age_s)} old when the last one came: does the feed stand still?")
+        )
     return _said_of_pings(found, settings)
 
 
