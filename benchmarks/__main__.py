@@ -31,7 +31,7 @@ from udp_stream.pings.mapping import FeedMapping
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.road import estimate_hats, release_slot
-from udp_stream.runtime import Embedded, record_writer
+from udp_stream.runtime import Embedded, release_sink
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.files import read_messages
 from udp_stream.trial.fleet import IST, Fleet
@@ -102,7 +102,8 @@ def bench_replay(path: Path, pings: int) -> None:
         settings = load(None, ("hat.slot=1h", "hat.resolution=7", *flags), {})
         place = LedgerSection(url=str(path.parent / f"ledger{time.monotonic_ns()}"))
         with ledger_and_keys(place) as (ledger, keys), (path.parent / "out").open("wb") as out:
-            runtime = Embedded(settings, ledger, OsEntropy(), keys.hash_plate, "bench", record_writer(out))
+            write = release_sink(lambda lines: out.writelines(line + b"\n" for line in lines))
+            runtime = Embedded(settings, ledger, OsEntropy(), keys.hash_plate, "bench", write)
             runtime.run(read_messages(str(path)))
 
     alone = best_of(2, decode_only)

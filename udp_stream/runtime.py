@@ -17,7 +17,6 @@ import base64
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -400,16 +399,6 @@ def release_sink(write: Write) -> ReleaseSink:
 def smoothed_sink(write: Write) -> Callable[[Sequence[Smoothed]], None]:
     """Hands a slot's estimates on."""
     return lambda estimates: write([encode_smoothed(estimate) for estimate in estimates])
-
-
-def record_writer(out: BinaryIO) -> ReleaseSink:
-    """Writes one record a line, and hands a slot's records on to the operating system before they count."""
-    return release_sink(partial(_write_lines, out))
-
-
-def _write_lines(out: BinaryIO, payloads: Sequence[bytes]) -> None:
-    out.write(b"".join(payload + b"\n" for payload in payloads))
-    out.flush()
 
 
 def rejected_writer(out: BinaryIO) -> Reject:

@@ -26,7 +26,7 @@ from tests.chaos.clips import clips_amiss
 from tests.chaos.proxy import Link, Proxy
 from tests.chaos.store import Store, store
 from tests.chaos.workers import Worker, Workers
-from tests.runtime.harness import beside
+from tests.runtime.harness import beside, record_writer
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledgers.keys import OsEntropy
@@ -34,7 +34,7 @@ from udp_stream.ledgers.opening import ledger_and_keys, mark_beside
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory, encode_smoothed
 from udp_stream.release.record import decode
-from udp_stream.runtime import Embedded, record_writer
+from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.trial.process import free_ports, temporary_folder
 from udp_stream.trial.services import RunningKafka, start_kafka

@@ -15,11 +15,11 @@ from streams.feed import Feed, Pace
 from streams.kafka import records_of
 from streams.topics import create_topics, topics_of
 from tests.forked import forked_to_log
-from tests.runtime.harness import beside, frames_of, smoothed_writer
+from tests.runtime.harness import beside, frames_of, record_writer, smoothed_writer
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.release import query_record
 from udp_stream.release import record as release
-from udp_stream.runtime import Embedded, record_writer
+from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 

@@ -1,6 +1,5 @@
 """Small logs of a synthetic fleet, and the embedded runtime over them."""
 
-import gzip
 import shutil
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 
 from udp_stream.ledgers.keys import OsEntropy, load_or_create_key
 from udp_stream.ledgers.opening import ledger_and_keys
-from udp_stream.runtime import Embedded, record_writer, smoothed_sink
+from udp_stream.runtime import Embedded, release_sink, smoothed_sink
 from udp_stream.settings import LedgerSection, load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 
@@ -34,14 +33,22 @@ def frames_of(messages, size=4096):
     return [messages[i : i + size] for i in range(0, len(messages), size)]
 
 
-def smoothed_writer(out):
-    """Writes one estimate a line, and hands a slot's on to the operating system."""
+def line_writer(out):
+    """Writes a line each, and hands a slot's on to the operating system."""
 
     def write(lines):
         out.write(b"".join(line + b"\n" for line in lines))
         out.flush()
 
-    return smoothed_sink(write)
+    return write
+
+
+def record_writer(out):
+    return release_sink(line_writer(out))
+
+
+def smoothed_writer(out):
+    return smoothed_sink(line_writer(out))
 
 
 def ledger_at(path, flags=CONFIG):
@@ -68,9 +75,3 @@ def beside(ledger, path):
     """A file ledger beside a configured one, with the same hashes of plates: a key file has one ledger."""
     load_or_create_key(ledger.key_file)
     return LedgerSection(url=str(path), key_file=str(shutil.copy(ledger.key_file, f"{path}.key")))
-
-
-def feed_messages(name):
-    """A recorded feed's messages, or None where the feeds are not at hand."""
-    path = FEEDS / name
-    return gzip.decompress(path.read_bytes()).splitlines() if path.exists() else None

@@ -18,7 +18,6 @@ import pytest
 
 from tests.runtime.harness import embedded, fleet_log, frames_of, ledger_at, smoothed_writer
 from udp_stream.release import record as release
-from udp_stream.release.facts import releases_of
 
 CLOCKS = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
 """Each with the signal that it sends. Where no handler is, that ends a process at once, as SIGKILL does."""
@@ -57,16 +56,8 @@ def run(ledger: Path, out: Path, frames, *death) -> tuple[bool, dict[int, float]
     return status == 0, took_s
 
 
-def complete_lines(path: Path):
-    """The records a dead process left: its last line may be cut short."""
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        return [release.payload for release in releases_of(file)]
-
-
 def whole_lines(path: Path):
-    """What is there; the last line may be cut short."""
+    """The records a dead process left: its last line may be cut short."""
     return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 
@@ -110,9 +101,9 @@ def _one_ledger(folder: Path, frames, dice: random.Random, full_s: dict[int, flo
 def _check(ledger: Path, outs: list[Path]) -> None:
     payloads: dict[str, bytes] = {}
     for out in outs:
-        for line in complete_lines(out):
+        for line in whole_lines(out):
             assert payloads.setdefault(release.decode(line).release_id, line) == line
-    assert list(payloads.values()) == complete_lines(outs[-1])  # the run that came through has everything, in order
+    assert list(payloads.values()) == whole_lines(outs[-1])  # the run that came through has everything, in order
     estimates = [whole_lines(out.with_suffix(".smoothed")) for out in outs]
     assert len(estimates[-1]) > len(payloads) and all(estimates[-1][: len(some)] == some for some in estimates)
     with ledger_at(ledger) as (opened, _):

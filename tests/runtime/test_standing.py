@@ -14,7 +14,7 @@ import pytest
 
 from tests.failing import Died, DyingLedger
 from tests.forms import long_but
-from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
+from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of, record_writer
 from udp_stream.cli.commands.ledger import lines_of_plate
 from udp_stream.cli.report import worth
 from udp_stream.errors import PrivacyRefused
@@ -23,7 +23,7 @@ from udp_stream.ledgers.statement import statement
 from udp_stream.planning.policy import amount_text
 from udp_stream.release.query_record import SCHEMA, QueryResult, decode_result
 from udp_stream.release.record import described, kind_of
-from udp_stream.runtime import Embedded, record_writer
+from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.testing import SeededEntropy

@@ -1,13 +1,12 @@
-"""Releases to sinks and back from readers: every sink gets the same bytes."""
+"""Releases to sinks: every sink gets the same bytes."""
 
 import io
 
 import pytest
 
-from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
+from tests.runtime.harness import CONFIG, fleet_log, frames_of, record_writer
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.facts import releases_of
-from udp_stream.runtime import Embedded, record_writer
+from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
 
@@ -37,13 +36,3 @@ def test_sinks_behind_one_that_fails_get_the_slot_on_the_next_run_with_the_same_
     again.run(frames_of(fleet_log(hours=0.6)))
     assert before.getvalue() and behind.getvalue().startswith(before.getvalue())
     assert again.summary.made == behind.getvalue().count(b"\n") - before.getvalue().count(b"\n")
-
-
-def test_a_file_read_back_gives_its_lines_and_their_records(tmp_path):
-    with (tmp_path / "out").open("wb") as out, embedded(tmp_path / "ledger", out) as run:
-        run.run(frames_of(fleet_log(hours=0.6)))
-    with (tmp_path / "out").open("rb") as file:
-        found = list(releases_of(file))
-    lines = (tmp_path / "out").read_bytes().splitlines()
-    assert [one.payload for one in found] == lines
-    assert [one.record.schema for one in found] == ["udp-stream/release/1"] * len(lines)

@@ -56,14 +56,7 @@ ReleaseSink = Callable[[Sequence[PublishedRelease]], None]
 """Takes the releases of one slot, by cell; none if the slot has no HATs. What it raises stops the run."""
 
 ReleaseReader = Iterator[PublishedRelease]
-"""Gives releases back, with their bytes: of a topic (`streams/topics.py`) or of a file (`releases_of`)."""
-
-
-def releases_of(lines: Iterable[bytes]) -> ReleaseReader:
-    """The releases of a file as `replay --out` writes it, one a line; a last line that was cut short is none."""
-    for line in lines:
-        if line.endswith(b"\n"):
-            yield PublishedRelease(line[:-1])
+"""Gives releases back, with their bytes: of a topic (`streams/topics.py`)."""
 
 
 # Facts of a run, and observers of them: what both runtimes report while they work.
