@@ -258,8 +258,7 @@ def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
 class FeedWatch:
     """Says once, in the log, that of a feed that goes on more is refused than accepted, and what would help.
 
-    >>> from udp_stream.settings import Settings
-    >>> from udp_stream.pings.decode import Reason, Refusal
+    >>> from udp_stream.pings.decode import Refusal
     >>> from udp_stream.windows.slots import Refused as ReadRefused
     >>> watch = FeedWatch(Settings(), lambda text, event, _: print(f"{event}: {text}"))
     >>> page = b"<html>"
@@ -327,7 +326,6 @@ class LiveLook:
     While the newest ping that has come is more than `live.max_age` old, pings of a live source are not handed on: they
     would close slots, and be charged for, as if they were of now. What is no ping is handed on, to be refused.
 
-    >>> from udp_stream.settings import Settings
     >>> said = []
     >>> look = LiveLook("http://feed/?key=1", Settings(), lambda *words: said.append(words), clock=lambda: 2e9)
     >>> ping = '{"license_plate":"A1","observationDateTime":"%s","speed":5,"location":{"coordinates":[72.5,21.25]}}'

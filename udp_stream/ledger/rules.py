@@ -262,8 +262,6 @@ def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
     """The ledger's periods that may overlap this one: of a rolling budget's own spans those near by alone.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> from udp_stream.ledger.port import Admission
-    >>> from udp_stream.ledger.rules import span_name
     >>> days = [(f"{year}-01-01T00:00:00Z", f"{year}-01-02T00:00:00Z") for year in (2024, 2026)]
     >>> ledger, years = MemoryLedger(), [span_name("1d", *ends) for ends in days]
     >>> for name in ("May", *years):
@@ -286,8 +284,6 @@ def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Bal
     Others may charge meanwhile; `admit` looks for itself.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> from udp_stream.ledger.port import Admission
-    >>> from udp_stream.ledger.rules import span_name
     >>> ledger, hours = MemoryLedger(), [f"2024-01-08T{hour:02}:00:00+05:30" for hour in range(6, 10)]
     >>> spans = [span_name("2h", *ends) for ends in zip(hours, hours[1:])]
     >>> for span in spans:

@@ -283,7 +283,6 @@ def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
     """How our budget differs from those that a ledger notes, if it notes some and none of them is ours.
 
     >>> from msgspec.structs import replace
-    >>> from udp_stream.settings import Settings
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> ledger, ours = MemoryLedger(), Settings().policy
     >>> note_policy(ledger, replace(ours, delta=1e-5))

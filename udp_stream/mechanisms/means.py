@@ -63,7 +63,6 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     Plate by plate, in the order of the counts: `given` is how many of its first samples enter the statistic, `moves`
     by how much it alone can move it; None where every plate is charged in full.
 
-    >>> from udp_stream.mechanisms.means import Baseline
     >>> counts = SamplesPerPlate(np.array([4, 1]))
     >>> plan = Baseline().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
     >>> plan.charges.tolist(), plan.noise_bound, plan.value(2500), plan.released(-3.0)
@@ -239,7 +238,6 @@ class Projected(MeanMechanism):
 
     Each has its own private interval, for half of the cost.
 
-    >>> from udp_stream.mechanisms.means import Levy
     >>> plan = Levy().plan(SamplesPerPlate(np.array([2, 2])), Cost("pure", 10**9), Range(0, 100), "best-fit")
     >>> Levy().subset(plan, np.array([True, False])).charges.tolist()
     [1000000000]
@@ -502,9 +500,6 @@ class Levy(Projected):
     moves by at most one; under WrapAround a plate moves two arrays.
 
     >>> import os
-    >>> from udp_stream.mechanisms.base import SamplesPerPlate
-    >>> from udp_stream.mechanisms.noise import Cost
-    >>> from udp_stream.mechanisms.base import Range
     >>> plan = Levy().plan(SamplesPerPlate(np.full(20, 50)), Cost("pure", 10**11), Range(0, 1000), "best-fit")
     >>> Levy().query(plan, np.full(1000, 500), os.urandom).projected_to
     (231, 923)
@@ -571,8 +566,6 @@ class FixedQuantile(Projected):
     """Between the 0.1 and 0.9 quantiles of the array means.
 
     >>> import os
-    >>> from udp_stream.mechanisms.base import SamplesPerPlate
-    >>> from udp_stream.mechanisms.base import Range
     >>> plan = FixedQuantile().plan(SamplesPerPlate(np.full(100, 1)), Cost("pure", 10**12), Range(0, 100), "best-fit")
     >>> low, high = FixedQuantile().intervals(plan, np.arange(100), os.urandom, draws=1)
     >>> bool(8 <= low[0] <= 11 and 88 <= high[0] <= 91)  # at so large a cost the choice is nearly exact
@@ -591,8 +584,6 @@ class EpsQuantile(Projected):
     """Between the ceil(2/eps)-th smallest and largest array mean (after Amin et al., ICML 2019, Section 3).
 
     >>> import os
-    >>> from udp_stream.mechanisms.base import SamplesPerPlate
-    >>> from udp_stream.mechanisms.base import Range
     >>> plan = EpsQuantile().plan(SamplesPerPlate(np.full(100, 1)), Cost("pure", 10**12), Range(0, 100), "best-fit")
     >>> low, high = EpsQuantile().intervals(plan, np.arange(100), os.urandom, draws=1)
     >>> bool(low[0] <= 2 and 97 <= high[0] <= 101)  # at so large a cost the choice is nearly exact

@@ -373,7 +373,6 @@ class NoisyVariance:
 class MeanStatistic:
     """By the mechanism that was chosen or is configured, or for "auto" the one of least expected error.
 
-    >>> from udp_stream.mechanisms.base import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> statistic = MeanStatistic()
     >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
@@ -425,7 +424,6 @@ class MeanStatistic:
 class ForecastClipStatistic:
     """The mean around a forecast, which its terms carry.
 
-    >>> from udp_stream.mechanisms.base import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> from udp_stream.mechanisms.base import AroundForecast
     >>> asked = StatisticTerms("forecast-clip", 10**9, around=AroundForecast.of(18.0, np.array([17.0, 19.0])))
@@ -477,7 +475,6 @@ class ForecastClipStatistic:
 class VarianceStatistic:
     """By the clipped variance.
 
-    >>> from udp_stream.mechanisms.base import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> statistic = VarianceStatistic()
     >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
@@ -521,7 +518,6 @@ class VarianceStatistic:
 class CdfStatistic:
     """By a tree of counts: the best one, or one of the branching that was asked for.
 
-    >>> from udp_stream.mechanisms.base import Range
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
     >>> statistic = CdfStatistic()
     >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)

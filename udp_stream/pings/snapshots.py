@@ -331,7 +331,6 @@ class Unrepeated:
     `counts`: how many pings were `read`, were `repeats`, or were `refused` by the format; and the notes of the format.
     `unreadable`: why nothing of the last snapshot could be read, None if its pings could. It is handed on even so.
 
-    >>> from udp_stream.pings.json import JSON
     >>> once = Unrepeated(JSON, max_bytes=1000, max_pings=10)
     >>> ping = b'{"license_plate":"A1","observationDateTime":"now","speed":5,"location":{"coordinates":[72.5,21.25]}}'
     >>> once.take(b"[" + ping + b", 7]")  # doctest: +ELLIPSIS

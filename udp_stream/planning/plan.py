@@ -217,7 +217,6 @@ class HatPlan:
     a plate that gives nothing is admitted like others.
 
     >>> from udp_stream.settings import load
-    >>> from udp_stream.planning.plan import terms_of
     >>> policy = load(None, ("budget.accounting=pure",), {}).policy
     >>> plan = plan_hat(np.array([4, 2]), terms_of(policy, 10**9, 0, 0), policy)
     >>> plan.mean.mechanism, plan.cdf, plan.charges.tolist()
@@ -372,7 +371,6 @@ class HatPlans:
     kept but for what depends on that.
 
     >>> from udp_stream.settings import load
-    >>> from udp_stream.planning.plan import terms_of
     >>> policy = load(None, ("budget.accounting=pure",), {}).policy
     >>> plans, by_plate = HatPlans(policy.public), np.array([4, 2, 1])
     >>> cheap, dear = (plans.plan_hat(by_plate, terms_of(policy, nano, 0, 0)) for nano in (10**8, 10**9))

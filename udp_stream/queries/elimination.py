@@ -304,8 +304,6 @@ class Elimination:
 
     Three plates near a square kilometre and far from it, each with a rho of 4e-4 per square metre in two parts:
 
-    >>> from udp_stream.queries.plane import QUANTA_PER_KM
-    >>> from udp_stream.queries.privatised import PointNoise
     >>> from udp_stream.queries.plane import Rectangle
     >>> from udp_stream.testing import seeded_bits
     >>> inside = PointNoise("zcdp", Rectangle(0, 0, 1000, 1000).signed_distance, 2, QUANTA_PER_KM)

@@ -45,7 +45,6 @@ class Found:
 class Asked:
     """A query over the plates of a moment, each with noise of its own: its plane, its terms, and its rounds.
 
-    >>> from udp_stream.queries.standing import StandingQuery
     >>> query = StandingQuery(name="stop", kind="nearest", center=(0, 0), place=(0.01, 0), every_s=900, age_s=600,
     ...     measure="zcdp", budget_nano=10**13, period="1d", period_budget_nano=10**15)
     >>> import os
@@ -111,7 +110,6 @@ class AskedTogether:
     Who takes part is decided in the first round, because a value of fewer plates later on would be of another sum. So a
     plate takes part if it has enough left for *all* rounds, of which it is then charged those that are asked.
 
-    >>> from udp_stream.queries.standing import StandingQuery
     >>> query = StandingQuery(name="full", kind="threshold", center=(0, 0), box=(-0.01, -0.01, 0.01, 0.01), share=0.3,
     ...     edge_m=500, every_s=900, age_s=600, measure="zcdp", rounds=4, budget_nano=10**9, period="1d",
     ...     period_budget_nano=10**11)

@@ -363,7 +363,6 @@ class Forecaster:
     """Forecasts and smoothed estimates of a deployment.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> from udp_stream.release.forecaster import LedgerHistory
     >>> from udp_stream.release.road import release_slot
     >>> from udp_stream.testing import a_context, two_hats
     >>> (counts, values), context, ledger = two_hats(), a_context(), MemoryLedger()

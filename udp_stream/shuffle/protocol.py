@@ -147,7 +147,7 @@ class _HeldSlot:
 class SlotBarrier(Generic[C]):
     """The slots of one log that are not done yet. It ignores messages of other types than its chunk and its marker.
 
-    >>> from udp_stream.shuffle.wire import PingChunk, PingsEnd, cut_pings
+    >>> from udp_stream.shuffle.wire import cut_pings
     >>> from udp_stream.testing import seven_pings
     >>> barrier = SlotBarrier(PingChunk, PingsEnd, senders=1)
     >>> chunk, end = cut_pings(seven_pings(), source=0, shards=1)
@@ -467,7 +467,6 @@ class _Planned:
 class Planner:
     """What is to be planned and, where plans follow from releases, learnt. `counts` are those of all shards.
 
-    >>> from udp_stream.shuffle.wire import cut_counts
     >>> from udp_stream.testing import SLOT_END, two_hats
     >>> planner = Planner(shards=1, start=None, follows=True)
     >>> for offset, message in enumerate(cut_counts(two_hats()[0], shard=0)):

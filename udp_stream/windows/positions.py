@@ -274,7 +274,6 @@ class SourceMoments:
     Two pings, and a tick a quarter of an hour later:
 
     >>> from datetime import UTC
-    >>> from udp_stream.pings.decode import Pings
     >>> from udp_stream.windows.slots import LogPlaces
     >>> rules, none = MomentRules((SlotGrid(900, UTC),), age_ms=600_000), np.zeros(2)
     >>> moments = SourceMoments(rules, WindowRules(), str.encode, None)

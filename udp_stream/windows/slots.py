@@ -563,7 +563,6 @@ class SourceCheckpoint:
 class Refused:
     """A refusal, the offset of its message, and the original bytes.
 
-    >>> from udp_stream.pings.decode import Reason
     >>> Refused(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk").offset
     41
     """
