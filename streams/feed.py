@@ -17,7 +17,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from hashlib import blake2b
-from types import TracebackType
 from typing import Any, Self
 from zlib import crc32
 
@@ -159,9 +158,7 @@ class Feed:
         """Connected already."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         """Send what is held, wait for all of it, and disconnect."""
         try:
             if kind is None:

@@ -67,7 +67,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import numpy as np
@@ -346,9 +345,7 @@ class RedisLedger:
         """Open already; closes on leaving."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close, whatever happened."""
         self.close()
 
