@@ -46,7 +46,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import zip_longest
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
@@ -135,9 +134,7 @@ class Producer:
             raise await unreachable_in_loop(self._kafka, error) from error
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Disconnect, after what is under way."""
         await self._producer.stop()
 
