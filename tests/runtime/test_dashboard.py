@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import socket
@@ -140,7 +141,8 @@ def test_every_answer_has_our_headers_and_no_other_method_is_answered(address, p
         assert (headers["Access-Control-Allow-Origin"] == "*") == path.startswith(("/v1", "/schema"))
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"):
         status, headers, _ = get(address + path, method=method)
-        assert status == 405 and headers["Allow"] == "GET,HEAD"
+        assert status == (404 if "no" in path else 405)
+        assert "no" in path or headers["Allow"] == "GET,HEAD"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,7 @@ def test_streams_are_limited_and_the_board_is_ready_once_all_is_read(monkeypatch
         address = page.rstrip("/")
         assert get(f"{address}/readyz")[0] == 503 and get(f"{address}/healthz")[0] == 200
         streams = [stack.enter_context(closing(Stream(address))) for _ in range(2)]
-        wait_for(lambda: board.streams == 2)
+        wait_for(lambda: len(board.streams) == 2)
         status, headers, _ = get(f"{address}/v1/stream")
         assert status == 503 and headers["Access-Control-Allow-Origin"] == "*"
         board.slots.take(RELEASES[0])
@@ -258,10 +260,9 @@ def test_streams_are_limited_and_the_board_is_ready_once_all_is_read(monkeypatch
             get(f"{address}/readyz")[0] == 200 and [one.notice()["slot_start"] for one in streams] == [start_of(0)] * 2
         )
         streams[0].close()
-        board.announce(True)
-        wait_for(lambda: board.streams < 2)
+        wait_for(lambda: len(board.streams) < 2)
         stack.enter_context(closing(Stream(address)))
-        wait_for(lambda: board.streams == 2)
+        wait_for(lambda: len(board.streams) == 2)
 
 
 def test_a_file_may_come_later_and_be_written_anew(tmp_path):
@@ -374,51 +375,78 @@ def crowd(tmp_path, clients, hats):
     write(tmp_path / "r", [make(cell, 0) for make in (release, estimate) for cell in many])
     write(tmp_path / "new", [release(cell, 1) for cell in many])
     with dashboard("r", cwd=tmp_path) as (address, process):
+        before = memory_mb(process)
         command = [sys.executable, "-m", "tests.board", address, str(clients), tmp_path / "r", tmp_path / "new"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         (packed,) = {len(get(f"{address}/v1/releases", **{"Accept-Encoding": "gzip"})[2])}
         told = json.loads(done.stdout)
         assert told["clients"] == clients and told["bytes"] == [packed]
-        return told | {"memory": memory_mb(process, "VmHWM")}
+        peak = memory_mb(process, "VmHWM")
+        return told | {"memory": peak, "more": peak - before}
 
 
 def test_every_client_gets_notice_and_slot(tmp_path):
     told = crowd(tmp_path, 50, 90)
-    assert told["p99"] < 5 and told["memory"] < 100, told
+    assert told["p99"] < 5 and told["memory"] < 100 and told["more"] < 10, told
 
 
 @pytest.mark.long
 def test_a_thousand_clients_get_notice_and_slot_within_a_second(tmp_path):
+    """Of the machine's two cores. Time for which the crowd has none of them is no time of the server."""
     tries = []
-    while len(tries) < 5 and not (tries and tries[-1]["p99"] < 1):  # another program may have the two cores
+    while len(tries) < 5 and not (tries and tries[-1]["p99"] - tries[-1]["without"] < 1):
         (tmp_path / str(len(tries))).mkdir()
         tries.append(crowd(tmp_path / str(len(tries)), 1000, 3000))
-        assert tries[-1]["memory"] < 100, tries
-    assert tries[-1]["p99"] < 1, tries
+        assert tries[-1]["memory"] < 100 and tries[-1]["more"] < 20, tries
+    assert tries[-1]["p99"] - tries[-1]["without"] < 1, tries
 
 
 def test_clients_that_never_read_cost_nothing_that_grows_and_are_dropped(tmp_path):
-    many = cells(3000)
+    """Neither streams nor answers that the kernel takes a part of; and nobody else waits for them."""
+    many = cells(5000)
     write(tmp_path / "r", [release(cell, 0) for cell in many])
     with dashboard("r", cwd=tmp_path) as (address, process), ExitStack() as stack:
         before = memory_mb(process)
         silent = []
-        for path in ["/v1/stream"] * 20 + [f"/v1/releases?slot={quote(start_of(0))}"] * 20:
+        for path in ["/v1/stream"] * 20 + [f"/v1/releases?slot={quote(start_of(0))}"] * 200:
             client = stack.enter_context(socket.socket())
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", urlsplit(address).port))
-            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n".encode())
             silent.append(client)
         for hour in range(1, 40):
             write(tmp_path / "r", [release(many[0], hour)])
             wait_for(lambda: len(slots_of(address)) == hour + 1)  # noqa: B023
-        assert memory_mb(process) - before < 25
         gone = select.poll()
         for client in silent[20:]:
             gone.register(client, select.POLLHUP)
-        wait_for(lambda: len(gone.poll(0)) == 20)
-        assert memory_mb(process) - before < 25
+        wait_for(lambda: len(gone.poll(0)) == 200)
+        assert memory_mb(process, "VmHWM") - before < 20
+
+
+def test_a_stream_that_takes_no_notice_is_dropped(tmp_path):
+    board = Board(Slots(48))
+    with serving(board, "127.0.0.1:0") as page, ExitStack() as stack:
+        streams = [stack.enter_context(closing(Stream(page))) for _ in range(2)]
+        wait_for(lambda: len(board.streams) == 2)
+        for turn in range(10_000):  # until the kernel keeps no more for it
+            board.slots.take([release(CELLS[0], 0, software=f"version {turn}")])
+            board.announce(board.slots.show())
+            assert streams[0].notice()
+            if len(board.streams) < 2:
+                break
+        assert len(board.streams) == 1
+
+
+def test_more_streams_are_open_than_the_files_that_a_process_has_at_first(tmp_path):
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+    with dashboard("r", cwd=tmp_path, preexec_fn=few) as (address, _), ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(closing(Stream(address)))
+        wait_for(lambda: b"udp_stream_dashboard_clients 100.0" in get(f"{address}/metrics")[2])
 
 
 @contextmanager

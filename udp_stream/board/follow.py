@@ -17,7 +17,7 @@ from udp_stream.board.slots import LINE_BYTES_MAX, Slots
 from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, say
 
-READ_BYTES: Final = 2**20
+READ_BYTES: Final = 2**17
 PAUSE_S: Final = 0.1
 """Between two looks at files that have no more."""
 

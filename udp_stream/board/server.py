@@ -1,21 +1,24 @@
 """The dashboard over HTTP: released records, notices of what is new, and the page. Nothing is asked of a client.
 
 A slot is packed once, and every client gets the same bytes, with an ETag. A stream carries notices alone: which slot
-has which version. A client fetches what it has not, so nothing is queued for it. It has a cursor: the number of the
-last change that it was told. A reconnect, or a restart of the server, needs no more than `/v1/slots`.
+has which version. A client fetches what it has not, so nothing is queued for it. A reconnect, or a restart of the
+server, needs no more than `/v1/slots`.
 
-A client that does not read is dropped after `WRITE_S`. What the kernel keeps for it is `SEND_BYTES` at most.
+What a client costs does not depend on how slowly it reads. aiohttp reads requests and writes heads. Bodies go to the
+socket from where they lie, as its transport would copy what the socket does not take. A stream leaves aiohttp: it is a
+socket without a task. The kernel keeps `KEPT_BYTES` for it. A client that does not go on reading for `WRITE_S`, or
+does not take the whole of a notice, is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import resource
 import socket
 import struct
 import threading
-import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -37,24 +40,31 @@ from udp_stream.release.record import SCHEMA as RELEASE
 from udp_stream.release.record import described
 
 STREAMS_MAX: Final = 2_000
-ACCEPTED, BACKLOG = 64, 4_096
-"""Connections that are taken in one turn of the loop, and that may wait for theirs: all clients fetch a slot at once,
-and one that finds the queue full would try again a second later."""
+FILES_MAX: Final = 3 * STREAMS_MAX
+"""Files and connections of this process, where the system lets it have as many; often it has 1,024 until it asks."""
+
+ACCEPTED, BACKLOG = 8, 4_096
+"""Connections that are taken in one turn of the loop, and that may wait for theirs: all clients fetch a slot at once.
+So few are open at once, and none finds the queue full and tries again a second later."""
+
+IDLE_S: Final = 15.0
+"""A connection on which nothing is asked for as long is closed."""
 
 COMMENT_S: Final = 15.0
 """Between two lines of a stream on which nothing happens: proxies close silent ones."""
 
 WRITE_S: Final = 10.0
-"""A client that takes nothing of an answer, and no notice, for as long is dropped."""
-
-UNPACKED_BYTES: Final = "unpacked bytes"
-"""Of an answer whose body is packed, for a client that does not take it so."""
-
-GZIP_WINDOW: Final = 31
-"""For zlib: the largest window, in gzip's form."""
-
 SEND_BYTES: Final = 256 * 1024
-"""So much is sent at a time, and so much the kernel keeps for a connection; Linux takes it twice."""
+"""A client must take as much within that time, but for what the kernel keeps for it."""
+
+KEPT_BYTES: Final = 128 * 1024
+"""What the kernel keeps of an answer; Linux takes it twice."""
+
+NOTICE_BYTES: Final = 8 * 1024
+"""What it keeps of a stream."""
+
+UNPACK_BYTES: Final = 16 * 1024
+"""So much is unpacked at a time, for a client that does not take packed bodies."""
 
 ANSWERS_MAX: Final = 32
 """Answers that are kept, of those that are not packed with the slot: of one cell, or in another form."""
@@ -71,6 +81,11 @@ HEADERS: Final = {
     "Cache-Control": "no-cache",
     "Server": "udp-stream",
 }
+OPEN: Final = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "ETag"}
+"""Of what pages of other origins may read."""
+
+STREAMED: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no",
+                   "Connection": "close"}  # fmt: skip
 FORMS: Final = {
     "ndjson": "application/x-ndjson",
     "csv": "text/csv; charset=utf-8",
@@ -80,13 +95,13 @@ SUFFIXES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
-    ".json": "application/json",
     ".svg": "image/svg+xml",
     ".png": "image/png",
 }
 """Files of the page."""
 
 _CELL: Final = re.compile("[0-9a-f]{15}")
+_GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -101,54 +116,75 @@ class Board:
     slots: Slots
     statement: Callable[[], bytes | None] = lambda: None
     is_ready: bool = False
-    streams: int = 0
+    streams: set[socket.socket] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop | None = None
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _ended: bool = False
-    _answers: dict[tuple[object, ...], Packed] = field(default_factory=dict)
+    _told: int = 0
     _working: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, WORKING_MAX))
 
     def announce(self, changed: bool) -> None:
-        """All that is there has been read; if a slot has changed, those who wait for that are woken."""
+        """All that is there has been read; if a slot has changed, every stream is told."""
         self.is_ready = True
         if changed and self.loop is not None:
-            self.loop.call_soon_threadsafe(self.wake)
+            self.loop.call_soon_threadsafe(self.tell)
 
-    def wake(self) -> None:
-        """Every stream looks for what it has to tell, and says that there is nothing if so."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+    def tell(self) -> None:
+        """Every stream gets notices of what has changed since they were told last, or a line that says nothing."""
+        shown = self.slots.shown
+        text = b"".join(_notice(slot) for slot in shown.slots if slot.change > self._told)
+        self._told = shown.change
+        for stream in tuple(self.streams):
+            self._say(stream, text or b": nothing new\n\n")
+
+    def _say(self, stream: socket.socket, text: bytes) -> None:
+        with suppress(OSError):  # it is gone, or takes nothing
+            if stream.send(text) == len(text):
+                return
+        _forget(stream)
+        self.leave(stream)
+
+    def leave(self, stream: socket.socket) -> None:
+        """End a stream: its client has closed it, or says what nobody asked for."""
+        asyncio.get_running_loop().remove_reader(stream)
+        self.streams.discard(stream)
+        stream.close()
 
     async def end(self, _: web.Application) -> None:
         """Streams end."""
-        self._ended = True
-        self.wake()
+        for stream in tuple(self.streams):
+            self.leave(stream)
 
-    async def page(self, request: web.Request) -> web.StreamResponse:
-        """The page, or a file of it."""
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Notices, until the client or the server goes away; the newest slot's at once."""
         _parameters(request)
-        file = STATIC / request.match_info.get("file", "index.html")
-        if file.suffix not in SUFFIXES or not file.is_file():
-            raise web.HTTPNotFound(text="no such file\n")
-        return _answer(request, _file(file, file.stat().st_mtime_ns), SUFFIXES[file.suffix])
+        if request.method == hdrs.METH_HEAD:
+            return web.Response(headers=STREAMED)
+        if len(self.streams) >= STREAMS_MAX:
+            raise web.HTTPServiceUnavailable(text=f"at most {STREAMS_MAX} streams at a time\n")
+        if request.transport is not None:
+            stream = request.transport.get_extra_info("socket").dup()
+            request.transport.abort()  # of aiohttp's way to the client; the connection stays
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NOTICE_BYTES)
+            self.streams.add(stream)
+            asyncio.get_running_loop().add_reader(stream, self.leave, stream)
+            lines = [f"{name}: {value}\r\n" for name, value in (HEADERS | OPEN | STREAMED).items()]
+            head = f"HTTP/1.1 200 OK\r\n{''.join(lines)}\r\nretry: 2000\n\n".encode()
+            self._say(stream, head + b"".join(map(_notice, self.slots.shown.slots[-1:])))
+        return web.Response()  # for nobody: there is no way to the client any more
 
     async def listing(self, request: web.Request) -> web.StreamResponse:
         """The slots that are kept."""
-        _parameters(request)
-        return _answer(request, self.slots.shown.listing, "application/json")
+        return await _answer(request, self.slots.shown.listing, "application/json")
 
     async def outlines(self, request: web.Request) -> web.StreamResponse:
         """By cell, its rings."""
-        _parameters(request)
-        return _answer(request, self.slots.shown.outlines, "application/json")
+        return await _answer(request, self.slots.shown.outlines, "application/json")
 
     async def privacy(self, request: web.Request) -> web.StreamResponse:
         """The statement, or what the newest records say."""
-        _parameters(request)
         statement, privacy = self.statement(), self.slots.shown.privacy
         found = msgspec.Raw(statement) if statement is not None else None
         body = msgspec.json.encode({"statement": found, "newest_release": privacy}) + b"\n"
-        return _answer(request, packed(body), "application/json")
+        return await _answer(request, packed([body]), "application/json")
 
     async def records(self, kind: Kind, request: web.Request) -> web.StreamResponse:
         """Records of a slot, of a cell, or of a cell in a slot."""
@@ -158,18 +194,19 @@ class Board:
             raise _refused(f"form: expected {', '.join(FORMS)}")
         if cell is not None and _CELL.fullmatch(cell) is None:
             raise _refused("cell: expected an H3 cell, 15 hexadecimal digits")
-        slots: tuple[Slot, ...] = self.slots.shown.slots
-        name = cell or ""
+        slots, name = self.slots.shown.slots, cell or ""
         if "slot" in asked or cell is None:
             slot = self._slot(asked.get("slot", "latest"))
             slots, name = (slot,), re.sub("[^0-9T]+", "-", slot.start[:19]) + f"-{name}" * bool(name)
+        parts = tuple(slot.parts[kind] for slot in slots)
         if form == "ndjson" and cell is None:
-            answer = slots[0].parts[kind]
+            (answer,) = parts
         else:
-            answer = await self._made(kind, tuple(slot.parts[kind] for slot in slots), cell, form)
+            async with self._working:
+                answer = await asyncio.to_thread(_made, kind, parts, cell, form)
         way = "inline" if form == "ndjson" else "attachment"
         file = f'{way}; filename="{kind}-{name}.{form}"'
-        return _answer(request, answer, FORMS[form], {hdrs.CONTENT_DISPOSITION: file})
+        return await _answer(request, answer, FORMS[form], {hdrs.CONTENT_DISPOSITION: file}, ("slot", "cell", "form"))
 
     def _slot(self, name: str) -> Slot:
         shown = self.slots.shown
@@ -185,57 +222,6 @@ class Board:
             raise web.HTTPNotFound(text="no slot that starts then is kept: /v1/slots lists those that are\n")
         return slot
 
-    async def _made(self, kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str) -> Packed:
-        """Of these parts, in another form or of one cell; kept for whoever asks next."""
-        key = (kind, tuple(part.digest for part in parts), cell, form)
-        async with self._working:
-            answer = self._answers.pop(key, None)
-            if answer is None:
-                answer = await asyncio.to_thread(_make, KINDS[kind], parts, cell, form)
-            self._answers[key] = answer
-            while len(self._answers) > ANSWERS_MAX:
-                del self._answers[next(iter(self._answers))]
-        return answer
-
-    async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Notices, until the client or the server goes away; the newest slot's at once."""
-        _parameters(request)
-        headers = {hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no", hdrs.CACHE_CONTROL: "no-store"}
-        if request.method == hdrs.METH_HEAD:
-            return web.Response(headers=headers)
-        if self.streams >= STREAMS_MAX:
-            raise web.HTTPServiceUnavailable(text=f"at most {STREAMS_MAX} streams at a time\n")
-        response = web.StreamResponse(headers=headers | HEADERS | {hdrs.CACHE_CONTROL: "no-store"} | _cors(request))
-        self.streams += 1
-        try:
-            await response.prepare(request)
-            await self._notify(request, response)
-        except TimeoutError:
-            _drop(request)
-        finally:
-            self.streams -= 1
-        return response
-
-    async def _notify(self, request: web.Request, response: web.StreamResponse) -> None:
-        slots = self.slots.shown.slots
-        told = slots[-1].change - 1 if slots else 0
-        text = b"retry: 2000\n\n"
-        while not self._ended:
-            changed, shown = self._changed, self.slots.shown
-            text += b"".join(_notice(slot) for slot in shown.slots if slot.change > told)
-            told = shown.change
-            transport = request.transport
-            if transport is None or transport.get_write_buffer_size():  # it has not taken the last notice
-                raise TimeoutError
-            async with asyncio.timeout(WRITE_S):
-                await response.write(text or b": nothing new\n\n")
-            text = b""
-            await changed.wait()
-
-    async def healthy(self, _: web.Request) -> web.StreamResponse:
-        """The process answers."""
-        return web.Response(text="ok\n")
-
     async def ready(self, _: web.Request) -> web.StreamResponse:
         """Whether the source was read to its end once."""
         if not self.is_ready:
@@ -243,20 +229,14 @@ class Board:
         return web.Response(text="ok\n")
 
 
-@lru_cache(maxsize=64)
-def _file(file: Path, _mtime_ns: int) -> Packed:
-    return packed(file.read_bytes())
-
-
 def _notice(slot: Slot) -> bytes:
     return b"event: slot\ndata: %s\n\n" % msgspec.json.encode({"slot_start": slot.start, "version": slot.version})
 
 
-def _make(kind: type[msgspec.Struct], parts: tuple[Packed, ...], cell: str | None, form: str) -> Packed:
-    lines = [
-        line for part in parts for line in (part.text.splitlines(True) if cell is None else of_cell(part.text, cell))
-    ]
-    return packed(b"".join(in_form(form, lines, kind)))
+@lru_cache(maxsize=ANSWERS_MAX)
+def _made(kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str) -> Packed:
+    """Of these parts, in another form or of one cell."""
+    return packed(in_form(form, (line for part in parts for line in of_cell(part, cell)), KINDS[kind]))
 
 
 def _parameters(request: web.Request, *known: str) -> Mapping[str, str]:
@@ -274,83 +254,62 @@ def _refused(sentence: str) -> web.HTTPBadRequest:
     return web.HTTPBadRequest(text=f"{sentence}\n")
 
 
-def _answer(
-    request: web.Request, text: Packed, kind: str, headers: Mapping[str, str] | None = None
+async def _answer(
+    request: web.Request, text: Packed, kind: str, more: Mapping[str, str] | None = None, known: Iterable[str] = ()
 ) -> web.StreamResponse:
     """The text, packed if the client takes it so, or 304 if it has it."""
-    tag = f'W/"{text.digest}"'
-    headers = {hdrs.ETAG: tag, hdrs.VARY: "Accept-Encoding", hdrs.CONTENT_TYPE: kind, **(headers or {})}
+    _parameters(request, *known)
+    tag = f'"{text.digest}"'
+    headers = {hdrs.ETAG: f"W/{tag}", hdrs.VARY: "Accept-Encoding", hdrs.CONTENT_TYPE: kind, **(more or {})}
     has = request.headers.get(hdrs.IF_NONE_MATCH, "")
-    if has == "*" or tag.removeprefix("W/") in [one.strip().removeprefix("W/") for one in has.split(",")]:
+    if has == "*" or tag in [one.strip().removeprefix("W/") for one in has.split(",")]:
         return web.Response(status=304, headers=headers)
-    if re.search(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))", request.headers.get(hdrs.ACCEPT_ENCODING, "")):
-        return web.Response(body=text.body, headers={**headers, hdrs.CONTENT_ENCODING: "gzip"})
-    response = web.Response(body=text.body, headers=headers)
-    response[UNPACKED_BYTES] = int.from_bytes(text.body[-4:], "little")  # as gzip's trailer has it
-    return response
+    is_packed = _GZIP.search(request.headers.get(hdrs.ACCEPT_ENCODING, "")) is not None
+    answer = web.StreamResponse(headers=headers | ({hdrs.CONTENT_ENCODING: "gzip"} if is_packed else {}))
+    answer.content_length = len(text.body) if is_packed else text.size
+    await answer.prepare(request)
+    if request.method != hdrs.METH_HEAD:
+        await _send(request, _pieces(text, is_packed))
+    return answer
 
 
-def _cors(request: web.Request) -> dict[str, str]:
-    is_open = request.path.startswith(("/v1/", "/schema/"))
-    return {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "ETag"} if is_open else {}
-
-
-@web.middleware
-async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """GET and HEAD only; our headers on every answer; a client that does not take it in time is dropped."""
-    try:
-        if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
-            raise web.HTTPMethodNotAllowed(request.method, [hdrs.METH_GET, hdrs.METH_HEAD])
-        response = await handler(request)
-    except web.HTTPException as error:
-        response = web.Response(status=error.status, text=error.text, headers={
-            name: value for name, value in error.headers.items() if name == hdrs.ALLOW
-        })  # fmt: skip
-    if response.prepared:
-        return response
-    for name, value in {**HEADERS, **_cors(request)}.items():
-        response.headers.setdefault(name, value)
-    assert isinstance(response, web.Response)  # all handlers but the stream's make one
-    try:
-        return await _sent(request, response)
-    except TimeoutError:
-        _drop(request)
-        return response
-
-
-async def _sent(request: web.Request, response: web.Response) -> web.StreamResponse:
-    """Piece by piece: the server holds two of them for a client, and never the whole answer, packed once for all."""
-    body, size = response.body if isinstance(response.body, bytes) else b"", response.get(UNPACKED_BYTES)
-    if size is None and len(body) <= SEND_BYTES:
-        async with asyncio.timeout(WRITE_S):
-            await response.prepare(request)
-            await response.write_eof()
-        return response
-    sent = web.StreamResponse(status=response.status, headers=response.headers)
-    sent.content_length = len(body) if size is None else size
-    await sent.prepare(request)
-    for piece in () if request.method == hdrs.METH_HEAD else _pieces(body, size is not None):
-        async with asyncio.timeout(WRITE_S):
-            await sent.write(piece)
-    return sent
-
-
-def _pieces(body: bytes, unpack: bool) -> Iterator[bytes]:
-    if not unpack:
+def _pieces(text: Packed, is_packed: bool) -> Iterator[bytes | memoryview]:
+    if is_packed:
+        body = memoryview(text.body)
         yield from (body[at : at + SEND_BYTES] for at in range(0, len(body), SEND_BYTES))
+    else:
+        with text.opened() as file:
+            yield from iter(partial(file.read, UNPACK_BYTES), b"")
+
+
+async def _send(request: web.Request, pieces: Iterable[bytes | memoryview]) -> None:
+    """Each piece to the client's socket, behind the head; a client that does not take one in time is dropped."""
+    if (transport := request.transport) is None:
         return
-    unpacking = zlib.decompressobj(GZIP_WINDOW)
-    while not unpacking.eof:
-        yield unpacking.decompress(body, SEND_BYTES)
-        body = unpacking.unconsumed_tail
+    try:
+        if transport.get_write_buffer_size():
+            raise TimeoutError  # it has not even taken the head
+        with transport.get_extra_info("socket").dup() as connection:
+            for piece in pieces:
+                async with asyncio.timeout(WRITE_S):
+                    await asyncio.get_running_loop().sock_sendall(connection, piece)
+    except OSError:  # a TimeoutError is one
+        with suppress(OSError):
+            _forget(transport.get_extra_info("socket"))
+        transport.abort()
 
 
-def _drop(request: web.Request) -> None:
-    """Close the connection, and let the kernel forget what was to be sent: it would wait for the client for minutes."""
-    if request.transport is not None:
-        connection = request.transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        request.transport.abort()
+def _forget(connection: socket.socket) -> None:
+    """Once it is closed, the kernel forgets what was to be sent: it would wait for the client for minutes."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+async def _head(request: web.Request, response: web.StreamResponse) -> None:
+    """Our headers, on every answer."""
+    is_open = request.path.startswith(("/v1/", "/schema/"))
+    for name, value in (HEADERS | (OPEN if is_open else {})).items():
+        response.headers.setdefault(name, value)
+    response.headers["Server"] = HEADERS["Server"]
 
 
 class _Series(Collector):
@@ -361,21 +320,12 @@ class _Series(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Four series."""
-        shown, name = self._board.slots.shown, "udp_stream_dashboard"
-        newest_s = max((milliseconds_of(slot.end) for slot in shown.slots), default=0) / 1000
-        yield GaugeMetricFamily(f"{name}_clients", "Streams of notices that are open.", self._board.streams)
-        yield GaugeMetricFamily(f"{name}_slots", "Slots that are kept.", len(shown.slots))
+        slots, name = self._board.slots.shown.slots, "udp_stream_dashboard"
+        newest_s = max((milliseconds_of(slot.end) for slot in slots), default=0) / 1000
+        yield GaugeMetricFamily(f"{name}_clients", "Streams of notices that are open.", len(self._board.streams))
+        yield GaugeMetricFamily(f"{name}_slots", "Slots that are kept.", len(slots))
         yield GaugeMetricFamily(f"{name}_newest_slot_timestamp_seconds", "End of the newest slot.", newest_s)
-        yield CounterMetricFamily(f"{name}_records_refused", "Lines that were no record.", shown.refused)
-
-
-def _text(body: bytes, kind: str) -> Handler:
-    answer = packed(body)
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        return _answer(request, answer, kind)
-
-    return handler
+        yield CounterMetricFamily(f"{name}_records_refused", "Lines that were no record.", self._board.slots.refused)
 
 
 def application(board: Board) -> web.Application:
@@ -386,23 +336,30 @@ def application(board: Board) -> web.Application:
     async def metrics(_: web.Request) -> web.StreamResponse:
         return web.Response(body=generate_latest(registry), headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_LATEST})
 
-    app = web.Application(middlewares=[_guard])
-    app.on_shutdown.append(board.end)
-    app.router.add_get("/", board.page)
-    app.router.add_get("/v1/slots", board.listing)
-    for kind in KINDS:
-        app.router.add_get(f"/v1/{kind}", partial(board.records, kind))
-    app.router.add_get("/v1/outlines", board.outlines)
-    app.router.add_get("/v1/privacy", board.privacy)
-    app.router.add_get("/v1/stream", board.stream)
+    async def healthy(_: web.Request) -> web.StreamResponse:
+        return web.Response(text="ok\n")
+
+    routes: dict[str, Handler] = {
+        "/v1/slots": board.listing, "/v1/outlines": board.outlines, "/v1/privacy": board.privacy,
+        "/v1/stream": board.stream, "/healthz": healthy, "/readyz": board.ready, "/metrics": metrics,
+    }  # fmt: skip
+    routes |= {f"/v1/{kind}": partial(board.records, kind) for kind in KINDS}
     for name, of, schema in (("release", KINDS["releases"], RELEASE), ("smoothed", KINDS["estimates"], SMOOTHED)):
         text = msgspec.json.format(msgspec.json.encode(described(of, schema)), indent=2) + b"\n"
-        app.router.add_get(f"/schema/{name}.schema.json", _text(text, "application/schema+json"))
-    app.router.add_get("/healthz", board.healthy)
-    app.router.add_get("/readyz", board.ready)
-    app.router.add_get("/metrics", metrics)
-    app.router.add_get(r"/static/{file:\w[\w-]*(?:/\w[\w-]*)*(?:\.\w+)+}", board.page)
+        routes[f"/schema/{name}.schema.json"] = _fixed(text, "application/schema+json")
+    for file in STATIC.rglob("*"):
+        if file.suffix in SUFFIXES:
+            routes[f"/static/{file.relative_to(STATIC).as_posix()}"] = _fixed(file.read_bytes(), SUFFIXES[file.suffix])
+    routes["/"] = routes.pop("/static/index.html")
+    app = web.Application()
+    app.on_response_prepare.append(_head)
+    app.on_shutdown.append(board.end)
+    app.add_routes([web.get(path, handler) for path, handler in routes.items()])
     return app
+
+
+def _fixed(body: bytes, kind: str) -> Handler:
+    return partial(_answer, text=packed([body]), kind=kind)
 
 
 def listening(address: str) -> socket.socket:
@@ -414,7 +371,9 @@ def listening(address: str) -> socket.socket:
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise DependencyUnavailable(f"dashboard.listen: {address}: {why}: is another dashboard there?") from error
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # connections inherit it
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KEPT_BYTES)  # connections inherit it
+    if hasattr(socket, "TCP_DEFER_ACCEPT"):  # Linux: a connection is none before something is asked on it
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
     return found
 
 
@@ -431,6 +390,10 @@ def serving(board: Board, address: str) -> Iterator[str]:
 
     DependencyUnavailable if nothing can listen there.
     """
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # macOS has bounds that it does not tell
+        wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(FILES_MAX, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, wanted), most))
     with closing(listening(address)) as listener, closing(asyncio.new_event_loop()) as loop:
         board.loop, stop = loop, asyncio.Event()
         thread = threading.Thread(target=loop.run_until_complete, args=(_serve(board, listener, stop),), daemon=True)
@@ -443,13 +406,15 @@ def serving(board: Board, address: str) -> Iterator[str]:
 
 
 async def _serve(board: Board, listener: socket.socket, stop: asyncio.Event) -> None:
-    runner = web.AppRunner(application(board), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        application(board), access_log=None, handle_signals=False, shutdown_timeout=1.0, keepalive_timeout=IDLE_S
+    )
     await runner.setup()
     try:
         await web.SockSite(runner, listener, backlog=ACCEPTED).start()
         listener.listen(BACKLOG)
         while not stop.is_set():
-            board.wake()
+            board.tell()
             with suppress(TimeoutError):
                 async with asyncio.timeout(COMMENT_S):
                     await stop.wait()

@@ -2,7 +2,8 @@
 
 One thread takes records as they come (`Slots.take`) and shows them from time to time (`Slots.show`). What is shown is
 never changed, only replaced as a whole, so readers need no lock. The newest slots are kept, as they were published:
-sorted by cell, a line each, packed by gzip. Slots that still change are kept unpacked, too, up to `OPEN_BYTES`.
+sorted by cell, a line each, packed by gzip. Records lie unpacked from when they are taken to when they are shown, and
+no more than `OPEN_BYTES` of them.
 
 The version of a slot follows from its records alone: it is the same after a restart, in whatever order they came.
 """
@@ -10,11 +11,13 @@ The version of a slot follows from its records alone: it is the same after a res
 from __future__ import annotations
 
 import gzip
+import io
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from hashlib import blake2b
+from heapq import merge
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -37,8 +40,6 @@ AHEAD_S: Final = 86_400
 
 SLOT_MS_MAX: Final = 31 * 86_400_000
 
-GZIP_LEVEL: Final = 6
-
 Kind = Literal["releases", "estimates"]
 KINDS: Final[dict[Kind, type[Release] | type[Smoothed]]] = {"releases": Release, "estimates": Smoothed}
 """What is shown, by the name of its endpoint."""
@@ -46,52 +47,63 @@ KINDS: Final[dict[Kind, type[Release] | type[Smoothed]]] = {"releases": Release,
 Refused = Literal["no release and no estimate of this version", "no cell or slot", "too many cells", "not over yet"]
 """Why a record is not shown."""
 
-_SCHEMAS: Final[dict[str, tuple[Kind, msgspec.json.Decoder[Release] | msgspec.json.Decoder[Smoothed]]]] = {
-    "udp-stream/release/1": ("releases", msgspec.json.Decoder(Release)),
-    "udp-stream/smoothed/1": ("estimates", msgspec.json.Decoder(Smoothed)),
+
+class _Head(msgspec.Struct):
+    """What is asked of a line before, and after, it is read whole."""
+
+    schema: str
+    hat: msgspec.Raw = msgspec.Raw(b"{}")
+    status: str = ""
+
+
+_HEAD_OF = msgspec.json.Decoder(_Head).decode
+_HAT_OF = msgspec.json.Decoder(Hat).decode
+
+
+def _cell_of(line: bytes) -> str:
+    return _HAT_OF(_HEAD_OF(line).hat).cell
+
+
+_RECORD_OF: Final[dict[str, Callable[[bytes], Release | Smoothed]]] = {
+    "udp-stream/release/1": msgspec.json.Decoder(Release).decode,
+    "udp-stream/smoothed/1": msgspec.json.Decoder(Smoothed).decode,
 }
 
 
-class _Schema(msgspec.Struct):
-    schema: str
-
-
-class _Status(msgspec.Struct):
-    status: str
-
-
-_SCHEMA_OF = msgspec.json.Decoder(_Schema).decode
-_STATUS_OF = msgspec.json.Decoder(_Status).decode
-
-
 class Packed(NamedTuple):
-    """A text, packed by gzip, and the digest of what was packed.
+    """A text, packed by gzip; digest, bytes and lines of what was packed.
 
-    >>> packed(b"a record\\n").text
-    b'a record\\n'
+    >>> text = packed([b"a record\\n", b"another\\n"])
+    >>> list(text.opened()), text.size, text.lines
+    ([b'a record\\n', b'another\\n'], 17, 2)
     """
 
     body: bytes
     digest: str
+    size: int
     lines: int
 
-    @property
-    def text(self) -> bytes:
-        """Unpacked."""
-        return gzip.decompress(self.body)
+    def opened(self) -> io.BufferedIOBase:
+        """As a file to be read; it holds little of the text at a time."""
+        return gzip.open(io.BytesIO(self.body))
 
 
-def packed(text: bytes) -> Packed:
-    """A text, packed; the same bytes for the same text."""
-    digest = blake2b(text, digest_size=8).hexdigest()
-    return Packed(gzip.compress(text, GZIP_LEVEL, mtime=0), digest, text.count(b"\n"))
+def packed(pieces: Iterable[bytes]) -> Packed:
+    """A text in pieces, packed, with no more than one of them in memory; the same bytes for the same pieces."""
+    body, digest, size, lines = io.BytesIO(), blake2b(digest_size=8), 0, 0
+    with gzip.GzipFile(filename="", mode="wb", fileobj=body, compresslevel=6, mtime=0) as packing:
+        for piece in pieces:
+            packing.write(piece)
+            digest.update(piece)
+            size, lines = size + len(piece), lines + piece.count(b"\n")
+    return Packed(body.getvalue(), digest.hexdigest(), size, lines)
 
 
-NOTHING: Final = packed(b"")
+NOTHING: Final = packed(())
 
 
 class Slot(NamedTuple):
-    """A slot as it is shown; `change` orders the changes of all slots."""
+    """A slot as it is shown; `change` orders the changes of all slots, `hats` counts releases by status."""
 
     start_ms: int
     start: str
@@ -101,16 +113,10 @@ class Slot(NamedTuple):
     hats: Mapping[str, int]
     parts: Mapping[Kind, Packed]
 
-    @property
     def listed(self) -> dict[str, object]:
         """As `/v1/slots` lists it."""
-        return {
-            "slot_start": self.start,
-            "slot_end": self.end,
-            "version": self.version,
-            "hats": self.hats,
-            "estimates": self.parts["estimates"].lines,
-        }
+        of_times = {"slot_start": self.start, "slot_end": self.end, "version": self.version}
+        return of_times | {"hats": self.hats, "estimates": self.parts["estimates"].lines}
 
 
 class Shown(NamedTuple):
@@ -125,7 +131,6 @@ class Shown(NamedTuple):
     listing: Packed
     outlines: Packed
     privacy: Privacy | None
-    refused: int
 
     def slot_at(self, start_ms: int) -> Slot | None:
         """The slot that starts then, Unix milliseconds; None if it is not kept."""
@@ -133,59 +138,45 @@ class Shown(NamedTuple):
 
 
 class _Part:
-    """The releases, or the estimates, of one slot. `lines`, by cell, is None while they are only packed."""
+    """The releases, or the estimates, of one slot: packed, and by cell what came since (`lines`)."""
 
     def __init__(self) -> None:
-        self.lines: dict[str, bytes] | None = {}
-        self.size = 0
-        self._packed: Packed | None = NOTHING
+        self.packed, self.lines, self.statuses = NOTHING, dict[str, bytes](), Counter[str]()
 
-    def put(self, cell: str, line: bytes) -> bool:
-        """Take a record, in place of the cell's earlier one; whether it is another."""
-        if self.lines is None:
-            known = self.pack().text.splitlines()
-            self.lines = {line_hat.cell: line for line in known for line_hat in (_HAT_OF(line).hat,)}
-            self.size = sum(map(len, known))
-        before = self.lines.get(cell, b"")
-        if before == line:
-            return False
-        self.lines[cell] = line
-        self.size += len(line) - len(before)
-        self._packed = None
-        return True
+    def pack(self) -> None:
+        if self.lines:
+            self.statuses = Counter()
+            self.packed, self.lines = packed(self._merged()), {}
 
-    def pack(self) -> Packed:
-        if self._packed is None:
-            self._packed = packed(b"".join(line + b"\n" for _, line in sorted((self.lines or {}).items())))
-        return self._packed
-
-    def close(self) -> None:
-        """Keep them packed only."""
-        self.pack()
-        self.lines, self.size = None, 0
-
-    def statuses(self) -> dict[str, int]:
-        lines = self.pack().text.splitlines() if self.lines is None else self.lines.values()
-        return dict(sorted(Counter(_STATUS_OF(line).status for line in lines).items()))
-
-
-class _Hats(msgspec.Struct):
-    hat: Hat
-
-
-_HAT_OF = msgspec.json.Decoder(_Hats).decode
+    def _merged(self) -> Iterator[bytes]:
+        """What is packed and what came since, sorted by cell; the latest of each."""
+        with self.packed.opened() as lines:
+            known = ((cell, line) for line in lines if (cell := _cell_of(line)) not in self.lines)
+            new = ((cell, line + b"\n") for cell, line in sorted(self.lines.items()))
+            for _, line in merge(known, new):
+                self.statuses[_HEAD_OF(line).status] += 1
+                yield line
 
 
 class _Filling:
     """A slot that takes records."""
 
-    def __init__(self, start: str, end: str) -> None:
-        self.start, self.end = start, end
+    def __init__(self, start_ms: int, hat: Hat) -> None:
+        self.start_ms, self.start, self.end = start_ms, hat.slot_start, hat.slot_end
         self.parts: dict[Kind, _Part] = {kind: _Part() for kind in KINDS}
+
+    def shown(self, change: int) -> Slot:
+        """As it is now."""
+        for part in self.parts.values():
+            part.pack()
+        parts = {kind: part.packed for kind, part in self.parts.items()}
+        version = blake2b("".join(part.digest for part in parts.values()).encode(), digest_size=8).hexdigest()
+        hats = dict(sorted(self.parts["releases"].statuses.items()))
+        return Slot(self.start_ms, self.start, self.end, version, change, hats, parts)
 
 
 class Slots:
-    """The newest slots. One thread calls `take` and `show`; any may read `shown`.
+    """The newest slots. One thread calls `take` and `show`; any may read `shown`, and `refused`: lines that were none.
 
     >>> from udp_stream.testing import released_slot
     >>> slots = Slots(48)
@@ -199,12 +190,13 @@ class Slots:
         """Keep so many slots."""
         self._most, self._clock = most, clock
         self._filling: dict[int, _Filling] = {}
-        self._used: dict[tuple[int, Kind], _Part] = {}  # parts with lines, the latest used last
-        self._changed: set[int] = set()
+        self._open: set[int] = set()
+        self._open_bytes = 0
         self._outlines: dict[str, bytes] = {}
         self._privacy: tuple[int, Privacy] | None = None
-        self._refused = 0
-        self.shown = Shown(0, (), packed(b'{"slots":[]}\n'), packed(b"{}\n"), None, 0)
+        self._announced = 0
+        self.refused = 0
+        self.shown = Shown(0, (), packed([b'{"slots":[]}\n']), packed([b"{}\n"]), None)
 
     def take(self, lines: Iterable[bytes]) -> Counter[Refused]:
         """Records, each its JSON; why some are refused, and how many. What is taken is shown by `show`."""
@@ -212,17 +204,20 @@ class Slots:
         for line in lines:
             if (why := self._take(line)) is not None:
                 refused[why] += 1
-        self._refused += refused.total()
-        while sum(part.size for part in self._used.values()) > OPEN_BYTES and len(self._used) > 1:
-            key = next(iter(self._used))
-            self._used.pop(key).close()
+            if self._open_bytes > OPEN_BYTES:
+                self._pack()
+        self.refused += refused.total()
         return refused
 
+    def show(self) -> bool:
+        """Show what was taken; whether a slot has changed since the last call."""
+        self._pack()
+        before, self._announced = self._announced, self.shown.change
+        return before != self.shown.change
+
     def _take(self, line: bytes) -> Refused | None:
-        record = _read(line)
-        if record is None:
+        if (record := _read(line)) is None:
             return "no release and no estimate of this version"
-        kind: Kind = "releases" if isinstance(record, Release) else "estimates"
         hat = record.hat
         try:
             start_ms, end_ms = milliseconds_of(hat.slot_start), milliseconds_of(hat.slot_end)
@@ -236,59 +231,40 @@ class Slots:
             if len(self._outlines) >= CELLS_MAX:
                 return "too many cells"
             self._outlines[hat.cell] = msgspec.json.encode(cell_boundary(int(hat.cell, 16)))
-        self._put(start_ms, kind, hat, line)
         if isinstance(record, Release) and (self._privacy is None or self._privacy[0] <= start_ms):
             self._privacy = start_ms, record.privacy
-        return None
-
-    def _put(self, start_ms: int, kind: Kind, hat: Hat, line: bytes) -> None:
         if start_ms not in self._filling:
             if len(self._filling) >= self._most:
                 if start_ms < (oldest := min(self._filling)):
-                    return
-                self._drop(oldest)
-            self._filling[start_ms] = _Filling(hat.slot_start, hat.slot_end)
-        part = self._filling[start_ms].parts[kind]
-        if part.put(hat.cell, line):
-            self._changed.add(start_ms)
-        self._used.pop((start_ms, kind), None)
-        self._used[start_ms, kind] = part
+                    return None
+                del self._filling[oldest]
+                self._open.discard(oldest)
+            self._filling[start_ms] = _Filling(start_ms, hat)
+        part = self._filling[start_ms].parts["releases" if isinstance(record, Release) else "estimates"]
+        part.lines[hat.cell] = line
+        self._open_bytes += len(line)
+        self._open.add(start_ms)
+        return None
 
-    def _drop(self, start_ms: int) -> None:
-        del self._filling[start_ms]
-        self._changed.discard(start_ms)
-        for kind in KINDS:
-            self._used.pop((start_ms, kind), None)
-
-    def show(self) -> bool:
-        """Show what was taken; whether a slot has changed."""
-        change = self.shown.change
-        known = {slot.start_ms: slot for slot in self.shown.slots}
-        for start_ms in sorted(self._changed):
-            change += 1
-            known[start_ms] = _slot(start_ms, self._filling[start_ms], change)
-        self._changed.clear()
+    def _pack(self) -> None:
+        """Show what was taken, and keep it packed only. The same records again change nothing."""
+        change, known = self.shown.change, {slot.start_ms: slot for slot in self.shown.slots}
+        for start_ms in sorted(self._open):
+            slot = self._filling[start_ms].shown(change + 1)
+            if start_ms not in known or known[start_ms].version != slot.version:
+                known[start_ms], change = slot, change + 1
+        self._open, self._open_bytes = set(), 0
         if change != self.shown.change:
             slots = tuple(known[start_ms] for start_ms in sorted(self._filling))
-            listing = msgspec.json.encode({"slots": [slot.listed for slot in slots]}) + b"\n"
-            privacy = self._privacy[1] if self._privacy else None
-            self.shown = Shown(change, slots, packed(listing), self._outlined(), privacy, self._refused)
-            return True
-        self.shown = self.shown._replace(refused=self._refused)
-        return False
+            listing = packed([msgspec.json.encode({"slots": [slot.listed() for slot in slots]}), b"\n"])
+            self.shown = Shown(change, slots, listing, self._outlined(), self._privacy[1] if self._privacy else None)
 
     def _outlined(self) -> Packed:
         """The rings of all cells that were seen; a city's cells stay the same."""
         if self.shown.outlines.lines == 1 + len(self._outlines):  # a line each: there is no new one
             return self.shown.outlines
         rows = [b'"%s":%s' % (cell.encode(), rings) for cell, rings in sorted(self._outlines.items())]
-        return packed(b"{" + b",\n".join(rows) + b"\n}\n")
-
-
-def _slot(start_ms: int, filling: _Filling, change: int) -> Slot:
-    parts = {kind: part.pack() for kind, part in filling.parts.items()}
-    version = blake2b("".join(part.digest for part in parts.values()).encode(), digest_size=8).hexdigest()
-    return Slot(start_ms, filling.start, filling.end, version, change, filling.parts["releases"].statuses(), parts)
+        return packed([b"{" + b",\n".join(rows) + b"\n}\n"])
 
 
 def _read(line: bytes) -> Release | Smoothed | None:
@@ -296,8 +272,8 @@ def _read(line: bytes) -> Release | Smoothed | None:
     if len(line) > LINE_BYTES_MAX or b"\n" in line:
         return None
     try:
-        schema = _SCHEMA_OF(line).schema
-        return _SCHEMAS[schema][1].decode(line) if schema in _SCHEMAS else None
+        record_of = _RECORD_OF.get(_HEAD_OF(line).schema)
+        return record_of(line) if record_of else None
     except (msgspec.DecodeError, RecursionError):
         return None
 
@@ -314,7 +290,10 @@ def milliseconds_of(moment: str) -> int:
     return round(found.timestamp() * 1000)
 
 
-def of_cell(text: bytes, cell: str) -> Sequence[bytes]:
-    """Of the lines of a part those of this cell, with their breaks."""
-    mark = b'"%s"' % cell.encode()
-    return [line for line in text.splitlines(keepends=True) if mark in line and _HAT_OF(line).hat.cell == cell]
+def of_cell(text: Packed, cell: str | None) -> Iterator[bytes]:
+    """The lines of a part, with their breaks; or of them those of this cell."""
+    mark = b'"%s"' % (cell or "").encode()
+    with text.opened() as lines:
+        for line in lines:
+            if cell is None or (mark in line and _cell_of(line) == cell):
+                yield line
