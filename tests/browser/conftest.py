@@ -41,7 +41,7 @@ def new_page(browser):
     """Open the page of a dashboard, at a slot and a cell; `asked` has its requests, `wrong` its errors."""
     contexts = []
 
-    def open_page(address, width=1280, height=800, waits=True, scheme="light", **chosen):
+    def open_page(address, width=1280, height=800, waits=True, scheme="light", under="", **chosen):
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         contexts.append(context)
         context.set_default_timeout(WAIT_S * 1000)
@@ -49,7 +49,11 @@ def new_page(browser):
         page.asked, page.wrong = [], []
         page.on("request", lambda request: page.asked.append(request.url))
         page.on("pageerror", lambda error: page.wrong.append(str(error)))
-        page.goto(f"{address}/#{urlencode(chosen)}")
+        if under:  # as behind a proxy that takes the path away
+            page.route(
+                f"{address}{under}/**", lambda route: route.continue_(url=route.request.url.replace(under, "", 1))
+            )
+        page.goto(f"{address}{under}/#{urlencode(chosen)}")
         if waits:
             page.wait_for_selector("body[data-slot]")
             if "cell" in chosen:

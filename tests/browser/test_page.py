@@ -17,6 +17,7 @@ pytestmark = pytest.mark.browser
 
 PICTURE = Path(__file__).parents[2] / "docs" / "dashboard.png"
 STEPS = 10, 15, 20, 25, 30
+FOCUSED = "document.activeElement.closest('tr')?.dataset.cell"
 
 
 def cells_of(page, selector):
@@ -69,6 +70,14 @@ def test_no_other_host_is_asked(board, new_page):
     assert page.asked
     assert [url for url in page.asked if not url.startswith(board)] == []
     assert page.wrong == []
+
+
+def test_a_proxy_may_have_it_under_a_path(board, day, new_page):
+    page = new_page(board, under="/city/buses", slot=fullest(day), cell=sorted(day.kinds(fullest(day))["solid"])[0])
+    page.locator("#live.is-live").wait_for()
+    page.wait_for_selector("#day .bar >> nth=0")
+    links = page.eval_on_selector_all("#downloads a", "links => links.map((link) => link.href)")
+    assert [url for url in page.asked + links if not url.startswith(f"{board}/city/buses/")] == [] == page.wrong
 
 
 def test_marks_are_those_of_the_records(board, day, new_page):
@@ -139,9 +148,10 @@ def test_the_panel_opens_by(way, board, day, new_page):
     elif way == "row":
         page.locator(f'tr[data-cell="{cell}"] td').first.click()
     else:
-        page.locator("#cells thead button").first.focus()
-        while page.evaluate("document.activeElement.closest('tr')?.dataset.cell") != cell:
-            page.keyboard.press("Tab")
+        page.locator("#cells thead button").last.focus()
+        page.keyboard.press("Tab")
+        while page.evaluate(FOCUSED) != cell:
+            page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
     page.wait_for_selector("#panel .figure")
     estimate, release = day.estimates[slot, cell], day.releases[slot, cell]
@@ -154,7 +164,9 @@ def test_the_panel_opens_by(way, board, day, new_page):
     page.keyboard.press("Escape")
     assert page.locator("#panel .figure").count() == 0
     assert cells_of(page, ".chosen") == []
-    assert page.evaluate("document.activeElement.closest('tr').dataset.cell") == cell
+    assert page.evaluate(FOCUSED) == cell
+    page.keyboard.press("Tab")  # the other rows are no stops on the way
+    assert page.evaluate("document.activeElement.closest('#map-section') !== null")
 
 
 def test_a_cells_day_has_a_bar_for_each_slot(board, day, new_page):

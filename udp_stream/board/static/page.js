@@ -10,7 +10,7 @@ import {
 const KEPT_SLOTS = 6; // decoded, so that a slider goes back and forth at once
 const SOON_MS = 150; // notices of one commit come together
 const AGAIN_MS = 2000;
-const REFUSED_MS = 15_000; // until a stream is asked for again, where there are too many
+const REFUSED_MS = 5000; // until a stream is asked for again: there are too many, or a proxy has lost its server
 
 const at = (id) => document.getElementById(id);
 const chosen = new URLSearchParams(location.hash.slice(1));

@@ -17,14 +17,16 @@ export const element = (tag, attributes = {}, ...children) => made(document.crea
 export const svg = (tag, attributes = {}, ...children) =>
   made(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
 
+const ABOUT = 'A release is what the buses of a cell told in a slot, with noise that hides each of them. An estimate joins it '
+  + 'with earlier slots and neighbouring cells: it has the colour on the map.';
+
 /** What the panel says while no cell is chosen. */
 export function emptyPanel() {
   return [
     element('h2', {}, 'Choose a cell'),
     element('p', {}, 'Choose one on the map, or in the table with the keyboard. Its estimate, its day and the spread of '
       + 'its speeds are shown here.'),
-    element('p', { class: 'muted' }, 'Colours show estimates: what releases of this slot, of earlier slots and of '
-      + 'neighbouring cells tell together. A release alone is noisier.'),
+    element('p', { class: 'muted' }, ABOUT),
   ];
 }
 
@@ -42,7 +44,7 @@ export function panelOf(cell, close) {
     element('h3', {}, dayOf(cell.hat.slot_start)),
     dayPlot(cell, []),
     ...(estimate ? spreadOf(estimate) : []),
-    element('p', { class: 'muted' }, 'In 95 of 100 such cells the true mean lies in the bar, where the model holds.'),
+    element('p', { class: 'muted' }, `In 95 of 100 such cells the true mean lies in the bar, if the model is right. ${ABOUT}`),
   ].filter((part) => part !== null);
 }
 
@@ -135,21 +137,20 @@ function spreadOf(estimate) {
     const points = error ? `a share may be off by ${Math.round(100 * error)} points of 100` : 'its error is not known';
     return [title, element('p', { class: 'spread' }, `Too uncertain to draw: ${points}.`)];
   }
-  return [title, cdfPlot(cdf, error), element('p', { class: 'spread' }, ...sharesOf(estimate)),
+  return [title, cdfPlot(cdf, error), element('ul', { class: 'spread' }, ...sharesOf(estimate)),
     element('p', { class: 'muted' }, 'The line is the share of readings up to each speed, the band its 95 % range, the '
       + 'dashed line that of the whole city.')];
 }
 
+const PARTS = { 0.1: 'One reading in ten is', 0.5: 'Half of the readings are', 0.9: 'Nine readings in ten are' };
+
 function sharesOf({ quantiles_kmh, quantiles_interval95_kmh, share_below_kmh, share_below_interval95 }) {
   const percent = (share) => Math.round(100 * share);
-  const slow = share_below_kmh?.['10'];
-  const quantiles = Object.entries(quantiles_kmh ?? {}).map(([share, kmh]) =>
-    `${percent(share)} % at most ${Math.round(kmh)} (${rangeOf(quantiles_interval95_kmh[share])})`);
-  return [
-    slow === undefined ? '' : `${percent(slow)} % of the readings are at most 10 km/h, likely `
-      + `${share_below_interval95['10'].map(percent).join(' to ')} %. `,
-    quantiles.length ? `${quantiles.join(', ')} km/h.` : '',
-  ];
+  const below = Object.entries(share_below_interval95 ?? {}).filter(([kmh]) => kmh === '10').map(([kmh, range]) =>
+    `${percent(share_below_kmh[kmh])} % of the readings are at most 10 km/h, likely ${range.map(percent).join(' to ')} %.`);
+  const quantiles = Object.entries(quantiles_interval95_kmh ?? {}).map(([share, range]) =>
+    `${PARTS[share]} at most ${Math.round(quantiles_kmh[share])} km/h, likely ${rangeOf(range)}.`);
+  return [...below, ...quantiles].map((words) => element('li', {}, words));
 }
 
 /** Shares are known at the edges only, so it is drawn in steps, within its band. */

@@ -32,6 +32,19 @@ export class CellTable {
       const row = event.target.closest('tr');
       if (row) choose(row.dataset.cell);
     });
+    // Thousands of rows are no stops of the tabulator: the last that had the focus is one, arrows go to the others.
+    this.body.addEventListener('focusin', ({ target }) => {
+      this.row(this.stop)?.querySelector('button').setAttribute('tabindex', -1);
+      this.stop = target.closest('tr').dataset.cell;
+      target.setAttribute('tabindex', 0);
+    });
+    this.body.addEventListener('keydown', (event) => {
+      const row = event.target.closest('tr');
+      const next = { ArrowUp: row.previousElementSibling, ArrowDown: row.nextElementSibling }[event.key];
+      if (!next) return;
+      this.focus(next.dataset.cell, false);
+      event.preventDefault();
+    });
   }
 
   /** Up, down, and back to the order of interest. */
@@ -59,6 +72,7 @@ export class CellTable {
     const seen = Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / ROW_PX);
     const ordered = this.inOrder();
     this.turn += 1;
+    if (!cells.some(({ id }) => id === this.stop)) this.stop = ordered[0]?.id;
     this.body.replaceChildren();
     this.fill(ordered, 0, Math.max(FIRST_ROWS, seen), this.turn);
     if (focused) this.focus(focused);
@@ -78,7 +92,8 @@ export class CellTable {
 
   rowOf(cell) {
     const { id, kind, step, interval, guess, plates } = cell;
-    const button = element('button', { type: 'button', 'aria-pressed': id === this.chosen }, nameOf(id));
+    const button = element('button', { type: 'button', 'aria-pressed': id === this.chosen,
+      tabindex: id === this.stop ? 0 : -1 }, nameOf(id));
     const look = `chip ${kind}${step === null ? '' : ` step-${step}`}`;
     return element('tr', { 'data-cell': id, class: id === this.chosen ? 'chosen' : '' },
       element('th', { scope: 'row' }, button,
@@ -104,7 +119,7 @@ export class CellTable {
     return id && this.body.querySelector(`tr[data-cell="${CSS.escape(id)}"]`);
   }
 
-  focus(id) {
-    this.row(id)?.querySelector('button').focus({ preventScroll: true });
+  focus(id, preventScroll = true) {
+    this.row(id)?.querySelector('button').focus({ preventScroll });
   }
 }
