@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.board import cells, dashboard, estimate, get, hat, release, slots_of, wait_for, write
+from tests.forked import run_forked
 from udp_stream.board.server import STATIC, Board, serving
 from udp_stream.board.slots import Slots
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
@@ -172,14 +173,12 @@ def test_no_address_is_a_fault(address, path, query, end):
 
 
 @pytest.mark.parametrize(
-    "path", ["/static/../server.py", "/static/..%2fserver.py", "/static//etc/mime.types", "/static/%2fetc/hosts.js",
-             "/../slots.py", "/static/leaflet/../../server.py", "/static/leaflet", "/static/.", "/static/%00.js"]
-)  # fmt: skip
+    "path", ["/static/../server.py", "/static/..%2fserver.py", "/static//etc/mime.types", "/static/"]
+)
 def test_no_file_is_served_but_those_of_the_page(address, path):
-    connection = HTTPConnection(urlsplit(address).netloc, timeout=10)
-    connection.request("GET", path)  # as it is: urllib would not send some of them
-    assert connection.getresponse().status in (400, 404)
-    connection.close()
+    with closing(HTTPConnection(urlsplit(address).netloc, timeout=10)) as connection:
+        connection.request("GET", path)  # as it is: urllib would not send some of them
+        assert connection.getresponse().status == 404
 
 
 def test_the_page_and_what_it_loads_are_served(address):
@@ -276,12 +275,6 @@ def test_a_file_may_come_later_and_be_written_anew(tmp_path):
         wait_for(lambda: len(slots_of(address)) == 2)
 
 
-def run(*arguments, cwd, before=""):
-    program = f"import sys\n{before}\nfrom udp_stream.cli.main import main\nsys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "dashboard", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
-
-
 def test_what_cannot_be_served_is_said_and_has_its_status(tmp_path):
     write(tmp_path / "r.ndjson", RELEASES[0])
     (tmp_path / "l").write_bytes(b"SQLite format 3\x00")
@@ -292,7 +285,6 @@ def test_what_cannot_be_served_is_said_and_has_its_status(tmp_path):
             (("r.ndjson", "--set", f"dashboard.listen={taken}"), DependencyUnavailable, taken),
             (("r.ndjson", "--set", "dashboard.listen=no.such.host.invalid:80"), DependencyUnavailable, "invalid:80"),
             (("r.ndjson", "--set", "dashboard.listen=8321"), ConfigError, "dashboard.listen"),
-            (("r.ndjson", "--set", "dashboard.listen=localhost:70000"), ConfigError, "dashboard.listen"),
             (("r.ndjson", "--set", "dashboard.slots=0"), ConfigError, "dashboard.slots"),
             (("r.ndjson", "--set", "dashboard.statement=l", *free), ConfigError, "dashboard.statement"),
             (("r.ndjson", "--set", "dashboard.statement=r.ndjson", *free), ConfigError, "dashboard.statement"),
@@ -302,15 +294,9 @@ def test_what_cannot_be_served_is_said_and_has_its_status(tmp_path):
             (("--set", "kafka.bootstrap=127.0.0.1:1", *free), DependencyUnavailable, "127.0.0.1:1"),
         ]  # fmt: skip
         for arguments, error, named in cases:
-            done = run(*arguments, cwd=tmp_path)
-            assert (done.returncode, done.stdout) == (error.exit_status, ""), (arguments, done.stderr)
-            assert named in done.stderr and "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("package", ["aiohttp", "prometheus_client"])
-def test_a_missing_package_is_named_by_its_extra(tmp_path, package):
-    done = run("r", cwd=tmp_path, before=f"sys.modules[{package!r}] = None")
-    assert done.returncode == DependencyUnavailable.exit_status and "[dashboard]" in done.stderr
+            done = run_forked(["dashboard", *arguments], cwd=tmp_path)
+            assert (done.returncode, done.stdout) == (error.exit_status, b""), (arguments, done.stderr)
+            assert named in done.stderr.decode() and b"Traceback" not in done.stderr
 
 
 def test_ctrl_c_is_an_interruption(tmp_path):
@@ -422,7 +408,7 @@ def test_clients_that_never_read_cost_nothing_that_grows_and_are_dropped(tmp_pat
         for client in silent[20:]:
             gone.register(client, select.POLLHUP)
         wait_for(lambda: len(gone.poll(0)) == 200)
-        assert memory_mb(process, "VmHWM") - before < 20
+        assert memory_mb(process, "VmHWM") - before < 12
 
 
 def test_a_stream_that_takes_no_notice_is_dropped(tmp_path):
@@ -494,10 +480,14 @@ def test_a_demo_on_a_terminal_opens_the_page_and_goes_on(tmp_path):
         assert process.wait(20) == 0
 
 
-def test_a_demo_without_the_packages_of_the_page_says_so_and_ends(tmp_path):
-    program = (
-        "import sys\nsys.modules['aiohttp'] = None\nfrom udp_stream.cli.main import main\nsys.exit(main(sys.argv[1:]))"
-    )
-    with on_terminal("-c", program, *DEMO, cwd=tmp_path) as (process, read):
+WITHOUT = (
+    "import sys\nsys.modules['aiohttp'] = None\nfrom udp_stream.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+)
+
+
+def test_without_its_packages_the_extra_is_named_and_a_demo_ends_without_a_page(tmp_path):
+    done = subprocess.run([sys.executable, "-c", WITHOUT, "dashboard", "r"], cwd=tmp_path, capture_output=True)
+    assert done.returncode == DependencyUnavailable.exit_status and b"[dashboard]" in done.stderr
+    with on_terminal("-c", WITHOUT, *DEMO, cwd=tmp_path) as (process, read):
         said = b"".join(iter(read, b""))
         assert process.wait(60) == 0 and b"[dashboard]" in said and b"km/h" in said and b"http://" not in said

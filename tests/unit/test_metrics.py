@@ -157,15 +157,6 @@ def test_any_other_spelling_is_refused_with_what_is_expected(text):
         listening(text)
 
 
-@given(st.text(max_size=30))
-def test_a_spelling_is_read_or_refused(text):
-    try:
-        host, port = listening(text)
-    except ArgumentTypeError:
-        return
-    assert host and 1 <= port <= 65_535
-
-
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b"])
 def test_a_host_that_is_not_ours_is_named(host):
     with pytest.raises(DependencyUnavailable, match=re.escape(host)), fresh().served(host, 9464):

@@ -96,7 +96,6 @@ SUFFIXES: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
-    ".png": "image/png",
 }
 """Files of the page."""
 

@@ -183,7 +183,6 @@ const chosenCell = () => state.cells.find(({ id }) => id === state.cell);
 async function drawPanel() {
   const cell = chosenCell();
   const isFocused = at('panel').contains(document.activeElement);
-  document.body.classList.toggle('has-cell', Boolean(cell));
   at('panel').replaceChildren(...(cell ? panelOf(cell, close) : emptyPanel()));
   if (isFocused) at('panel').querySelector('button')?.focus();
   if (cell && map.chosen !== cell.id) map.choose(cell.id);

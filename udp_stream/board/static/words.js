@@ -1,13 +1,13 @@
 // What records say, as classes and words. Nothing here touches the page.
 
 export const STEPS_KMH = [0, 10, 15, 20, 25, 30]; // no finer than what "solid" promises
-export const SOLID_KMH = 10; // widest 95 % interval of a solid cell
-export const STRIPED_KMH = 20; // and of a striped one; beyond it a value is no more than a guess
-export const NEWS = 0.5; // above it a cell is not as usual
+const SOLID_KMH = 10; // widest 95 % interval of a solid cell
+const STRIPED_KMH = 20; // and of a striped one; beyond it a value is no more than a guess
+const NEWS = 0.5; // above it a cell is not as usual
 export const CDF_ERROR = 0.15; // above it a CDF is not drawn
 const FEW = 0.25; // of the cells: if fewer say more than a guess, the summary names `udp-stream plan`
 
-export const stepOf = (kmh) => STEPS_KMH.findLastIndex((from) => Math.round(kmh) >= from);
+const stepOf = (kmh) => STEPS_KMH.findLastIndex((from) => Math.round(kmh) >= from);
 
 /** A slot's cells: release and estimate of each, its value and its class of certainty. */
 export function cellsOf(releases, estimates) {
