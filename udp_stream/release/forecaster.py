@@ -71,11 +71,10 @@ class LedgerHistory:
 
 # Where 95 % of HATs' mean speeds are around their smoothed estimates: public constants, fixed before any ping.
 #
-# The outlook's variances say what releases left open. Three things are in no filter: parked buses and open roads make
+# The outlook's variances say what releases left open. Four things are in no filter: parked buses and open roads make
 # tails heavier than normal, but not those of the fewest pings, as a speed has bounds; plates of one HAT differ by more
-# than their pings tell; and where a HAT's neighbours are crossed quickly, some buses drive much faster than any narrow
-# clip lets a release see. `python -m benchmarks.train_intervals` fits the constants, on days of other years than it
-# reports (docs/measurements.md).
+# than their pings tell, and by something that they have in common; and where a HAT's neighbours are crossed quickly,
+# some buses drive much faster than any narrow clip lets a release see (docs/mechanisms/forecast.md).
 
 Floats = NDArray[np.float64]
 
@@ -95,6 +94,10 @@ FEW_PINGS = 0.3
 PLATES_DIFFER = 100.0
 """km2/h2, what the mean of one plate is off by beside what its pings tell; a HAT of n plates has an n-th of it."""
 
+PLATES_ALIKE = 6.0
+"""The same, of what more plates do not make less: clips hide what the fastest and the slowest plates are off by, of
+each HAT another part, and later forecasts learn it with the releases."""
+
 OPEN_ROADS = 0.4
 """How much farther the upper end is, as a power of e, for each standard deviation that the pings per plate in the
 neighbouring HATs are fewer than usual."""
@@ -104,8 +107,9 @@ NEIGHBOURS_DWELL = 4
 
 
 def plates_differ(plates: NDArray[np.int64], gain: Floats) -> Floats:
-    """Variance of HATs' means because plates differ, in km2/h2; a HAT's own release takes away `gain` of it."""
-    variance: Floats = (1 - gain) * PLATES_DIFFER / np.maximum(plates, 1)
+    """Variance of HATs' means because plates differ, in km2/h2; a HAT's own release takes away `gain` of what plates
+    differ by one by one."""
+    variance: Floats = (1 - gain) * PLATES_DIFFER / np.maximum(plates, 1) + PLATES_ALIKE
     return variance
 
 
