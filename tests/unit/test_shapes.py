@@ -30,30 +30,36 @@ POLICY = load(None, ("speed.max_kmh=115",), PURE_ENV).policy
 TRUE = np.array([0.3, 0.05, 0.03, 0.04, 0.05, 0.07, 0.08, 0.1, 0.1, 0.1, 0.06, 0.02])
 
 
-def slot_of(plates, pings=12):
-    """All plates in one HAT."""
-    each = np.arange(plates), np.full(plates, pings)
-    return SlotCounts(0, 3_600_000, tuple(b"%16d" % i for i in range(plates)), np.array([7], np.uint64),
-                      np.array([0, plates]), *each, 0)  # fmt: skip
+def slot_of(plates, pings=12, parked=0):
+    """All plates in one HAT, and but for the parked ones in another."""
+    plate = np.append(np.arange(plates), np.arange(parked, plates))
+    count = np.append(np.where(np.arange(plates) < parked, pings, pings - pings // 2),
+                      np.full(plates - parked, pings // 2))  # fmt: skip
+    return SlotCounts(0, 3_600_000, tuple(b"%16d" % i for i in range(plates)), np.array([7, 8], np.uint64),
+                      np.array([0, plates, plate.size]), plate, count, 0)  # fmt: skip
 
 
-def asked(plates=200, policy=POLICY, times=0, city=family(EDGES), pings=12):  # noqa: B008 - a frozen value
-    return AskShape().ask(slot_of(plates, pings), policy, CityKnown(city, times))
+def asked(plates=200, policy=POLICY, times=0, city=family(EDGES), pings=12, before=0.0, parked=0):  # noqa: B008 - a frozen value
+    return AskShape().ask(slot_of(plates, pings, parked), policy, CityKnown(city, times, before))
 
 
 def test_it_is_asked_twice_a_day_at_a_twentieth_of_the_budget_until_it_is_told():
     found = asked()
     assert found.plan.plates == 200 and set(found.charges.tolist()) == {POLICY.budget_nano // 20}
-    assert asked(times=ASKS_PER_DAY - 1) is not None and asked(times=ASKS_PER_DAY) is None
+    assert asked(times=1, before=100.0) is not None and asked(times=ASKS_PER_DAY, before=100.0) is None
     told = family(EDGES)
     for _ in range(4):
         told = told.after(Answer(TRUE, 1e-5, 500.0))
     assert told.deviations.max() <= shape.TOLD and asked(city=told) is None
+    # At dawn few were out: an answer of many more is wanted, whatever those told.
+    assert asked(city=told, times=1, before=100.0) is not None and asked(city=told, times=1, before=140.0) is None
     assert AskShape().ask(slot_of(200), POLICY, None) is None  # nobody knows what was asked before
 
 
 def test_few_plates_and_little_budget_are_not_asked():
     assert asked(plates=70) is None and asked(plates=700, pings=1) is None
+    # Buses that stand in one HAT for all of the slot, as in depots at night, are no city.
+    assert asked(plates=700, parked=630) is None and asked(plates=700, parked=600).plan.plates == 700
     assert asked(policy=replace(POLICY, budget_nano=NANO)) is None
     assert asked(policy=replace(POLICY, period_seconds=None)) is None  # of a lifetime no day has a part
     assert ask_nano(replace(POLICY, period_seconds=7 * 86_400)) == POLICY.budget_nano // 140
@@ -70,6 +76,17 @@ def test_what_was_told_is_remembered_for_two_days_and_fades():
     assert memory.told(DAY + dt.timedelta(days=2)) is None
     memory.learn(DAY, Answer(np.array([0.5, 0.5]), 1e-5, 500.0))  # of another U
     assert memory.asked(DAY) == 0  # it forgot the first, which was of two days before
+
+
+def test_a_slot_of_the_morning_is_not_taken_for_the_day_and_a_later_one_of_more_plates_counts_more():
+    memory, morning = CityMemory(EDGES), np.roll(TRUE, 1)
+    memory.learn(DAY, Answer(morning, 1e-6, 1_000.0))
+    alone = memory.shape(DAY)
+    assert alone.deviations.max() > 0.02  # however many plates told it
+    assert memory.plates(DAY) == 1_000.0 and memory.plates(DAY + dt.timedelta(days=1)) == 0.0
+    memory.learn(DAY, Answer(TRUE, 1e-6, 4_000.0))
+    off = [np.abs(np.cumsum(memory.shape(DAY).mean) - np.cumsum(one)).max() for one in (TRUE, morning)]
+    assert off[0] < 0.4 * off[1]
 
 
 def test_answers_count_by_their_noise():
@@ -199,15 +216,17 @@ def test_where_no_hat_is_large_enough_for_a_tree_means_cost_what_they_cost_witho
         assert found[0] == found[1] and list(found[0]) == [FORECAST_CLIP]
 
 
-def test_a_large_hat_has_a_tree_of_its_own_where_that_errs_less():
-    """Two HATs, of 600 and of 5 plates; a tree each, one each where it errs less, none."""
-    cells = np.array([0x8742D98B6FFFFFF, 0x8742D9D4CFFFFFF], np.uint64)
-    plate, count = np.append(np.arange(600), np.arange(5)), np.full(605, 10)
+def test_a_large_hat_has_a_tree_of_its_own_where_that_errs_far_less():
+    """Three HATs, of 600, 100 and 5 plates: a tree each, one each where it errs far less, none. At 100 plates a tree
+    errs a little less, too, but not its largest error, and later means would lack its budget."""
+    cells = np.array([0x8742D98B0FFFFFF, 0x8742D98B6FFFFFF, 0x8742D9D4CFFFFFF], np.uint64)
+    sizes = 600, 100, 5
+    plate, count = np.concatenate([np.arange(size) for size in sizes]), np.full(sum(sizes), 10)
     counts = SlotCounts(1_641_009_600_000, 1_641_013_200_000, tuple(b"%16d" % i for i in range(600)), cells,
-                        np.array([0, 600, 605]), plate, count, 0)  # fmt: skip
-    wanted = {"tree": [True, True], "auto": [True, False], "smoothed": [False, False]}
+                        np.cumsum([0, *sizes]), plate, count, 0)  # fmt: skip
+    wanted = {"tree": [True, True, True], "auto": [True, False, False], "smoothed": [False, False, False]}
     for mode, found in wanted.items():
-        flags = "release.mean=forecast-clip", "budget.epsilon=40", f"release.cdf={mode}", "release.cdf_epsilon=2"
+        flags = "release.mean=forecast-clip", "budget.epsilon=40", f"release.cdf={mode}", "release.cdf_epsilon=0.5"
         settings = load(None, flags, PURE_ENV)
         context = with_forecaster(ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test"))
         plan = plan_slot(counts, context, MemoryLedger())

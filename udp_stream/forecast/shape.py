@@ -42,14 +42,19 @@ REST = 0.03
 DRIFT = 0.02
 """The same for one day beside the day before."""
 
-SLOT_PLATES = 7.0
-"""Of n plates, a slot's CDF differs from the day's at a half by 3.5 / n, beside what plates differ by."""
+SLOT_PLATES, SLOT_APART = 7.0, 0.03
+"""Of n plates, a slot's CDF differs from the day's at a half by 3.5 / n, beside what plates differ by; and by 0.03
+however many they are."""
+
+SLOTS_APART_DAYS = 6
+"""Two slots of one day differ as days do that are so far apart: mornings are not like noon."""
 
 TOLD = 0.05
 """When the CDF of the city is known as well at every edge, nothing more is asked."""
 
 PLATES_MIN = 75.0
-"""Fewer plates of full weight are not a city: at night those that are out are like no others."""
+"""Fewer plates of full weight are not a city: at night those that are out are like no others. Those that were in one
+HAT all slot long do not count: they may be parked."""
 
 NOISE_MAX = 2.0
 """The most that an answer may err by, over what is uncertain."""
@@ -125,7 +130,7 @@ class CityShape(NamedTuple):
     def _error_of(self, variance: float, plates: float) -> Floats:
         """Covariance of what an answer errs by."""
         error: Floats = variance * np.eye(self.rest.shape[0])
-        return error + (1 / plates + (SLOT_PLATES / plates) ** 2) * _scatter(self.mean)
+        return error + (1 / plates + (SLOT_PLATES / plates) ** 2 + 4 * SLOT_APART**2) * _scatter(self.mean)
 
 
 def _scatter(shares: Floats) -> Floats:
@@ -190,6 +195,10 @@ class CityMemory:
         """How often that day was answered."""
         return sum(then == day for then, _ in self._answers)
 
+    def plates(self, day: dt.date) -> float:
+        """The most that answered that day; 0 if nobody was asked."""
+        return max((answer.plates for then, answer in self._answers if then == day), default=0.0)
+
     def told(self, day: dt.date) -> CityShape | None:
         """The shape as it is known that day; None if nobody was asked."""
         self._answers = [one for one in self._answers if (day - one[0]).days < DAYS]
@@ -201,7 +210,8 @@ class CityMemory:
             found, last = family(self._edges), None
             for then, answer in self._answers:
                 if (day - then).days < DAYS:
-                    found = (found if last is None else found.drifted((then - last).days)).after(answer)
+                    later = 0 if last is None else SLOTS_APART_DAYS + (then - last).days
+                    found = found.drifted(later).after(answer)
                     last = then
             self._known = day, found if last is None else found.drifted(max(0, (day - last).days))
         return self._known[1]
@@ -225,7 +235,7 @@ TILT_MAX, HALVINGS = 4.0, 27
 PLATES_HALF_CORRECTED = 10
 """A HAT of so many plates has half of the correction. Chosen from 0, 10, 20, 40 on Austin's days."""
 
-PLATES_APART, HATS_APART = 0.3, 0.01
+PLATES_APART, HATS_APART = 0.2, 0.025
 """Variance of a HAT's CDF around the tilted one, over F (1 - F): that of one plate, and what many plates leave."""
 
 DEVIATIONS = 1.8
@@ -243,7 +253,7 @@ def tilted_error(plates: int, deviation_kmh: float) -> float:
     """What a tilted CDF is likely to err by at an edge, in shares, where the mean errs by so much.
 
     >>> round(tilted_error(10, 4.0), 3), round(tilted_error(400, 1.0), 3)
-    (0.117, 0.069)
+    (0.121, 0.087)
     """
     return hypot(sqrt(SCATTERED * (PLATES_APART / plates + HATS_APART)), SLOPE * deviation_kmh, TOLD)
 

@@ -227,6 +227,10 @@ last one counts, what nobody can foresee does not (docs/measurements.md)."""
 ADMITTED_MIN = 0.5
 """The least share of a HAT's plates that have to be able to pay: a mean of few of them is worth less than it costs."""
 
+TREE_PART = 0.65
+"""A HAT has a CDF of its own where that is likely to err by so much of what the tilted one does, at most. The largest
+error of a tree is farther above its typical one, and what it costs the plates' later means do not have."""
+
 SD_PER_MEAN_ABS = 1.2533
 """The standard deviation of a normal variable over its expected size: sqrt(pi / 2)."""
 
@@ -461,7 +465,8 @@ def _cdf_nano(mean: _Mean, deviation_kmh: float, by_plate: NDArray[np.int64], po
         return nano
     plan = plans.plan_statistic(by_plate, StatisticTerms("cdf", nano, measure=policy.measure))
     left = deviation_kmh * sqrt(mean.variance / (deviation_kmh**2 + mean.variance))
-    return nano if isinstance(plan, CdfPlan) and plan.rms_error < tilted_error(by_plate.size, left) else 0
+    enough = TREE_PART * tilted_error(by_plate.size, left)
+    return nano if isinstance(plan, CdfPlan) and plan.rms_error < enough else 0
 
 
 def _asked(mean: StatisticTerms, cdf_nano: int, forecast: HatForecast | None, policy: Policy) -> Terms:

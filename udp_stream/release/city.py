@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.forecast.shape import Answer, CityShape, hat_shapes, projected
+from udp_stream.forecast.shape import SLOTS_APART_DAYS, Answer, CityShape, hat_shapes, projected
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import noisy_integers
 from udp_stream.mechanisms.city_tree import WHOLE, CityTree, city_sums, sample_weights
@@ -33,6 +33,9 @@ ASKS_PER_DAY = 2
 ASK_PART = 50
 """Thousandths of a plate's budget of a day that an answer costs those of full weight; of a longer one a day's part."""
 
+MORE_PLATES = 1.5
+"""Where so many times as many plates are out as answered that day, service had only begun, and more is to be told."""
+
 DAY_S = 86_400
 
 
@@ -49,7 +52,7 @@ class CityAsked(NamedTuple):
 
 
 class CityKnown(NamedTuple):
-    """What is known of the city before a slot, and how often it was asked that day.
+    """What is known of the city before a slot, how often it was asked that day, and the most plates that answered.
 
     >>> from udp_stream.forecast.shape import family
     >>> CityKnown(family((0.0, 65.0)), asked=0).asked
@@ -58,6 +61,7 @@ class CityKnown(NamedTuple):
 
     shape: CityShape
     asked: int
+    plates: float = 0.0
 
 
 class CityQuestion(Protocol):
@@ -133,7 +137,10 @@ class AskShape:
         of_plate = np.bincount(counts.plate, weights=weights * counts.count, minlength=len(counts.plates))
         moves, whole = of_plate.astype(np.int64), int(of_plate.sum())
         tree = CityTree(Cost(policy.measure, nano), max(1, int(moves.max())), policy.max_speed)
-        if not known.shape.is_worth_asking(tree.noise_variance / max(1, whole) ** 2, whole / WHOLE):
+        under_way = int(of_plate[np.bincount(counts.plate, minlength=of_plate.size) > 1].sum())
+        has_more = known.asked and whole / WHOLE >= MORE_PLATES * known.plates
+        shape = known.shape.drifted(SLOTS_APART_DAYS) if has_more else known.shape
+        if not shape.is_worth_asking(tree.noise_variance / max(1, whole) ** 2, under_way / WHOLE):
             return None
         plan = CityPlan(weights, int(np.count_nonzero(moves)), msgspec.json.encode(tree))
         return CityAsked(plan, tree.charges(moves))

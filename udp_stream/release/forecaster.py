@@ -403,7 +403,7 @@ class Forecaster:
         if self._shapes is None:
             return None
         day = self._day(start_ms)
-        return CityKnown(self._shapes.shape(day), self._shapes.asked(day))
+        return CityKnown(self._shapes.shape(day), self._shapes.asked(day), self._shapes.plates(day))
 
     def smoothed(self, slot: Slot, history: LedgerHistory) -> list[Smoothed]:
         """The smoothed estimates of a slot, all of which is recorded, after all earlier ones; once for each slot."""
