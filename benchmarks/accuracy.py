@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -60,6 +60,9 @@ SIZES = (1, 1), (2, 2), (3, 5), (6, 9), (10, 29), (30, 10**9)
 HOURS = (0, 5), (6, 9), (10, 13), (14, 17), (18, 23)
 DISTANCE_M = 200.0
 DISTANCE_BUSES = 150
+
+JITTER_BUSES, JITTERING, STANDING_KMH, NOISE_KMH = 1000, 5 / 6, 1.0, 1.5
+"""A synthetic feed as large as Warsaw's, and like it: few exact zeros, many speeds below 3 km/h."""
 
 
 class Feeds:
@@ -242,18 +245,31 @@ def print_cdfs(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
     print(
         f"H3 {resolution}: CDFs of HATs of >= {PLATES[0]}, of >= {PLATES[1]} plates: error over city/dwell; the mean's"
     )
+    fleet = jittering(Fleet(buses=JITTER_BUSES).columns())
+    days = [(feeds.day(name, resolution), int(DAYS[name].split(":")[1])) for name in feeds.names]
+    days += [(day_of_fleet(f"{JITTER_BUSES} buses, H3 {size}", fleet, f"hat.resolution={size}"), 65) for size in (7, 8)]
     for accounting in ("pure", "approximate"):
-        flags = (f"budget.accounting={accounting}",)
-        for name in feeds.names:
-            day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds, flags)
-            without = feeds.runs([name], resolution, seeds, [*flags, "release.cdf=off"])
-            shapes = DayShapes.of(day, int(DAYS[name].split(":")[1]))
+        flags = (*OURS, *feeds.flags, f"budget.accounting={accounting}")
+        for at, (day, max_kmh) in enumerate(days):
+            prior = feeds.prior(day.year, resolution) if at < len(feeds.names) else None
+            runs, without = (
+                [run([day], seed, prior, (*flags, *more))[0] for seed in range(seeds)]
+                for more in ([], ["release.cdf=off"])
+            )
             mean, mean_without = (np.mean([day.over_constant(one.value) for one in some]) for some in (runs, without))
             print(
-                f"{accounting:<12}{name:<28}{figures(day, shapes, runs)}"
+                f"{accounting:<12}{day.feed.name:<28}{figures(day, DayShapes.of(day, max_kmh), runs)}"
                 f"  mean {mean_without:.3f} -> {mean:.3f} ({mean / mean_without - 1:+.1%})",
                 flush=True,
             )
+
+
+def jittering(fleet: FleetColumns) -> FleetColumns:
+    """The same buses where speeds follow from positions: five in six zeros are small instead, and others are noisy."""
+    rng, speed = np.random.default_rng(1), fleet.speed_kmh
+    standing = rng.exponential(STANDING_KMH, speed.size) * (rng.random(speed.size) < JITTERING)
+    driving = np.clip(speed + rng.normal(0.0, NOISE_KMH, speed.size), 0.1, None)
+    return replace(fleet, speed_kmh=np.where(speed == 0, standing, driving))
 
 
 def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:

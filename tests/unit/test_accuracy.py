@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 def lines_of(table, folder, capsys, monkeypatch):
     asked = ["accuracy", str(folder), "--resolutions", "7", "--seeds", "2", "--tables", table]
     monkeypatch.setattr("sys.argv", asked)
-    small = {"MECHANISMS": ("levy",), "EPSILONS": (1.0, 10.0), "DISTANCE_BUSES": 40}
+    small = {"MECHANISMS": ("levy",), "EPSILONS": (1.0, 10.0), "DISTANCE_BUSES": 40, "JITTER_BUSES": 40}
     with changed(accuracy, Fleet=rush_hour, **small):
         accuracy.main()
     return capsys.readouterr().out.splitlines()
@@ -45,7 +45,7 @@ def lines_of(table, folder, capsys, monkeypatch):
         ("accuracy", 1 + 2 * len(DAYS) + 1),
         ("intervals", 1 + len(DAYS) + 2),
         ("hours", 1 + len(DAYS)),
-        ("cdf", 1 + 2 * len(DAYS)),
+        ("cdf", 1 + 2 * (len(DAYS) + 2)),
         ("distance", 3),
         ("incidents", 1 + len(DAYS) + 3),
     ],
