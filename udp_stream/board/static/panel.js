@@ -149,7 +149,7 @@ function sharesOf({ quantiles_kmh, quantiles_interval95_kmh, share_below_kmh, sh
   const below = Object.entries(share_below_interval95 ?? {}).filter(([kmh]) => kmh === '10').map(([kmh, range]) =>
     `${percent(share_below_kmh[kmh])} % of the readings are at most 10 km/h, likely ${range.map(percent).join(' to ')} %.`);
   const quantiles = Object.entries(quantiles_interval95_kmh ?? {}).map(([share, range]) =>
-    `${PARTS[share]} at most ${Math.round(quantiles_kmh[share])} km/h, likely ${rangeOf(range)}.`);
+    `${PARTS[share]} at most ${Math.round(quantiles_kmh[share])} km/h${range[1] < 0.5 ? '' : `, likely ${rangeOf(range)}`}.`);
   return [...below, ...quantiles].map((words) => element('li', {}, words));
 }
 
