@@ -384,7 +384,7 @@ def test_a_thousand_clients_get_notice_and_slot_within_a_second(tmp_path):
     while len(tries) < 5 and not (tries and tries[-1]["p99"] - tries[-1]["without"] < 1):
         (tmp_path / str(len(tries))).mkdir()
         tries.append(crowd(tmp_path / str(len(tries)), 1000, 3000))
-        assert tries[-1]["memory"] < 100 and tries[-1]["more"] < 20, tries
+        assert tries[-1]["memory"] < 100 and tries[-1]["more"] < 12, tries
     assert tries[-1]["p99"] - tries[-1]["without"] < 1, tries
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -54,7 +55,6 @@ class GrowingFile:
             raise UsageError(f"{path}: expected a file of records, got a folder")
         self.path = path
         self._file: BinaryIO | None = None
-        self._id: tuple[int, int] | None = None
         self._head = self._rest = b""
         self._at = 0
 
@@ -76,14 +76,12 @@ class GrowingFile:
 
     def _piece(self) -> bytes:
         """The next bytes, of this file or of the one that is in its place now."""
-        if self._file is None or (self._at == os.fstat(self._file.fileno()).st_size and self._is_replaced()):
+        if self._file is None or self._is_replaced(os.fstat(self._file.fileno())):
             self.close()
             try:
                 self._file = self.path.open("rb")
             except FileNotFoundError:
                 return b""
-            found = os.fstat(self._file.fileno())
-            self._id = found.st_dev, found.st_ino
             self._start()
         number = self._file.fileno()
         if os.fstat(number).st_size < self._at or os.pread(number, len(self._head), 0) != self._head:
@@ -97,13 +95,11 @@ class GrowingFile:
     def _start(self) -> None:
         self._head, self._rest, self._at = b"", b"", 0
 
-    def _is_replaced(self) -> bool:
-        """Whether another file has the name now."""
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            return False
-        return (found.st_dev, found.st_ino) != self._id
+    def _is_replaced(self, ours: os.stat_result) -> bool:
+        """Whether ours is read to its end, and another file has the name now."""
+        with suppress(FileNotFoundError):
+            return self._at == ours.st_size and not os.path.samestat(ours, self.path.stat())
+        return False
 
 
 def growing(files: Sequence[GrowingFile]) -> Iterator[Batch]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,20 +65,14 @@ class Statement:
     def __init__(self, name: str) -> None:
         """ConfigError if it is none; no name, no statement."""
         self._name, self._text = name, b""
-        self._seen: tuple[int, int] | None = None
         if name and self.read() is None:
             rule = "a file that `udp-stream ledger export` has written"
             raise ConfigError(f"dashboard.statement: expected {rule}, got {name}, which is none or cannot be read")
 
     def read(self) -> bytes | None:
         """Its JSON; what it was before if it is none any more."""
-        try:
-            found = Path(self._name).stat() if self._name else None
-            if found is not None and (found.st_mtime_ns, found.st_size) != self._seen:
-                self._seen = found.st_mtime_ns, found.st_size
-                text = Path(self._name).read_bytes()
-                if {"basic", "privacy", "details"} <= msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys():
-                    self._text = text
-        except (OSError, msgspec.DecodeError):
-            pass
+        with suppress(OSError, msgspec.DecodeError):
+            text = Path(self._name).read_bytes() if self._name else b""
+            if {"basic", "privacy", "details"} <= msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys():
+                self._text = text
         return self._text or None
