@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from tests.board import cells, estimate, hat, release, write
 from udp_stream.board.follow import GrowingFile, feed, growing
-from udp_stream.board.slots import CELLS_MAX, LINE_BYTES_MAX, NOTHING, OPEN_BYTES, Slots, milliseconds_of
+from udp_stream.board.slots import (
+    BLOCK,
+    CELLS_MAX,
+    LINE_BYTES_MAX,
+    NOTHING,
+    OPEN_BYTES,
+    Slots,
+    milliseconds_of,
+    of_cell,
+)
 from udp_stream.errors import UsageError
 
 CELLS = cells(6)
@@ -91,6 +100,15 @@ def test_little_lies_unpacked_however_large_a_slot_is_and_however_often_it_is_pa
     for hour, slot in enumerate(slots.shown.slots):
         assert slot.parts["releases"].size > OPEN_BYTES and slot.hats == {"released": len(many)}
         assert slot.parts["releases"].opened().read().splitlines() == [line(cell, hour) for cell in sorted(many)]
+
+
+def test_a_cell_is_found_in_whatever_block_its_line_is():
+    for number in (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5):
+        many = cells(number + 1)
+        (slot,) = shown([release(cell) for cell in many[:-1]] + [estimate(CELLS[0])]).slots
+        for cell in (*sorted(many)[:: max(1, number // 9)], *many[-3:], "0" * 15, "f" * 15):
+            there = [release(cell)] if cell in many[:-1] else []
+            assert of_cell(slot.parts["releases"], cell) == [line + b"\n" for line in there]
 
 
 def test_one_instant_is_one_slot_in_whatever_offset_it_is_written():

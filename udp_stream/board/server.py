@@ -235,7 +235,8 @@ def _notice(slot: Slot) -> bytes:
 @lru_cache(maxsize=ANSWERS_MAX)
 def _made(kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str) -> Packed:
     """Of these parts, in another form or of one cell."""
-    return packed(in_form(form, (line for part in parts for line in of_cell(part, cell)), KINDS[kind]))
+    lines = (line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell)))
+    return packed(in_form(form, lines, KINDS[kind]))
 
 
 def _parameters(request: web.Request, *known: str) -> Mapping[str, str]:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import gzip
 import io
 import time
+import zlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -70,8 +72,13 @@ _RECORD_OF: Final[dict[str, Callable[[bytes], Release | Smoothed]]] = {
 }
 
 
+BLOCK: Final = 256
+"""Pieces that are packed without a look at those before: they can be unpacked alone."""
+
+
 class Packed(NamedTuple):
-    """A text, packed by gzip; digest, bytes and lines of what was packed.
+    """A text in pieces, packed by gzip; digest, bytes and lines of what was packed, and where each block begins, by the
+    key of its first piece.
 
     >>> text = packed([b"a record\\n", b"another\\n"])
     >>> list(text.opened()), text.size, text.lines
@@ -82,21 +89,33 @@ class Packed(NamedTuple):
     digest: str
     size: int
     lines: int
+    blocks: tuple[tuple[str, int], ...]
 
     def opened(self) -> io.BufferedIOBase:
         """As a file to be read; it holds little of the text at a time."""
         return gzip.open(io.BytesIO(self.body))
 
+    def block_of(self, key: str) -> bytes:
+        """The text of the one block that may have the piece of this key, where pieces are sorted by it."""
+        at = bisect_right(self.blocks, (key, len(self.body)))
+        if at == 0:
+            return b""
+        end = self.blocks[at][1] if at < len(self.blocks) else None
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(self.body[self.blocks[at - 1][1] : end])
 
-def packed(pieces: Iterable[bytes]) -> Packed:
+
+def packed(pieces: Iterable[bytes], key: Callable[[bytes], str] = lambda _: "") -> Packed:
     """A text in pieces, packed, with no more than one of them in memory; the same bytes for the same pieces."""
-    body, digest, size, lines = io.BytesIO(), blake2b(digest_size=8), 0, 0
+    body, digest, size, lines, blocks = io.BytesIO(), blake2b(digest_size=8), 0, 0, list[tuple[str, int]]()
     with gzip.GzipFile(filename="", mode="wb", fileobj=body, compresslevel=6, mtime=0) as packing:
-        for piece in pieces:
+        for number, piece in enumerate(pieces):
+            if number % BLOCK == 0:
+                packing.flush(zlib.Z_FULL_FLUSH)
+                blocks.append((key(piece), body.tell()))
             packing.write(piece)
             digest.update(piece)
             size, lines = size + len(piece), lines + piece.count(b"\n")
-    return Packed(body.getvalue(), digest.hexdigest(), size, lines)
+    return Packed(body.getvalue(), digest.hexdigest(), size, lines, tuple(blocks))
 
 
 NOTHING: Final = packed(())
@@ -146,7 +165,7 @@ class _Part:
     def pack(self) -> None:
         if self.lines:
             self.statuses = Counter()
-            self.packed, self.lines = packed(self._merged()), {}
+            self.packed, self.lines = packed(self._merged(), _cell_of), {}
 
     def _merged(self) -> Iterator[bytes]:
         """What is packed and what came since, sorted by cell; the latest of each."""
@@ -290,10 +309,6 @@ def milliseconds_of(moment: str) -> int:
     return round(found.timestamp() * 1000)
 
 
-def of_cell(text: Packed, cell: str | None) -> Iterator[bytes]:
-    """The lines of a part, with their breaks; or of them those of this cell."""
-    mark = b'"%s"' % (cell or "").encode()
-    with text.opened() as lines:
-        for line in lines:
-            if cell is None or (mark in line and _cell_of(line) == cell):
-                yield line
+def of_cell(text: Packed, cell: str) -> list[bytes]:
+    """Of the lines of a part those of this cell, with their breaks."""
+    return [line for line in text.block_of(cell).splitlines(keepends=True) if _cell_of(line) == cell]
