@@ -1,5 +1,7 @@
 """Intervals of smoothed estimates: what they hold of a fleet's day, how they grow, and that nothing follows them."""
 
+from datetime import datetime
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from benchmarks.forecast_days import changed, day_of_fleet, run
 from tests.forms import long_but
 from udp_stream.release import forecaster as intervals
 from udp_stream.release.forecaster import plates_differ
-from udp_stream.trial.fleet import Fleet
+from udp_stream.trial.fleet import IST, Fleet
 
 MAX_KMH = 65.0
 
@@ -36,6 +38,14 @@ def test_they_hold_95_percent_of_a_fleet_that_pings_twelve_times_as_often_as_the
     for least, most in ((1, 2), (3, 5), (6, 9), (10, 29), (30, 10**9)):
         here = (least <= day.plates) & (day.plates <= most)
         assert shares[here].mean() > 0.92 and here.sum() > 50
+
+
+def test_many_plates_make_no_interval_narrower_than_what_clips_hide_of_them():
+    rush = Fleet(buses=1000, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=4)
+    day = day_of_fleet("a thousand", rush.columns())
+    large = day.plates >= 30
+    assert held(day, 2)[large].mean() > 0.93 and large.sum() > 150
+    assert held(day, 2, PLATES_ALIKE=0.0)[large].mean() < 0.82
 
 
 def test_released_means_lie_in_their_own_intervals_too(day, estimated):
