@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.unit.test_found_feed import ping
-from udp_stream.cli.commands.init import read_sample
+from udp_stream.cli.commands.init import read_samples
 from udp_stream.errors import UsageError
 from udp_stream.pings.json import mapped_form
 from udp_stream.pings.mapping import FeedMapping
@@ -44,7 +44,7 @@ KINDS = [
 @pytest.mark.parametrize(("content", "words"), KINDS, ids=[str(at) for at in range(len(KINDS))])
 def test_a_file_that_is_no_text_in_utf8_is_named(content, words, name, tmp_path):
     path = written(tmp_path, name, content)
-    for read in (messages, read_sample):
+    for read in (messages, read_samples):
         with pytest.raises(UsageError) as raised:
             read(path)
         assert words in str(raised.value), str(raised.value)
@@ -59,7 +59,7 @@ def test_lines_before_a_header_are_left_out(before, name, tmp_path):
     path = written(tmp_path, name, before + CSV)
     plain = written(tmp_path, "plain.csv", CSV)
     assert messages(path) == messages(plain) and len(messages(plain)) == len(ROWS)
-    assert read_sample(path) == read_sample(plain)
+    assert read_samples(path) == read_samples(plain)
     for size in (1, 7, 1000):
         text = (before + CSV).encode()
         blocks = (text[at : at + size] for at in range(0, len(text), size))

@@ -64,6 +64,8 @@ def test_a_number_that_is_not_finite_costs_its_ping_alone(word, envelope):
         pings, refusals = decoded(JSON, text)
         assert [plate for plate, *_ in pings] == ["A1", "C3"]
         assert refusals == [(1, "speed_not_finite", "$.speed")]
+    said = advise([Refused(Refusal(0, 1, Reason.SPEED_NOT_FINITE, "$.speed"), json.dumps(array[1]).encode())], PLAIN)
+    assert said == ["speed_not_finite at $.speed: found NaN or Infinity, wanted a number, 0 or more"]
 
 
 def test_what_is_refused_for_it_keeps_its_bytes_and_a_text_that_says_nan_is_a_text():
@@ -111,6 +113,13 @@ def test_operator_and_number_together_name_a_vehicle():
     pings, refusals = decoded(HFP.format, *messages)
     assert [plate for plate, *_ in pings] == ["12/1001", "22/1001", "12/1001"] and not refusals
     assert [single_ping(one, HFP.mapping).plate for one in messages] == ["12/1001", "22/1001", "12/1001"]
+
+
+def test_other_events_are_no_faults_and_have_a_reason_of_their_own():
+    other = b'{"DUE": {"oper": 12, "veh": 1001, "tst": "2024-03-05T07:00:01Z"}}'
+    assert decoded(HFP.format, other, b'{"VP": {"oper": 12}}', b'{"due": {"oper": 12}}', b"{}")[1] == [
+        (-1, "other_event", "$.VP"), (-1, "missing_field", "$.VP.veh"), *[(-1, "missing_field", "$.VP")] * 2,
+    ]  # fmt: skip
 
 
 def plate_of(*values):
@@ -184,6 +193,13 @@ def test_a_message_without_its_time_is_refused_at_its_path_and_a_ping_without_it
     assert [(at, reason) for at, reason, _ in refusals] == [
         (1, "wrong_type"), (2, "wrong_type"), (3, "time_out_of_range"),
     ]  # fmt: skip
+
+
+def test_a_message_with_its_time_and_no_array_has_no_pings(tmp_path):
+    for preset, text in (("nextbus", b'{"lastTime": {"time": "1"}}'), ("gtfs-rt", b'{"header": {"timestamp": "1"}}')):
+        form = mapped_form(PRESETS[preset].mapping)
+        assert decoded(form.format, text) == ([], []) == read(tmp_path, text, form)
+        assert decoded(form.format, b"{}")[1] and decoded(form.format, text[:-1] + b', "id": 7, "vehicle": 7}')[1]
 
 
 def test_an_entity_without_a_time_has_the_messages_and_one_with_it_its_own(tmp_path):
@@ -282,10 +298,11 @@ def test_attributes_text_and_repeated_elements_become_json():
 def test_the_topic_before_a_payload_and_a_registrys_frame_are_left_out():
     message = json.dumps({"VP": {"oper": 1, "veh": 2, "tst": "2024-03-05T07:00:01Z", "spd": 1, "lat": 1, "long": 1}})
     topics = ["/hfp/v2/journey/ongoing/vp/bus/0012/01001/1055/1/Kamppi M/06:00/1130110/5/60;24/19/74/12 ", "bus/1\t"]
+    topics += ["2024-03-05T09:00:00+0200 hfp/v2 ", "CreateTime:1709622001000\t12-1001\t"]  # other clients' words
     for start in (*topics, "\0\0\0\x07\x7b", "\ufeff "):
         assert [plate for plate, *_ in decoded(HFP.format, (start + message).encode())[0]] == ["1/2"]
         assert single_ping((start + message).encode(), HFP.mapping).plate == "1/2"
-    for start in ("junk ", '"a/b" ', "a b/c ", "{/} ", "\0\0\0\x07\x7b\x02"):
+    for start in ("junk", '"a/b" ', "a\nb/c ", "{/} ", "\0\0\0\x07\x7b\x02"):
         assert decoded(HFP.format, (start + message).encode())[1] == [(-1, "not_json", "$")], start
         assert trim((start + message).encode()) == (start + message).encode()
 

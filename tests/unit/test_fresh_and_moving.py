@@ -10,6 +10,7 @@ import pytest
 from tests.gtfs import START_S, snapshot, vehicle
 from tests.runtime.harness import fleet_log
 from udp_stream.cli.first_look import LiveLook, rollover_warning, speed_warnings, still_warning, unclamped
+from udp_stream.cli.main import main
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.found import Doubt
 from udp_stream.pings.json import JSON, PLAIN, without_speeds
@@ -176,6 +177,17 @@ def test_a_feed_that_changes_its_unit_while_it_goes_on_is_said_once():
     assert briefly.said == []
     briefly.look.end()
     assert [event for _, event, _ in briefly.said] == ["odd"]
+
+
+def test_a_feed_whose_speeds_are_all_zero_is_said_to_have_none(tmp_path, capsys):
+    log = list(fleet_log(buses=40, hours=0.5, clean=True))
+    zeros = [json.dumps(ping | {"speed": 0}).encode() for ping in map(json.loads, log)]
+    (here := Look("-")).fresh(zeros)
+    here.look.end()
+    assert [event for _, event, _ in here.said] == ["odd"] and "every speed is 0" in here.said[0][0]
+    (file := tmp_path / "zeros.ndjson").write_bytes(b"\n".join(zeros))
+    assert main(["doctor", str(file), "--set", f"ledger.url=sqlite:{tmp_path / 'a.ledger'}"]) == 3
+    assert "every speed is 0" in capsys.readouterr().out
 
 
 def test_a_fleet_in_order_is_nothing_odd_and_derived_speeds_are_not_looked_at():

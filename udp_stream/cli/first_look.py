@@ -28,7 +28,6 @@ from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, originals
 from udp_stream.pings.found import (
-    FITS_NONE,
     OF_A_SPEED,
     OF_THE_CLOCK,
     Doubt,
@@ -36,7 +35,6 @@ from udp_stream.pings.found import (
     advise,
     plate_warning,
     unit_evidence,
-    without_other_events,
 )
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.snapshots import STANDING
@@ -130,7 +128,7 @@ def speed_warnings(pings: Pings, settings: Settings) -> list[str]:
     if settings.speed.from_ == "movement":
         return []
     evidence, configured = unit_evidence(pings, settings.ping_rules.unit), settings.ping_rules.unit
-    found = [f"speed.unit is {configured!r}, and {FITS_NONE}"] if evidence.fits_none else []
+    found = [] if evidence.fault is None else [evidence.fault]
     if (unit := evidence.unit) is not None and unit != configured:
         found.append(f"speed.unit is {configured!r}, and pings move about as fast as they report in {unit!r}")
     still = still_warning(pings)
@@ -223,10 +221,10 @@ def is_on_disk(name: str) -> bool:
 def require_mostly_read(messages: Sequence[bytes], ping_format: PingFormat, settings: Settings, what: str) -> Pings:
     """The accepted pings. UsageError if more are refused, which says what they are and what would help."""
     pings, refusals = PingDecoder(settings.ping_rules, ping_format).decode(messages)
+    refusals = [one for one in refusals if one.reason != Reason.OTHER_EVENT]
     faults = [one for one in refusals if one.reason not in OF_A_SPEED]
     read = len(pings) + len(refusals) - len(faults)
-    pieces = map(Refused, faults, originals(messages, faults, ping_format))
-    refused = without_other_events(list(pieces), settings.form)
+    refused = list(map(Refused, faults, originals(messages, faults, ping_format)))
     if len(refused) > read:
         said = advise(refused[:SAMPLE_MAX], FeedForm(settings.form.mapping, ping_format))
         text = f"{len(refused):,} of {counted(read + len(refused), 'ping')} {what}"
@@ -264,7 +262,7 @@ class FeedWatch:
     >>> page = b"<html>"
     >>> watch.look([page], ReadResult([], [ReadRefused(0, Refusal(0, -1, Reason.NOT_JSON, "$"), page)], 1, 0))
     >>> watch.end()
-    refused: 1 of 1 ping refused: not_json at $: found XML or HTML
+    refused: 1 of 1 ping refused: not_json at $: found XML or HTML in which no ping is found
     >>> watch.accepted_nothing
     True
     """
@@ -281,10 +279,10 @@ class FeedWatch:
 
     def look(self, _messages: Sequence[bytes], read: ReadResult) -> None:
         """Look at what became of a batch of messages; those that were read before are not in `read`."""
-        faults = [one for one in read.refused if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
-        self._accepted += read.pings + len(read.refused) - len(faults)
+        every = [one for one in read.refused if one.refusal.reason != Reason.OTHER_EVENT]
+        faults = [one for one in every if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
+        self._accepted += read.pings + len(every) - len(faults)
         refused = [Refused(one.refusal, one.original) for one in faults]
-        refused = without_other_events(refused, self._settings.form)
         self._refused.update(str(one.refusal.reason) for one in refused)
         self._sample += refused[: SAMPLE_MAX - len(self._sample)]
         self._judge(self.REFUSALS_MIN)

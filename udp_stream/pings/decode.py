@@ -103,6 +103,7 @@ class Reason(enum.StrEnum):
 
     NOT_JSON = "not_json"
     NOT_GTFS_REALTIME = "not_gtfs_realtime"
+    OTHER_EVENT = "other_event"  # no ping, and no fault: HSL's topics have other events than VP
     MISSING_FIELD = "missing_field"
     WRONG_TYPE = "wrong_type"
     NO_UTC_OFFSET = "no_utc_offset"

@@ -65,6 +65,9 @@ _AGO_MAX_S = 1e10
 _PLATE_DIGITS_MAX = 64
 """No integer plate is longer than a plate may be; Python refuses to read integers of over 4,300 digits at all."""
 
+_OTHER_EVENT = re.compile(rb'\s*\{\s*"[A-Z]{2,8}"\s*:\s*\{')
+"""How a message of one event begins, as HSL names them: VP, DUE, ARS."""
+
 _INFINITE = re.compile(rb'("speed":|"coordinates":\[|"coordinates":\[[^],"]*,)null')
 
 split_array = msgspec.json.Decoder(list[Raw]).decode
@@ -132,6 +135,8 @@ class _Reader:
         self._mapping = mapping
         self._steps, self._fields = [path for _, path in mapping.leaves], len(mapping.steps)
         self._records = mapping.record_steps
+        first = self._steps[0][0]
+        self._event = first if all(path[0] == first and len(path) > 1 for path in self._steps) else None
         self._is_epoch = mapping.time_format in EPOCHS
         time: object = int | float | str if self._is_epoch else str
         leaves, types = range(len(self._steps)), (str | int, time, *[float | str] * (self._fields - 2))
@@ -266,9 +271,13 @@ class _Reader:
             return None if self._of_array and not text[1:].lstrip().startswith((b"[", b"]")) else text
         if not text.startswith(b"{"):
             return None
-        found = self._enveloped(_Pieces(Raw(text)))
+        pieces = _Pieces(Raw(text))
+        found = self._enveloped(pieces)
         if found is None:
-            return None
+            # A message with its time and nothing of a ping has no vehicles: writers leave an empty array out.
+            says, ours = self._mapping.message_steps, {path[0] for path in self._steps}
+            is_empty = bool(says) and pieces.find(says) is not None and not any(pieces.find((key,)) for key in ours)
+            return b"[]" if is_empty and self._records else None
         held = bytes(found[1])
         if self._records and held.startswith(b'"'):
             held = finite(trim(unwrap(held, json_path(found[0]))))
@@ -303,6 +312,9 @@ class _Reader:
         if not bytes(piece).startswith((b"{", b"[")):
             require_json(piece)
             raise Fault(Reason.WRONG_TYPE, "$")
+        is_event = isinstance(self._event, str) and _OTHER_EVENT.match(b'{"%s":{' % self._event.encode())
+        if is_event and _OTHER_EVENT.match(bytes(piece)) and pieces.find((self._event,)) is None:
+            raise Fault(Reason.OTHER_EVENT, json_path((self._event,)))
         return self._careful(pieces, said)
 
     def _careful(self, pieces: _Pieces, said: Raw | None) -> Row:

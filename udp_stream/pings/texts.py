@@ -1,6 +1,6 @@
 """What stands around the JSON of a message, or in its place: nothing of it makes a ping unreadable.
 
-Before JSON: a byte order mark, white space, the topic that an MQTT client prints, a Schema Registry frame. Within it:
+Before JSON: a byte order mark, white space, the topic or key that a client prints, a Schema Registry frame. Within it:
 `NaN` and `Infinity`, which Python's writers leave. In its place: XML, whose elements become objects.
 """
 
@@ -22,8 +22,8 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _WHITE_SPACE = b" \t\r\n"
 _STARTS = tuple(b'{["')
 
-_TOPIC = re.compile(rb'[\w$+.-]*/[^{}\[\]"\x00-\x1f]*[ \t]+(?=[{\[])')
-"""`hfp/v2/journey/ongoing/vp/bus/0012/01001 {...}`: the first word has a slash; a topic may have spaces in it."""
+_PREFIX = re.compile(rb'[^{}\[\]"\x00-\x08\n-\x1f]{0,1000}[ \t](?=\{|\[[\[{])')
+"""`hfp/v2/journey/ongoing/vp/bus/0012/01001 {...}`: a topic, a time or a key, as clients of brokers print them."""
 
 _FRAME_BYTES = 5
 """A zero, and four bytes of the schema's number (Confluent's wire format)."""
@@ -42,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def trim(text: bytes) -> bytes:
-    """The text without what stands before its JSON: byte order mark, white space, an MQTT topic, a registry's frame.
+    """The text without what stands before its JSON: byte order mark, white space, a client's words, a registry's frame.
 
     >>> trim(b'/hfp/v2/vp/0012/01001 {"VP": 1}'), trim(b"\\0\\0\\0\\7{[1]")
     (b'{"VP": 1}', b'[1]')
@@ -52,8 +52,8 @@ def trim(text: bytes) -> bytes:
         return text
     if text[0] == 0:
         return text[_FRAME_BYTES:] if text[_FRAME_BYTES : _FRAME_BYTES + 1] in (b"{", b"[", b'"') else text
-    topic = _TOPIC.match(text)
-    return text[topic.end() :] if topic else text
+    before = _PREFIX.match(text)
+    return text[before.end() :] if before else text
 
 
 def frame_of(text: bytes) -> int | None:

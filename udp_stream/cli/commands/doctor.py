@@ -35,7 +35,7 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
 from udp_stream.pings.decode import PingDecoder, PingFormat
-from udp_stream.pings.found import FITS_NONE, PAIRS_MIN, SPARSE_PAIRS_MIN, Doubt, unit_evidence
+from udp_stream.pings.found import PAIRS_MIN, SPARSE_PAIRS_MIN, Doubt, unit_evidence
 from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.settings.clients import has_password
@@ -233,8 +233,8 @@ def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat
     rules = unclamped(settings)
     pings, _ = PingDecoder(rules, ping_format or settings.form.format).decode(list(messages))
     evidence = unit_evidence(pings, rules.unit)
-    if evidence.fits_none:
-        raise ConfigError(f"expected speeds in {', '.join(KMH_PER_UNIT)}: {FITS_NONE} ({NO_RELEASE})")
+    if evidence.fault is not None:
+        raise ConfigError(f"expected speeds in {', '.join(KMH_PER_UNIT)}: {evidence.fault} ({NO_RELEASE})")
     if (unit := evidence.unit) is not None and unit != rules.unit:
         times = KMH_PER_UNIT[unit] / KMH_PER_UNIT[rules.unit]
         raise ConfigError(

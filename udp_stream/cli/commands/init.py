@@ -15,6 +15,7 @@ import pathlib
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -36,21 +37,24 @@ from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
 from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Reason, originals
 from udp_stream.pings.found import (
+    ALL_ZERO,
     LABEL,
     LABEL_PLATE,
     OF_A_SPEED,
+    PINGS_JUDGED_MIN,
     Doubt,
     Record,
     Refused,
+    TimeForm,
     advise,
     dotted,
     flat,
     found_mapping,
+    is_shown,
     no_pings,
     plate_warning,
     unit_evidence,
     unit_of_name,
-    without_other_events,
 )
 from udp_stream.pings.json import ENVELOPES, PLAIN, FeedForm, mapped_form, without_speeds
 from udp_stream.pings.mapping import FIELDS, MESSAGE_TIME, FeedMapping, Path, steps_of
@@ -74,25 +78,27 @@ _READ_MIN, _REFUSED_MAX, _NEAR_DEGREES, _BOX_MARGIN = 0.5, 0.05, 1.0, 0.05
 """Of the sample, what a form must read to be taken, and what may be refused without a word; the box: stray fixes are
 farther than a degree from the middle, and it is rounded outward to tenths, at least five kilometres behind the last."""
 
-_STEPS_MAX = 6
-"""Of the path of an array of records: SIRI's has five."""
+_STEPS_MAX, _FIELDS_MIN, _ENVELOPES_MAX = 6, 5, 8
+"""Of the path of an array of records: SIRI's has five. Fields of a ping; arrays that are looked into."""
 
 _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
 """Speeds in any unit, as they are."""
 
 
 class Sample(NamedTuple):
-    """Records; the delimiter of CSV, None for JSON; the path of the array of records in a message; what a message has
-    beside it."""
+    """Records; what they are written in, and the delimiter of CSV; the path of the array of records in a message; what
+    a message has beside it."""
 
     records: list[Record]
-    delimiter: str | None
+    form: str
+    delimiter: str
     envelope: Path
     beside: list[Record]
 
 
-def read_sample(path: str) -> Sample:
-    """The beginning of a file. UsageError if it cannot be read, or is neither JSON nor CSV."""
+def read_samples(path: str) -> list[Sample]:
+    """The beginning of a file, by each of the arrays that records may be in, the longest first. UsageError if it cannot
+    be read, or is neither JSON, XML nor CSV."""
     damages: list[str] = []
     with closing(open_blocks(path)) as whole:
         blocks = as_far_as_whole(whole, damages.append)
@@ -102,21 +108,24 @@ def read_sample(path: str) -> Sample:
             lines.pop()  # cut short
         if is_named_as_csv(path) or not trim(text).startswith((b"{", b"[", b'"{', b'"[', b'"\\', b"<")):
             delimiter, records = _csv_records(path, lines)
-            return Sample(records, delimiter, (), [])
+            return [Sample(records, f"CSV with {delimiter!r}", delimiter, (), [])]
+        is_xml = trim(text).startswith(b"<")
         values = [value for line in lines if (value := _decoded(line)) is not None]
-        if len(lines) == 1 or 2 * len(values) <= len(lines):  # one document
+        if len(lines) == 1 or 2 * len(values) <= len(lines) or (is_xml and _decoded(lines[0]) is None):  # one document
             text += _joined(blocks, DOCUMENT_BYTES)
             value = _decoded(text)
             if value is None and (part := whole_part(text)) is not None:
                 value = _decoded(part)
             values = values if value is None else [value]
-    envelope = max(map(_envelope, values[:_TRIED]), key=lambda one: one[0], default=(0, ()))[1]
-    found = (flat(one) for value in values for one in _elements(value, envelope))
-    records = list(islice((record for record in found if record), RECORDS_MAX))
-    if not records:
+    samples = []
+    for envelope in _envelopes(values[:_TRIED], is_xml):
+        found = (flat(one) for value in values for one in _elements(value, envelope))
+        if records := list(islice((record for record in found if record), RECORDS_MAX)):
+            beside = [record for value in values[:_TRIED] if envelope and (record := flat(_beside(value, envelope)))]
+            samples.append(Sample(records, "XML" if is_xml else "JSON", "", envelope, beside))
+    if not samples:
         raise UsageError(f"{path}: expected pings in JSON, XML or CSV, found {no_pings(text) or 'no object'}")
-    beside = [record for value in values[:_TRIED] if envelope and (record := flat(_beside(value, envelope)))]
-    return Sample(records, None, envelope, beside)
+    return samples
 
 
 def _joined(blocks: Iterator[bytes], most: int) -> bytes:
@@ -135,29 +144,34 @@ def _decoded(text: bytes) -> object:
         return None
 
 
-def _envelope(value: object) -> tuple[int, Path]:
-    """The longest array of objects or arrays in an object, or a string that is one of JSON: how many elements, and its
-    path; (0, ()) if it is a ping itself, or has none."""
-    if not isinstance(value, dict):
-        return 0, ()
+def _envelopes(values: Sequence[object], is_xml: bool) -> list[Path]:
+    """Where records may be, the likeliest first: arrays of objects or arrays, a string that is one of JSON, in XML also
+    one element. () where messages are pings themselves, or have none."""
+    most: Counter[Path] = Counter()
+    for value in values:
+        own = sum(not isinstance(inner, list) for inner in value.values()) if isinstance(value, dict) else 0
+        for count, path in _arrays(value, (), is_xml) if isinstance(value, dict) else ():
+            most[path] += count if own < _FIELDS_MIN or count >= own else 0
     # Of two that are as long, the outer one.
-    known = [(name,) for name in ENVELOPES]
-    most, path = max(_arrays(value, ()), key=lambda one: (one[1] in known, one[0], -len(one[1])), default=(0, ()))
-    own = sum(not isinstance(inner, list) for inner in value.values())
-    return (most, path) if own < 5 or most >= own else (0, ())
+    ranked = sorted(+most, key=lambda path: (path[-1] not in ENVELOPES or len(path) > 1, -most[path], len(path)))
+    return ranked[:_ENVELOPES_MAX] or [()]
 
 
-def _arrays(value: dict[str, object], path: Path) -> Iterator[tuple[int, Path]]:
+def _arrays(value: dict[str, object], path: Path, is_xml: bool) -> Iterator[tuple[int, Path]]:
     for key, inner in value.items() if len(path) < _STEPS_MAX else ():
         here = (*path, key)
+        if not is_shown((key,)):  # it may be a plate
+            continue
         if isinstance(inner, str) and inner.startswith(("{", "[")) and (held := _decoded(inner.encode())):
             yield len(held) if isinstance(held, list) else 1, here
         elif isinstance(inner, dict):
-            yield from _arrays(inner, here)
+            if is_xml and sum(isinstance(one, str) for one in inner.values()) >= _FIELDS_MIN:
+                yield 1, here
+            yield from _arrays(inner, here, is_xml)
         elif isinstance(inner, list) and inner and isinstance(inner[0], dict | list):
             yield len(inner), here
             if len(inner) == 1 and isinstance(inner[0], dict):
-                yield from _arrays(inner[0], (*here, 0))
+                yield from _arrays(inner[0], (*here, 0), is_xml)
 
 
 def _elements(value: object, envelope: Path) -> list[object]:
@@ -240,7 +254,7 @@ class FoundFeed:
 
     preset: str
     keys: Keys
-    delimiter: str | None
+    form: str
     zone: str
     unit: str
     unit_by: str
@@ -261,24 +275,22 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
     if is_gtfs_file(paths[0]):
         return _found_gtfs(paths)
-    sample = read_sample(paths[0])  # the others are in its form, or are refused
+    samples = read_samples(max(paths, key=os.path.getsize))  # the others are in its form, or are refused
+    sample = samples[0]
     if _reads(paths, PLAIN):
-        return _found(paths, PLAIN, sample, None, "")
+        return _found(paths, PLAIN, sample.form, None, "")
     for name, preset in PRESETS.items():
-        if sample.delimiter is None and preset.unit is not None and (form := _preset_form(paths, preset)):
-            feed = _found(paths, form, sample, preset.unit, "specification")
+        if not sample.delimiter and preset.unit is not None and (form := _preset_form(paths, preset)):
+            feed = _found(paths, form, sample.form, preset.unit, "specification")
             zone: Keys = {} if preset.mapping.reads_offsets else {"time_zone": feed.zone}
             if feed.unit == preset.unit:
                 return replace(feed, preset=name, keys=zone)
             return replace(feed, keys=_keys(preset.mapping) | zone)  # a preset sets the unit, too
     if _reads(paths, silent := without_speeds(PLAIN)) and _lacks_speeds(_read(paths, PLAIN, _TRIED)[1]):
-        return _found(paths, silent, sample, None, "")
-    try:
-        mapping, times = found_mapping(sample.records, sample.beside)
-    except ValueError as error:
-        raise UsageError(f"{named(paths)}: no ping is known in it (docs/feeds.md):{error}") from error
+        return _found(paths, silent, sample.form, None, "")
+    sample, mapping, times = _mapped(samples, named(paths))
     records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
-    mapping = replace(mapping, records=records, delimiter=sample.delimiter or "")
+    mapping = replace(mapping, records=records, delimiter=sample.delimiter)
     lon, lat = (_median_of(sample, mapping.steps[field]) for field in ("longitude", "latitude"))
     is_exchanged = is_sea(zone_of(lon, lat)) and not is_sea(zone_of(lat, lon))
     if is_exchanged:
@@ -287,7 +299,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     keys = _keys(mapping) | ({} if times.has_offset else {"time_zone": place})
     form = mapped_form(replace(mapping, zone=None if times.has_offset else ZoneInfo(place)))
     unit = unit_of_name(mapping.speed)
-    feed = replace(_found(paths, form, sample, unit, "name" if unit else ""), keys=keys)
+    feed = replace(_found(paths, form, sample.form, unit, "name" if unit else ""), keys=keys)
     if is_exchanged:
         feed.checks["source"].append("longitude and latitude stand under each other's name, by where they lie")
     if times.is_ambiguous:
@@ -295,7 +307,23 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         feed.checks["source"].append(f"day and month could be exchanged; this reads the first ping as of {day}")
     if mapping.one_element:
         feed.checks["source"].append("a path leads to one element of an array; the others are not read")
+    if mapping.steps["plate"][-1] == "label":
+        feed.checks["source"].append("the plate is a label; some feeds have a destination there: is it the vehicle's?")
     return feed
+
+
+def _mapped(samples: Sequence[Sample], what: str) -> tuple[Sample, FeedMapping, TimeForm]:
+    """The likeliest sample, its mapping and what its times are: vehicles have times of their own, stops have none.
+    UsageError with what is missing in all, of the one that lacks the least."""
+    found, faults = [], list[str]()
+    for sample in samples:
+        try:
+            found.append((sample, *found_mapping(sample.records, sample.beside)))
+        except ValueError as error:
+            faults.append(str(error))
+    if not found:
+        raise UsageError(f"{what}: no ping is known in it (docs/feeds.md):{min(faults, key=len)}")
+    return max(found, key=lambda one: (not one[1].one_element, not one[1].message_time, bool(one[1].speed)))
 
 
 def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
@@ -305,7 +333,7 @@ def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
     form = replace(PLAIN, gtfs_plate=("label",)) if is_labelled else PLAIN
     pings, refused, _ = _read(paths, form, _TRIED)
     form = form if _is_mostly_read(pings, refused) or not _lacks_speeds(refused) else without_speeds(form)
-    feed = _found(paths, form, None, UNIT, "specification")
+    feed = _found(paths, form, "GTFS-realtime", UNIT, "specification")
     if not is_labelled:
         return feed
     feed.checks["source"].append(f"vehicle.vehicle.id is unset; {LABEL} is set: {LABEL_PLATE}")
@@ -346,7 +374,6 @@ def _reads(paths: Sequence[str], form: FeedForm) -> bool:
     counts as read."""
     with suppress(UsageError):  # a header without its columns
         pings, refused, _ = _read(paths[:1], form, _TRIED)
-        refused = without_other_events(refused, form)
         return _is_mostly_read(pings, refused) and not is_sea(zone_of(*_middle(pings)))
     return False
 
@@ -356,8 +383,9 @@ def _middle(pings: Pings) -> tuple[float, float]:
 
 
 def _is_mostly_read(pings: Pings, refused: Sequence[Refused]) -> bool:
+    faults = sum(one.refusal.reason not in (*OF_A_SPEED, Reason.OTHER_EVENT) for one in refused)
     of_a_speed = sum(one.refusal.reason in OF_A_SPEED for one in refused)
-    return len(pings) > 0 and len(pings) + of_a_speed >= _READ_MIN * (len(pings) + len(refused))
+    return len(pings) > 0 and len(pings) + of_a_speed >= _READ_MIN * (len(pings) + of_a_speed + faults)
 
 
 def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[Refused], str]:
@@ -381,10 +409,14 @@ def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[
     return pings, refused, "; ".join([*damages, *(one for one in said if isinstance(one, Doubt))])
 
 
-def _found(paths: Sequence[str], form: FeedForm, sample: Sample | None, said: str | None, by: str) -> FoundFeed:
-    """What a form reads; `said` is the unit that the feed says, by its specification or a name."""
+def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None, by: str) -> FoundFeed:
+    """What a form reads of what is `written` in JSON, say. `said`: the unit by the feed's specification, or a name."""
     pings, every, damage = _read(paths, form, _READ_MAX)
-    refused = without_other_events(every, form)
+    if form.mapping.speed and unit_evidence(pings, "kmh").fault == ALL_ZERO:
+        feed = _found(paths, without_speeds(form), written, None, "")
+        feed.checks["speed"].append(ALL_ZERO)
+        return feed
+    refused = [one for one in every if one.refusal.reason != Reason.OTHER_EVENT]
     sentences = advise(refused, form)
     if not _is_mostly_read(pings, refused):
         why = "".join(f"\n  {sentence}" for sentence in sentences)
@@ -405,7 +437,7 @@ def _found(paths: Sequence[str], form: FeedForm, sample: Sample | None, said: st
         share = f"{len(refused):,} of {len(pings) + len(refused):,} pings are refused"
         checks[""] += [f"{share}: {sentence}" for sentence in sentences]
     return FoundFeed(
-        preset="", keys={}, delimiter=None if sample is None else sample.delimiter, zone=zone, unit=unit,
+        preset="", keys={}, form=written, zone=zone, unit=unit,
         unit_by=unit_by, box=_box(named(paths), pings.lon, pings.lat), pings=len(pings), plates=len(pings.plates),
         refused=len(refused), others=len(every) - len(refused), hours=hours, checks=checks,
     )  # fmt: skip
@@ -417,9 +449,13 @@ def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]
     known = said if said in KMH_PER_UNIT else None
     unit = known if known is not None and known in evidence.fits else evidence.unit or known or "kmh"
     told = "movement" if evidence.unit else by if known else ""
-    doubts = ["by how far buses go, speeds fit no unit that is known: convert them first"] if evidence.fits_none else []
+    doubts = [] if evidence.fault is None else [f"{evidence.fault}: convert them first"]
     if said is not None and said != unit:
         doubts.append(f"the feed's {by} says {said}, not {unit}: one of the two is wrong")
+    if said is None and evidence.fits[1:]:
+        doubts.append(f"{' and '.join(evidence.fits)} both fit how far buses go: which is it?")
+    if len(pings) >= PINGS_JUDGED_MIN and not pings.speed.any():
+        doubts.append("every speed is 0: if the buses move, the feed has no speeds, and speed.from is 'movement'")
     if (still := still_warning(pings)) is not None:
         doubts.append(still)
     return unit, told, doubts
@@ -478,7 +514,7 @@ epsilon = 10.0
 def city_file(feed: FoundFeed, path: str) -> str:
     """The configuration, in TOML."""
     checks = {
-        name: "".join(f"\n# CHECK: {one}{'' if one.endswith('?') else '.'}" for one in some)
+        name: "".join(f"\n# CHECK: {one}{'' if one.endswith(('?', '.)')) else '.'}" for one in some)
         for name, some in feed.checks.items()
     }
     preset: Keys = {"preset": feed.preset} if feed.preset else {}
@@ -524,13 +560,11 @@ def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
         with draft_of(pathlib.Path(out)) as draft:
             draft.write_text(text, encoding="utf-8")
             link_first(draft, pathlib.Path(out))
-    form = "JSON" if feed.delimiter is None else f"CSV with {feed.delimiter!r}"
-    form = "GTFS-realtime" if is_gtfs_file(arguments.files[0]) else form
     known = f", preset {feed.preset}" if feed.preset else ", fields by name" if feed.keys else ""
     read = f"{counted(feed.pings, 'ping')} read, {feed.refused:,} refused, {feed.hours}"
     read += f", {counted(feed.others, 'message')} of other events" if feed.others else ""
     unit = f"unit {feed.unit}{'' if feed.unit_by else ' (NOT KNOWN)'}" if feed.unit else "speeds by movement"
-    _say(f"{form}{known}; zone {feed.zone}; {unit}; {read}")
+    _say(f"{feed.form}{known}; zone {feed.zone}; {unit}; {read}")
     for line in re.findall("^# (?:CHECK|NOT KNOWN).*", text, re.MULTILINE):
         _say(line.removeprefix("# "))
     if out != "-":
