@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final
-from xml.parsers import expat
+from typing import Any, Final
+from xml.etree import ElementTree
 
 import msgspec
 
@@ -138,61 +138,12 @@ def whole_part(text: bytes) -> bytes | None:
 
 # XML to JSON: SIRI's vehicle monitoring, and feeds that have their values in attributes.
 #
-# An element becomes an object of its attributes and elements, without prefixes of namespaces; one that has neither
-# becomes its text. Elements of one name are an array, and SIRI's deliveries and activities are one even alone, so that
-# paths are those of SIRI's JSON. A document type is refused: it may define entities that grow without end.
+# An element becomes an object of its attributes and elements, without namespaces; one that has neither becomes its
+# text. Elements of one name are an array, and SIRI's deliveries and activities are one even alone, so that paths are
+# those of SIRI's JSON. A document type is refused: it may define entities that grow without end.
 
 _ALWAYS_ARRAYS = frozenset({"VehicleMonitoringDelivery", "VehicleActivity"})
 _DEPTH_MAX = 64
-
-_Element = dict[str, "str | _Element | list[str | _Element]"]
-
-
-class _Refused(Exception):
-    """Ends the parser. It never leaves this file."""
-
-
-class _Tree:
-    """Builds the objects of a document."""
-
-    def __init__(self) -> None:
-        self._open: list[tuple[str, _Element, list[str]]] = [("", {}, [])]
-
-    @property
-    def root(self) -> _Element:
-        return self._open[0][1]
-
-    def begin(self, name: str, attributes: dict[str, str]) -> None:
-        if len(self._open) > _DEPTH_MAX:
-            raise _Refused
-        values: _Element = {_local(key): value for key, value in attributes.items() if not key.startswith("xmlns")}
-        self._open.append((_local(name), values, []))
-
-    def text(self, data: str) -> None:
-        self._open[-1][2].append(data)
-
-    def end(self, _name: str) -> None:
-        name, values, texts = self._open.pop()
-        text = "".join(texts).strip()
-        made: str | _Element = values or text
-        if values and text:
-            values["value"] = text
-        parent = self._open[-1][1]
-        held = parent.get(name)
-        if isinstance(held, list):
-            held.append(made)
-        elif held is None:
-            parent[name] = [made] if name in _ALWAYS_ARRAYS else made
-        else:
-            parent[name] = [held, made]
-
-
-def _local(name: str) -> str:
-    return name.rpartition(":")[2]
-
-
-def _refuse(*_: object) -> None:
-    raise _Refused
 
 
 def from_xml(text: bytes) -> bytes:
@@ -201,15 +152,32 @@ def from_xml(text: bytes) -> bytes:
     >>> from_xml(b'<body><vehicle id="8801" lat="37.7"/><vehicle id="8802" lat="37.8"/></body>')
     b'{"body":{"vehicle":[{"id":"8801","lat":"37.7"},{"id":"8802","lat":"37.8"}]}}'
     """
-    if not text.removeprefix(BYTE_ORDER_MARK).lstrip(_WHITE_SPACE).startswith(b"<"):
+    start = text.removeprefix(BYTE_ORDER_MARK).lstrip(_WHITE_SPACE)
+    if not start.startswith(b"<") or b"<!DOCTYPE" in start:
         return text
-    tree, parser = _Tree(), expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartElementHandler, parser.EndElementHandler = tree.begin, tree.end
-    parser.CharacterDataHandler = tree.text
-    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = _refuse
     try:
-        parser.Parse(text.lstrip(_WHITE_SPACE), True)
-    except (_Refused, expat.ExpatError, ValueError, LookupError):  # the last two: an encoding that is not known
+        root = ElementTree.fromstring(start)
+        return text if _local(root.tag) == "html" else _encode({_local(root.tag): _value_of_element(root, 1)})
+    except (ElementTree.ParseError, ValueError, LookupError):  # the last two: an encoding that is not known, the depth
         return text
-    return text if "html" in tree.root else _encode(tree.root)
+
+
+def _value_of_element(element: ElementTree.Element, depth: int) -> object:
+    if depth > _DEPTH_MAX:
+        raise ValueError
+    values: dict[str, Any] = {_local(name): value for name, value in element.items()}
+    for child in element:
+        name, value = _local(child.tag), _value_of_element(child, depth + 1)
+        held = values.get(name)
+        if isinstance(held, list):
+            held.append(value)
+        elif held is None:
+            values[name] = [value] if name in _ALWAYS_ARRAYS else value
+        else:
+            values[name] = [held, value]
+    said = "".join([element.text or "", *(child.tail or "" for child in element)]).strip()
+    return values | ({"value": said} if said else {}) if values else said
+
+
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]
