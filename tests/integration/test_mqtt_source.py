@@ -10,13 +10,17 @@ import trustme
 from benchmarks import way_in
 from benchmarks.feed_forms import FORMS, recorded
 from tests.chaos.proxy import Proxy
+from tests.gtfs import snapshot, vehicle
 from tests.integration.mqtt_brokers import MOSQUITTO, PASSWORD, USER, mqtt, password_file
 from tests.runtime.harness import fleet_log
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
-from udp_stream.pings.json import JSON
+from udp_stream.pings.decode import PingDecoder, PingRules
+from udp_stream.pings.json import PLAIN
+from udp_stream.settings import load
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.live import Handover
 from udp_stream.sources.mqtt import TopicSource, kept_seed
+from udp_stream.sources.opening import live_source
 from udp_stream.trial.process import free_ports
 
 SECONDS_MAX = 30
@@ -53,7 +57,7 @@ def pings(*numbers):
 def source(port, topic, said=None, scheme="mqtt", seed="one", **options):
     live = LiveSection(topics=(f"{topic}/#",), timeout="5s", **options)
     say = ([] if said is None else said).append
-    return TopicSource(f"{scheme}://127.0.0.1:{port}", live, JSON, say, lambda: seed, fraction=lambda: 0.0)
+    return TopicSource(f"{scheme}://127.0.0.1:{port}", live, PLAIN, say, lambda: seed, fraction=lambda: 0.0)
 
 
 def first_of(live):
@@ -100,6 +104,21 @@ def test_messages_come_in_order_as_single_pings_far_more_than_a_broker_sends_at_
             handover.kept()
         assert found[2] == b"junk" and plates(found[:2] + found[3:]) == [f"BUS{number}" for number in range(300)]
         assert sorted(json.loads(found[0])) == ["license_plate", "location", "observationDateTime", "speed"]
+
+
+def test_messages_may_be_of_gtfs_realtime(broker, topic):
+    live = source(broker.port, topic, format="gtfs-rt")
+    with reading(live) as handover:
+        broker.publish(f"{topic}/1", *[snapshot(vehicle(number=f"BUS{at}", speed=5.0)) for at in range(3)], ping(7))
+        found = taken(handover, 4)
+        handover.kept()
+    pings, refusals = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200, unit="mps"), live.format).decode(found)
+    assert pings.plates == ("BUS0", "BUS1", "BUS2") and set(pings.speed.tolist()) == {18 * 4096}
+    assert [one.reason.value for one in refusals] == ["not_gtfs_realtime"]
+    with pytest.raises(ConfigError, match=r"speed\.unit"):
+        live_source(
+            f"mqtt://127.0.0.1:{broker.port}", load(None, ["live.format=gtfs-rt", 'live.topics=["a"]'], {}), print
+        )
 
 
 @needs_mosquitto
@@ -269,13 +288,13 @@ def test_names_topics_and_logins_that_are_none_are_refused(tmp_path):
     say = [].append
     for name in ("mqtt://", "mqtt://me:secret@host", "mqtt://host/topic", "mqtt://host:port"):
         with pytest.raises(UsageError) as refused:
-            TopicSource(name, LiveSection(topics=("a",)), JSON, say, str)
+            TopicSource(name, LiveSection(topics=("a",)), PLAIN, say, str)
         assert "secret" not in str(refused.value)
     for topics in ((), ("",), ("a/#/b",), ("a#",), ("a/b+",)):
         with pytest.raises(ConfigError, match=r"live\.topics"):
-            TopicSource("mqtt://host", LiveSection(topics=topics), JSON, say, str)
+            TopicSource("mqtt://host", LiveSection(topics=topics), PLAIN, say, str)
     with pytest.raises(ConfigError, match=r"live\.username"):
-        TopicSource("mqtt://host", LiveSection(topics=("a",), password_file=str(tmp_path / "p")), JSON, say, str)
+        TopicSource("mqtt://host", LiveSection(topics=("a",), password_file=str(tmp_path / "p")), PLAIN, say, str)
 
 
 def test_the_seed_of_a_session_is_kept_in_the_folder(tmp_path):

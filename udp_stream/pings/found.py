@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from udp_stream.pings.decode import Pings, Reason, Refusal
 from udp_stream.pings.json import FeedForm
-from udp_stream.pings.mapping import FIELDS, SECONDS_AGO, FeedMapping, Path, first_element, json_path, steps_of
+from udp_stream.pings.mapping import FIELDS, SECONDS_AGO, FeedMapping, Path, common, first_element, json_path, steps_of
 from udp_stream.pings.texts import UNREADABLE, frame_of, trim, value_of
 from udp_stream.pings.times import EPOCHS, ISO, NO_OFFSET, NO_TIME, TimeValue, as_float, number_of, read_times
 from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH
@@ -416,13 +416,9 @@ def _ranked(values: Mapping[Path, list[Value]], field: str, taken: Mapping[str, 
         if path not in taken.values() and is_shown(path[:-1]) and (rank := _rank(path, names, never)) is not None
     ]
     return [
-        path for (name, depth), path in sorted(ranked, key=lambda one: (one[0][0], -_shared(one[1], place), one[0][1]))
+        path
+        for (name, depth), path in sorted(ranked, key=lambda one: (one[0][0], -len(common((one[1], place))), one[0][1]))
     ]
-
-
-def _shared(path: Path, other: Path) -> int:
-    """How many steps two paths begin with alike."""
-    return next((at for at, (a, b) in enumerate(zip(path, other, strict=False)) if a != b), min(len(path), len(other)))
 
 
 def _rank(path: Path, names: Names, never: re.Pattern[str] | None) -> tuple[int, int] | None:

@@ -135,8 +135,9 @@ class _Reader:
         self._mapping = mapping
         self._steps, self._fields = [path for _, path in mapping.leaves], len(mapping.steps)
         self._records = mapping.record_steps
-        first = self._steps[0][0]
-        self._event = first if all(path[0] == first and len(path) > 1 for path in self._steps) else None
+        first = {path[0] for path in self._steps}
+        event = f'{{"{first.pop()}":{{'.encode() if len(first) == 1 else b""
+        self._event = self._steps[0][:1] if _OTHER_EVENT.match(event) else ()
         self._is_epoch = mapping.time_format in EPOCHS
         time: object = int | float | str if self._is_epoch else str
         leaves, types = range(len(self._steps)), (str | int, time, *[float | str] * (self._fields - 2))
@@ -312,9 +313,8 @@ class _Reader:
         if not bytes(piece).startswith((b"{", b"[")):
             require_json(piece)
             raise Fault(Reason.WRONG_TYPE, "$")
-        is_event = isinstance(self._event, str) and _OTHER_EVENT.match(b'{"%s":{' % self._event.encode())
-        if is_event and _OTHER_EVENT.match(bytes(piece)) and pieces.find((self._event,)) is None:
-            raise Fault(Reason.OTHER_EVENT, json_path((self._event,)))
+        if self._event and _OTHER_EVENT.match(bytes(piece)) and pieces.find(self._event) is None:
+            raise Fault(Reason.OTHER_EVENT, json_path(self._event))
         return self._careful(pieces, said)
 
     def _careful(self, pieces: _Pieces, said: Raw | None) -> Row:

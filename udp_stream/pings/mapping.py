@@ -110,9 +110,9 @@ class FeedMapping:
         lon, lat = steps["longitude"], steps["latitude"]
         return FieldPaths(
             *(
-                json_path(_common(self.plates) or self.plates[0]),
+                json_path(common(self.plates) or self.plates[0]),
                 json_path(steps["time"]),
-                json_path(_common((lon, lat))),
+                json_path(common((lon, lat))),
             ),
             *(json_path(lon), json_path(lat), json_path(steps.get("speed", ("speed",)))),
         )
@@ -146,7 +146,7 @@ def steps_of(path: str, name: str = "path") -> Path:
     return taken
 
 
-def _common(paths: Sequence[Path]) -> Path:
+def common(paths: Sequence[Path]) -> Path:
     """What all paths begin with; one path as it is."""
     first, last = min(paths, key=str), max(paths, key=str)
     return first[: next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]

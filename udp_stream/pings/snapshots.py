@@ -320,6 +320,9 @@ PIECE_BYTES_MAX = 2**16
 _ELEMENTS_MAX, _TEXT_MAX = 8, 200
 """Kept of each array and text of an answer that is refused whole: enough to see what it is."""
 
+_NO_JSON = b"\0"
+"""Behind what is no message of its format: it may be JSON, and is not to be read as pings, in another unit, after all."""
+
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 _Key = tuple[str, str] | str | bytes
@@ -372,7 +375,7 @@ class Unrepeated:
             new = [message for _, message in sorted(both, key=itemgetter(0))]
         self._taken += 1
         self._forget()
-        return new
+        return [piece + _NO_JSON for piece in new] if self.unreadable and not self._format.is_json else new
 
     def _new_pings(self, snapshot: bytes, batch: WireBatch) -> tuple[list[int], list[bytes]]:
         """Where those stand in the snapshot that are new, and their messages."""

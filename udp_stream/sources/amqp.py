@@ -15,23 +15,17 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from udp_stream.errors import ConfigError, UsageError, needs
+from udp_stream.errors import ConfigError, needs
 from udp_stream.files import secret_of, tls_context
-from udp_stream.pings.decode import PingFormat
-from udp_stream.pings.snapshots import Unrepeated
+from udp_stream.pings.json import FeedForm
 from udp_stream.settings.sections import LiveSection
-from udp_stream.sources.http import BYTES_MAX
-from udp_stream.sources.live import Failed, Retries
-from udp_stream.sources.recordings import VEHICLES_MAX
+from udp_stream.sources.live import DRAIN_S, BrokerSource, Failed, broker_address
 from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
@@ -42,82 +36,34 @@ if TYPE_CHECKING:
 LOOK_S = 0.2
 """Between two looks at what was kept, and whether to stop."""
 
-DRAIN_S = 10.0
-"""As long as the last messages are waited for to be kept, when the source is stopped."""
-
 PREFETCH = 1000
 """Messages that are on their way at once, and come again after a crash: ten seconds of 1,000 buses."""
 
 HEARTBEAT_S = 30
-FIRST_PAUSE_S = 1.0
 REMEMBERED_PREFETCHES = 4
 
 PORTS = {"amqp": 5672, "amqps": 5671}
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """Frames up to this number hold the messages up to this tag of a connection."""
-
-    frame: int
-    connection: int
-    tag: int
-
-
-class QueueSource:
+class QueueSource(BrokerSource):
     """Consumes a queue until it is stopped."""
-
-    unit: str | None = None
 
     def __init__(
         self,
         name: str,
         live: LiveSection,
-        json: PingFormat,
+        form: FeedForm,
         say: Callable[[str], None],
         prefetch: int = PREFETCH,
         fraction: Callable[[], float] = random.random,
     ) -> None:
-        """Nothing is connected yet; `json` reads the messages. UsageError for a name that is none, ConfigError without
-        a password."""
-        self._parameters, self.name = _parameters(name, live)
-        self._queue, self._prefetch, self._say, self.format = live.queue, prefetch, say, json
-        self._retries = Retries(self.name, FIRST_PAUSE_S, say, time.monotonic, fraction)
-        self._stopped = threading.Event()
-        self._kept_frames = 0
-        self._is_waiting = True
-        self._unrepeated = Unrepeated(json, BYTES_MAX, VEHICLES_MAX, REMEMBERED_PREFETCHES * prefetch)
-        self._given: deque[_Given] = deque()
-        self._frames = self._connections = 0
+        """Nothing is connected yet; `form` is the feed's. UsageError for a name that is none, ConfigError without a
+        password."""
+        self._parameters, shown = _parameters(name, live)
+        super().__init__(shown, live, form, say, REMEMBERED_PREFETCHES * prefetch, fraction)
+        self._queue, self._prefetch = live.queue, prefetch
 
-    def messages(self) -> Iterator[list[bytes]]:
-        """A frame for the messages that have come, as single pings. DependencyUnavailable if the first connection is
-        refused for what it is: a wrong password, or no such queue."""
-        while not self._stopped.is_set():
-            try:
-                connection = self._connected()
-                try:
-                    yield from self._consumed(connection)
-                finally:
-                    with suppress(Exception):  # it may be gone already; the broker takes back what it had given
-                        connection.close()
-                return
-            except Failed as failure:
-                self._stopped.wait(self._retries.failed(failure))
-
-    def kept(self, frames: int) -> None:
-        """How many frames are kept: their messages are acknowledged soon."""
-        self._kept_frames = frames
-
-    def stop(self, wait: bool = True) -> None:
-        """Take no more messages, and end when those taken are acknowledged; without `wait` they are given back."""
-        self._is_waiting = wait
-        self._stopped.set()
-
-    def close(self) -> None:
-        """The connection ends with `messages`."""
-
-    def _connected(self) -> BlockingConnection:
+    def _session(self) -> Iterator[list[bytes]]:
         from pika import BlockingConnection
         from pika.exceptions import AMQPError
 
@@ -126,7 +72,11 @@ class QueueSource:
         except (AMQPError, OSError, ValueError) as error:
             raise _failure(error) from None
         self._connections += 1
-        return connection
+        try:
+            yield from self._consumed(connection)
+        finally:
+            with suppress(Exception):  # it may be gone already; the broker takes back what it had given
+                connection.close()
 
     def _consumed(self, connection: BlockingConnection) -> Iterator[list[bytes]]:
         from pika.exceptions import AMQPError
@@ -151,28 +101,18 @@ class QueueSource:
                 if cancelled:
                     raise Failed("has taken the queue away")
                 if arrived:
-                    yield self._frame(arrived)
+                    frame = self._frame(arrived)
+                    arrived.clear()
+                    yield frame
             # Cancelled before the wait, so that the broker sends nothing more meanwhile.
             channel.basic_cancel(consumer)
             self._drain(connection, channel)
         except (AMQPError, OSError, ValueError) as error:
             raise _failure(error) from None
 
-    def _frame(self, arrived: list[tuple[int, bytes]]) -> list[bytes]:
-        frame = [ping for _, body in arrived for ping in self._unrepeated.take(body)]
-        self._frames += 1
-        self._given.append(_Given(self._frames, self._connections, arrived[-1][0]))
-        arrived.clear()
-        return frame
-
     def _acknowledge(self, channel: BlockingChannel) -> None:
-        """What is kept, of this connection. What an earlier one gave cannot be acknowledged: it comes again."""
-        tag = 0
-        while self._given and self._given[0].frame <= self._kept_frames:
-            given = self._given.popleft()
-            tag = given.tag if given.connection == self._connections else tag
-        if tag:
-            channel.basic_ack(tag, multiple=True)
+        if tags := self._newly_kept():
+            channel.basic_ack(tags[-1], multiple=True)
 
     def _drain(self, connection: BlockingConnection, channel: BlockingChannel) -> None:
         deadline_s = time.monotonic() + DRAIN_S
@@ -186,32 +126,25 @@ def _parameters(name: str, live: LiveSection) -> tuple[Parameters, str]:
     with needs("AMQP client", "sources"):
         from pika import ConnectionParameters, PlainCredentials, SSLOptions
     logging.getLogger("pika").setLevel(logging.CRITICAL + 1)  # what goes wrong is said by us, without traces
-    try:
-        parts = urlsplit(name)
-        host, scheme, port = parts.hostname or "", parts.scheme, parts.port
-    except ValueError:
-        host, scheme, port, parts = "", "", None, urlsplit("")
-    if not host or parts.query or parts.fragment or not name.isprintable():
-        raise UsageError("expected amqp://HOST:PORT/VHOST or amqps://..., and the queue in live.queue")
-    if "@" in parts.netloc:
-        raise UsageError("expected amqp:// without a password, which other users could see: use live.password_file")
+    expected = "expected amqp://HOST:PORT/VHOST or amqps://..., and the queue in live.queue"
+    parts, port = broker_address(name, expected, PORTS)
     for key in ("queue", "username", "password_file"):
         if not getattr(live, key):
-            raise ConfigError(f"live.{key}: expected one for {scheme}://, got none")
-    timeout_s = parse_duration(live.timeout)
+            raise ConfigError(f"live.{key}: expected one for {parts.scheme}://, got none")
+    host, timeout_s = parts.hostname or "", parse_duration(live.timeout)
     password = secret_of("live.password_file", live.password_file)
     parameters = ConnectionParameters(
         host=host,
-        port=port or PORTS[scheme],
+        port=port,
         virtual_host=unquote(parts.path.removeprefix("/")) or "/",
         credentials=PlainCredentials(live.username, password),
-        ssl_options=SSLOptions(tls_context("live", live.ca_file), host) if scheme == "amqps" else None,
+        ssl_options=SSLOptions(tls_context("live", live.ca_file), host) if parts.scheme == "amqps" else None,
         socket_timeout=timeout_s,
         stack_timeout=timeout_s,
         blocked_connection_timeout=timeout_s,
         heartbeat=HEARTBEAT_S,
     )
-    return parameters, f"{scheme}://{host}:{port or PORTS[scheme]}{parts.path}"
+    return parameters, f"{parts.scheme}://{host}:{port}{parts.path}"
 
 
 def _failure(error: Exception) -> Failed:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Protocol, Self
+from urllib.parse import SplitResult, urlsplit
 
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.logs import counted
-from udp_stream.sources.recordings import Source
+from udp_stream.pings.json import FeedForm
+from udp_stream.pings.snapshots import Unrepeated, gtfs_formats
+from udp_stream.settings.sections import LiveSection
+from udp_stream.sources.recordings import SNAPSHOT_BYTES_MAX, VEHICLES_MAX, Source
 from udp_stream.units import duration_name
 
 
@@ -159,6 +164,104 @@ class Retries:
 
 def _seconds(seconds: float) -> str:
     return duration_name(round(seconds)) if seconds >= 0.5 else "0s"
+
+
+# What a queue of AMQP and topics of MQTT share: a broker sends, and again what was not acknowledged.
+
+FIRST_PAUSE_S = 1.0
+"""After a first failure, at most."""
+
+DRAIN_S = 10.0
+"""As long as the last messages are waited for to be kept, when the source is stopped."""
+
+
+class BrokerSource:
+    """Messages of a broker until it is stopped, acknowledged once their pings are kept. What comes twice, the last
+    `remembered` messages are compared with. A kind of broker has a `_session`, which all happens in one thread."""
+
+    unit: str | None = None
+
+    def __init__(
+        self,
+        name: str,
+        live: LiveSection,
+        form: FeedForm,
+        say: Callable[[str], None],
+        remembered: int,
+        fraction: Callable[[], float],
+    ) -> None:
+        """Nothing is connected yet; messages are of the feed's form, or of GTFS-realtime (`live.format`)."""
+        self.name, self._say = name, say
+        read, self.format = gtfs_formats(form) if live.format == "gtfs-rt" else (form.format, form.format)
+        self._retries = Retries(name, FIRST_PAUSE_S, say, time.monotonic, fraction)
+        self._unrepeated = Unrepeated(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX, remembered)
+        self._stopped = threading.Event()
+        self._is_waiting = True
+        self._kept_frames = self._frames = self._connections = 0
+        self._given: deque[tuple[int, int, int]] = deque()  # a frame, and a message in it: its connection and number
+
+    def messages(self) -> Iterator[list[bytes]]:
+        """A frame for the messages that have come, as single pings. DependencyUnavailable if the first connection is
+        refused for what it is: a wrong password, or nothing that this user may read."""
+        while not self._stopped.is_set():
+            try:
+                yield from self._session()
+                return
+            except Failed as failure:
+                self._stopped.wait(self._retries.failed(failure))
+
+    def kept(self, frames: int) -> None:
+        """How many frames are kept: their messages are acknowledged soon."""
+        self._kept_frames = frames
+
+    def stop(self, wait: bool = True) -> None:
+        """Take no more messages, and end when those taken are acknowledged; without `wait` they come again."""
+        self._is_waiting = wait
+        self._stopped.set()
+
+    def close(self) -> None:
+        """The connection ends with `messages`."""
+
+    def _session(self) -> Iterator[list[bytes]]:
+        """The frames of one connection, until the source is stopped. Failed if there is none, or it is lost."""
+        raise NotImplementedError
+
+    def _frame(self, arrived: Iterable[tuple[int, bytes]]) -> list[bytes]:
+        """Of messages with their numbers in this connection; 0 for one that is not acknowledged."""
+        self._frames += 1
+        frame: list[bytes] = []
+        for number, body in arrived:
+            frame += self._unrepeated.take(body)
+            if number:
+                self._given.append((self._frames, self._connections, number))
+        return frame
+
+    def _newly_kept(self) -> list[int]:
+        """The numbers of messages to acknowledge. Those of an earlier connection come again under other ones."""
+        numbers = []
+        while self._given and self._given[0][0] <= self._kept_frames:
+            _, connection, number = self._given.popleft()
+            numbers += [number] if connection == self._connections else []
+        return numbers
+
+
+def broker_address(name: str, expected: str, ports: Mapping[str, int]) -> tuple[SplitResult, int]:
+    """A broker's address, and its port. UsageError for one that is none, or that has a password in it.
+
+    >>> broker_address("mqtt://host", "expected mqtt://HOST:PORT", {"mqtt": 1883})[1]
+    1883
+    """
+    try:
+        parts = urlsplit(name)
+        port = parts.port or ports[parts.scheme]
+    except ValueError:
+        parts, port = urlsplit(""), 0
+    if not parts.hostname or parts.query or parts.fragment or not name.isprintable():
+        raise UsageError(expected)
+    if "@" in parts.netloc:
+        rule = f"expected {parts.scheme}:// without a password, which other users could see"
+        raise UsageError(f"{rule}: use live.password_file")
+    return parts, port
 
 
 # From a live source to the one who keeps its messages: frames are read in a thread, kept, and acknowledged.

@@ -18,26 +18,19 @@ import secrets
 import select
 import socket
 import ssl
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import draft_of, link_first, secret_of, tls_context
 from udp_stream.logs import counted
-from udp_stream.pings.decode import PingFormat
-from udp_stream.pings.snapshots import Unrepeated
+from udp_stream.pings.json import FeedForm
 from udp_stream.settings.sections import LiveSection
-from udp_stream.sources.http import BYTES_MAX
-from udp_stream.sources.live import Failed, Retries
-from udp_stream.sources.recordings import VEHICLES_MAX
+from udp_stream.sources.live import DRAIN_S, BrokerSource, Failed, broker_address
 from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
@@ -45,9 +38,6 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.2
 """Between two looks at whether to stop, and whether the broker is to be asked for a sign of life."""
-
-DRAIN_S = 10.0
-"""As long as the last messages are waited for to be kept, when the source is stopped."""
 
 FRAME_MESSAGES = 1000
 """Of a frame at most: what comes without QoS may come without end."""
@@ -59,62 +49,39 @@ _NO_TOPIC = "udp-stream/none"
 """Nobody subscribes to it."""
 
 KEEPALIVE_S = 30
-FIRST_PAUSE_S = 1.0
 REMEMBERED = 4000
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 QOS = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """Frames up to this number hold the message of this number of a connection."""
-
-    frame: int
-    connection: int
-    message: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Broker:
-    """How to connect."""
-
-    host: str
-    port: int
-    name: str
-    tls: ssl.SSLContext | None
-    username: str
-    password: str
-    timeout_s: float
-
-
-class TopicSource:
+class TopicSource(BrokerSource):
     """Reads topics until it is stopped."""
-
-    unit: str | None = None
 
     def __init__(
         self,
         name: str,
         live: LiveSection,
-        json: PingFormat,
+        form: FeedForm,
         say: Callable[[str], None],
         seed: Callable[[], str],
         fraction: Callable[[], float] = random.random,
     ) -> None:
-        """Nothing is connected yet; `json` reads the messages. `seed`: of the session, asked for when it begins.
-        UsageError for a name that is none, ConfigError without topics, or for one that is none."""
+        """Nothing is connected yet; `form` is the feed's. `seed`: of the session, asked for when it begins. UsageError
+        for a name that is none, ConfigError without topics, or for one that is none."""
         with needs("MQTT client", "sources"):
             import paho.mqtt.client  # noqa: F401 (so that its absence is said before anything else)
-        self._broker = _broker(name, live)
-        self._topics, self._say, self._seed, self.format = live.topics, say, seed, json
+        expected = "expected mqtt://HOST:PORT or mqtts://HOST:PORT, and the topics in live.topics"
+        parts, self._port = broker_address(name, expected, PORTS)
+        if parts.path.strip("/"):
+            raise UsageError(expected)
+        if live.password_file and not live.username:
+            raise ConfigError("live.username: expected one beside live.password_file, got none")
+        self._host, self._username, self._timeout_s = parts.hostname or "", live.username, parse_duration(live.timeout)
+        self._password = secret_of("live.password_file", live.password_file) if live.password_file else None
+        self._tls = tls_context("live", live.ca_file) if parts.scheme == "mqtts" else None
+        super().__init__(f"{parts.scheme}://{self._host}:{self._port}", live, form, say, REMEMBERED, fraction)
+        self._topics, self._seed = live.topics, seed
         _require_topics(live.topics)
-        self.name = self._broker.name
-        self._retries = Retries(self.name, FIRST_PAUSE_S, say, time.monotonic, fraction)
-        self._unrepeated = Unrepeated(json, BYTES_MAX, VEHICLES_MAX, REMEMBERED)
-        self._stopped = threading.Event()
-        self._is_waiting = True
-        self._kept_frames = self._frames = self._connections = 0
-        self._given: deque[_Given] = deque()
         self._arrived: list[MQTTMessage] = []
         self._refused: Failed | None = None
         self._is_subscribed = self._is_parted = False
@@ -122,30 +89,22 @@ class TopicSource:
         for end in (self._wake, self._waker):
             end.setblocking(False)
 
-    def messages(self) -> Iterator[list[bytes]]:
-        """A frame for the messages that have come, as single pings. DependencyUnavailable if the first connection is
-        refused for what it is: a wrong password, or a topic that this user may not read."""
-        while not self._stopped.is_set():
-            client = self._client()
-            try:
-                yield from self._read(client)
-                return
-            except Failed as failure:
-                pause_s = self._retries.failed(failure)
-            finally:
-                with suppress(Exception):  # it may be gone already; the broker keeps what was not acknowledged
-                    client.disconnect()
-            self._stopped.wait(pause_s)
+    def _session(self) -> Iterator[list[bytes]]:
+        client = self._client()
+        try:
+            yield from self._read(client)
+        finally:
+            with suppress(Exception):  # it may be gone already; the broker keeps what was not acknowledged
+                client.disconnect()
 
     def kept(self, frames: int) -> None:
         """How many frames are kept: their messages are acknowledged at once."""
-        self._kept_frames = frames
+        super().kept(frames)
         self._awake()
 
     def stop(self, wait: bool = True) -> None:
         """Take no more messages, and end when those taken are acknowledged; without `wait` they come again."""
-        self._is_waiting = wait
-        self._stopped.set()
+        super().stop(wait)
         self._awake()
 
     def close(self) -> None:
@@ -161,16 +120,15 @@ class TopicSource:
         from paho.mqtt.client import Client, MQTTv311
         from paho.mqtt.enums import CallbackAPIVersion
 
-        broker = self._broker
-        named = "\n".join([self._seed(), broker.name, *sorted(self._topics)])
+        named = "\n".join([self._seed(), self.name, *sorted(self._topics)])
         # 23 letters and digits: what every broker takes.
         name = f"udp{blake2b(named.encode(), digest_size=10).hexdigest()}"
         client = Client(CallbackAPIVersion.VERSION2, name, clean_session=False, protocol=MQTTv311, manual_ack=True)
-        client.connect_timeout = broker.timeout_s
-        if broker.tls is not None:
-            client.tls_set_context(broker.tls)
-        if broker.username:
-            client.username_pw_set(broker.username, broker.password or None)
+        client.connect_timeout = self._timeout_s
+        if self._tls is not None:
+            client.tls_set_context(self._tls)
+        if self._username:
+            client.username_pw_set(self._username, self._password)
         client.on_connect, client.on_subscribe = self._on_connect, self._on_subscribe
         client.on_unsubscribe = self._on_unsubscribe
         client.on_message = lambda _client, _data, message: self._arrived.append(message)
@@ -195,8 +153,8 @@ class TopicSource:
         self._arrived.clear()
         is_said = False
         try:
-            client.connect(self._broker.host, self._broker.port, KEEPALIVE_S)
-            deadline_s = time.monotonic() + self._broker.timeout_s
+            client.connect(self._host, self._port, KEEPALIVE_S)
+            deadline_s = time.monotonic() + self._timeout_s
             while not self._stopped.is_set():
                 self._go_on(client)
                 if self._is_subscribed and not is_said:
@@ -204,10 +162,11 @@ class TopicSource:
                     self._say(f"{self.name}: reading {counted(len(self._topics), 'topic')}, with QoS {QOS}")
                     is_said = True
                 if not is_said and time.monotonic() > deadline_s:
-                    raise Failed(f"did not answer within {self._broker.timeout_s:g} s (live.timeout)")
+                    raise Failed(f"did not answer within {self._timeout_s:g} s (live.timeout)")
                 self._acknowledge(client)
-                if self._arrived:
-                    yield self._frame()
+                if arrived := self._arrived:
+                    self._arrived = []
+                    yield self._frame((one.mid if one.qos else 0, bytes(one.payload)) for one in arrived)
             self._drain(client)
         except (OSError, ValueError) as error:
             raise _failure(error) from None
@@ -235,22 +194,9 @@ class TopicSource:
         if client.socket() is None:
             raise Failed("has closed the connection" if self._is_subscribed else "refuses connections")
 
-    def _frame(self) -> list[bytes]:
-        self._frames += 1
-        frame: list[bytes] = []
-        for message in self._arrived:
-            frame += self._unrepeated.take(bytes(message.payload))
-            if message.qos:
-                self._given.append(_Given(self._frames, self._connections, message.mid))
-        self._arrived.clear()
-        return frame
-
     def _acknowledge(self, client: Client) -> None:
-        """What is kept, of this connection. What an earlier one gave comes again under another number."""
-        while self._given and self._given[0].frame <= self._kept_frames:
-            given = self._given.popleft()
-            if given.connection == self._connections:
-                client.ack(given.message, QOS)
+        for message in self._newly_kept():
+            client.ack(message, QOS)
 
     def _drain(self, client: Client) -> None:
         """Wait until what was given is kept, and until the broker has read that it is. What still comes is dropped: it
@@ -281,25 +227,6 @@ def kept_seed(folder: Path) -> str:
             draft.write_text(secrets.token_hex(16))
             link_first(draft, file)
     return file.read_text()
-
-
-def _broker(name: str, live: LiveSection) -> _Broker:
-    try:
-        parts = urlsplit(name)
-        host, scheme, port = parts.hostname or "", parts.scheme, parts.port
-    except ValueError:
-        host, scheme, port, parts = "", "", None, urlsplit("")
-    if not host or parts.path.strip("/") or parts.query or parts.fragment or not name.isprintable():
-        raise UsageError("expected mqtt://HOST:PORT or mqtts://HOST:PORT, and the topics in live.topics")
-    if "@" in parts.netloc:
-        raise UsageError("expected mqtt:// without a password, which other users could see: use live.password_file")
-    if live.password_file and not live.username:
-        raise ConfigError("live.username: expected one beside live.password_file, got none")
-    password = secret_of("live.password_file", live.password_file) if live.password_file else ""
-    tls = tls_context("live", live.ca_file) if scheme == "mqtts" else None
-    port = port or PORTS[scheme]
-    timeout_s = parse_duration(live.timeout)
-    return _Broker(host, port, f"{scheme}://{host}:{port}", tls, live.username, password, timeout_s)
 
 
 def _require_topics(topics: tuple[str, ...]) -> None:

@@ -16,6 +16,7 @@ from udp_stream.sources.files import prompt_messages, require_readable
 from udp_stream.sources.http import HttpGet, PolledSource
 from udp_stream.sources.live import LiveSource
 from udp_stream.sources.mqtt import TopicSource, kept_seed
+from udp_stream.sources.recordings import require_unit, scheme_of
 from udp_stream.version import __version__
 
 _BLOCK_BYTES = 2**18
@@ -78,12 +79,13 @@ def live_source(name: str, settings: Settings, say: Callable[[str], None], folde
     """The source of a name whose scheme is in `LIVE`, nothing of which is read yet; `say` is given sentences for
     people. `folder`: where its session with a broker is kept, once it reads; without one it is this host's with this
     Kafka."""
-    live, json = settings.live, settings.form.format
-
+    live, form = settings.live, settings.form
     if name.lower().startswith("http"):
         get = HttpGet(name, live, f"udp-stream/{__version__}")
-        return PolledSource(get, live, settings.speed.unit, settings.form, say)
+        return PolledSource(get, live, settings.speed.unit, form, say)
+    if live.format == "gtfs-rt" and form.mapping.speed:
+        require_unit(settings.speed.unit, f"what {scheme_of(name)}:// sends", say)
     if name.lower().startswith("mqtt"):
         ours = f"{socket.gethostname()} {settings.kafka.bootstrap} {settings.kafka.prefix}"
-        return TopicSource(name, live, json, say, lambda: ours if folder is None else kept_seed(folder))
-    return QueueSource(name, live, json, say)
+        return TopicSource(name, live, form, say, lambda: ours if folder is None else kept_seed(folder))
+    return QueueSource(name, live, form, say)

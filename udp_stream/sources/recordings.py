@@ -43,10 +43,6 @@ SNAPSHOT_BYTES_MAX = 64 * 2**20
 VEHICLES_MAX = 100_000
 """Of a message: ten times the largest fleets of buses."""
 
-_NO_JSON = b"\0"
-"""Behind the beginning of a file that is no message: it may be JSON, and is not to be read as pings after all, which
-would be a part of them, in another unit."""
-
 _HEAD_BYTES = 4096
 _BLOCK_BYTES = 2**18
 
@@ -107,7 +103,6 @@ class GtfsFiles:
             frame = self._unrepeated.take(_read(name))
             if reason := self._unrepeated.unreadable:
                 self._say(f"{name}: refused whole as {reason}")
-                frame = [piece + _NO_JSON for piece in frame]
             if frame:
                 yield frame
             if progress is not None:
