@@ -15,8 +15,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason, Refusal
 from udp_stream.pings.found import Doubt, Refused, advise, no_pings
 from udp_stream.pings.json import JSON, PLAIN, mapped_form, single_ping
-from udp_stream.pings.mapping import FeedMapping
-from udp_stream.pings.presets import PRESETS
+from udp_stream.pings.mapping import PRESETS, FeedMapping
 from udp_stream.pings.snapshots import GTFS_REALTIME, Unrepeated
 from udp_stream.pings.texts import from_xml, trim
 from udp_stream.settings import load

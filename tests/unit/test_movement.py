@@ -7,13 +7,14 @@ import h3
 import numpy as np
 import pytest
 
+from udp_stream.pings.decode import PingRules
 from udp_stream.settings import load
-from udp_stream.windows.movement import MovementRules, km_between, places_of, with_speeds
+from udp_stream.windows.movement import km_between, places_of, with_speeds
 from udp_stream.windows.slots import Frame, Windows
 from udp_stream.windows.tables import SlotPings, cells_of, tabulate
 
 HOUR = 3_600_000
-RULES = MovementRules(max_quanta=65 * 4096, reject_above_kmh=200)
+RULES = PingRules(max_kmh=65, reject_above_kmh=200)
 
 
 def haversine_km(lat, lon, other_lat, other_lon):

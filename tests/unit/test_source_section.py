@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from udp_stream.pings.mapping import FIELDS
-from udp_stream.pings.presets import PRESETS
+from udp_stream.pings.mapping import FIELDS, PRESETS
 from udp_stream.settings import load
 
 

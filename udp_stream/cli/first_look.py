@@ -109,16 +109,15 @@ faster: its positions stand still, as a bus in a jam does not."""
 
 def still_warning(pings: Pings) -> Doubt | None:
     """A sentence if some plates report a speed and do not move, by raw speeds; None if none does so."""
-    plates = len(pings.plates)
-    if not plates:
+    if not len(pings):
         return None
-    ends = [np.full(plates, of) for of in (np.inf, -np.inf) for _ in range(3)]
-    for column, low, high in zip((pings.lat, pings.lon, pings.time_ms), ends[:3], ends[3:], strict=True):
-        np.minimum.at(low, pings.plate, column)
-        np.maximum.at(high, pings.plate, column)
-    slow = np.bincount(pings.plate, pings.speed <= STILL_KMH * QUANTA_PER_KMH, plates)
-    still = (ends[0] == ends[3]) & (ends[1] == ends[4]) & (ends[5] - ends[2] >= STILL_S * 1000) & (slow == 0)
-    still &= np.bincount(pings.plate, minlength=plates) >= STILL_PINGS
+    order = np.argsort(pings.plate, kind="stable")
+    starts = np.flatnonzero(np.diff(pings.plate[order].astype(np.int64), prepend=-1))
+    columns = [column[order] for column in (pings.lat, pings.lon, pings.time_ms, pings.speed)]
+    north, east, apart_ms, _ = (np.maximum.reduceat(one, starts) - np.minimum.reduceat(one, starts) for one in columns)
+    slowest = np.minimum.reduceat(columns[3], starts)
+    still = (north == 0) & (east == 0) & (apart_ms >= STILL_S * 1000) & (slowest > STILL_KMH * QUANTA_PER_KMH)
+    still &= np.diff(np.append(starts, order.size)) >= STILL_PINGS
     return Doubt(f"{counted(int(still.sum()), 'plate')} {STANDING}") if still.any() else None
 
 

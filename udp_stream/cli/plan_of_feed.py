@@ -129,13 +129,6 @@ def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> 
     return np.array(ours, dtype=np.int64)[place]
 
 
-def refused_by(clock: AgreementClock, pings: Pings) -> dict[Reason, NDArray[np.bool_]]:
-    """Which of the next pings a replay would refuse for their time, late ones aside."""
-    no_cells, no_times = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    observed = clock.observe(Frame(pings, no_cells, no_times, no_times))
-    return {Reason.TIME_IN_FUTURE: observed.ahead, Reason.TIME_ROLLED_OVER: observed.rolled_over}
-
-
 def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
     """Tabulate and rehearse; ConfigError if no HAT could be charged so little."""
     slots = list(_slots(positions, settings))
@@ -316,10 +309,10 @@ def _read(names: Sequence[str], settings: Settings, doubt: Callable[[str], None]
                 if not len(pings):
                     continue
                 beginning = beginning or pings
-                kept = np.ones(len(pings), np.bool_)
-                for reason, rows in refused_by(clock, pings).items():
-                    kept &= ~rows
-                    refused[str(reason)] += int(rows.sum())
+                seen = clock.observe(Frame(pings, np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64)))
+                refused[str(Reason.TIME_IN_FUTURE)] += int(seen.ahead.sum())
+                refused[str(Reason.TIME_ROLLED_OVER)] += int(seen.rolled_over.sum())
+                kept = ~(seen.ahead | seen.rolled_over)
                 where = (column[kept] for column in (pings.time_ms, pings.lat, pings.lon))
                 columns.append((numbered(numbers, pings, kept), *where))
     for sentence in said:

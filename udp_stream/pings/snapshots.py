@@ -321,7 +321,7 @@ _ELEMENTS_MAX, _TEXT_MAX = 8, 200
 """Kept of each array and text of an answer that is refused whole: enough to see what it is."""
 
 _NO_JSON = b"\0"
-"""Behind what is no message of its format: it may be JSON, and is not to be read as pings, in another unit, after all."""
+"""Behind what is no message of its format: it may be JSON, and is not to be read as pings in another unit."""
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
@@ -350,8 +350,7 @@ class Unrepeated:
         self._remembered = remembered
         self._taken = 0
         self._seen: dict[_Key, int] = {}  # in which snapshot last
-        self._fixes: dict[str, tuple[Point, int, int]] = {}  # the last, since which snapshot, in which last
-        self._standing: set[str] = set()
+        self._fixes: dict[str, tuple[Point, int, int]] = {}  # the last, in how many snapshots, in which last
         self.counts: Counter[str] = Counter()
         self.unreadable: Reason | None = None
 
@@ -425,16 +424,12 @@ class Unrepeated:
         """Plates that report a speed from one place in so many snapshots in a row, whose fixes have no times."""
         for ping, is_untimed in zip(batch.pings, batch.untimed, strict=False):
             place = ping.location.coordinates
-            last, since, seen = self._fixes.get(ping.license_plate, (None, 0, -1))
+            last, polls, seen = self._fixes.get(ping.license_plate, (None, 0, -1))
             is_same = is_untimed and ping.speed > _GOING and place == last and seen == self._taken - 1
-            since = since if is_same else self._taken
-            self._fixes[ping.license_plate] = place, since, self._taken
-            if self._taken - since + 1 >= _STANDING_POLLS:
-                self._standing.add(ping.license_plate)
-            else:
-                self._standing.discard(ping.license_plate)
-        if self._standing or self.counts[STANDING]:
-            self.counts[STANDING] = len(self._standing)
+            self._fixes[ping.license_plate] = place, polls + 1 if is_same else 1, self._taken
+        standing = sum(polls >= _STANDING_POLLS for _, polls, _ in self._fixes.values())
+        if standing or self.counts[STANDING]:
+            self.counts[STANDING] = standing
 
     def _new(self, keys: Sequence[_Key]) -> list[int]:
         """Those that none of the last snapshots had; from now on one has."""

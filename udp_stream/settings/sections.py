@@ -16,8 +16,7 @@ from udp_stream.mechanisms.base import Cap
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules
 from udp_stream.pings.json import JSON, FeedForm, mapped_form, without_speeds
-from udp_stream.pings.mapping import FIELDS, SECONDS_AGO, FeedMapping
-from udp_stream.pings.presets import PRESETS, WITHOUT_SPEED, Preset
+from udp_stream.pings.mapping import FIELDS, PRESETS, SECONDS_AGO, WITHOUT_SPEED, FeedMapping, Preset
 from udp_stream.pings.times import EPOCHS
 from udp_stream.planning.policy import (
     Accounting,
@@ -39,7 +38,6 @@ from udp_stream.queries.standing import StandingQuery
 from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
 from udp_stream.settings.queries import PositionBudget, QueriesSection, QuerySection, standing_queries
 from udp_stream.units import QUANTA_PER_KMH, nano_allowance
-from udp_stream.windows.movement import MovementRules
 from udp_stream.windows.slots import WindowRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
 
@@ -473,11 +471,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules)
 
     @property
-    def movement_rules(self) -> MovementRules | None:
-        """How speeds are derived from positions; None where pings have them."""
-        if self.speed.from_ == "field":
-            return None
-        return MovementRules(self.ping_rules.max_quanta, self.speed.reject_above_kmh)
+    def movement_rules(self) -> PingRules | None:
+        """How fast derived speeds may be; None where pings have theirs."""
+        return None if self.speed.from_ == "field" else self.ping_rules
 
     @cached_property
     def zone(self) -> ZoneInfo:

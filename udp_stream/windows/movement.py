@@ -18,11 +18,10 @@ two positions in them are near enough. Any other one is clamped. If it were refu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.pings.decode import PingRules
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotPings, cell_disk, first_per_plate_time
 
@@ -39,19 +38,6 @@ _COSINE = (1.0, -1 / 2, 1 / 24, -1 / 720, 1 / 40_320, -1 / 3_628_800, 1 / 479_00
 
 Places = NDArray[np.int32]
 """Latitudes or longitudes, in units of `DEGREE`."""
-
-
-@dataclass(frozen=True, slots=True)
-class MovementRules:
-    """What a speed by movement may be: clamped to `max_quanta`; refused where cells tell that it is above
-    `reject_above_kmh`.
-
-    >>> MovementRules(max_quanta=65 * 4096, reject_above_kmh=200).reject_above_kmh
-    200
-    """
-
-    max_quanta: int
-    reject_above_kmh: float
 
 
 def places_of(degrees: NDArray[np.float64]) -> Places:
@@ -80,7 +66,7 @@ def km_between(lat: Places, lon: Places, other_lat: Places, other_lon: Places) -
     return found
 
 
-def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: MovementRules) -> SlotPings:
+def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: PingRules) -> SlotPings:
     """A slot of one source partition with speeds by movement in place of those that it has.
 
     Rows are of the pings that have one, by plate and time. `repeats` counts pings of a plate and time that are left
@@ -91,7 +77,7 @@ def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: MovementRules)
     >>> of_one = np.zeros(3, np.uint32), np.array([0, 20_000, 380_000], np.uint32), np.full(3, 0x87608c4d2ffffff, "u8")
     >>> slot = SlotPings(0, 3_600_000, (b"A1",), *of_one, np.zeros(3, np.int32))
     >>> lat, lon = places_of(np.array([21.1, 21.1018, 21.2])), places_of(np.full(3, 72.8))
-    >>> found = with_speeds(slot, lat, lon, MovementRules(65 * 4096, 200))
+    >>> found = with_speeds(slot, lat, lon, PingRules(max_kmh=65, reject_above_kmh=200))
     >>> (found.speed / 4096).round(1).tolist(), found.time.tolist(), found.unpaired
     ([36.0, 36.0], [0, 20000], 1)
     """

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.pings.decode import PLAIN_PATHS, FieldPaths, PingDecoder, Pings, Reason, Refusal, originals
-from udp_stream.windows.movement import MovementRules, places_of, with_speeds
+from udp_stream.pings.decode import PLAIN_PATHS, FieldPaths, PingDecoder, PingRules, Pings, Reason, Refusal, originals
+from udp_stream.windows.movement import places_of, with_speeds
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, cells_of, tabulate
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class WindowRules:
     ping_share: float = 0.05
     skew_ms: int = 30_000
     disorder_ms: int = 60_000
-    movement: MovementRules | None = None
+    movement: PingRules | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -335,7 +335,7 @@ class _OpenSlot:
     start_ms: int
     end_ms: int
     first: int
-    movement: MovementRules | None = None
+    movement: PingRules | None = None
     chunks: list[NDArray[np.void]] = field(default_factory=list)
     rows: int = 0
     room: int = 0
@@ -503,7 +503,7 @@ def slots_of(
     cell: NDArray[np.uint64],
     speed: NDArray[np.integer],
     grid: SlotGrid,
-    moving: tuple[NDArray[np.float64], NDArray[np.float64], MovementRules] | None = None,
+    moving: tuple[NDArray[np.float64], NDArray[np.float64], PingRules] | None = None,
 ) -> Iterator[tuple[SlotCounts, SlotValues]]:
     """Pings as columns of one length, in any order, as the tables of their slots, in the order of the slots.
 

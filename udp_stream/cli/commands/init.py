@@ -57,8 +57,7 @@ from udp_stream.pings.found import (
     unit_of_name,
 )
 from udp_stream.pings.json import ENVELOPES, PLAIN, FeedForm, mapped_form, without_speeds
-from udp_stream.pings.mapping import FIELDS, MESSAGE_TIME, FeedMapping, Path, steps_of
-from udp_stream.pings.presets import PRESETS, Preset
+from udp_stream.pings.mapping import FIELDS, MESSAGE_TIME, PRESETS, FeedMapping, Path, Preset, steps_of
 from udp_stream.pings.snapshots import UNIT
 from udp_stream.pings.texts import UNREADABLE, from_xml, trim, value_of, whole_part
 from udp_stream.pings.times import ISO, read_numbers
@@ -119,9 +118,10 @@ def read_samples(path: str) -> list[Sample]:
             values = values if value is None else [value]
     samples = []
     for envelope in _envelopes(values[:_TRIED], is_xml):
-        found = (flat(one) for value in values for one in _elements(value, envelope))
+        cuts = [_cut(value, envelope) for value in values]
+        found = (flat(one) for records, _ in cuts for one in records)
         if records := list(islice((record for record in found if record), RECORDS_MAX)):
-            beside = [record for value in values[:_TRIED] if envelope and (record := flat(_beside(value, envelope)))]
+            beside = [record for _, left in cuts[:_TRIED] if envelope and (record := flat(left))]
             samples.append(Sample(records, "XML" if is_xml else "JSON", "", envelope, beside))
     if not samples:
         raise UsageError(f"{path}: expected pings in JSON, XML or CSV, found {no_pings(text) or 'no object'}")
@@ -174,25 +174,19 @@ def _arrays(value: dict[str, object], path: Path, is_xml: bool) -> Iterator[tupl
                 yield from _arrays(inner[0], (*here, 0), is_xml)
 
 
-def _elements(value: object, envelope: Path) -> list[object]:
-    for step in envelope:
-        if isinstance(step, int):
-            value = value[step] if isinstance(value, list) and step < len(value) else None
-        else:
-            value = value.get(step) if isinstance(value, dict) else value
-    if envelope and isinstance(value, str):
-        value = _decoded(value.encode())
-    return value if isinstance(value, list) else [value]
-
-
-def _beside(value: object, envelope: Path) -> object:
-    """A message without its array of records."""
+def _cut(value: object, envelope: Path) -> tuple[list[object], object]:
+    """The records of a message, and what it has beside them."""
     if not envelope:
-        return None
-    first, rest = envelope[0], envelope[1:]
-    if isinstance(value, dict):
-        return {key: _beside(inner, rest) if key == first else inner for key, inner in value.items()}
-    return [_beside(value[0], rest)] if isinstance(value, list) and value else None
+        held = _decoded(value.encode()) if isinstance(value, str) else value
+        return held if isinstance(held, list) else [held], None
+    key, rest = envelope[0], envelope[1:]
+    if isinstance(value, dict) and key in value:
+        records, left = _cut(value[key], rest)
+        return records, value | {key: left}
+    if isinstance(value, list) and value and key == 0:
+        records, left = _cut(value[0], rest)
+        return records, [left]
+    return [value] if isinstance(value, list) else [], value
 
 
 def _csv_records(path: str, lines: Sequence[bytes]) -> tuple[str, list[Record]]:
