@@ -136,14 +136,13 @@ def _read_single(
 SINGLE = PingFormat(_read_single, JSON.split)
 """Single pings of such messages, made by `Unrepeated`: as JSON; and a message that could not be opened, as it is."""
 
-SINGLE_WITHOUT_SPEEDS = PingFormat(partial(_read_single, plain=JSON_WITHOUT_SPEEDS), JSON.split)
-"""The same, without speeds."""
-
 
 def gtfs_formats(form: FeedForm) -> tuple[PingFormat, PingFormat]:
     """Of messages, and of single pings, where feeds of JSON are in this form: with speeds, or without."""
-    speeds = bool(form.mapping.speed)
-    return gtfs_realtime(form.gtfs_plate, speeds), SINGLE if speeds else SINGLE_WITHOUT_SPEEDS
+    if form.mapping.speed:
+        return gtfs_realtime(form.gtfs_plate), SINGLE
+    single = partial(_read_single, plain=JSON_WITHOUT_SPEEDS)
+    return gtfs_realtime(form.gtfs_plate, speeds=False), PingFormat(single, JSON.split)
 
 
 def header_time(start: bytes) -> int | None:

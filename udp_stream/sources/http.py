@@ -30,12 +30,20 @@ from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import counted
 from udp_stream.pings.json import FeedForm
-from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, STANDING, UNIT, Unrepeated, gtfs_formats
+from udp_stream.pings.snapshots import (
+    FROM_ID,
+    FROM_LICENSE_PLATE,
+    GTFS_REALTIME,
+    STANDING,
+    UNIT,
+    Unrepeated,
+    gtfs_formats,
+)
 from udp_stream.pings.texts import trim
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GzipError, inflated
 from udp_stream.sources.live import Failed, Retries
-from udp_stream.sources.recordings import VEHICLES_MAX, odd_sentences, require_unit, sentences
+from udp_stream.sources.recordings import VEHICLES_MAX, odd_sentences, require_one_form, require_unit, sentences
 from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
@@ -408,13 +416,8 @@ class PolledSource:
         return self._unrepeated
 
     def _require_unit(self) -> None:
-        if self._format == GTFS and not self._form.is_plain:
-            raise ConfigError(
-                f'source: expected no keys but plate = "vehicle.vehicle.label" or id for {self._get.name}, which is '
-                f"GTFS-realtime {self._why}: its pings go on in the contract's form, and workers would read all "
-                "messages by [source]"
-            )
         if self._format == GTFS:
+            require_one_form(self._form, [GTFS_REALTIME], f"{self._get.name}, GTFS-realtime {self._why}")
             require_unit(self._unit, self._get.name, self._say)
 
     def _say_fields(self, counts: Counter[str]) -> None:

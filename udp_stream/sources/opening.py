@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from udp_stream.pings.json import PLAIN, FeedForm
+from udp_stream.pings.snapshots import GTFS_REALTIME, UNIT
 from udp_stream.settings import Settings
 from udp_stream.sources.amqp import QueueSource
 from udp_stream.sources.files import prompt_messages, require_readable
 from udp_stream.sources.http import HttpGet, PolledSource
 from udp_stream.sources.live import LiveSource
 from udp_stream.sources.mqtt import TopicSource, kept_seed
-from udp_stream.sources.recordings import require_unit, scheme_of
+from udp_stream.sources.recordings import require_one_form, require_unit, scheme_of
 from udp_stream.version import __version__
 
 _BLOCK_BYTES = 2**18
@@ -83,8 +84,9 @@ def live_source(name: str, settings: Settings, say: Callable[[str], None], folde
     if name.lower().startswith("http"):
         get = HttpGet(name, live, f"udp-stream/{__version__}")
         return PolledSource(get, live, settings.speed.unit, form, say)
-    if live.format == "gtfs-rt" and form.mapping.speed:
-        require_unit(settings.speed.unit, f"what {scheme_of(name)}:// sends", say)
+    if live.format == "gtfs-rt":
+        require_one_form(form, [GTFS_REALTIME])
+        require_unit(settings.speed.unit if form.mapping.speed else UNIT, f"what {scheme_of(name)}:// sends", say)
     if name.lower().startswith("mqtt"):
         ours = f"{socket.gethostname()} {settings.kafka.bootstrap} {settings.kafka.prefix}"
         return TopicSource(name, live, form, say, lambda: ours if folder is None else kept_seed(folder))

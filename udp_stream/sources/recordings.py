@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -56,12 +56,16 @@ def is_gtfs_file(name: str) -> bool:
     named = name.lower().removesuffix(".gz")
     if not named.endswith(".bin"):
         return named.endswith(GTFS_ENDS)
-    try:
-        with Path(name).open("rb") as file, suppress(GzipError):
-            return next(inflated(iter([file.read(_HEAD_BYTES)])), b"").startswith(HEADER_TAG)
-    except OSError:  # then it is said as of any other file
-        pass
+    with suppress(OSError):  # then it is said as of any other file
+        return _head(name).startswith(HEADER_TAG)
     return False
+
+
+def _head(name: str) -> bytes:
+    """The first bytes of a file, decompressed. OSError."""
+    with Path(name).open("rb") as file, suppress(GzipError):  # of gzip, they end too early
+        return next(inflated(iter([file.read(_HEAD_BYTES)])), b"")
+    return b""
 
 
 class GtfsFiles:
@@ -160,13 +164,9 @@ def _have(count: int) -> str:
 def _time_of(name: str) -> int | None:
     """The time in a file's header; None if it has none that can be found."""
     try:
-        with Path(name).open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+        return header_time(_head(name))
     except OSError as error:
         raise _unreadable(name, error) from error
-    with suppress(GzipError):  # the head of a file ends too early
-        return header_time(next(inflated(iter([head])), b""))
-    return None
 
 
 def _read(name: str) -> bytes:
@@ -284,14 +284,9 @@ def _gtfs_files(
     form: FeedForm,
 ) -> Source:
     """One source; ConfigError if no unit is set for speeds that are looked at."""
-    source = GtfsFiles(names, progress_of, say, form)
     if form.mapping.speed:
-        try:
-            require_unit(unit, names[0], say)
-        except ConfigError:
-            source.close()
-            raise
-    return source
+        require_unit(unit, names[0], say)
+    return GtfsFiles(names, progress_of, say, form)
 
 
 def require_unit(unit: str | None, what: str, say: Say) -> None:
@@ -303,6 +298,15 @@ def require_unit(unit: str | None, what: str, say: Say) -> None:
         )
     if unit != UNIT:
         say(f"{what} is GTFS-realtime, in {UNIT} by its specification; its speeds are read in {unit} (speed.unit)")
+
+
+def require_one_form(form: FeedForm, formats: Iterable[PingFormat], what: str = "GTFS-realtime") -> None:
+    """ConfigError for GTFS-realtime beside a form of a feed's own: its pings go on in the contract's form."""
+    if not form.is_plain and not all(one.is_json for one in formats):
+        raise ConfigError(
+            f'source: expected no keys but plate = "vehicle.vehicle.label" or id for {what}: its pings go on in the '
+            "contract's form, and all messages would be read by [source]"
+        )
 
 
 def scheme_of(name: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 
 from streams.feed import Feed, Pace
@@ -21,7 +21,7 @@ from udp_stream.pings.json import json_messages
 from udp_stream.settings import Settings
 from udp_stream.sources.live import Handover, LiveSource
 from udp_stream.sources.opening import PipeSource, live_source
-from udp_stream.sources.recordings import LIVE, Source, open_sources, scheme_of
+from udp_stream.sources.recordings import LIVE, open_sources, require_one_form, scheme_of
 
 
 def create(_arguments: argparse.Namespace, settings: Settings) -> None:
@@ -129,7 +129,7 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
         unit, rules = settings.speed.unit, settings.ping_rules
         opened = open_sources(arguments.files, unit, say=say_of_source, form=settings.form)
         sources = [stack.enter_context(closing(source)) for _, source in opened]
-        _refuse_two_forms(sources, settings)
+        require_one_form(settings.form, [source.format for source in sources])
         require_readable_pings(arguments.files, settings, warn=lambda text: say(text, level=WARNING))
         return (json_messages(some, source.format, rules) for source in sources for some in source.messages())
     if arguments.files or arguments.rate or arguments.speedup or arguments.batch > 1:
@@ -139,15 +139,6 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
     from udp_stream.trial.fleet import live_messages
 
     return live_messages(arguments.fleet, ago_s=arguments.ago)
-
-
-def _refuse_two_forms(sources: Sequence[Source], settings: Settings) -> None:
-    """A format that is no JSON goes into the topic in the contract's form, which workers with a mapping do not read."""
-    if not settings.form.is_plain and not all(source.format.is_json for source in sources):
-        raise ConfigError(
-            'source: expected no keys but plate = "vehicle.vehicle.label" or id for GTFS-realtime: its pings go to the '
-            "topic in the contract's form, and workers read all messages by [source]"
-        )
 
 
 # `worker`: one worker of the deployment on Kafka.

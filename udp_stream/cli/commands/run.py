@@ -32,7 +32,7 @@ from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import Journal
 from udp_stream.sources.live import Handover, LiveSource, RecordedSource
 from udp_stream.sources.opening import PipeSource, live_source
-from udp_stream.sources.recordings import LIVE, open_source, scheme_of
+from udp_stream.sources.recordings import LIVE, open_source, require_one_form, scheme_of
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -129,10 +129,7 @@ def _source(name: str, settings: Settings, folder: Path) -> LiveSource:
         source = live_source(name, settings, say_of_source, folder)
     else:
         source = RecordedSource(open_source(name, settings.speed.unit, say=say_of_source, form=settings.form))
-    if not settings.form.is_plain and not source.format.is_json:
-        raise ConfigError(
-            'source: expected no keys but plate = "vehicle.vehicle.label" or id for a source that is GTFS-realtime'
-        )
+    require_one_form(settings.form, [source.format])
     return source
 
 
