@@ -382,7 +382,7 @@ def _operator(
 
 WANTED: Mapping[str, str] = {
     "plate": "text or a whole number, of the vehicle",
-    "time": "a date and time of day",
+    "time": "a date and time of day in one field",
     "longitude": "degrees",
     "latitude": "degrees",
     "speed": "a number, 0 or more",

@@ -276,9 +276,8 @@ class _Reader:
         found = self._enveloped(pieces)
         if found is None:
             # A message with its time and nothing of a ping has no vehicles: writers leave an empty array out.
-            says, ours = self._mapping.message_steps, {path[0] for path in self._steps}
-            is_empty = bool(says) and pieces.find(says) is not None and not any(pieces.find((key,)) for key in ours)
-            return b"[]" if is_empty and self._records else None
+            says_time = self._records and self._mapping.message_time and pieces.find(self._mapping.message_steps)
+            return b"[]" if says_time and pieces.find(self._steps[0][:1]) is None else None
         held = bytes(found[1])
         if self._records and held.startswith(b'"'):
             held = finite(trim(unwrap(held, json_path(found[0]))))

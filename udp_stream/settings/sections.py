@@ -14,7 +14,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.ledger.filters import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.base import Cap
 from udp_stream.mechanisms.noise import Measure
-from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules
+from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON, FeedForm, mapped_form, without_speeds
 from udp_stream.pings.mapping import FIELDS, PRESETS, SECONDS_AGO, WITHOUT_SPEED, FeedMapping, Preset
 from udp_stream.pings.times import EPOCHS
@@ -225,11 +225,6 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def form(self) -> FeedForm:
         """How messages spell pings: in the contract's form, strictly, where no key is set."""
         return mapped_form(self.mapping) if self.is_mapped else FeedForm(self.mapping, JSON, self.gtfs_plate)
-
-    @property
-    def format(self) -> PingFormat:
-        """The same, for those that have messages and no files."""
-        return self.form.format
 
     @property
     def written(self) -> tuple[tuple[str, str], ...]:

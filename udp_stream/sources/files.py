@@ -313,8 +313,6 @@ class FileSource:
     [[b'1', b'2']]
     """
 
-    unit: str | None = None
-
     def __init__(self, path: str, progress: Progress | None = None, form: FeedForm = PLAIN) -> None:
         """UsageError as `require_readable` raises it; nothing is read yet."""
         require_readable([path])

@@ -43,7 +43,7 @@ from udp_stream.pings.texts import trim
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GzipError, inflated
 from udp_stream.sources.live import Failed, Retries
-from udp_stream.sources.recordings import VEHICLES_MAX, odd_sentences, require_one_form, require_unit, sentences
+from udp_stream.sources.recordings import VEHICLES_MAX, require_one_form, require_unit, sentences
 from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
@@ -331,11 +331,6 @@ class PolledSource:
         self._said_s = time.monotonic()
         self._plates_said: set[str] = set()
 
-    @property
-    def unit(self) -> str | None:
-        """Metres a second of what is known to be GTFS-realtime."""
-        return UNIT if self._format == GTFS else None
-
     def messages(self) -> Iterator[list[bytes]]:
         """A frame for each poll that has something new.
 
@@ -422,8 +417,7 @@ class PolledSource:
 
     def _say_fields(self, counts: Counter[str]) -> None:
         """Which field plates are from, when a field comes up for the first time."""
-        fields = {field for field in (FROM_LICENSE_PLATE, FROM_ID) if counts[field]}
-        fields |= {sentence.lstrip("0123456789, ") for sentence in odd_sentences(counts) if STANDING in sentence}
+        fields = {field for field in (FROM_LICENSE_PLATE, FROM_ID, STANDING) if counts[field]}
         if fields != self._plates_said:
             self._plates_said = fields
             for sentence in sentences(counts):

@@ -68,7 +68,7 @@ class RecordedSource:
     def __init__(self, source: Source) -> None:
         """Nothing is read yet."""
         self._source, self._is_stopped = source, False
-        self.unit, self.format = source.unit, source.format
+        self.format = source.format
 
     def messages(self) -> Iterator[list[bytes]]:
         """Its frames."""
@@ -179,8 +179,6 @@ class BrokerSource:
     """Messages of a broker until it is stopped, acknowledged once their pings are kept. What comes twice, the last
     `remembered` messages are compared with. A kind of broker has a `_session`, which all happens in one thread."""
 
-    unit: str | None = None
-
     def __init__(
         self,
         name: str,
@@ -246,11 +244,7 @@ class BrokerSource:
 
 
 def broker_address(name: str, expected: str, ports: Mapping[str, int]) -> tuple[SplitResult, int]:
-    """A broker's address, and its port. UsageError for one that is none, or that has a password in it.
-
-    >>> broker_address("mqtt://host", "expected mqtt://HOST:PORT", {"mqtt": 1883})[1]
-    1883
-    """
+    """A broker's address, and its port. UsageError for one that is none, or that has a password in it."""
     try:
         parts = urlsplit(name)
         port = parts.port or ports[parts.scheme]

@@ -214,13 +214,7 @@ class TopicSource(BrokerSource):
 
 
 def kept_seed(folder: Path) -> str:
-    """The seed of a session, which is kept in this folder: made when it is first asked for.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     kept_seed(Path(folder)) == kept_seed(Path(folder))
-    True
-    """
+    """The seed of a session, which is kept in this folder: made when it is first asked for."""
     file = folder / "mqtt-session"
     if not file.exists():
         with draft_of(file) as draft:

@@ -33,8 +33,6 @@ class PipeSource:
     UsageError if standard input is closed.
     """
 
-    unit: str | None = None
-
     def __init__(self, form: FeedForm = PLAIN) -> None:
         """Nothing is read yet; `form` is that of the feed (`[source]`)."""
         require_readable(["-"])

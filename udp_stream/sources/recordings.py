@@ -80,8 +80,6 @@ class GtfsFiles:
     [1]
     """
 
-    unit: str | None = UNIT
-
     def __init__(
         self,
         names: Sequence[str],
@@ -89,8 +87,8 @@ class GtfsFiles:
         say: Callable[[str], None] = lambda _: None,
         form: FeedForm = PLAIN,
     ) -> None:
-        """Reads the headers alone. UsageError for a file that cannot be read. `say` is given sentences for people.
-        `plate`: as of `gtfs_realtime`."""
+        """Reads the headers alone. UsageError for a file that cannot be read. `say` is given sentences for
+        people."""
         named = [(_time_of(name), name, progress_of(name)) for name in names]
         if all(time_s is not None for time_s, _, _ in named):
             named.sort(key=lambda each: each[0] or 0)
@@ -138,19 +136,14 @@ def sentences(counts: Counter[str]) -> Iterator[str]:
         yield Doubt(f"{what} (vehicle.timestamp) in milliseconds, where the specification has seconds")
     if late := counts[TIME_OF_HEADER]:
         yield f"{counted(late, 'ping')} {'has' if late == 1 else 'have'} no time but that of the message's header"
-    yield from odd_sentences(counts)
-    if others := counts[NO_VEHICLE]:
-        entities = "1 entity is" if others == 1 else f"{others:,} entities are"
-        yield f"{entities} no vehicle positions, and skipped: is this the feed of vehicle positions?"
-
-
-def odd_sentences(counts: Counter[str]) -> Iterator[Doubt]:
-    """What a person should doubt of a feed: fixes and clocks that stand still."""
     if standing := counts[STANDING]:
         yield Doubt(f"{counted(standing, 'plate')} {STANDING}")
     if counts[OLD] > OLD_SHARE * counts["read"]:
         are_old = f"{counts[OLD]:,} of {counted(counts['read'], 'ping')} are over {OLD_S // 60} min older"
         yield Doubt(f"{are_old} than their message's header: the feed's times stand still, or are of another clock")
+    if others := counts[NO_VEHICLE]:
+        entities = "1 entity is" if others == 1 else f"{others:,} entities are"
+        yield f"{entities} no vehicle positions, and skipped: is this the feed of vehicle positions?"
 
 
 OLD_SHARE = 0.9
@@ -203,11 +196,6 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 class Source(Protocol):
     """Where pings come from. Making one reads nothing; UsageError for a name that cannot be read."""
-
-    @property
-    def unit(self) -> str | None:
-        """The unit of its speeds by its specification; None if it has none."""
-        ...
 
     @property
     def format(self) -> PingFormat:
@@ -268,12 +256,18 @@ def open_sources(
 ) -> Iterator[tuple[str, Source]]:
     """A source for each name, in order, with the name; GTFS-realtime files that stand together are one, under the first
     one's. Errors as of `open_source`."""
-    for is_gtfs, group in groupby(names, is_gtfs_file):
-        some = list(group)
-        if is_gtfs and len(some) > 1:
+    for some in together(names):
+        if len(some) > 1:
             yield some[0], _gtfs_files(some, unit, progress_of, say, form)
         else:
-            yield from ((name, open_source(name, unit, progress_of(name), say, form=form)) for name in some)
+            yield some[0], open_source(some[0], unit, progress_of(some[0]), say, form=form)
+
+
+def together(names: Sequence[str]) -> Iterator[list[str]]:
+    """GTFS-realtime files that stand together are one recording, and polls of it; every other file is one by itself."""
+    for is_gtfs, group in groupby(names, is_gtfs_file):
+        some = list(group)
+        yield from [some] if is_gtfs else [[name] for name in some]
 
 
 def _gtfs_files(

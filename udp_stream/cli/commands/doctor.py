@@ -11,10 +11,9 @@ from __future__ import annotations
 import argparse
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.settings.clients import has_password
 from udp_stream.settings.limits import seconds_of
-from udp_stream.sources.recordings import is_gtfs_file, open_sources
+from udp_stream.sources.recordings import is_gtfs_file, open_sources, together
 from udp_stream.units import KMH_PER_UNIT
 
 LATEST = 5_000
@@ -67,7 +66,7 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
         ("ledger", lambda: _ledger(settings, for_workers=not arguments.files)),
     ]
     if arguments.files:
-        for files in _together(arguments.files):
+        for files in together(arguments.files):
             checks.append((f"pings of {named(files)}", partial(_pings_of_files, files, settings)))
             checks.append((f"speeds of {named(files)}", partial(_unit_of_files, files, settings)))
     else:
@@ -196,13 +195,6 @@ def _said_of_pings(found: Sequence[str], settings: Settings) -> str:
     if found:
         return CannotTell(f"cannot tell: {'; '.join(found)}")
     return f"they lie where clocks show {settings.hat.timezone}'s time"
-
-
-def _together(files: Sequence[str]) -> Iterator[list[str]]:
-    """GTFS-realtime files that stand together are one recording, and polls of it; every other file is one by itself."""
-    for is_gtfs, group in groupby(files, is_gtfs_file):
-        some = list(group)
-        yield from [some] if is_gtfs else [[file] for file in some]
 
 
 def _pings_of_files(files: Sequence[str], settings: Settings) -> str:

@@ -322,10 +322,10 @@ def _mapped(samples: Sequence[Sample], what: str) -> tuple[Sample, FeedMapping, 
 
 def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
     """Of GTFS-realtime; by its labels where nothing else names its vehicles."""
-    _, refused, _ = _read(paths, PLAIN, _TRIED)
+    _, refused, *_ = _read(paths, PLAIN, _TRIED)
     is_labelled = any(f'"{LABEL}"'.encode() in one.original for one in refused)
     form = replace(PLAIN, gtfs_plate=("label",)) if is_labelled else PLAIN
-    pings, refused, _ = _read(paths, form, _TRIED)
+    pings, refused, *_ = _read(paths, form, _TRIED)
     form = form if _is_mostly_read(pings, refused) or not _lacks_speeds(refused) else without_speeds(form)
     feed = _found(paths, form, "GTFS-realtime", UNIT, "specification")
     if not is_labelled:
@@ -347,7 +347,7 @@ def _preset_form(paths: Sequence[str], preset: Preset) -> FeedForm | None:
         return form if _reads(paths, form := mapped_form(mapping)) else None
     if not _reads(paths, form := mapped_form(replace(mapping, zone=UTC))):
         return None
-    pings, _, _ = _read(paths[:1], form, _TRIED)
+    pings, *_ = _read(paths[:1], form, _TRIED)
     return mapped_form(replace(mapping, zone=ZoneInfo(zone_of(*_middle(pings)))))
 
 
@@ -367,7 +367,7 @@ def _reads(paths: Sequence[str], form: FeedForm) -> bool:
     """Whether the form reads most of the beginning, as positions on land; a ping that is refused for its speed's value
     counts as read."""
     with suppress(UsageError):  # a header without its columns
-        pings, refused, _ = _read(paths[:1], form, _TRIED)
+        pings, refused, *_ = _read(paths[:1], form, _TRIED)
         return _is_mostly_read(pings, refused) and not is_sea(zone_of(*_middle(pings)))
     return False
 
@@ -377,14 +377,13 @@ def _middle(pings: Pings) -> tuple[float, float]:
 
 
 def _is_mostly_read(pings: Pings, refused: Sequence[Refused]) -> bool:
-    faults = sum(one.refusal.reason not in (*OF_A_SPEED, Reason.OTHER_EVENT) for one in refused)
     of_a_speed = sum(one.refusal.reason in OF_A_SPEED for one in refused)
-    return len(pings) > 0 and len(pings) + of_a_speed >= _READ_MIN * (len(pings) + of_a_speed + faults)
+    return len(pings) > 0 and len(pings) + of_a_speed >= _READ_MIN * (len(pings) + len(refused))
 
 
-def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[Refused], str]:
-    """The pings of as many messages, as many of each source; what was refused; and the damage that a file ends with.
-    Polls of GTFS-realtime are one source."""
+def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[Refused], str, int]:
+    """The pings of as many messages, as many of each source; what was refused; the damage that a file ends with;
+    and how many were of other events. Polls of GTFS-realtime are one source."""
     messages: list[bytes] = []
     damages: list[str] = []
     ping_format = form.format
@@ -398,19 +397,19 @@ def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[
                 if len(messages) >= last:
                     break
     pings, refusals = PingDecoder(_WIDE, ping_format).decode(messages)
-    pieces = originals(messages, refusals, ping_format)
-    refused = [Refused(refusal, piece) for refusal, piece in zip(refusals, pieces, strict=True)]
-    return pings, refused, "; ".join([*damages, *(one for one in said if isinstance(one, Doubt))])
+    faults = [one for one in refusals if one.reason != Reason.OTHER_EVENT]
+    refused = list(map(Refused, faults, originals(messages, faults, ping_format)))
+    damage = "; ".join([*damages, *(one for one in said if isinstance(one, Doubt))])
+    return pings, refused, damage, len(refusals) - len(faults)
 
 
 def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None, by: str) -> FoundFeed:
     """What a form reads of what is `written` in JSON, say. `said`: the unit by the feed's specification, or a name."""
-    pings, every, damage = _read(paths, form, _READ_MAX)
+    pings, refused, damage, others = _read(paths, form, _READ_MAX)
     if form.mapping.speed and unit_evidence(pings, "kmh").fault == ALL_ZERO:
         feed = _found(paths, without_speeds(form), written, None, "")
         feed.checks["speed"].append(ALL_ZERO)
         return feed
-    refused = [one for one in every if one.refusal.reason != Reason.OTHER_EVENT]
     sentences = advise(refused, form)
     if not _is_mostly_read(pings, refused):
         why = "".join(f"\n  {sentence}" for sentence in sentences)
@@ -433,7 +432,7 @@ def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None,
     return FoundFeed(
         preset="", keys={}, form=written, zone=zone, unit=unit,
         unit_by=unit_by, box=_box(named(paths), pings.lon, pings.lat), pings=len(pings), plates=len(pings.plates),
-        refused=len(refused), others=len(every) - len(refused), hours=hours, checks=checks,
+        refused=len(refused), others=others, hours=hours, checks=checks,
     )  # fmt: skip
 
 
