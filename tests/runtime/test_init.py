@@ -62,7 +62,7 @@ def test_a_live_feed_gives_the_hats_and_counts_of_the_plain_form(through, plain,
 WRONG = [
     (b"", "found an empty file"),
     (b"hello\nworld\n", "found text, neither JSON nor CSV"),
-    (b'{"bus": 1, "lat": 1.5, "lon": 2.5}', "speed: found no such name, wanted a number"),
+    (b'{"bus": 1, "lat": 1.5, "lon": 2.5}', "time: found no such name, wanted a date"),
     (b"[1, 2]", "found JSON that is no object"),
     (b'{"id": 1', "found JSON that is not whole"),
 ]

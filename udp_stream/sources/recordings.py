@@ -278,9 +278,10 @@ def _gtfs_files(
     form: FeedForm,
 ) -> Source:
     """One source; ConfigError if no unit is set for speeds that are looked at."""
+    source = GtfsFiles(names, progress_of, say, form)
     if form.mapping.speed:
         require_unit(unit, names[0], say)
-    return GtfsFiles(names, progress_of, say, form)
+    return source
 
 
 def require_unit(unit: str | None, what: str, say: Say) -> None:
