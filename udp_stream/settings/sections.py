@@ -161,7 +161,6 @@ DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
 """What a delimiter may be, and the character that is meant."""
 
 _OF_MAPPING = (*FIELDS, "records", "time_format", "message_time")
-_NO_PRESET = Preset("", None, {})
 _OF_GTFS = {f"vehicle.vehicle.{name}": name for name in ("id", "label", "license_plate")}
 """What may name a vehicle of GTFS-realtime."""
 
@@ -256,7 +255,7 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 def _preset(name: str) -> Preset:
     if not name:
-        return _NO_PRESET
+        return Preset("", None, {})
     if name in PRESETS:
         return PRESETS[name]
     if why := WITHOUT_SPEED.get(name.lower()):
