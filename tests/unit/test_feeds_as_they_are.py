@@ -301,7 +301,7 @@ def test_the_topic_before_a_payload_and_a_registrys_frame_are_left_out():
     for start in (*topics, "\0\0\0\x07\x7b", "\ufeff "):
         assert [plate for plate, *_ in decoded(HFP.format, (start + message).encode())[0]] == ["1/2"]
         assert single_ping((start + message).encode(), HFP.mapping).plate == "1/2"
-    for start in ("junk", '"a/b" ', "a\nb/c ", "{/} ", "\0\0\0\x07\x7b\x02"):
+    for start in ("junk", "junk ", "2024-03-05 INFO ", '"a/b" ', "a\nb/c ", "{/} ", "\0\0\0\x07\x7b\x02"):
         assert decoded(HFP.format, (start + message).encode())[1] == [(-1, "not_json", "$")], start
         assert trim((start + message).encode()) == (start + message).encode()
 

@@ -22,8 +22,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _WHITE_SPACE = b" \t\r\n"
 _STARTS = tuple(b'{["')
 
-_PREFIX = re.compile(rb'[^{}\[\]"\x00-\x08\n-\x1f]{0,1000}[ \t](?=\{|\[[\[{])')
-"""`hfp/v2/journey/ongoing/vp/bus/0012/01001 {...}`: a topic, a time or a key, as clients of brokers print them."""
+_WORDS = re.compile(rb'[^{}\[\]"\x00-\x08\n-\x1f]*+')
 
 _FRAME_BYTES = 5
 """A zero, and four bytes of the schema's number (Confluent's wire format)."""
@@ -42,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def trim(text: bytes) -> bytes:
-    """The text without what stands before its JSON: byte order mark, white space, a client's words, a registry's frame.
+    """The text without what stands before its JSON: byte order mark, white space, topic or key, a registry's frame.
 
     >>> trim(b'/hfp/v2/vp/0012/01001 {"VP": 1}'), trim(b"\\0\\0\\0\\7{[1]")
     (b'{"VP": 1}', b'[1]')
@@ -52,8 +51,16 @@ def trim(text: bytes) -> bytes:
         return text
     if text[0] == 0:
         return text[_FRAME_BYTES:] if text[_FRAME_BYTES : _FRAME_BYTES + 1] in (b"{", b"[", b'"') else text
-    before = _PREFIX.match(text)
-    return text[before.end() :] if before else text
+    words = _words_before(text)
+    return text[len(words) :]
+
+
+def _words_before(text: bytes) -> bytes:
+    """What clients of MQTT and Kafka print before a message: words with a topic among them, or a tab behind them."""
+    match = _WORDS.match(text)
+    words = match[0] if match else b""
+    is_json = text[len(words) : len(words) + 2].startswith((b"{", b"[[", b"[{"))
+    return words if is_json and (words.endswith(b"\t") or (b"/" in words and words.endswith(b" "))) else b""
 
 
 def frame_of(text: bytes) -> int | None:
