@@ -40,6 +40,7 @@ def test_they_hold_95_percent_of_a_fleet_that_pings_twelve_times_as_often_as_the
         assert shares[here].mean() > 0.92 and here.sum() > 50
 
 
+@pytest.mark.long
 def test_many_plates_make_no_interval_narrower_than_what_clips_hide_of_them():
     rush = Fleet(buses=1000, start=datetime(2024, 1, 8, 8, tzinfo=IST), hours=4)
     day = day_of_fleet("a thousand", rush.columns())
