@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -175,7 +176,7 @@ DRAIN_S = 10.0
 """As long as the last messages are waited for to be kept, when the source is stopped."""
 
 
-class BrokerSource:
+class BrokerSource(ABC):
     """Messages of a broker until it is stopped, acknowledged once their pings are kept. What comes twice, the last
     `remembered` messages are compared with. A kind of broker has a `_session`, which all happens in one thread."""
 
@@ -217,12 +218,12 @@ class BrokerSource:
         self._is_waiting = wait
         self._stopped.set()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - nothing is left to do
         """The connection ends with `messages`."""
 
+    @abstractmethod
     def _session(self) -> Iterator[list[bytes]]:
         """The frames of one connection, until the source is stopped. Failed if there is none, or it is lost."""
-        raise NotImplementedError
 
     def _frame(self, arrived: Iterable[tuple[int, bytes]]) -> list[bytes]:
         """Of messages with their numbers in this connection; 0 for one that is not acknowledged."""
