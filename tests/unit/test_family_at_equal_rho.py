@@ -5,7 +5,7 @@ So `auto` has no family to choose there. An epsilon of Laplace noise costs epsil
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from udp_stream.ledger.filters import rho_nano_of_pure
@@ -50,9 +50,13 @@ def test_gaussian_noise_is_a_fifth_smaller_and_no_plate_pays_more(statistic, cou
 
 @settings(max_examples=15, deadline=None)
 @given(counts=COUNTS, epsilon_nano=st.floats(0.05, 20).map(lambda epsilon: round(epsilon * NANO)))
+@example(counts=SamplesPerPlate(np.array([1, 1, 1, 1, 1, 6, 8])), epsilon_nano=NANO)
 def test_a_cdf_with_gaussian_noise_errs_less(counts, epsilon_nano):
-    laplace, gaussian = (plan_cdf(counts, cost, 65.0, 32) for cost in both(epsilon_nano))
-    assert gaussian.rms_error < laplace.rms_error
+    """At one cap: of its own choice less noise would have a higher one, which drops fewer samples."""
+    pure_epsilon, rho = both(epsilon_nano)
+    laplace = plan_cdf(counts, pure_epsilon, 65.0, 32)
+    gaussian = plan_cdf(counts, rho, 65.0, 32, laplace.choice)
+    assert gaussian.cap == laplace.cap and gaussian.rms_error < laplace.rms_error
 
 
 @given(EPSILONS, st.integers(1, 10**6))
