@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from tests.forms import long_but
 from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_movement_crash import without_speeds
@@ -11,7 +12,7 @@ from tests.runtime.test_movement_crash import without_speeds
 MOVING = '[speed]\nfrom = "movement"\n'
 
 
-@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize("partitions", long_but([4], [1, 4]))
 def test_the_same_bytes_with_any_number_of_partitions_and_after_kills(tmp_path, kafka_bootstrap, partitions):
     messages = list(without_speeds(fleet_log(clean=True)))
     here = found_city(tmp_path, kafka_bootstrap, messages, MOVING, partitions=partitions, shards=2)
