@@ -8,7 +8,7 @@ import numpy as np
 from udp_stream.mechanisms.base import Query, noisy_integers
 from udp_stream.mechanisms.noise import Cost, charges_of, lattice_of, noise_of
 from udp_stream.planning.slot import CityPlan
-from udp_stream.release.charge import CityAsked
+from udp_stream.release.city import weights_of_plates
 
 WHOLE = 2**20
 """All samples of a plate together weigh as much, less what rounding takes."""
@@ -38,13 +38,16 @@ class MeanSpeed:
             return None
         of_plate = np.bincount(counts.plate, weights=counts.count, minlength=len(counts.plates)).astype(np.int64)
         weights = (WHOLE // np.maximum(1, of_plate))[counts.plate]
-        moves = np.zeros(len(counts.plates), np.int64)
-        np.add.at(moves, counts.plate, weights * counts.count * policy.max_speed)
+        moves = weights_of_plates(counts, weights) * policy.max_speed
         about = About(
             Cost(policy.measure, policy.budget_nano * self.thousandths // 1000), int(moves.max()), policy.max_speed
         )
-        plan = CityPlan(weights, members.size, msgspec.json.encode(about))
-        return CityAsked(plan, charges_of(moves, about.sensitivity, about.cost))
+        charges = charges_of(moves, about.sensitivity, about.cost)
+        return CityPlan(weights, charges[counts.plate], members.size, msgspec.json.encode(about))
+
+    def charges(self, weights, plan):
+        about = msgspec.json.decode(plan.about, type=About)
+        return charges_of(weights * about.high, about.sensitivity, about.cost)
 
     def sums(self, counts, values, plan):
         if not counts.count.size:

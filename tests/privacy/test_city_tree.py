@@ -69,7 +69,11 @@ def test_each_plate_is_charged_what_the_noise_lets_it_lose(cost):
 def test_noise_of_an_answer_has_the_stated_scale_and_30_percent_off_is_noticed(cost, name):
     tree = CityTree(cost, WHOLE, U)
     sums = tuple((np.arange(tree.bins.count) * 5 * WHOLE).tolist())
-    plan, question, bits = CityPlan(np.zeros(0, np.int64), 100, msgspec.json.encode(tree)), AskShape(), seeded_bits(4)
+    plan, question, bits = (
+        CityPlan(*np.zeros((2, 0), np.int64), 100, msgspec.json.encode(tree)),
+        AskShape(),
+        seeded_bits(4),
+    )
     records = [decode_city("city", question.answer(sums, plan, bits)) for _ in range(400)]
     truth = np.array(sums) / sum(sums)
     off = np.array([record.shares - truth for record in records]).ravel()

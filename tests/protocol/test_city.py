@@ -44,7 +44,7 @@ class Anew:
         made = Forecaster(self._settings.calendar.slots, self._policy.max_speed, "explored")
         return made.forecast(counts, history)
 
-    def city(self, start_ms):  # noqa: ARG002
+    def city(self, start_ms, history):  # noqa: ARG002
         """Nothing was told, so every slot is asked."""
         return CityKnown(Eager(*family(city_bins(self._policy.max_speed).edges_kmh[1:])), asked=0)
 

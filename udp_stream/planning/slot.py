@@ -42,22 +42,25 @@ DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class CityPlan:
-    """What is asked of the whole city in a slot (`release/charge.py`): row by row what it weighs in the sums.
+    """What is asked of the whole city in a slot (`release/charge.py`): row by row its weight in the sums, and what its
+    plate is charged for the whole answer, in nano-units.
 
-    0 weigh rows of plates that take no part; `plates` take part in all. `about` is the question's own: what its sums
+    Rows of plates that take no part weigh 0; `plates` take part in all. `about` is the question's own: what its sums
     and their noise follow from beside the weights.
 
-    >>> CityPlan(np.array([26214, 0]), plates=1, about=b"").subset(np.array([True, False])).weights.tolist()
-    [26214]
+    >>> plan = CityPlan(np.array([26214, 0]), np.array([500, 0]), plates=1, about=b"")
+    >>> plan.subset(np.array([True, False])).charged.tolist()
+    [500]
     """
 
     weights: NDArray[np.int64]
+    charged: NDArray[np.int64]
     plates: int
     about: bytes
 
     def subset(self, rows: NDArray[np.bool_]) -> CityPlan:
         """The plan of some of the rows."""
-        return replace(self, weights=self.weights[rows])
+        return replace(self, weights=self.weights[rows], charged=self.charged[rows])
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from hashlib import blake2b
 from math import ceil
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
@@ -32,15 +33,11 @@ from udp_stream.planning.policy import (
     time_of,
 )
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
-from udp_stream.release.city import AskShape, CityAsked, CityQuestion
+from udp_stream.release.city import AskShape, CityQuestion, require_paid
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, Smoothed
 from udp_stream.release.record import Status, city_id, release_id
 from udp_stream.units import duration_name
 from udp_stream.windows.tables import SlotCounts, cell_name
-
-if TYPE_CHECKING:
-    pass
-
 
 # One HAT on its way through a release: the type that both halves of the road hand on.
 #
@@ -352,19 +349,24 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     if None not in ledger.recorded(ids_of(hats)):
         return SlotPlan.empty(counts)
     policy, slot = context.policy, SlotToPlan.of_counts(counts, context, ledger)
+    period = slot.in_period.period
+    check = partial(require_one_promise, period, policy.budget_nano, context.calendar, ledger, counts.plates)
+    # THE CITY. Charged before prices follow from balances: a run that dies here leaves the next one the same balances.
+    city = None
+    if (asked := _asked_of_city(slot, context)) is not None:
+        check()
+        context.before_charge()
+        city = charge_city(asked, context.question, counts, period, policy, ledger)
     # PRICE. Each HAT has terms, and a plan for the rows that they offer: what each row would be charged.
     priced = _price(hats, slot, context.planner, ledger)
-    asked = _asked_of_city(counts, context)
     is_charging = asked is not None or any(hat.plan is not None for hat in priced)
-    period = slot.in_period.period
     if is_charging:
-        require_one_promise(period, policy.budget_nano, context.calendar, ledger, counts.plates)
+        check()
     context.before_charge()
     # CHARGE. The ledger has terms and verdict of each HAT: each has what each of its rows was charged, 0 if it was not.
-    city = charge_city(asked, counts, period, policy, ledger)
     charged = _charge(priced, slot, ledger)
     if is_charging:  # of two runs that begin at once, at least one sees the other here, before anything is drawn
-        require_one_promise(period, policy.budget_nano, context.calendar, ledger, counts.plates)
+        check()
     # PLAN. The same as columns, by cell: it names no plate, and travels to shards.
     return SlotPlan(
         counts.start_ms,
@@ -379,12 +381,13 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     )
 
 
-def _asked_of_city(counts: SlotCounts, context: ReleaseContext) -> CityAsked | None:
-    """After the price: by now the forecaster has learnt what the slots before told."""
+def _asked_of_city(slot: SlotToPlan, context: ReleaseContext) -> CityPlan | None:
+    """What is asked of the city in this slot, by what the slots before told."""
     question, forecaster = context.question, context.forecaster
     if question is None or not context.policy.forecasts:
         return None
-    return question.ask(counts, context.policy, None if forecaster is None else forecaster.city(counts.start_ms))
+    known = None if forecaster is None else forecaster.city(slot.counts.start_ms, slot.history)
+    return question.ask(slot.counts, context.policy, known)
 
 
 def _price(hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledger: Ledger) -> list[HatInFlight]:
@@ -586,26 +589,31 @@ CITY_ADMITTED_MIN = 0.5
 
 
 def charge_city(
-    asked: CityAsked | None, counts: SlotCounts, period: str, policy: Policy, ledger: Ledger
+    asked: CityPlan, question: CityQuestion, counts: SlotCounts, period: str, policy: Policy, ledger: Ledger
 ) -> CityPlan | None:
-    """Charge the plates that can pay: the plan with the others' weights 0. None if too few can, or nothing is asked."""
-    if asked is None:
-        return None
-    members = np.unique(counts.plate)
+    """Charge the plates that can pay: the plan with what each was charged, and the others' weights 0. None if too few
+    can. PrivacyRefused if the charge pays for less than the weights ask.
+    """
+    members, first, member = np.unique(counts.plate, return_index=True, return_inverse=True)
     least, terms = ceil(CITY_ADMITTED_MIN * members.size), _terms(asked, counts)
-    admission = Admission(city_id(counts.start_ms, counts.end_ms), members, asked.charges[members], least, terms)
+    charges = asked.charged[first]
+    admission = Admission(city_id(counts.start_ms, counts.end_ms), members, charges, least, terms)
     (verdict,) = ledger.admit(period, policy.budget_nano, counts.plates, [admission])
     if verdict.terms != terms or not verdict.admitted.any():
         return None
-    admitted = members[verdict.admitted]
-    weights = np.where(np.isin(counts.plate, admitted), asked.plan.weights, 0)
-    return replace(asked.plan, weights=weights, plates=admitted.size)
+    charged = verdict.charged[member]
+    weights = np.where(charged > 0, asked.weights, 0)
+    plan = replace(asked, weights=weights, charged=charged, plates=int(np.count_nonzero(verdict.admitted)))
+    require_paid(question, counts, plan)
+    return plan
 
 
-def _terms(asked: CityAsked, counts: SlotCounts) -> bytes:
+def _terms(asked: CityPlan, counts: SlotCounts) -> bytes:
     """A digest of all that the sums and their noise follow from, beside speeds."""
-    hashed = blake2b(asked.plan.about, digest_size=16)
-    for column in (asked.plan.weights, counts.plate, counts.hat_rows, counts.count, asked.charges):
+    hashed = blake2b(asked.about, digest_size=16)
+    charges = np.zeros(len(counts.plates), dtype=np.int64)
+    charges[counts.plate] = asked.charged
+    for column in (asked.weights, counts.plate, counts.hat_rows, counts.count, charges):
         # Little-endian, so that the digest is the same on every machine.
         hashed.update(np.ascontiguousarray(column, "<i8").tobytes())
     hashed.update(counts.cells.astype("<u8").tobytes() + b"".join(counts.plates))

@@ -21,7 +21,7 @@ from udp_stream.mechanisms.city_tree import WHOLE, CityTree, city_sums, sample_w
 from udp_stream.mechanisms.noise import Cost, noise_of
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import CityPlan
-from udp_stream.release.record import NonNegative, Share
+from udp_stream.release.record import NonNegative, Share, city_id
 from udp_stream.windows.tables import SlotCounts
 
 if TYPE_CHECKING:
@@ -37,18 +37,6 @@ MORE_PLATES = 1.5
 """Where so many times as many plates are out as answered that day, service had only begun, and more is to be told."""
 
 DAY_S = 86_400
-
-
-class CityAsked(NamedTuple):
-    """The plan if all plates of the slot can pay, and what each of them is charged, by its number, nano-units.
-
-    >>> asked = CityAsked(CityPlan(np.array([4, 4, 8]), plates=2, about=b""), charges=np.array([5, 3]))
-    >>> asked.plan.plates
-    2
-    """
-
-    plan: CityPlan
-    charges: NDArray[np.int64]
 
 
 class CityKnown(NamedTuple):
@@ -72,8 +60,13 @@ class CityQuestion(Protocol):
     >>> question: CityQuestion = AskShape()
     """
 
-    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityAsked | None:
-        """What is asked in this slot, by counts and whatever else is public; None where nothing is."""
+    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityPlan | None:
+        """The plan if all plates of the slot can pay, by counts and whatever else is public; None where nothing is
+        asked."""
+        ...
+
+    def charges(self, weights: NDArray[np.int64], plan: CityPlan) -> NDArray[np.int64]:
+        """What plates lose by the answer whose samples weigh so much in all: nano-units, rounded up."""
         ...
 
     def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:
@@ -128,22 +121,26 @@ def decode_city(release_id: str, payload: bytes) -> CityRecord:
 class AskShape:
     """The question of the city's CDF: until it is told, in slots with so many plates that noise is worth its price."""
 
-    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityAsked | None:
+    def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityPlan | None:
         """A part of a day's budget from each plate, by its weight."""
         nano = ask_nano(policy)
         if known is None or known.asked >= ASKS_PER_DAY or not counts.count.size or not nano:
             return None
         weights = sample_weights(counts.count, counts.plate)
-        of_plate = np.bincount(counts.plate, weights=weights * counts.count, minlength=len(counts.plates))
-        moves, whole = of_plate.astype(np.int64), int(of_plate.sum())
+        moves = weights_of_plates(counts, weights)
+        whole = int(moves.sum())
         tree = CityTree(Cost(policy.measure, nano), max(1, int(moves.max())), policy.max_speed)
-        under_way = int(of_plate[np.bincount(counts.plate, minlength=of_plate.size) > 1].sum())
+        under_way = int(moves[np.bincount(counts.plate, minlength=moves.size) > 1].sum())
         has_more = known.asked and whole / WHOLE >= MORE_PLATES * known.plates
         shape = known.shape.drifted(SLOTS_APART_DAYS) if has_more else known.shape
         if not shape.is_worth_asking(tree.noise_variance / max(1, whole) ** 2, under_way / WHOLE):
             return None
-        plan = CityPlan(weights, int(np.count_nonzero(moves)), msgspec.json.encode(tree))
-        return CityAsked(plan, tree.charges(moves))
+        charges, plates = tree.charges(moves)[counts.plate], int(np.count_nonzero(moves))
+        return CityPlan(weights, charges, plates, msgspec.json.encode(tree))
+
+    def charges(self, weights: NDArray[np.int64], plan: CityPlan) -> NDArray[np.int64]:
+        """As its tree's noise allows."""
+        return msgspec.json.decode(plan.about, type=CityTree).charges(weights)
 
     def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:  # noqa: ARG002
         """By bins, clamped to the U that the plan is for."""
@@ -164,6 +161,33 @@ class AskShape:
                 max(0.01, round(whole / WHOLE, 2)),
             )
         )  # fmt: skip
+
+
+def weights_of_plates(counts: SlotCounts, weights: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What the samples of each plate weigh in all; `weights` are those of a sample of each row.
+
+    >>> from udp_stream.testing import two_hats
+    >>> weights_of_plates(two_hats()[0], np.array([5, 1, 1, 2, 1])).tolist()
+    [5, 2, 2, 3]
+    """
+    in_all = np.bincount(counts.plate, weights=weights * counts.count, minlength=len(counts.plates))
+    return in_all.astype(np.int64)
+
+
+def require_paid(question: CityQuestion, counts: SlotCounts, plan: CityPlan) -> None:
+    """PrivacyRefused if any plate would lose more by the weights of these rows than it was charged.
+
+    On a shard, whose rows are a part of a plate's, this finds what the part alone loses: the planner, which has all
+    rows, asks it of the whole.
+    """
+    weighed, paid = plan.weights > 0, np.full(len(counts.plates), np.iinfo(np.int64).max)
+    np.minimum.at(paid, counts.plate[weighed], plan.charged[weighed])
+    unpaid = np.count_nonzero(question.charges(weights_of_plates(counts, plan.weights), plan) > paid)
+    if unpaid:
+        raise PrivacyRefused(
+            f"{city_id(counts.start_ms, counts.end_ms)}: expected plates to be charged what this answer lets them "
+            f"lose, got {unpaid} that were charged less; nothing is drawn"
+        )
 
 
 def ask_nano(policy: Policy) -> int:

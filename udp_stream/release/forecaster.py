@@ -398,10 +398,11 @@ class Forecaster:
         when = self._when((counts.start_ms, counts.end_ms))
         return forecast_slot(counts, self._memory, *when, self._max_kmh)
 
-    def city(self, start_ms: int) -> CityKnown | None:
-        """What is known of the city's shape before a slot, as far as was learnt; None if nobody wants to know."""
+    def city(self, start_ms: int, history: LedgerHistory) -> CityKnown | None:
+        """What is known of the city's shape before a slot, after all earlier ones; None if nobody wants to know."""
         if self._shapes is None:
             return None
+        self._learn(history, start_ms)
         day = self._day(start_ms)
         return CityKnown(self._shapes.shape(day), self._shapes.asked(day), self._shapes.plates(day))
 

@@ -35,7 +35,7 @@ from udp_stream.planning.plan import HatPlan, Terms, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.charge import NO_ROWS, HatInFlight, ReleaseContext, hats_of, ids_of, plan_slot
-from udp_stream.release.city import CityQuestion
+from udp_stream.release.city import CityQuestion, require_paid
 from udp_stream.release.record import (
     SCHEMA,
     Counts,
@@ -480,15 +480,19 @@ def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: P
 def slot_sums(question: CityQuestion | None, counts: SlotCounts, values: SlotValues, plan: SlotPlan) -> tuple[int, ...]:
     """The sums over the HATs of a slot, or of a shard's part of it, that the plan knows with these rows. Secret.
 
-    Empty where the plan asks nothing, or where the settings have no question by now.
+    Empty where the plan asks nothing, or where the settings have no question by now. PrivacyRefused if a plate was
+    charged less than the sums ask of it.
     """
     if plan.city is None or question is None:
         return ()
-    weights = np.zeros(counts.count.size, dtype=np.int64)
+    columns = np.zeros((2, counts.count.size), dtype=np.int64)
     for hat, at in enumerate(plan.find_hats(counts)):
         if at is not None:
-            weights[counts.rows(hat)] = plan.city.weights[plan.hat_rows[at] : plan.hat_rows[at + 1]]
-    return question.sums(counts, values, replace(plan.city, weights=weights))
+            rows = slice(*plan.hat_rows[at : at + 2].tolist())
+            columns[:, counts.rows(hat)] = plan.city.weights[rows], plan.city.charged[rows]
+    of_rows = replace(plan.city, weights=columns[0], charged=columns[1])
+    require_paid(question, counts, of_rows)
+    return question.sums(counts, values, of_rows)
 
 
 def record_city(

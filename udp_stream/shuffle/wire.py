@@ -366,7 +366,7 @@ def merge_counts(chunks: Sequence[CountChunk]) -> SlotCounts:
 # --- plans, from the planner to shards ---
 
 
-class PlanChunk(Chunk, frozen=True, tag="plan.5"):
+class PlanChunk(Chunk, frozen=True, tag="plan.6"):
     """A piece of a shard's plan, which names no plate and holds no speed."""
 
     BYTES_MAX: ClassVar[int] = 800_000
@@ -375,7 +375,8 @@ class PlanChunk(Chunk, frozen=True, tag="plan.5"):
 
 
 class _PlanColumns(msgspec.Struct, frozen=True, array_like=True):
-    """A slot plan as it travels: columns little-endian, terms as they are; of the city weights, plates, `about`."""
+    """A slot plan as it travels: columns little-endian, terms as they are; of the city weights, charges, plates,
+    `about`."""
 
     start_ms: int
     end_ms: int
@@ -384,7 +385,7 @@ class _PlanColumns(msgspec.Struct, frozen=True, array_like=True):
     digests: bytes
     terms: tuple[Terms, ...]
     charged: bytes
-    city: tuple[bytes, int, bytes] | None
+    city: tuple[bytes, bytes, int, bytes] | None
 
 
 _plan_decoder: msgspec.msgpack.Decoder[_PlanColumns] = msgspec.msgpack.Decoder(_PlanColumns)
@@ -402,7 +403,9 @@ def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = PlanChunk.BYTES_MAX)
             b"".join(plan.digests),
             plan.terms,
             plan.charged.astype("<i8").tobytes(),
-            None if city is None else (city.weights.astype("<i8").tobytes(), city.plates, city.about),
+            None
+            if city is None
+            else (*(one.astype("<i8").tobytes() for one in (city.weights, city.charged)), city.plates, city.about),
         )
     )
     pieces = [{"content": content[at : at + chunk_bytes]} for at in range(0, len(content), chunk_bytes)]
@@ -426,7 +429,7 @@ def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
         tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)),
         columns.terms,
         np.frombuffer(columns.charged, "<i8"),
-        city=None if city is None else CityPlan(np.frombuffer(city[0], "<i8"), *city[1:]),
+        city=None if city is None else CityPlan(*(np.frombuffer(one, "<i8") for one in city[:2]), *city[2:]),
     )
 
 
