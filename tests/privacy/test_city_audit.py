@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from h3.api.basic_int import grid_disk
 
+from tests.failing import Died
 from tests.unit.test_flow import run
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -16,7 +17,7 @@ from udp_stream.mechanisms.city_tree import CityTree
 from udp_stream.mechanisms.noise import counts_scale
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.city import AskShape
-from udp_stream.release.record import CITY, kind_of
+from udp_stream.release.record import CITY, decode, kind_of
 from udp_stream.release.road import slot_sums
 from udp_stream.settings import load
 from udp_stream.shuffle.wire import cut_plan, merge_plan
@@ -25,27 +26,37 @@ from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, SlotValues, tabulate
 
 START, HOUR_MS = 1_641_011_400_000, 3_600_000
-CELLS = tuple(sorted(map(int, grid_disk(609161983530369023, 1))))
+CELLS, MORE_CELLS = (tuple(sorted(map(int, grid_disk(609161983530369023, size)))) for size in (1, 2))
 PURE, RHO = ("budget.accounting=pure",), ("budget.accounting=approximate",)
 U = 65 * 4096
 
 
-def city(plates=150, cells=CELLS, seed=0, start=START):
+def city(plates=150, cells=CELLS):
     """A slot: each third plate stays in one cell, others have many pings in one and few in others; 1 to 60 in all."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     plate, cell = [], []
     for number in range(plates):
         home, pings = number % len(cells), int(rng.integers(1, 61))
-        away = rng.random(pings) < (0.0 if number % 3 == 0 else 0.3)
+        is_away = rng.random(pings) < (0.0 if number % 3 == 0 else 0.3)
         plate += [number] * pings
-        cell += np.where(away, rng.integers(0, len(cells), pings), home).tolist()
-    return tabulate(
-        SlotPings(
-            start, start + HOUR_MS, tuple(f"hash{i:04}".encode() for i in range(plates)), np.array(plate, np.uint32),
-            np.arange(len(plate), dtype=np.uint32), np.array(cells, np.uint64)[cell],
-            rng.integers(0, U + 1, len(plate)).astype(np.int32),
-        )
-    )  # fmt: skip
+        cell += np.where(is_away, rng.integers(0, len(cells), pings), home).tolist()
+    return slot_of(plates, np.array(plate), np.array(cells, np.uint64)[cell])
+
+
+def crowded(plates=150, visits=6, pings=20):
+    """A slot in which each plate has as many pings in each of its HATs as in any other: it pays what all HATs cost."""
+    rng = np.random.default_rng(0)
+    cell = np.concatenate([rng.permutation(len(MORE_CELLS))[:visits].repeat(pings) for _ in range(plates)])
+    return slot_of(plates, np.arange(plates).repeat(visits * pings), np.array(MORE_CELLS, np.uint64)[cell])
+
+
+def slot_of(plates, plate, cell):
+    names = tuple(f"hash{i:04}".encode() for i in range(plates))
+    times, speed = np.arange(plate.size, dtype=np.uint32), np.random.default_rng(1).integers(0, U + 1, plate.size)
+    pings = SlotPings(
+        START, START + HOUR_MS, names, plate.astype(np.uint32), times, cell.astype(np.uint64), speed.astype(np.int32)
+    )
+    return tabulate(pings)
 
 
 def context(flags, question=None, seed=1):
@@ -174,3 +185,28 @@ def test_a_shard_refuses_a_plan_whose_charges_pay_for_less_than_its_weights_ask(
         broken = dataclasses.replace(of_plan, city=dataclasses.replace(of_plan.city, charged=charged))
         with pytest.raises(PrivacyRefused, match="city:"):
             slot_sums(AskShape(), part, of_values, broken)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("flags", [PURE, RHO])
+def test_a_crash_at_every_call_of_a_slot_with_an_ask_comes_to_the_bytes_of_an_undisturbed_run(flags, answered):
+    """Prices are foretold from balances, in which the city's charge stands: with or without a crash in between."""
+    contents, log = crowded(), []
+    flags = (*flags, "release.min_plates=3", "budget.epsilon=20")
+    expected, undisturbed = run(undisturbed_ledger := MemoryLedger(), context(flags), contents, log=log), log.copy()
+    records = [decode(payload) for _, payload in expected]
+    assert len({one.privacy.epsilon for one in records}) > 2, "some at the price, some at a part, and some withheld"
+    for dies_at in range(len(undisturbed)):
+        ledger = MemoryLedger()
+        with pytest.raises(Died):
+            run(ledger, context(flags), contents, dies_at, answered=answered)
+        run(ledger, context(flags), contents)
+        assert payloads_of(ledger) == payloads_of(undisturbed_ledger), (dies_at, undisturbed[dies_at])
+
+
+def payloads_of(ledger):
+    assert ledger.verify() == []
+    return {
+        entry.release_id: (entry.payload, sorted(zip(entry.plates, entry.charged.tolist(), strict=True)))
+        for entry in ledger.entries()
+    }
