@@ -1,28 +1,34 @@
 """A worker whose noise follows from a seed, for tests alone: main(CONFIG, SEED, INSTANCE, STOP, DISORDER_MS).
 
 STOP is SIGNAL@POINT@N: the worker sends itself the signal when it comes to that point of publishing for the Nth time.
+Or it is UNDERPAID: the worker charges each plate one nano-unit for what the city is asked.
 """
 
 import functools
 import inspect
 import os
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from aiokafka import AIOKafkaProducer
 
 from streams import worker
 from streams.kafka import Producer, StrictlyOnce
 from streams.processors import AtLeastOnce
 from streams.worker import Deployment, run_worker
+from udp_stream.errors import UdpStreamError
 from udp_stream.ledgers.sqlite import SqliteLedger
+from udp_stream.release.city import AskShape
 from udp_stream.release.record import kind_of
 from udp_stream.settings import load
 from udp_stream.settings.sections import Settings
 from udp_stream.testing import SeededEntropy
 
 BEFORE, AFTER = False, True
+UNDERPAID = "underpaid"
 
 POINTS = {
     "recorded": [(StrictlyOnce, "publish", BEFORE), (AtLeastOnce, "publish", BEFORE)],
@@ -35,6 +41,8 @@ POINTS = {
     "round charged": [(SqliteLedger, "admit", AFTER)],
     "round recorded": [(SqliteLedger, "record", AFTER)],
     "answer recorded": [(SqliteLedger, "record", AFTER)],
+    "city charged": [(SqliteLedger, "admit", AFTER)],
+    "city recorded": [(SqliteLedger, "record", AFTER)],
 }
 """Where a publication may be stopped: the calls of the worker's own code, and before or after them."""
 
@@ -67,6 +75,8 @@ COUNTED = {
     "round charged": of_ids("round"),
     "round recorded": of_ids("round"),
     "answer recorded": of_ids("query"),
+    "city charged": of_ids("city"),
+    "city recorded": of_ids("city"),
 }
 """Which calls of a point count; else those about releases."""
 
@@ -113,6 +123,16 @@ def stopping(call, reached, after, counted):
     return hooked
 
 
+def underpaid(ask):
+    """A question that charges each plate one nano-unit."""
+
+    def asked(self, *given):
+        plan = ask(self, *given)
+        return plan and replace(plan, charged=np.ones_like(plan.charged))
+
+    return asked
+
+
 SESSION_S = 6.0
 
 
@@ -120,7 +140,12 @@ def main(config, seed, instance, stop="", disorder_ms="60000"):
     worker.SESSION_S = SESSION_S
     rules = Settings.window_rules.fget
     Settings.window_rules = property(lambda settings: replace(rules(settings), disorder_ms=int(disorder_ms)))
-    if stop:
+    if stop == UNDERPAID:
+        AskShape.ask = underpaid(AskShape.ask)
+    elif stop:
         number, point, nth = stop.split("@")
         stop_at(signal.Signals[number], point, int(nth))
-    run_worker(Deployment(load(Path(config), (), {}), SeededEntropy(seed), "udp-stream test", instance=instance))
+    try:
+        run_worker(Deployment(load(Path(config), (), {}), SeededEntropy(seed), "udp-stream test", instance=instance))
+    except UdpStreamError as error:
+        sys.exit(error.exit_status)

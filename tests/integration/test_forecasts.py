@@ -1,13 +1,16 @@
 """Means around forecasts on a real broker: plans follow from releases, and every worker comes to the same ones."""
 
 import random
+import signal
 import time
 
 import pytest
 
 from tests.integration.deployment import agree, worker
+from tests.integration.seeded_worker import UNDERPAID
 from tests.runtime.harness import fleet_log
 from udp_stream.release import record as release
+from udp_stream.release.record import CITY, kind_of
 
 FORECASTS = {"mean": "forecast-clip", "epsilon": "1.0", "cdf": "0", "budget": "9.0", "partitions": 8}
 
@@ -36,6 +39,38 @@ def require_forecasts(payloads):
     made = [one for one in map(release.decode, payloads.values()) if one.mean is not None]
     assert sum(one.mean.mechanism == "forecast-clip" for one in made) > 10
     assert len({one.hat.slot_start for one in made}) > 3
+
+
+@pytest.fixture
+def asking(city):
+    """A deployment that asks its city for a CDF, whose plates cannot pay for all of their HATs."""
+    here = city(fleet_log(buses=200, hours=0.5, clean=True), shards=2, **FORECASTS | IN_RHO | {"budget": "40.0"})
+    text = here.config.read_text()
+    for old, new in {'cdf = "tree"\ncdf_epsilon = 0\n': 'cdf = "auto"\n', "resolution = 7": "resolution = 8"}.items():
+        text = text.replace(old, new)
+    here.config.write_text(text)
+    here.feed()
+    return here
+
+
+@pytest.mark.parametrize("point", ["city charged", pytest.param("city recorded", marks=pytest.mark.long)])
+def test_killed_once_the_city_has_paid_it_plans_what_an_undisturbed_run_plans(asking, point):
+    with agree(asking) as (stack, expected):
+        prices = {one.mean.epsilon for one in map(release.decode, expected.values()) if one.mean is not None}
+        assert len(prices) > 1, "some HATs are offered at a part of the price"
+        with worker(asking, stop=f"SIGKILL@{point}@1") as process:
+            assert process.wait(60) == -signal.SIGKILL
+        with asking.ledger() as (ledger, _):
+            assert {kind_of(entry.release_id) for entry in ledger.entries() if entry.payload} <= {CITY}
+        asking.wait_for(expected, stack.enter_context(worker(asking)))
+
+
+def test_a_worker_that_charges_too_little_for_the_city_s_answer_ends_with_status_5_and_draws_nothing(asking):
+    with worker(asking, stop=UNDERPAID) as process:
+        assert process.wait(60) == 5
+    assert asking.releases() == {}
+    with asking.ledger() as (ledger, _):
+        assert [entry.payload for entry in ledger.entries()] == [None]
 
 
 @pytest.mark.long
