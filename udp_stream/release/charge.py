@@ -352,11 +352,12 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     period = slot.in_period.period
     check = partial(require_one_promise, period, policy.budget_nano, context.calendar, ledger, counts.plates)
     # THE CITY. Charged before prices follow from balances: a run that dies here leaves the next one the same balances.
-    city = None
-    if (asked := _asked_of_city(slot, context)) is not None:
+    city, question = None, context.question
+    asked = None if question is None else _asked_of_city(question, slot, context)
+    if question is not None and asked is not None:
         check()
         context.before_charge()
-        city = charge_city(asked, context.question, counts, period, policy, ledger)
+        city = charge_city(asked, question, counts, period, policy, ledger)
     # PRICE. Each HAT has terms, and a plan for the rows that they offer: what each row would be charged.
     priced = _price(hats, slot, context.planner, ledger)
     is_charging = asked is not None or any(hat.plan is not None for hat in priced)
@@ -381,13 +382,13 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
     )
 
 
-def _asked_of_city(slot: SlotToPlan, context: ReleaseContext) -> CityPlan | None:
+def _asked_of_city(question: CityQuestion, slot: SlotToPlan, context: ReleaseContext) -> CityPlan | None:
     """What is asked of the city in this slot, by what the slots before told."""
-    question, forecaster = context.question, context.forecaster
-    if question is None or not context.policy.forecasts:
+    if not slot.policy.forecasts:
         return None
+    forecaster = context.forecaster
     known = None if forecaster is None else forecaster.city(slot.counts.start_ms, slot.history)
-    return question.ask(slot.counts, context.policy, known)
+    return question.ask(slot.counts, slot.policy, known)
 
 
 def _price(hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledger: Ledger) -> list[HatInFlight]:
@@ -575,9 +576,11 @@ def _named(periods: Sequence[str]) -> str:
 # It is asked where plans follow from releases (`Policy.forecasts`), as the planner then waits for a slot to
 # be released.
 #
-# 1. The planner charges those who can pay (`charge_city`), before the slot's HATs. Whoever cannot takes no part.
+# 1. The planner charges those who can pay (`charge_city`), before the slot's HATs are priced. Whoever cannot takes no
+#    part.
 # 2. Sums of whole numbers over all rows are measured with the plates' norms (`road.py`): on Kafka each shard sends the
-#    planner its part of them. Such sums have no order, so they are those of the whole slot.
+#    planner its part of them. Such sums have no order, so they are those of the whole slot. Nothing is measured where a
+#    plate's weights would let it lose more than it was charged (`require_paid`).
 # 3. Noise is drawn once, and recorded (`record_city`), before any HAT of the slot is: on Kafka shards wait for it. So
 #    whoever finds the slot's records finds this one, too.
 #

@@ -388,6 +388,10 @@ class _PlanColumns(msgspec.Struct, frozen=True, array_like=True):
     city: tuple[bytes, bytes, int, bytes] | None
 
 
+def _bytes(column: NDArray[np.int64]) -> bytes:
+    return column.astype("<i8").tobytes()
+
+
 _plan_decoder: msgspec.msgpack.Decoder[_PlanColumns] = msgspec.msgpack.Decoder(_PlanColumns)
 
 
@@ -399,13 +403,11 @@ def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = PlanChunk.BYTES_MAX)
             plan.start_ms,
             plan.end_ms,
             plan.cells.astype("<u8").tobytes(),
-            plan.hat_rows.astype("<i8").tobytes(),
+            _bytes(plan.hat_rows),
             b"".join(plan.digests),
             plan.terms,
-            plan.charged.astype("<i8").tobytes(),
-            None
-            if city is None
-            else (*(one.astype("<i8").tobytes() for one in (city.weights, city.charged)), city.plates, city.about),
+            _bytes(plan.charged),
+            None if city is None else (_bytes(city.weights), _bytes(city.charged), city.plates, city.about),
         )
     )
     pieces = [{"content": content[at : at + chunk_bytes]} for at in range(0, len(content), chunk_bytes)]
@@ -429,7 +431,9 @@ def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
         tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)),
         columns.terms,
         np.frombuffer(columns.charged, "<i8"),
-        city=None if city is None else CityPlan(*(np.frombuffer(one, "<i8") for one in city[:2]), *city[2:]),
+        city=None
+        if city is None
+        else CityPlan(np.frombuffer(city[0], "<i8"), np.frombuffer(city[1], "<i8"), *city[2:]),
     )
 
 
