@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from udp_stream.mechanisms.cdf import Floats, Integers, Tree, best_tree, prefix_noise
-from udp_stream.mechanisms.noise import FAMILIES, Measure
+from udp_stream.mechanisms.noise import MEASURES
 
 
 def squared_error(branching: tuple[int, ...], shares: tuple[float, ...], bins: int) -> float:
@@ -44,13 +44,13 @@ def dense_error(tree: Tree) -> float:
     return float((dense_gls(tree)[0] ** 2 @ variances).sum())
 
 
-def proxy_error(count: int, noise: float, measure: Measure = "pure") -> float:
+def proxy_error(count: int, noise: float, measure: str = "pure") -> float:
     """The proxy of the sup error, in shares of the samples, of `count` equal bins and a zero bin; noise is cap b / n.
 
     >>> round(proxy_error(8, noise=0.02), 4)
     0.099
     """
-    tree = best_tree(count + 1, FAMILIES[measure].power)
+    tree = best_tree(count + 1, MEASURES[measure].noise.power)
     return 1 / (2 * count) + noise * prefix_noise(tree, measure) * math.sqrt((count + 1) / count)
 
 

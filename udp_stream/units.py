@@ -37,6 +37,17 @@ def nano_allowance(amount: float | Decimal) -> int:
     return int((Decimal(str(amount)) * NANO).to_integral_value(ROUND_FLOOR))
 
 
+def amount_text(nano: int) -> str:
+    """Nano-units in units, exactly."""
+    return plain(Decimal(nano) / NANO)
+
+
+def plain(number: float | Decimal) -> str:
+    """In digits, without an exponent and without zeros at the end."""
+    text = format(Decimal(str(number)), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def parse_duration(text: str) -> float:
     """Seconds of a duration such as `90s`, `2m`, `1h`, `1d` or `2w`, inf if too long for any; ValueError with the rule.
 

@@ -16,7 +16,7 @@ from udp_stream.mechanisms import cdf as cdfs
 from udp_stream.mechanisms import statistics
 from udp_stream.mechanisms.base import Choice, StatisticTerms
 from udp_stream.mechanisms.means import MECHANISMS
-from udp_stream.mechanisms.noise import FAMILIES, Cost
+from udp_stream.mechanisms.noise import MEASURES, Cost
 from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import Terms, plan_hat, terms_of
 from udp_stream.release.charge import plan_slot
@@ -159,12 +159,15 @@ def test_terms_are_remembered_as_they_are_and_small():
 
 def test_terms_say_in_which_measure_they_are_and_a_plan_costs_that(monkeypatch):
     """Kept by the ledger and sent to shards; no version takes an amount of one measure for that of another."""
-    with_measure = StatisticTerms("mean", NANO, mechanism="baseline", measure="toy")
-    assert with_measure.cost == Cost("toy", NANO) and with_measure.at(5).cost == Cost("toy", 5)
-    assert b"measure" in msgspec.json.encode(Terms((with_measure,)))
+    with monkeypatch.context() as known:
+        known.setitem(MEASURES, "toy", toy := dataclasses.replace(MEASURES["pure"], name="toy"))
+        with_measure = StatisticTerms("mean", NANO, mechanism="baseline", measure="toy")
+        assert with_measure.cost == Cost("toy", NANO) and with_measure.at(5).cost == Cost("toy", 5)
+        written = msgspec.json.encode(Terms((with_measure,)))
+        assert b"measure" in written and msgspec.json.decode(written, type=Terms) == Terms((with_measure,))
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(msgspec.json.encode(Terms((with_measure,))), type=Terms)
-    monkeypatch.setitem(FAMILIES, "toy", FAMILIES["pure"])
+        msgspec.json.decode(written, type=Terms)
+    monkeypatch.setitem(MEASURES, "toy", toy)
     policy = a_context().policy
     plan = plan_hat(np.array([3, 1]), Terms((with_measure,)), policy)
     assert plan.mean.cost == Cost("toy", NANO) and plan.terms.asked_of("mean").measure == "toy"

@@ -45,7 +45,7 @@ def asked(plates=200, policy=POLICY, times=0, city=family(EDGES), pings=12, befo
 
 def test_it_is_asked_twice_a_day_at_a_twentieth_of_the_budget_until_it_is_told():
     found = asked()
-    assert found.plan.plates == 200 and set(found.charges.tolist()) == {POLICY.budget_nano // 20}
+    assert found.plates == 200 and set(found.charged.tolist()) == {POLICY.budget_nano // 20}
     assert asked(times=1, before=100.0) is not None and asked(times=ASKS_PER_DAY, before=100.0) is None
     told = family(EDGES)
     for _ in range(4):
@@ -59,7 +59,7 @@ def test_it_is_asked_twice_a_day_at_a_twentieth_of_the_budget_until_it_is_told()
 def test_few_plates_and_little_budget_are_not_asked():
     assert asked(plates=70) is None and asked(plates=700, pings=1) is None
     # Buses that stand in one HAT for all of the slot, as in depots at night, are no city.
-    assert asked(plates=700, parked=630) is None and asked(plates=700, parked=600).plan.plates == 700
+    assert asked(plates=700, parked=630) is None and asked(plates=700, parked=600).plates == 700
     assert asked(policy=replace(POLICY, budget_nano=NANO)) is None
     assert asked(policy=replace(POLICY, period_seconds=None)) is None  # of a lifetime no day has a part
     assert ask_nano(replace(POLICY, period_seconds=7 * 86_400)) == POLICY.budget_nano // 140
@@ -235,5 +235,5 @@ def test_a_large_hat_has_a_tree_of_its_own_where_that_errs_far_less():
 
 
 def test_a_plan_says_what_noise_it_is_for():
-    tree = msgspec.json.decode(asked().plan.about, type=CityTree)
+    tree = msgspec.json.decode(asked().about, type=CityTree)
     assert tree.bins.edges_kmh[1:] == EDGES and tree.cost.nano == POLICY.budget_nano // 20

@@ -25,7 +25,7 @@ from udp_stream.experiments.base import (
     slug,
 )
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise import Cost, Integers, Measure, concentrated
+from udp_stream.mechanisms.noise import Cost, Integers, concentrated
 from udp_stream.queries.elimination import How, Split, Terms
 from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
@@ -38,7 +38,7 @@ from udp_stream.units import NANO
 # drawn at once and handed out one after another. They are as independent as if they were drawn one by one, and each is
 # handed out once.
 
-Key = tuple[Measure, int, int, int]
+Key = tuple[str, int, int, int]
 
 
 class PreparedNoise:
@@ -58,7 +58,7 @@ class PreparedNoise:
         self._values = values
         self._ready: dict[Key, Integers] = {}
 
-    def __call__(self, measure: Measure, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
+    def __call__(self, measure: str, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
         """A row for each scale t/s."""
         rows = self._values // dimensions
         if t.size == 0 or 4 * t.size > rows or np.ptp(t) or np.ptp(s):

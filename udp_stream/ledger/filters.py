@@ -35,11 +35,12 @@ Amounts are integers, in nano-units; a delta is taken by the digits in which it 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
 from math import ceil, exp, log, log1p
 
-from udp_stream.units import NANO
+from udp_stream.units import NANO, amount_text
 
 _DIGITS = Context(prec=80)
 
@@ -53,6 +54,34 @@ _SHOWN = Context(prec=17, rounding=ROUND_CEILING)
 
 NANO_MAX = 10**15
 """Largest epsilon and rho, in nano-units: a million, far above any that says anything."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Loss:
+    """The most that a plate can lose: an epsilon and, beside it, a rho; nano-units of each.
+
+    >>> together = Loss(10 * NANO) + Loss(rho_nano=NANO)
+    >>> str(together), together.within(Loss(20 * NANO)), Loss(5).within(Loss(5))
+    ('epsilon 10 and rho 1', False, True)
+    """
+
+    epsilon_nano: int = 0
+    rho_nano: int = 0
+
+    def __add__(self, other: Loss) -> Loss:
+        """Losses add up, each in its own measure."""
+        return Loss(self.epsilon_nano + other.epsilon_nano, self.rho_nano + other.rho_nano)
+
+    def within(self, other: Loss) -> bool:
+        """Whether it is at most the other, by either measure."""
+        return self.epsilon_nano <= other.epsilon_nano and self.rho_nano <= other.rho_nano
+
+    def __str__(self) -> str:
+        """What is not 0 of it."""
+        parts = [f"rho {amount_text(self.rho_nano)}"] if self.rho_nano else []
+        if self.epsilon_nano or not parts:
+            parts.insert(0, f"epsilon {amount_text(self.epsilon_nano)}")
+        return " and ".join(parts)
 
 
 def delta_of(rho_nano: int, epsilon_nano: int) -> Decimal:

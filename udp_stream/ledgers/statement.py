@@ -16,18 +16,28 @@ from typing import Any
 import msgspec
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.filters import epsilon_of_both
+from udp_stream.ledger.filters import Loss, epsilon_of_both
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledger.rules import RollingSums, caveats, span_of
+from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning import policy as names
-from udp_stream.planning.policy import IN_RHO, Loss, OneBudget, Policy, loss_in, measure_of, noted, of_same_time
+from udp_stream.planning.policy import (
+    ACCOUNTINGS,
+    OneBudget,
+    Policy,
+    accounting_of,
+    loss_in,
+    measure_of,
+    noted,
+    of_same_time,
+    without_measure,
+)
 from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of
 from udp_stream.settings import Settings
 from udp_stream.units import NANO
 from udp_stream.version import __version__
 
 _UNITS = "epsilon", "rho"
-_NOISE = {"pure": "discrete Laplace", "zcdp": "discrete Gaussian"}
 _MADE = "policy", "epsilon", "period", "software"
 _Made = tuple[str, float, str, str]
 
@@ -120,8 +130,8 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     for entry in ledger.entries():
         if kind_of(entry.release_id) != CLIPS:
             account.take(entry)
-    measures = {measure_of(period) for period in account.speeds} or {policy.measure}
-    concentrated = "zCDP" if measures == {"zcdp"} and policy.accounting == "zcdp" else "Approximate DP"
+    measures = {measure_of(period) for period in account.speeds} or {policy.accounted.measure}
+    variants = [ACCOUNTINGS[accounting_of(one.name, policy.accounting)].variant for one in measures]
     return {
         "basic": {
             "name": "Speeds of buses by H3 cell and timeslot",
@@ -132,7 +142,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             "intended_use": "Publishing what a live bus feed says of a city's traffic, without a driver's conduct.",
         },
         "privacy": {
-            "dp_variant": {"variant_name": "Pure DP" if measures == {"pure"} else concentrated},
+            "dp_variant": {"variant_name": variants[0] if len(variants) == 1 else "Approximate DP"},
             "privacy_loss": {**_privacy_loss(settings, account), "caveats": list(caveats(meta))},
             "deployment_model": {
                 "model_name": "Central",
@@ -158,7 +168,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
                 "2405.06261, the largest charge of a release times the most releases that one plate is in",
             },
             "implementation": {
-                "mechanisms": f"{_joined(_NOISE[measure] for measure in measures)} and exponential mechanism, exact "
+                "mechanisms": f"{_joined(_noise_of(one) for one in measures)} and exponential mechanism, exact "
                 "integer arithmetic (arXiv 2004.00010)",
                 "randomness": "operating system",
                 "floating_point": "noise is added to integers; the set of outputs does not depend on the data",
@@ -209,14 +219,14 @@ def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
     A period is the whole of it, as its name says, whichever slots of it were charged.
     """
     policy = settings.policy
-    lengths = {length.removesuffix(IN_RHO) for length, _ in account.under} or {policy.period}
+    lengths = {without_measure(length) for length, _ in account.under} or {policy.period}
     sums = _with_overlapping(account)
     return {
         "privacy_unit": f"one license plate, with all its pings in a period of {_joined(lengths)}; of a rolling period "
         "any stretch of that length, wherever it begins",
         "privacy_parameters": _most_of(sums.values(), policy),
         "charged_under": [
-            {_unit(length): budget / NANO, "period": length.removesuffix(IN_RHO), "hats_charged": hats}
+            {_unit(length): budget / NANO, "period": without_measure(length), "hats_charged": hats}
             for (length, budget), hats in sorted(account.under.items())
         ],
         "composition_over_periods": "a plate's loss in a period is at most the largest budget that any of its releases "
@@ -254,7 +264,6 @@ def _most_of(losses: Collection[Loss], policy: Policy) -> dict[str, float]:
 def _positions(account: _Account, meta: Mapping[str, str]) -> dict[str, Any]:
     """What standing queries cost, by distance."""
     shared = [_in_one_budget(time, one, account) for time, one in noted(meta).items()]
-    units = {"pure": "epsilon_per_km", "zcdp": "rho_per_square_km"}
     return {
         "privacy_unit": "one license plate, with its positions at all moments of a period",
         "adjacency": "positions: the same pings are accepted, and the same plates are there at every moment; "
@@ -265,7 +274,7 @@ def _positions(account: _Account, meta: Mapping[str, str]) -> dict[str, Any]:
         "composition": "basic, per plate; added to losses of speeds only where both had one budget (`one_budget`)",
         **({"one_budget": shared} if shared else {}),
         "periods": [
-            {"period": period, **spent.stated(units[measure_of(period)])}
+            {"period": period, **spent.stated(_unit_by_distance(period))}
             for period, spent in sorted(account.positions.items())
         ],
     }
@@ -304,7 +313,16 @@ def _amounts(loss: Loss) -> Iterable[tuple[str, int]]:
 
 
 def _unit(period: str) -> str:
-    return "epsilon" if measure_of(period) == "pure" else "rho"
+    return measure_of(period).unit
+
+
+def _noise_of(measure: Measure) -> str:
+    kind, _, family = measure.noise.name.partition("-")
+    return f"{kind} {family.capitalize()}"
+
+
+def _unit_by_distance(period: str) -> str:
+    return f"{_unit(period)}_per_{measure_of(period).distance.replace(' ', '_')}"
 
 
 def _record(release_id: str, payload: bytes) -> Release:

@@ -418,6 +418,6 @@ def _middle(plan: ForecastClipPlan) -> Integers:
 
 
 def _lattice(plan: ForecastClipPlan) -> Lattice:
-    if plan.cost.measure != "zcdp":
+    if plan.noise.power != 2:
         raise ValueError(f"expected a cost in rho where a plate's HATs share one clip, got {plan.cost.measure}")
     return lattice_of(plan.sensitivity, plan.cost)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise import Cost, Lattice, Measure, Noise
+from udp_stream.mechanisms.noise import Cost, Lattice, Noise, require_measure
 from udp_stream.mechanisms.widths import USUAL, ClipWidth
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -336,9 +336,13 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
     mechanism: str = "auto"
     grouping: Grouping = "best-fit"
     compare_at: CompareAt = "epsilon"
-    measure: Measure = "pure"
+    measure: str = "pure"
     choice: Choice | None = None
     around: AroundForecast | None = None
+
+    def __post_init__(self) -> None:
+        """No version takes an amount of one measure for that of another."""
+        require_measure(self.measure)
 
     @property
     def cost(self) -> Cost:

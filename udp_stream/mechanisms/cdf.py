@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.base import BinsAsked, Branching, Choice, SamplesPerPlate, within_cap
-from udp_stream.mechanisms.noise import FAMILIES, Cost, Measure, Noise, counts_scale, expected_noise_of_counts, noise_of
+from udp_stream.mechanisms.noise import MEASURES, Cost, Noise, counts_scale, expected_noise_of_counts, noise_of
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 BINS_MAX = 65536
@@ -343,7 +343,7 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
 
 
 @cache
-def prefix_noise(tree: Tree, measure: Measure) -> float:
+def prefix_noise(tree: Tree, measure: str) -> float:
     """The noise of `prefixes`, root mean square, in the expected size of noise on counts at the whole cost.
 
     It is the same at every cost, as a family's scale goes by a power of the cost.
@@ -603,13 +603,13 @@ def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins
 
 
 @cache
-def _noise_factor(count: int, measure: Measure) -> float:
+def _noise_factor(count: int, measure: str) -> float:
     """Root mean square error of the `count` noisy prefixes, in units cap b / n; the last of the tree's is exact."""
-    return prefix_noise(best_tree(count + 1, FAMILIES[measure].power), measure) * math.sqrt((count + 1) / count)
+    return prefix_noise(best_tree(count + 1, MEASURES[measure].noise.power), measure) * math.sqrt((count + 1) / count)
 
 
 @cache
-def _envelope(measure: Measure) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def _envelope(measure: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """The corners, in rising noise, of the lower envelope of the proxies, and the ladder's count between them.
 
     From the best candidate without noise (the largest) to the next whose line crosses first, and so on.
@@ -623,7 +623,7 @@ def _envelope(measure: Measure) -> tuple[tuple[float, ...], tuple[int, ...]]:
     return tuple(corners), tuple(counts)
 
 
-def _crossing(count: int, lower: int, measure: Measure) -> float:
+def _crossing(count: int, lower: int, measure: str) -> float:
     """The noise from which on `lower` bins are better than `count`."""
     return (1 / (2 * lower) - 1 / (2 * count)) / (_noise_factor(count, measure) - _noise_factor(lower, measure))
 

@@ -17,34 +17,33 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from math import erf, exp, expm1, hypot, isqrt, log, log2, pi, sqrt
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.ledger.filters import Loss, epsilon_of, rho_nano_of_pure
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.samplers import DIVISOR_MAX, SCALE_MAX, discrete_gaussian, discrete_laplace, randbelow
-from udp_stream.units import NANO
+from udp_stream.units import NANO, amount_text
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-Measure = Literal["pure", "zcdp"]
-"""In what a privacy loss is counted: "pure" is epsilon, "zcdp" the rho of zero-concentrated differential privacy."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The most that a plate may lose: nano-units of a measure. Costs of one measure add up under composition.
+    """The most that a plate may lose: nano-units of a measure, by its name in `MEASURES`. Costs of one measure add up
+    under composition.
 
     >>> pure(500_000_000)
     Cost(measure='pure', nano=500000000)
     """
 
-    measure: Measure
+    measure: str
     nano: int
 
     def with_nano(self, nano: int) -> Cost:
@@ -311,7 +310,7 @@ class _Shares:
 
 def _positive(cost: Cost) -> int:
     if cost.nano < 1:
-        raise ValueError(f"expected a cost >= 1 nano-{'epsilon' if cost.measure == 'pure' else 'rho'}, got {cost.nano}")
+        raise ValueError(f"expected a cost >= 1 nano-{MEASURES[cost.measure].unit}, got {cost.nano}")
     return cost.nano
 
 
@@ -494,15 +493,111 @@ def _over_root(nano: int) -> tuple[int, int]:
     return _OVER, isqrt(_OVER * _OVER * nano // NANO)
 
 
-# Which noise makes a cost true: the families, by the measure that they keep to.
+# In what privacy losses are counted: a measure, by the name that is stored with costs, terms and periods. All that
+# depends on it is asked of the measure, or of its noise.
 
-FAMILIES: dict[Measure, Noise] = {"pure": DiscreteLaplace(), "zcdp": DiscreteGaussian()}
-"""By the measure of the cost."""
+
+@dataclass(frozen=True)
+class Measure:
+    """What a loss is counted in: this one is the epsilon of pure differential privacy. Amounts are nano-units.
+
+    `unit` is what an amount is called. The names of budget periods whose balances are counted so end in `ending`.
+    `noise` is the family that keeps to a cost. An automatic price of a statistic is at least `least_nano`: below, it
+    says nothing at any HAT size seen so far; then the HAT is withheld and no plate pays.
+
+    >>> Measure().privacy(500_000_000, 10**10, delta=1e-6), Measure().epsilon_of_price(500_000_000)
+    ({'epsilon': 0.5, 'period_epsilon': 10.0}, 0.5)
+    """
+
+    name: str = "pure"
+    unit: str = "epsilon"
+    ending: str = ""
+    noise: Noise = field(default_factory=DiscreteLaplace)
+    least_nano: int = 1_000_000
+
+    @property
+    def distance(self) -> str:
+        """What an amount of positions is for, as losses go by the power of distances that noise goes by."""
+        return "km" if self.noise.power == 1 else "square km"
+
+    def loss(self, nano: int) -> Loss:
+        """An amount, as losses of all measures are added up."""
+        return Loss(nano)
+
+    def price_nano(self, epsilon_nano: int) -> int:
+        """What a statistic costs that is configured by this epsilon, rounded up."""
+        return epsilon_nano
+
+    def epsilon_of_price(self, nano: int) -> float:
+        """The epsilon by which a statistic of this price is configured."""
+        return nano / NANO
+
+    def price_text(self, nano: int) -> str:
+        """That epsilon as a user writes it."""
+        return amount_text(nano)
+
+    def implied_epsilon(self, nano: int, delta: float) -> float:  # noqa: ARG002
+        """An epsilon that holds with this delta."""
+        return nano / NANO
+
+    def privacy(self, nano: int, budget_nano: int, delta: float) -> dict[str, float]:
+        """What a record states of its charge and of the budget."""
+        found = {"epsilon": nano, "period_epsilon": budget_nano}
+        return {name: self.implied_epsilon(amount, delta) for name, amount in found.items()}
+
+
+class Concentrated(Measure):
+    """The rho of zero-concentrated differential privacy, whose charges go by squares.
+
+    >>> MEASURES["zcdp"].price_nano(2 * 10**9), MEASURES["zcdp"].epsilon_of_price(2 * 10**9)
+    (2000000000, 2.0)
+    """
+
+    def loss(self, nano: int) -> Loss:
+        """In its own unit."""
+        return Loss(rho_nano=nano)
+
+    def price_nano(self, epsilon_nano: int) -> int:
+        """Half of its square."""
+        return rho_nano_of_pure(epsilon_nano)
+
+    def epsilon_of_price(self, nano: int) -> float:
+        """Of pure noise that costs as much."""
+        return round(sqrt(2 * nano / NANO), 9)
+
+    def price_text(self, nano: int) -> str:
+        """With nine digits."""
+        return f"{sqrt(2 * nano / NANO):.9g}"
+
+    def implied_epsilon(self, nano: int, delta: float) -> float:
+        """By arXiv 2004.00010, Corollary 13, rounded up to six decimals."""
+        return epsilon_of(nano, delta)
+
+    def privacy(self, nano: int, budget_nano: int, delta: float) -> dict[str, float]:
+        """The epsilons that it implies, and both amounts themselves: these add up."""
+        amounts = {"rho": nano / NANO, "period_rho": budget_nano / NANO, "delta": delta}
+        return super().privacy(nano, budget_nano, delta) | amounts
+
+
+RHO_NANO_MIN = 500
+"""Half of the square of an epsilon of 0.001. Parts of it still have noise at any counts and U."""
+
+MEASURES: dict[str, Measure] = {
+    "pure": Measure(),
+    "zcdp": Concentrated("zcdp", "rho", " in rho", DiscreteGaussian(), RHO_NANO_MIN),
+}
+"""By name."""
+
+
+def require_measure(name: str) -> None:
+    """ValueError for a name that is not in `MEASURES`: what was charged under it allows nothing that is known here."""
+    if name not in MEASURES:
+        raise ValueError(f"expected a measure of {', '.join(MEASURES)}, got {name!r}")
 
 
 def noise_of(cost: Cost) -> Noise:
     """The family that a cost is paid to."""
-    return FAMILIES[cost.measure]
+    return MEASURES[cost.measure].noise
 
 
 def expected_noise(sensitivity: int, cost: Cost) -> float:
@@ -606,7 +701,7 @@ def tail_bound(sensitivity: int, cost: Cost, delta: float) -> float:
 
     Raises ValueError for a delta that is no probability, and for a cost in rho, whose noise is not Laplace's.
     """
-    if not 0 < delta < 1 or cost.measure != "pure":
+    if not 0 < delta < 1 or not isinstance(noise_of(cost), DiscreteLaplace):
         raise ValueError(f"expected 0 < delta < 1 and an epsilon, got {delta} and {cost}")
     lattice = lattice_of(sensitivity, cost)
     return lattice.scale * log(1 / delta) + (1 << lattice.shift)

@@ -24,7 +24,7 @@ from udp_stream.mechanisms.base import (
 )
 from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
-from udp_stream.mechanisms.noise import Cost, Measure
+from udp_stream.mechanisms.noise import MEASURES, Cost, require_measure
 from udp_stream.mechanisms.statistics import AROUND, EXACT, STATISTICS, spread
 from udp_stream.mechanisms.variance import VariancePlan
 from udp_stream.planning.policy import (
@@ -33,7 +33,6 @@ from udp_stream.planning.policy import (
     Policy,
     SlotInPeriod,
     hat_epsilon,
-    least_nano,
     shares_of,
 )
 from udp_stream.units import QUANTA_PER_KMH
@@ -86,7 +85,11 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     turn: int = 0
     admitted_min: int = 0
     forecast: HatForecast | None = None
-    measure: Measure = "pure"
+    measure: str = "pure"
+
+    def __post_init__(self) -> None:
+        """No version takes an amount of one measure for that of another."""
+        require_measure(self.measure)
 
     @property
     def in_ball(self) -> bool:
@@ -164,7 +167,7 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
     """
     measure = policy.measure
     # At equal charge Baseline is best where charges go by shares; where they go by squares nothing is.
-    follows_charge = policy.mean_nano is None and measure == "pure"
+    follows_charge = policy.mean_nano is None and MEASURES[measure].noise.power == 1
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
     asked: list[StatisticTerms] = []
     if mean_nano:
@@ -179,7 +182,7 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
 def automatic_nano(allowance_nano: int, policy: Policy) -> int:
     """What each automatic epsilon of the policy (one at least) gets of what plates can spend on a HAT.
 
-    Fixed ones come first. What is left may be less than `least_nano`, and below 0.
+    Fixed ones come first. What is left may be less than the measure's least, and below 0.
     """
     fixed = sum(nano or 0 for nano in (policy.mean_nano, policy.variance_nano, policy.cdf_nano))
     return min((allowance_nano - fixed) // policy.automatic, EPSILON_NANO_MAX)
@@ -349,7 +352,7 @@ def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
     if not policy.automatic:
         return terms_at(0, policy)
     each = automatic_nano(hat_epsilon(shares), policy)
-    return Terms(withheld="budget") if each < least_nano(policy.measure) else terms_at(each, policy)
+    return Terms(withheld="budget") if each < policy.accounted.measure.least_nano else terms_at(each, policy)
 
 
 def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPlan:

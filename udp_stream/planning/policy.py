@@ -13,27 +13,35 @@ from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from math import ceil, floor, inf, isfinite, sqrt
+from math import ceil, floor, inf, isfinite
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ledger.filters import epsilon_of
+from udp_stream.ledger.filters import Loss, epsilon_of, rho_nano_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import ROLLING, span_name, span_of
 from udp_stream.mechanisms.base import BinsAsked, Branching, Cap, PublicSettings, Range
-from udp_stream.mechanisms.noise import Measure
-from udp_stream.units import NANO, QUANTA_PER_KMH, duration_name, parse_duration
+from udp_stream.mechanisms.noise import MEASURES, Measure
+from udp_stream.units import (
+    NANO,
+    QUANTA_PER_KMH,
+    amount_text,
+    duration_name,
+    nano_allowance,
+    parse_duration,
+    plain,
+)
 from udp_stream.windows.tables import SlotGrid
 
 # Budget periods by their names: when they are, which of them overlap, and what their budgets sum to.
 #
 # A balance belongs to a period's name, such as `1d from 2024-01-08T00:00:00+05:30`. Periods of another zone or length
-# have other names, hence other balances. So have periods whose losses are counted in the rho of concentrated
-# differential privacy: their names end in ` in rho`. A plate whose pings lie in several of them can lose the sum of
-# their budgets.
+# have other names, hence other balances. So have periods whose losses are counted in another measure: in the rho of
+# concentrated differential privacy their names end in ` in rho`. A plate whose pings lie in several of them can lose
+# the sum of their budgets.
 #
 # Privacy: the unit is one plate with all its pings in a period. To releases that were charged to the period it loses at
 # most the period's budget; to those charged to a period that overlaps it, that one's budget too (basic composition). A
@@ -56,39 +64,8 @@ from udp_stream.windows.tables import SlotGrid
 CLOCK_CHANGE_S = 3600
 DAY_S = 86_400
 
-IN_RHO = " in rho"
-"""What the name of a period ends in whose balances are nano-rho."""
-
 POSITIONS = "positions "
 """What the name of a period begins with whose balances are for positions: per kilometre, or per square kilometre."""
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class Loss:
-    """The most that a plate can lose: an epsilon and, beside it, a rho; nano-units of each.
-
-    >>> together = Loss(10 * NANO) + Loss(rho_nano=NANO)
-    >>> str(together), together.within(Loss(20 * NANO)), Loss(5).within(Loss(5))
-    ('epsilon 10 and rho 1', False, True)
-    """
-
-    epsilon_nano: int = 0
-    rho_nano: int = 0
-
-    def __add__(self, other: Loss) -> Loss:
-        """Losses add up, each in its own measure."""
-        return Loss(self.epsilon_nano + other.epsilon_nano, self.rho_nano + other.rho_nano)
-
-    def within(self, other: Loss) -> bool:
-        """Whether it is at most the other, by either measure."""
-        return self.epsilon_nano <= other.epsilon_nano and self.rho_nano <= other.rho_nano
-
-    def __str__(self) -> str:
-        """What is not 0 of it."""
-        parts = [f"rho {amount_text(self.rho_nano)}"] if self.rho_nano else []
-        if self.epsilon_nano or not parts:
-            parts.insert(0, f"epsilon {amount_text(self.epsilon_nano)}")
-        return " and ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +112,7 @@ def period_of(name: str) -> Period:
     """When a period is."""
     if (span := span_of(name)) is not None:
         return Period(name, span.start, span.end, window=span.seconds)
-    length, _, start = name.removesuffix(IN_RHO).removeprefix(POSITIONS).partition(" from ")
+    length, _, start = without_measure(name).removeprefix(POSITIONS).partition(" from ")
     try:
         begins, seconds = datetime.fromisoformat(start), parse_duration(length)
     except ValueError:
@@ -171,9 +148,9 @@ def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
     return found
 
 
-def name_in(measure: Measure, name: str) -> str:
+def name_in(measure: str, name: str) -> str:
     """The name of the period in which losses of this measure are counted."""
-    return name + IN_RHO if measure == "zcdp" else name
+    return name + MEASURES[measure].ending
 
 
 def is_of_positions(name: str) -> bool:
@@ -184,17 +161,23 @@ def is_of_positions(name: str) -> bool:
 def length_of(name: str) -> str:
     """The length of a period, with its measure."""
     length, is_bounded, _ = name.partition(" from ")
-    return length + (IN_RHO if is_bounded and name.endswith(IN_RHO) else "")
+    return length + (measure_of(name).ending if is_bounded else "")
 
 
 def measure_of(name: str) -> Measure:
     """In what losses of this period are counted."""
-    return "zcdp" if name.endswith(IN_RHO) else "pure"
+    others = (one for one in MEASURES.values() if one.ending and name.endswith(one.ending))
+    return next(others, MEASURES["pure"])
+
+
+def without_measure(name: str) -> str:
+    """The name of a period, or its length, without what its losses are counted in."""
+    return name.removesuffix(measure_of(name).ending)
 
 
 def loss_in(name: str, nano: int) -> Loss:
     """An amount of a period's balances."""
-    return Loss(rho_nano=nano) if measure_of(name) == "zcdp" else Loss(nano)
+    return measure_of(name).loss(nano)
 
 
 def sum_of(budgets: Mapping[str, int], names: Iterable[str]) -> Loss:
@@ -228,17 +211,6 @@ def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
     return {name: most_in(budgets, name, others) for name, others in overlaps_of(budgets).items()}
 
 
-def amount_text(nano: int) -> str:
-    """Nano-units in units, exactly."""
-    return _plain(Decimal(nano) / NANO)
-
-
-def _plain(number: float | Decimal) -> str:
-    """In digits, without an exponent and without zeros at the end."""
-    text = format(Decimal(str(number)), "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
 # One budget for a plate's speeds and positions: what it counts them in, and what charges of both come to in it.
 #
 # *Adaptive Privacy Budgeting* (Liang and Yi), Section 5. All that is known of a plate is a point of a product of
@@ -255,7 +227,7 @@ NOTE = "one budget: "
 """Before the name of a period, in the note by which a ledger remembers that both kinds had one budget in it."""
 
 
-def component_charge_nano(cost_nano: int, measure: Measure, unit: Fraction) -> int:
+def component_charge_nano(cost_nano: int, measure: str, unit: Fraction) -> int:
     """What a mechanism on one component costs of a budget over all of them, rounded up (Theorem 5.1, Corollary 5.1).
 
     `cost_nano` is per unit of the component's own metric, squared for a rho; `unit` is how far there is one apart.
@@ -263,7 +235,7 @@ def component_charge_nano(cost_nano: int, measure: Measure, unit: Fraction) -> i
     >>> component_charge_nano(2_000_000, "pure", Fraction(500)), component_charge_nano(4_000, "zcdp", Fraction(500))
     (1000000000, 1000000000)
     """
-    return ceil(cost_nano * unit ** (1 if measure == "pure" else 2))
+    return ceil(cost_nano * unit ** MEASURES[measure].noise.power)
 
 
 class OneBudget(msgspec.Struct, frozen=True):
@@ -276,7 +248,7 @@ class OneBudget(msgspec.Struct, frozen=True):
     ('epsilon 10', '500 m count as much as a speed does')
     """
 
-    measure: Measure
+    measure: str
     whole_nano: int
     positions_nano: int
     unit_m: Decimal
@@ -284,7 +256,7 @@ class OneBudget(msgspec.Struct, frozen=True):
     @property
     def whole(self) -> Loss:
         """What a plate can lose of both kinds together."""
-        return Loss(self.whole_nano) if self.measure == "pure" else Loss(rho_nano=self.whole_nano)
+        return MEASURES[self.measure].loss(self.whole_nano)
 
     @property
     def said(self) -> str:
@@ -294,7 +266,7 @@ class OneBudget(msgspec.Struct, frozen=True):
     @property
     def by_distance_nano(self) -> int:
         """The most that positions may cost by kilometre, squared for a rho: rounded down, so within their part."""
-        return floor(self.positions_nano / self._unit_km ** (1 if self.measure == "pure" else 2))
+        return floor(self.positions_nano / self._unit_km ** MEASURES[self.measure].noise.power)
 
     @property
     def _unit_km(self) -> Fraction:
@@ -306,14 +278,16 @@ class OneBudget(msgspec.Struct, frozen=True):
 
     def nano_of(self, name: str, nano: int) -> int:
         """What an amount of this period's balances counts, rounded up."""
-        return component_charge_nano(nano, measure_of(name), self._unit_km) if is_of_positions(name) else nano
+        if not is_of_positions(name):
+            return nano
+        return component_charge_nano(nano, measure_of(name).name, self._unit_km)
 
     def most_in(self, budgets: Mapping[str, int], period: str) -> Loss:
         """The most that a plate can lose of both kinds by its pings in a period: under these budgets of periods that
         share time with it, and the parts that both kinds have.
         """
         amounts = {name: self.nano_of(name, nano) for name, nano in budgets.items()}
-        time = name_in(self.measure, time_of(period).removesuffix(IN_RHO))
+        time = name_in(self.measure, without_measure(time_of(period)))
         for name in (time, f"{POSITIONS}{time}"):
             amounts[name] = max(self.part_nano(name), amounts.get(name, 0))
         return most_in(amounts, period, amounts)
@@ -361,7 +335,7 @@ class PositionPeriods:
     'rho 100 per square km, per 1d'
     """
 
-    measure: Measure
+    measure: str
     budget_nano: int
     length: str
     grid: SlotGrid | None
@@ -400,9 +374,10 @@ class PositionPeriods:
         return isfinite(start) and self.name_at(round(start * 1000) + 1) == name
 
 
-def amount_by_distance(measure: Measure, nano: int) -> str:
+def amount_by_distance(measure: str, nano: int) -> str:
     """An amount of a plate's positions, with the distance that it is for."""
-    return f"epsilon {amount_text(nano)} per km" if measure == "pure" else f"rho {amount_text(nano)} per square km"
+    counted = MEASURES[measure]
+    return f"{counted.unit} {amount_text(nano)} per {counted.distance}"
 
 
 # What a plate may spend on a HAT, from budgets and counts.
@@ -413,12 +388,6 @@ def amount_by_distance(measure: Measure, nano: int) -> str:
 Integers = NDArray[np.int64]
 Schedule = Literal["spread", "uniform"]
 
-EPSILON_NANO_MIN = 1_000_000
-"""Below 0.001 a statistic says nothing at any HAT size seen so far; then the HAT is withheld and no plate pays."""
-
-RHO_NANO_MIN = 500
-"""The same in rho: half of the square of 0.001. Parts of it still have noise at any counts and U."""
-
 FIXED_NANO_MIN = 1000
 """A configured epsilon's smallest parts (0.04 of it for a level of a CDF's tree, half for what projects) still exceed
 `noise.DRAWABLE_NANO_MIN`, and an eighth, a private quantile's, is above 0: noise can be drawn at any counts
@@ -427,11 +396,6 @@ and U."""
 EPSILON_NANO_MAX = 1000 * NANO
 """Of one statistic of a HAT: with 2**28 samples, the most that a slot may hold, a variance on its noise's lattice is at
 most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise (`noise.lattice_of`, `variance`)."""
-
-
-def least_nano(measure: Measure) -> int:
-    """The least that an automatic epsilon may cost."""
-    return EPSILON_NANO_MIN if measure == "pure" else RHO_NANO_MIN
 
 
 def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left: int) -> NDArray[np.float64]:
@@ -502,13 +466,87 @@ def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers
     return shares
 
 
+# How a budget is stated: the values of `budget.accounting`.
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """One way to state a budget, and the measure that its losses are counted in: this one promises an amount of it.
+
+    `key` is the setting that holds the promise, `variant` its name in OpenDP's registry of deployments.
+
+    >>> ACCOUNTINGS["approximate"].in_words(1_539_278_763, 1e-6), ACCOUNTINGS["pure"].in_words(10**10, 1e-6)
+    ('epsilon 10 with delta 1e-06 (rho 1.539278763)', 'epsilon 10')
+    """
+
+    measure: Measure
+    key: str
+    variant: str
+    has_delta: bool = True
+
+    def nano(self, promised: float, delta: float) -> int:  # noqa: ARG002
+        """The budget of what is promised, rounded down."""
+        return nano_allowance(promised)
+
+    def promised(self, nano: int, delta: float) -> str:  # noqa: ARG002
+        """What is promised of a budget, as its key has it."""
+        return amount_text(nano)
+
+    def in_words(self, nano: int, delta: float) -> str:
+        """An amount that a plate can lose: what is promised, and of a rho the epsilon that it implies."""
+        amount = f"{self.measure.unit} {amount_text(nano)}"
+        return f"{amount} (epsilon {_with_delta(nano, delta)})" if self.has_delta else amount
+
+
+class Approximate(Accounting):
+    """Promises an epsilon with a delta: its budget is the largest rho that implies them.
+
+    >>> ACCOUNTINGS["approximate"].promised(1_539_278_763, 1e-6)
+    '10'
+    """
+
+    def nano(self, promised: float, delta: float) -> int:
+        """The largest rho."""
+        return rho_nano_of(nano_allowance(promised), delta)
+
+    def promised(self, nano: int, delta: float) -> str:
+        """The epsilon."""
+        return epsilon_text(epsilon_of(nano, delta))
+
+    def in_words(self, nano: int, delta: float) -> str:
+        """The epsilon first."""
+        return f"epsilon {_with_delta(nano, delta)} (rho {amount_text(nano)})"
+
+
+ACCOUNTINGS: dict[str, Accounting] = {
+    "pure": Accounting(MEASURES["pure"], "budget.epsilon", "Pure DP", has_delta=False),
+    "zcdp": Accounting(MEASURES["zcdp"], "budget.rho", "zCDP"),
+    "approximate": Approximate(MEASURES["zcdp"], "budget.epsilon", "Approximate DP"),
+}
+"""By the value of `budget.accounting`; the last of a measure stands for it where settings say another measure."""
+
+
+def accounting_of(measure: str, configured: str) -> str:
+    """The accounting of a charge in this measure: the configured one, or where that is of another measure, the last."""
+    found = [name for name, one in ACCOUNTINGS.items() if one.measure.name == measure]
+    return configured if configured in found else found[-1]
+
+
+def epsilon_text(epsilon: float) -> str:
+    """An epsilon of six decimals with all of them: it was rounded up, and fewer digits could be less."""
+    return f"{epsilon:.6f}".rstrip("0").rstrip(".")
+
+
+def _with_delta(nano: int, delta: float) -> str:
+    return f"{epsilon_text(epsilon_of(nano, delta))} with delta {delta:g}"
+
+
 # The settings that change privacy, or what is computed: one frozen value, with a hash that every release carries.
 
 Mean = Literal[
     "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal", "forecast-clip"
 ]
 Grouping = Literal["best-fit", "wrap-around"]
-Accounting = Literal["pure", "zcdp", "approximate"]
 Suppression = Literal["off", "chop-user"]
 CountsReleased = Literal["all", "none"]
 CdfAsked = Literal["auto", "tree", "smoothed", "off"]
@@ -518,8 +556,8 @@ SpeedFrom = Literal["field", "movement"]
 class Policy(msgspec.Struct, frozen=True, dict=True):
     """What a deployment promises and how it computes. Epsilons are nano-units; None means "auto"; speeds in quanta.
 
-    Under "zcdp" and "approximate" accounting budget and epsilons are nano-rho: what they are in rho. `delta` is what a
-    rho is then converted with; "approximate" promises (epsilon, delta) and "zcdp" rho, and both count alike.
+    Budget and prices are nano-units of the measure of its `accounting`, which has a name in `ACCOUNTINGS`. `delta` is
+    what a rho is converted with.
 
     `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
     lifetime); of a rolling period, such as "rolling 1d", they are those of its windows, on any clock. `bins` is "auto",
@@ -556,7 +594,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     bins: BinsAsked
     min_plates: int
     neighbours: Literal["swap-values"] = "swap-values"
-    accounting: Accounting = "pure"
+    accounting: str = "pure"
     delta: float = 1e-6
     suppression: Suppression = "off"
     hats_max: int = 0
@@ -569,9 +607,14 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     speed_from: SpeedFrom = "field"
 
     @cached_property
-    def measure(self) -> Measure:
+    def accounted(self) -> Accounting:
+        """How its budget is stated."""
+        return ACCOUNTINGS[self.accounting]
+
+    @cached_property
+    def measure(self) -> str:
         """In what losses are counted."""
-        return "pure" if self.accounting == "pure" else "zcdp"
+        return self.accounted.measure.name
 
     @cached_property
     def rolls(self) -> bool:
@@ -581,7 +624,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def amount(self) -> str:
         """The budget of a plate and period, in words."""
-        return amount_in_words(self.measure, self.budget_nano, self.delta, self.accounting)
+        return self.accounted.in_words(self.budget_nano, self.delta)
 
     @cached_property
     def promise(self) -> str:
@@ -613,7 +656,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def in_balls(self) -> bool:
         """Whether a plate's HATs of a slot share one clip around their forecasts."""
-        return self.forecasts and self.measure == "zcdp"
+        return self.forecasts and self.accounted.measure.noise.power == 2
 
     @cached_property
     def public(self) -> PublicSettings:
@@ -633,7 +676,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         settings = msgspec.to_builtins(self)
         has_effect = {
             "counts_released": self.counts_released != "all",
-            "delta": self.accounting != "pure",
+            "delta": self.accounted.has_delta,
             "schedule": self.schedule != "spread",
             "cdf": self.shapes,
             "source": bool(self.source),
@@ -643,19 +686,6 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         }
         settings = {name: value for name, value in settings.items() if has_effect.get(name, True)}
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
-
-
-def epsilon_text(epsilon: float) -> str:
-    """An epsilon of six decimals with all of them: it was rounded up, and fewer digits could be less."""
-    return f"{epsilon:.6f}".rstrip("0").rstrip(".")
-
-
-def amount_in_words(measure: Measure, nano: int, delta: float, accounting: Accounting = "approximate") -> str:
-    """An amount that a plate can lose, in words: what is promised first, then what it is in the other unit."""
-    if measure == "pure":
-        return f"epsilon {amount_text(nano)}"
-    rho, epsilon = amount_text(nano), f"{epsilon_text(epsilon_of(nano, delta))} with delta {delta:g}"
-    return f"rho {rho} (epsilon {epsilon})" if accounting == "zcdp" else f"epsilon {epsilon} (rho {rho})"
 
 
 # The settings behind a policy's fingerprint, as configuration keys: what a ledger notes.
@@ -675,13 +705,13 @@ def written(policy: Policy) -> dict[str, str]:
     feed has a form of its own.
     """
     return {
-        "hat.resolution": _plain(policy.resolution),
+        "hat.resolution": plain(policy.resolution),
         "hat.slot": duration_name(policy.slot_seconds),
         "hat.timezone": policy.timezone,
         "hat.grace": _duration(policy.grace_ms),
         "speed.max_kmh": _kmh(policy.max_speed),
         "speed.unit": policy.unit,
-        "speed.reject_above_kmh": _plain(policy.reject_above_kmh),
+        "speed.reject_above_kmh": plain(policy.reject_above_kmh),
         "speed.from": policy.speed_from,
         "pings.box": "none" if policy.box is None else _list(policy.box),
         **_budget(policy),
@@ -696,9 +726,9 @@ def written(policy: Policy) -> dict[str, str]:
         "release.cdf_epsilon": _epsilon(policy.cdf_nano, policy),
         "release.bins": _list(policy.bins) if isinstance(policy.bins, tuple) else str(policy.bins),
         "release.branching": _list(policy.branching) if isinstance(policy.branching, tuple) else policy.branching,
-        "release.min_plates": _plain(policy.min_plates),
+        "release.min_plates": plain(policy.min_plates),
         "release.suppression": policy.suppression,
-        "release.hats_max": _plain(policy.hats_max),
+        "release.hats_max": plain(policy.hats_max),
         "release.counts": policy.counts_released,
         "budget.schedule": policy.schedule,
         "neighbours": policy.neighbours,
@@ -713,14 +743,8 @@ def note_policy(ledger: Ledger, policy: Policy) -> None:
 
 def _budget(policy: Policy) -> dict[str, str]:
     """By the keys that are read under its accounting."""
-    match policy.accounting:
-        case "pure":
-            return {"budget.epsilon": amount_text(policy.budget_nano)}
-        case "zcdp":
-            return {"budget.rho": amount_text(policy.budget_nano), "budget.delta": f"{policy.delta:g}"}
-        case "approximate":
-            epsilon = epsilon_text(epsilon_of(policy.budget_nano, policy.delta))
-            return {"budget.epsilon": epsilon, "budget.delta": f"{policy.delta:g}"}
+    accounting, delta = policy.accounted, {"budget.delta": f"{policy.delta:g}"} if policy.accounted.has_delta else {}
+    return {accounting.key: accounting.promised(policy.budget_nano, policy.delta)} | delta
 
 
 def _period(policy: Policy) -> str:
@@ -732,24 +756,24 @@ def _period(policy: Policy) -> str:
 def _epsilon(nano: int | None, policy: Policy) -> str:
     if nano is None:
         return "auto"
-    return amount_text(nano) if policy.measure == "pure" else f"{sqrt(2 * nano / NANO):.9g}"
+    return policy.accounted.measure.price_text(nano)
 
 
 def _kmh(quanta: int) -> str:
     """The shortest number of km/h that is rounded down to these quanta."""
     exact = Decimal(quanta) / QUANTA_PER_KMH
     rounded = (exact.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING) for digits in range(12))
-    return _plain(next(kmh for kmh in rounded if int(float(kmh) * QUANTA_PER_KMH) == quanta))
+    return plain(next(kmh for kmh in rounded if int(float(kmh) * QUANTA_PER_KMH) == quanta))
 
 
 def _duration(milliseconds: int) -> str:
     if milliseconds % 1000:
-        return f"{_plain(Decimal(milliseconds) / 1000)}s"
+        return f"{plain(Decimal(milliseconds) / 1000)}s"
     return duration_name(milliseconds // 1000) if milliseconds else "0s"
 
 
 def _list(numbers: Sequence[Any]) -> str:
-    return f"[{', '.join(_plain(number) for number in numbers)}]"
+    return f"[{', '.join(plain(number) for number in numbers)}]"
 
 
 # The calendar of a deployment: its slots, its budget periods, and which periods of a ledger overlap them.

@@ -31,7 +31,7 @@ from udp_stream.mechanisms.statistics import spread
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
 from udp_stream.mechanisms.widths import ClipWidth, ball_widths, clip_width, clip_widths, mean_variance, plate_variance
 from udp_stream.planning.plan import HatForecast, HatPlan, HatPlans, Terms, slot_terms, terms_of
-from udp_stream.planning.policy import DAY_S, EPSILON_NANO_MAX, Policy, SlotInPeriod, least_nano
+from udp_stream.planning.policy import DAY_S, EPSILON_NANO_MAX, Policy, SlotInPeriod
 from udp_stream.planning.suppression import Nanos, Occupancy, chop_user, suppress_to
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts
@@ -321,7 +321,7 @@ def _prices_to_try(terms: Terms, policy: Policy) -> Iterator[Terms]:
     yield terms
     mean, *others = terms.statistics
     part = mean.epsilon_nano // PART_OF_PRICE
-    if policy.mean_nano is None and part >= least_nano(policy.measure):
+    if policy.mean_nano is None and part >= policy.accounted.measure.least_nano:
         if policy.variance_nano is None:  # it costs what the mean does
             others[0] = struct_replace(others[0], epsilon_nano=part)
         yield struct_replace(terms, statistics=(struct_replace(mean, epsilon_nano=part), *others))
@@ -429,7 +429,7 @@ def _prices_nano(forecast: SlotForecast, policy: Policy) -> list[int]:
 
 def is_too_little(policy: Policy) -> bool:
     """Whether an automatic epsilon of this budget is too small for any HAT."""
-    return policy.mean_nano is None and price_nano(policy) < least_nano(policy.measure)
+    return policy.mean_nano is None and price_nano(policy) < policy.accounted.measure.least_nano
 
 
 def _at_once_nano(policy: Policy) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise import Cost, Floats, Integers, Measure
+from udp_stream.mechanisms.noise import Cost, Floats, Integers
 from udp_stream.queries.plane import QUANTA_PER_KM
 from udp_stream.queries.privatised import (
     Average,
@@ -120,7 +120,7 @@ class Tariff:
     Raises ValueError for a budget with a part that is too small for its noise to be drawn.
     """
 
-    def __init__(self, measure: Measure, split: Split, budgets_nano: Integers, moves: int, dimensions: int) -> None:
+    def __init__(self, measure: str, split: Split, budgets_nano: Integers, moves: int, dimensions: int) -> None:
         """Budgets are one per plate; a unit of distance moves values by at most `moves` steps."""
         distinct, self._of = np.unique(budgets_nano, return_inverse=True)
         self._charge = split.parts_of_each(distinct)
@@ -517,7 +517,7 @@ class Terms:
     Raises ValueError for a beta that is no probability.
     """
 
-    measure: Measure
+    measure: str
     budgets_nano: Integers
     how: How = "distance"
     split: Split = DEFAULT_SPLIT

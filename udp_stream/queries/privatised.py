@@ -42,7 +42,7 @@ from typing import NamedTuple
 import numpy as np
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise import Cost, Floats, Integers, Measure, noise_of
+from udp_stream.mechanisms.noise import Cost, Floats, Integers, noise_of
 from udp_stream.mechanisms.samplers import (
     DIVISOR_MAX,
     SCALE_MAX,
@@ -90,7 +90,7 @@ def scale_of(moves: int, cost: Cost, dimensions: int) -> tuple[int, int]:
     )
 
 
-def least_nano(moves: int, measure: Measure, dimensions: int) -> int:
+def least_nano(moves: int, measure: str, dimensions: int) -> int:
     """The least charge for which noise can be drawn, in nano-units."""
     most = _scale_max(measure, dimensions)
 
@@ -108,15 +108,15 @@ def least_nano(moves: int, measure: Measure, dimensions: int) -> int:
     return high
 
 
-def _scale_max(measure: Measure, dimensions: int) -> int:
+def _scale_max(measure: str, dimensions: int) -> int:
     return radial_scale_max(dimensions) if measure == "pure" else SCALE_MAX
 
 
-Draw = Callable[[Measure, Bits, Integers, Integers, int], Integers]
+Draw = Callable[[str, Bits, Integers, Integers, int], Integers]
 """As `draw_radial`."""
 
 
-def draw_radial(measure: Measure, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
+def draw_radial(measure: str, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
     """Noise of scales t/s, one row each: radial Laplace, or Gaussian in every coordinate."""
     if measure == "pure":
         return discrete_radial_laplace(bits, t, s, dimensions)
@@ -193,7 +193,7 @@ def _root(falling: Callable[[Floats], Floats], away: Floats) -> Floats:
     return x
 
 
-def radius_of(measure: Measure, of: Average, dimensions: int, beta: float) -> Floats:
+def radius_of(measure: str, of: Average, dimensions: int, beta: float) -> Floats:
     """How far averages are off at most, in steps, with probability 1 - beta each."""
     return laplace_radius(of, dimensions, beta) if measure == "pure" else gaussian_radius(of, dimensions, beta)
 
@@ -232,7 +232,7 @@ class PointNoise:
     [5.0]
     """
 
-    measure: Measure
+    measure: str
     phi: Phi
     dimensions: int
     steps_per_unit: int
@@ -272,7 +272,7 @@ class DistanceNoise:
     ([[5120], [1448]], 16404000)
     """
 
-    measure: Measure
+    measure: str
     phi: Phi
     steps_per_unit: int
     fine_bits: int
@@ -338,7 +338,7 @@ class SummedNoise:
     dimensions: int = 1
 
     @property
-    def measure(self) -> Measure:
+    def measure(self) -> str:
         """That of each."""
         return self.each.measure
 

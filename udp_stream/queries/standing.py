@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from udp_stream.mechanisms.noise import Floats, Integers, Measure
+from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.queries.elimination import Due, Elimination, How, Split, State, Terms, undecided
 from udp_stream.queries.kinds import Density, Nearest, RangeCount, RegionShare
 from udp_stream.queries.plane import QUANTA_PER_METRE, Plane, Polygon, Rectangle, Region, cell_set
@@ -226,7 +226,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float
     rounds: int = 64
     privatisation: How = "distance"
-    measure: Measure
+    measure: str
     budget_nano: int
     period: str
     period_budget_nano: int

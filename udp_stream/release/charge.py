@@ -544,7 +544,7 @@ def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], le
         some = [name for name in names if is_of_positions(name) == is_positions]
         # The largest charges may be of different plates: at worst budgets are read for nothing.
         most = sum(int(ledger.balances(name, plates).charged.max(initial=0)) for name in some)
-        others = any(measure_of(name) != one.measure for name in some)
+        others = any(measure_of(name).name != one.measure for name in some)
         # Any of the names will do: amounts of one kind and measure convert alike.
         if most and (others or one.nano_of(some[0], most) > one.part_nano(some[0])):
             return True

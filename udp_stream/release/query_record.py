@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.mechanisms.noise import Measure
 from udp_stream.queries.elimination import BETA, How, Round, State
 from udp_stream.queries.standing import Asked, AskedTogether, Found, Kind, Position, StandingQuery
 from udp_stream.release.charge import ReleaseContext
@@ -111,7 +110,7 @@ class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     unit: Literal["license_plate"]
     neighbours: Literal["positions"]
-    accounting: Measure
+    accounting: str
     per: Literal["km", "km2"]
     distances: Literal["plane"]
     charged: NonNegative

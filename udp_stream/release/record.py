@@ -12,15 +12,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ledger.filters import epsilon_of
 from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
-from udp_stream.mechanisms.noise import Cost, interval95
+from udp_stream.mechanisms.noise import MEASURES, Cost, interval95
 from udp_stream.mechanisms.statistics import NOBODY, NoisyMean, accuracy_of
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.planning.policy import Accounting, Policy, SpeedFrom
+from udp_stream.planning.policy import ACCOUNTINGS, Policy, SpeedFrom, accounting_of
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 if TYPE_CHECKING:
@@ -382,7 +381,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     unit: Literal["license_plate"]
     neighbours: Literal["swap-values"]
     epsilon: NonNegative
-    accounting: Accounting
+    accounting: Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(ACCOUNTINGS)})]
     period: str
     period_epsilon: Positive
     caveats: tuple[str, ...] = ()
@@ -605,32 +604,13 @@ def statistics(
 
 def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple[str, ...] = ()) -> Privacy:
     """The most that the release cost an admitted plate (0 if withheld), under the promise that it was charged under."""
-    if terms.measure != "pure":
-        return _concentrated(policy, terms, charge_nano, caveats)
     return Privacy(
         unit="license_plate",
         neighbours=policy.neighbours,
-        epsilon=charge_nano / NANO,
-        accounting="pure",
+        accounting=accounting_of(terms.measure, policy.accounting),
         period=terms.period,
-        period_epsilon=terms.budget_nano / NANO,
         caveats=caveats,
-        speeds=policy.speed_from,
-    )
-
-
-def _concentrated(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple[str, ...]) -> Privacy:
-    return Privacy(
-        unit="license_plate",
-        neighbours=policy.neighbours,
-        epsilon=epsilon_of(charge_nano, policy.delta),
-        accounting="zcdp" if policy.accounting == "zcdp" else "approximate",
-        period=terms.period,
-        period_epsilon=epsilon_of(terms.budget_nano, policy.delta),
-        caveats=caveats,
-        rho=charge_nano / NANO,
-        period_rho=terms.budget_nano / NANO,
-        delta=policy.delta,
+        **MEASURES[terms.measure].privacy(charge_nano, terms.budget_nano, policy.delta),
         holds_for="slot" if terms.in_ball and charge_nano else "record",
         speeds=policy.speed_from,
     )
@@ -638,4 +618,4 @@ def _concentrated(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple
 
 def epsilon_stated(cost: Cost) -> float:
     """The epsilon of a statistic: of a rho, the one of pure noise that costs as much, as configurations have it."""
-    return cost.nano / NANO if cost.measure == "pure" else round(sqrt(2 * cost.nano / NANO), 9)
+    return MEASURES[cost.measure].epsilon_of_price(cost.nano)

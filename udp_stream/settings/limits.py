@@ -9,7 +9,8 @@ import msgspec
 
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.rules import ROLLING
-from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN, RHO_NANO_MIN
+from udp_stream.mechanisms.noise import RHO_NANO_MIN
+from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
 from udp_stream.units import NANO, duration_name, nano_charge, parse_duration
 
 EPSILON_MIN = FIXED_NANO_MIN / NANO

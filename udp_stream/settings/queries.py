@@ -14,12 +14,12 @@ from msgspec import UNSET
 
 from udp_stream.errors import ConfigError
 from udp_stream.logs import counted
-from udp_stream.mechanisms.noise import Measure
-from udp_stream.planning.policy import OneBudget, amount_text
+from udp_stream.mechanisms.noise import MEASURES
+from udp_stream.planning.policy import OneBudget
 from udp_stream.queries.elimination import How
 from udp_stream.queries.standing import Kind, Position, StandingQuery
 from udp_stream.settings.limits import milliseconds, require, seconds_of, whole_seconds
-from udp_stream.units import duration_name, nano_allowance, parse_duration
+from udp_stream.units import amount_text, duration_name, nano_allowance, parse_duration
 
 Box = tuple[float, float, float, float]
 
@@ -29,7 +29,7 @@ _REGIONS = "box", "polygon", "cells"
 
 _AMOUNT_MAX = 1e6
 
-ROUNDS: dict[Measure, int] = {"zcdp": 64, "pure": 4}
+ROUNDS: dict[str, int] = {"zcdp": 64, "pure": 4}
 """Even rounds. The paper's c64 under rho: they save most at the same error (`docs/mechanisms/elimination.md`). Its c4
 under epsilon, which errs by the square root of the rounds more than one of all of it."""
 
@@ -46,13 +46,10 @@ _OF_ONE_KIND: dict[str, Kind] = {"k": "nearest", "share": "threshold"}
 """The keys that only one kind of query has."""
 
 
-_PER: dict[Measure, str] = {"pure": "km", "zcdp": "square km"}
-
-
 class PositionBudget(NamedTuple):
     """What a plate may lose of its positions in a period: nano-rho per square km, or nano-epsilon per km."""
 
-    measure: Measure
+    measure: str
     nano: int
 
     @property
@@ -81,21 +78,22 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         """Of a plate's one budget, what positions have of it, rounded down; 0 where they have one of their own."""
         return floor(budget_nano * Fraction(str(self.share)))
 
-    def position_budget(self, measure: Measure, budget_nano: int) -> PositionBudget:
+    def position_budget(self, measure: str, budget_nano: int) -> PositionBudget:
         """Their own; or of the one budget, which is in this measure, their share by its unit of distance."""
         if not self.share:
             return PositionBudget("pure" if self.epsilon else "zcdp", nano_allowance(self.epsilon or self.rho))
         one, most = self._one_budget(measure, budget_nano), nano_allowance(_AMOUNT_MAX)
-        least_m = 1000 * (one.positions_nano / most) ** (1.0 if measure == "pure" else 0.5)
-        rule = f"at least {1.005 * least_m:.3g}: below, positions have more than {_AMOUNT_MAX:,.0f} per {_PER[measure]}"
+        least_m = 1000 * (one.positions_nano / most) ** (1 / MEASURES[measure].noise.power)
+        more = f"more than {_AMOUNT_MAX:,.0f} per {MEASURES[measure].distance}"
+        rule = f"at least {1.005 * least_m:.3g}: below, positions have {more}"
         require(one.by_distance_nano <= most, "queries.unit_m", rule, self.unit_m)
         return PositionBudget(measure, one.by_distance_nano)
 
-    def one_budget(self, measure: Measure, budget_nano: int) -> OneBudget | None:
+    def one_budget(self, measure: str, budget_nano: int) -> OneBudget | None:
         """What speeds and positions have together; None where positions have a budget of their own."""
         return self._one_budget(measure, budget_nano) if self.share else None
 
-    def _one_budget(self, measure: Measure, budget_nano: int) -> OneBudget:
+    def _one_budget(self, measure: str, budget_nano: int) -> OneBudget:
         return OneBudget(measure, budget_nano, self.shared_nano(budget_nano), Decimal(str(self.unit_m or 1)))
 
     @property
@@ -275,16 +273,16 @@ def _try(query: StandingQuery, one: QuerySection, section: QueriesSection) -> No
 
 
 def _too_small(query: StandingQuery, one: QuerySection, section: QueriesSection) -> str:
-    unit = "epsilon per km" if query.measure == "pure" else "rho per square km"
+    measure = MEASURES[query.measure]
     if one.budget != "auto":
         remedy = "raise it"
     else:
-        amount = f"queries.{'epsilon' if query.measure == 'pure' else 'rho'}"
+        amount = f"queries.{measure.unit}"
         amount = "queries.share, lower queries.unit_m" if section.share else amount
         remedy = f"raise {amount}, or ask less often"
     return (
         f"{_key(one, 'budget')}: expected enough for {counted(query.rounds, 'round')}, "
-        f"got {query.budget_nano / 1e9:g} ({unit}) for a moment: {remedy}"
+        f"got {query.budget_nano / 1e9:g} ({measure.unit} per {measure.distance}) for a moment: {remedy}"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins, zero_and_equal_bins
-from udp_stream.planning.policy import Policy, amount_text
+from udp_stream.planning.policy import Policy
 from udp_stream.settings.clients import check_dashboard, check_kafka, check_redis, check_url
 from udp_stream.settings.limits import (
     CONCENTRATED,
@@ -24,7 +24,7 @@ from udp_stream.settings.limits import (
     whole_seconds,
 )
 from udp_stream.settings.sections import SQLITE, LedgerSection, Settings, check_source, is_file
-from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text
 
 NO_LEDGERS = ("", "-")
 """Neither names a file: nothing would be the current folder, and `-` is a standard stream everywhere else."""
@@ -122,18 +122,19 @@ def _check_ledger(ledger: LedgerSection) -> None:
 
 def _check_epsilon(settings: Settings, policy: Policy) -> None:
     _check_budget(settings, policy)
-    least, most, rule = (EPSILON_MIN, EPSILON_MAX, EPSILON_RULE) if policy.measure == "pure" else CONCENTRATED
+    is_linear = policy.accounted.measure.noise.power == 1
+    least, most, rule = (EPSILON_MIN, EPSILON_MAX, EPSILON_RULE) if is_linear else CONCENTRATED
     for name in EPSILONS:
         epsilon = _value(settings, name)
         require(epsilon in ("auto", 0) or least <= epsilon <= most, name, rule, epsilon)
     nanos = policy.mean_nano, policy.variance_nano, policy.cdf_nano
     asked = sum(nano or 0 for nano in nanos)
     require(None in nanos or asked > 0, "release", "at least one epsilon above 0", "none")
-    budget, key = settings.budget, "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon"
-    unit = "" if policy.measure == "pure" else "rho "
+    budget, key = settings.budget, policy.accounted.key
+    unit = f"{policy.accounted.measure.unit} " if policy.accounted.has_delta else ""
     # In full: what is named as the least has to be taken.
     charge, ours = (f"{unit}{amount_text(nano)}" for nano in (asked, policy.budget_nano))
-    got = f"rho {budget.rho:.15g}" if policy.accounting == "zcdp" else f"{budget.promised}"
+    got = f"rho {budget.rho:.15g}" if key == "budget.rho" else f"{budget.promised}"
     if settings.queries.share:
         got += f", of which speeds have {ours}"
     elif policy.accounting == "approximate":
@@ -159,7 +160,7 @@ def _check_budget(settings: Settings, policy: Policy) -> None:
         rule = f"an epsilon that is a rho of at least {RHO_MIN:g} with delta {budget.delta:g}"
         got = f"{budget.promised} (rho {policy.budget_nano / NANO:.15g})"
         require(policy.budget_nano >= RHO_MIN * NANO, "budget.epsilon", rule, got)
-    known = policy.measure == "pure" or suppression == "off"
+    known = not policy.accounted.has_delta or suppression == "off"
     require(known, "release.suppression", '"off" where budget.accounting is not "pure"', suppression)
 
 

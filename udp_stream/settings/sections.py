@@ -11,14 +11,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from udp_stream.errors import ConfigError
-from udp_stream.ledger.filters import rho_nano_of, rho_nano_of_pure
 from udp_stream.mechanisms.base import Cap
-from udp_stream.mechanisms.noise import Measure
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON, FeedForm, mapped_form, without_speeds
 from udp_stream.pings.mapping import FIELDS, PRESETS, SECONDS_AGO, WITHOUT_SPEED, FeedMapping, Preset
 from udp_stream.pings.times import EPOCHS
 from udp_stream.planning.policy import (
+    ACCOUNTINGS,
     Accounting,
     BudgetCalendar,
     CdfAsked,
@@ -31,13 +30,12 @@ from udp_stream.planning.policy import (
     Schedule,
     SpeedFrom,
     Suppression,
-    amount_in_words,
     span_seconds,
 )
 from udp_stream.queries.standing import StandingQuery
-from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, whole_seconds
+from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, require, whole_seconds
 from udp_stream.settings.queries import PositionBudget, QueriesSection, QuerySection, standing_queries
-from udp_stream.units import QUANTA_PER_KMH, nano_allowance
+from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slots import WindowRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
 
@@ -333,7 +331,7 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     epsilon: Budget | None = None
     period: str = "1d"
-    accounting: Accounting = "approximate"
+    accounting: str = "approximate"
     delta: Annotated[float, msgspec.Meta(ge=1e-12, le=1e-3)] = 1e-6
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
     schedule: Schedule = "spread"
@@ -344,20 +342,22 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return EPSILON if self.epsilon is None else self.epsilon
 
     @property
+    def accounted(self) -> Accounting:
+        """How the budget is stated; ConfigError for an unknown way."""
+        known = ", ".join(f'"{name}"' for name in ACCOUNTINGS)
+        require(self.accounting in ACCOUNTINGS, "budget.accounting", f"one of {known}", f'"{self.accounting}"')
+        return ACCOUNTINGS[self.accounting]
+
+    @property
     def nano(self) -> int:
         """The budget, in nano-units of what losses are counted in; rounded down."""
-        match self.accounting:
-            case "pure":
-                return nano_allowance(self.promised)
-            case "zcdp":
-                return nano_allowance(self.rho)
-            case "approximate":
-                return rho_nano_of(nano_allowance(self.promised), self.delta)
+        promised = self.rho if self.accounted.key == "budget.rho" else self.promised
+        return self.accounted.nano(promised, self.delta)
 
     def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
         """What a release of this epsilon may cost, in the same units, rounded up; None is for "auto"."""
         charge = nano(epsilon)
-        return charge if charge is None or self.accounting == "pure" else rho_nano_of_pure(charge)
+        return charge if charge is None else self.accounted.measure.price_nano(charge)
 
 
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -497,7 +497,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """The budget periods of positions, in the zone of the slots."""
         grid = None if (seconds := self.queries.period_seconds) is None else SlotGrid(seconds, self.zone)
         budget, own, one = self.budget, self._position_budget, self._one_budget
-        whole = amount_in_words(own.measure, budget.nano, budget.delta, self.policy.accounting) if one else ""
+        whole = budget.accounted.in_words(budget.nano, budget.delta) if one else ""
         return PositionPeriods(*own, self.queries.period_name, grid, one, whole)
 
     @cached_property
@@ -506,5 +506,4 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @cached_property
     def _position_budget(self) -> PositionBudget:
-        measure: Measure = "pure" if self.budget.accounting == "pure" else "zcdp"
-        return self.queries.position_budget(measure, self.budget.nano)
+        return self.queries.position_budget(self.budget.accounted.measure.name, self.budget.nano)

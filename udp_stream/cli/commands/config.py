@@ -73,7 +73,7 @@ def _in_force(name: str, settings: Settings) -> object:
         return settings.speed.read_in
     if section == "source":
         return getattr(settings.source.mapping, key, None)
-    return settings.budget.promised if name == "budget.epsilon" and settings.budget.accounting != "zcdp" else None
+    return settings.budget.promised if name == settings.budget.accounted.key == "budget.epsilon" else None
 
 
 def without_password(url: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.filters import epsilon_of
+from udp_stream.ledger.filters import Loss
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.ledger.rules import Forgotten, RollingSums, behind, forget, largest_budgets, see, span_of
 from udp_stream.ledgers.keys import PlateKeys
@@ -29,8 +29,6 @@ from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.pings.decode import plate_name
 from udp_stream.planning.policy import (
-    IN_RHO,
-    Loss,
     Policy,
     amount_by_distance,
     epsilon_text,
@@ -41,6 +39,7 @@ from udp_stream.planning.policy import (
     noted,
     of_same_time,
     time_of,
+    without_measure,
 )
 from udp_stream.settings import Settings
 from udp_stream.units import NANO
@@ -61,7 +60,7 @@ def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tupl
 
 def _of_period(period: str, nano: int, policy: Policy) -> str:
     text, measure = f"{period}\tcharged {nano / NANO:.9f}", measure_of(period)
-    if measure != policy.measure:
+    if measure.name != policy.measure:
         return f'{text}\tbudget.accounting is now "{policy.accounting}"'
     if span_of(period) is not None:
         return text
@@ -70,7 +69,7 @@ def _of_period(period: str, nano: int, policy: Policy) -> str:
 
 def _of_windows(charged: Mapping[str, int], policy: Policy) -> Iterator[str]:
     for account, (latest, worst) in in_windows(charged).items():
-        if measure_of(account) == policy.measure:
+        if measure_of(account).name == policy.measure:
             is_ours = _plain_length(account) == policy.period
             left = _left(latest, policy) if is_ours else _other_length(policy.period)
             yield (
@@ -96,7 +95,7 @@ def in_windows(charged: Mapping[str, int]) -> dict[str, tuple[int, int]]:
 
 def _of_positions(period: str, nano: int, settings: Settings) -> str:
     """What a plate's positions cost it, by distance, and what is left; no part of a sum with speeds."""
-    measure, periods = measure_of(period), settings.position_periods
+    measure, periods = measure_of(period).name, settings.position_periods
     text = f"{period}\tcharged {amount_by_distance(measure, nano)}"
     if not periods.budget_nano or measure != periods.measure:
         return f"{text}\tby queries that [queries] does not ask now"
@@ -117,7 +116,7 @@ def _of_one_budgets(ledger: Ledger, charged: Mapping[str, int]) -> Iterator[str]
 
 
 def _plain_length(period: str) -> str:
-    return length_of(period).removesuffix(IN_RHO)
+    return without_measure(length_of(period))
 
 
 def _other_length(length: str) -> str:
@@ -128,8 +127,8 @@ def _other_length(length: str) -> str:
 def _left(nano: int, policy: Policy) -> str:
     """What is left of the budget and, of a rho, which epsilon is spent."""
     left, budget = max(0, policy.budget_nano - nano), f"{policy.budget_nano / NANO:.10g}"
-    spent = f"{epsilon_text(epsilon_of(nano, policy.delta))} with delta {policy.delta:g}"
-    return f"left {left / NANO:.9f}\tof {budget}" + (f"\tepsilon {spent}" if policy.measure == "zcdp" else "")
+    spent = f"{epsilon_text(policy.accounted.measure.implied_epsilon(nano, policy.delta))} with delta {policy.delta:g}"
+    return f"left {left / NANO:.9f}\tof {budget}" + (f"\tepsilon {spent}" if policy.accounted.has_delta else "")
 
 
 # `ledger show`, `ledger verify`, `ledger export`: look into a ledger without changing it. `ledger accept-older`: go on

@@ -16,17 +16,16 @@ from rich.table import Table
 
 from udp_stream.cli.report import beside_guess, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
-from udp_stream.ledger.filters import epsilon_of
 from udp_stream.logs import counted
-from udp_stream.mechanisms.noise import Cost
+from udp_stream.mechanisms.noise import MEASURES, Cost
 from udp_stream.mechanisms.statistics import SCATTER, spread
 from udp_stream.planning.plan import HatPlan, HatPlans, Terms, automatic_nano, plan_hat, terms_at
-from udp_stream.planning.policy import Policy, amount_text, epsilon_text, least_nano
+from udp_stream.planning.policy import Policy, epsilon_text
 from udp_stream.planning.slot import PRICES_PER_BUDGET, is_too_little, terms_of_typical
 from udp_stream.release.road import estimate_hats
 from udp_stream.settings import Settings
 from udp_stream.testing import SeededEntropy, seeded_bits
-from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text
 from udp_stream.windows.tables import PINGS_MAX
 
 TYPICAL_PLATES = (5, 10, 20, 40, 80, 160)
@@ -117,16 +116,15 @@ def terms_for(policy: Policy, part: float | None = None) -> Terms:
     if not policy.automatic:
         return terms_at(0, policy)
     each = automatic_nano(int(policy.budget_nano / HATS_PER_PERIOD / (part or 1)), policy)
-    least = least_nano(policy.measure)
+    least = policy.accounted.measure.least_nano
     if part is not None and each < least:
         raise _too_little(policy, f"if the budget of {policy.amount} is spread over {counted(HATS_PER_PERIOD, 'HAT')}")
     return terms_at(max(each, least), policy)
 
 
 def _too_little(policy: Policy, where: str) -> ConfigError:
-    key = "budget.rho" if policy.accounting == "zcdp" else "budget.epsilon"
-    unit = "epsilon" if policy.measure == "pure" else "rho"
-    return ConfigError(f"{key}: an automatic {unit} would be below {least_nano(policy.measure) / NANO:g} {where}")
+    key, measure = policy.accounted.key, policy.accounted.measure
+    return ConfigError(f"{key}: an automatic {measure.unit} would be below {measure.least_nano / NANO:g} {where}")
 
 
 def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
@@ -199,7 +197,7 @@ def _head(policy: Policy) -> str:
         how = "fixed, for any number of HATs"
     largest = "the largest charge to a plate of the HAT"
     what = f"An epsilon is {largest}."
-    if policy.measure == "zcdp":
+    if policy.accounted.has_delta:
         what = (
             f"A rho is {largest}, and charges in rho add up; the epsilon is what it alone is with delta "
             f"{policy.delta:g}, and such epsilons do not add up."
@@ -210,10 +208,12 @@ def _head(policy: Policy) -> str:
 
 
 def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:
-    if cost.measure == "pure":
+    measure = MEASURES[cost.measure]
+    if measure.unit == "epsilon":
         return [("epsilon", f"{cost.nano / NANO:.3g}")]
     # Both were rounded up, and fewer digits could be less.
-    return [("rho", amount_text(cost.nano)), (f"epsilon, delta {delta:g}", epsilon_text(epsilon_of(cost.nano, delta)))]
+    implied = epsilon_text(measure.implied_epsilon(cost.nano, delta))
+    return [(measure.unit, amount_text(cost.nano)), (f"epsilon, delta {delta:g}", implied)]
 
 
 def _cells(one: Bought, policy: Policy) -> list[tuple[str, str]]:
