@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from udp_stream.errors import PrivacyRefused
+from udp_stream.mechanisms.noise import MEASURES
 from udp_stream.queries.elimination import BETA, How, Round, State
 from udp_stream.queries.standing import Asked, AskedTogether, Found, Kind, Position, StandingQuery
 from udp_stream.release.charge import ReleaseContext
@@ -110,7 +111,7 @@ class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     unit: Literal["license_plate"]
     neighbours: Literal["positions"]
-    accounting: str
+    accounting: Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(MEASURES)})]
     per: Literal["km", "km2"]
     distances: Literal["plane"]
     charged: NonNegative
@@ -241,7 +242,7 @@ def _result(
             unit="license_plate",
             neighbours="positions",
             accounting=query.measure,
-            per="km" if query.measure == "pure" else "km2",
+            per="km" if MEASURES[query.measure].noise.power == 1 else "km2",
             distances="plane",
             charged=charged / NANO,
             moment=most / NANO,
