@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.harness import fleet_log, ledger_at
 from udp_stream.cli import main as cli
 from udp_stream.mechanisms.noise import MEASURES
-from udp_stream.planning.policy import ACCOUNTINGS
+from udp_stream.planning.promise import ACCOUNTINGS
 from udp_stream.release.record import decode
 
 

@@ -6,6 +6,7 @@ import io
 import json
 from itertools import pairwise
 
+import msgspec
 import pyarrow.parquet
 import pytest
 from h3.api.basic_int import cell_to_boundary, latlng_to_cell
@@ -13,7 +14,7 @@ from h3.api.basic_int import cell_to_boundary, latlng_to_cell
 from tests.board import estimate
 from udp_stream.forms import columns, flat, write_form
 from udp_stream.release.forecaster import Smoothed
-from udp_stream.release.record import Release
+from udp_stream.release.record import Release, decode
 from udp_stream.testing import released_slot
 
 ESTIMATES = [
@@ -27,6 +28,14 @@ ESTIMATES = [
 ]  # fmt: skip
 PAYLOADS = list(released_slot().payloads.values())
 RECORDS = [json.loads(payload) for payload in PAYLOADS]
+
+
+@pytest.mark.parametrize("field", ["neighbours", "accounting"])
+def test_a_record_of_a_promise_that_is_not_known_here_is_not_read(field):
+    payload = json.loads(PAYLOADS[0])
+    payload["privacy"][field] = "of-a-later-version"
+    with pytest.raises(msgspec.ValidationError, match="of-a-later-version"):
+        decode(json.dumps(payload).encode())
 
 
 def written(name, kind=Release, slots=(PAYLOADS[:1], [], PAYLOADS[1:])):

@@ -21,7 +21,8 @@ from rich.table import Table
 from udp_stream.ledgers.opening import difference, named
 from udp_stream.logs import counted, is_quiet
 from udp_stream.pings.decode import Reason
-from udp_stream.planning.policy import Policy, epsilon_text
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.promise import epsilon_text
 from udp_stream.release.facts import Summary
 from udp_stream.settings import Settings
 from udp_stream.version import __version__

@@ -21,17 +21,8 @@ from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledger.rules import RollingSums, caveats, span_of
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.planning import policy as names
-from udp_stream.planning.policy import (
-    ACCOUNTINGS,
-    OneBudget,
-    Policy,
-    accounting_of,
-    loss_in,
-    measure_of,
-    noted,
-    of_same_time,
-    without_measure,
-)
+from udp_stream.planning.policy import OneBudget, Policy, loss_in, measure_of, noted, of_same_time, without_measure
+from udp_stream.planning.promise import ACCOUNTINGS, accounting_of
 from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of
 from udp_stream.settings import Settings
 from udp_stream.units import NANO
@@ -114,13 +105,6 @@ class _Account:
             self.released[made] += record.status == "released"
 
 
-_SWAPPED = {
-    "field": "speeds differing anywhere",
-    "movement": "positions differing anywhere, each within its cell: speeds are derived from them",
-}
-"""What neighbours differ in, by `speed.from`."""
-
-
 def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     """What is promised, what was charged, and what is not protected; no plate, keyed or not, is in it.
 
@@ -154,14 +138,8 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
             },
         },
         "details": {
-            "privacy_unit_details": {
-                "adjacency": "swap-values: the same plates with the same number of pings in every cell and slot, one "
-                f"plate's {_SWAPPED[policy.speed_from]}"
-            },
-            "unprotected_quantities": [
-                "that a plate was in a cell in a slot, and how many pings it sent there",
-                "numbers of plates and samples, refusals by reason, which cells exist",
-            ],
+            "privacy_unit_details": {"adjacency": policy.relation.adjacency(policy.speed_from)},
+            "unprotected_quantities": list(policy.relation.public),
             "accounting": {
                 "charges": "each plate its own share of the noise's sensitivity, which its number of pings tells",
                 "composition": "basic, per plate: the sum of what it was charged; never more than the bound of arXiv "

@@ -20,17 +20,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.ledger.filters import Loss, epsilon_of, rho_nano_of
+from udp_stream.ledger.filters import Loss
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import ROLLING, span_name, span_of
 from udp_stream.mechanisms.base import BinsAsked, Branching, Cap, PublicSettings, Range
 from udp_stream.mechanisms.noise import MEASURES, Measure
+from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, NeighbourRelation
 from udp_stream.units import (
     NANO,
     QUANTA_PER_KMH,
     amount_text,
     duration_name,
-    nano_allowance,
     parse_duration,
     plain,
 )
@@ -466,81 +466,6 @@ def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers
     return shares
 
 
-# How a budget is stated: the values of `budget.accounting`.
-
-
-@dataclass(frozen=True)
-class Accounting:
-    """One way to state a budget, and the measure that its losses are counted in: this one promises an amount of it.
-
-    `key` is the setting that holds the promise, `variant` its name in OpenDP's registry of deployments.
-
-    >>> ACCOUNTINGS["approximate"].in_words(1_539_278_763, 1e-6), ACCOUNTINGS["pure"].in_words(10**10, 1e-6)
-    ('epsilon 10 with delta 1e-06 (rho 1.539278763)', 'epsilon 10')
-    """
-
-    measure: Measure
-    key: str
-    variant: str
-    has_delta: bool = True
-
-    def nano(self, promised: float, delta: float) -> int:  # noqa: ARG002
-        """The budget of what is promised, rounded down."""
-        return nano_allowance(promised)
-
-    def promised(self, nano: int, delta: float) -> str:  # noqa: ARG002
-        """What is promised of a budget, as its key has it."""
-        return amount_text(nano)
-
-    def in_words(self, nano: int, delta: float) -> str:
-        """An amount that a plate can lose: what is promised, and of a rho the epsilon that it implies."""
-        amount = f"{self.measure.unit} {amount_text(nano)}"
-        return f"{amount} (epsilon {_with_delta(nano, delta)})" if self.has_delta else amount
-
-
-class Approximate(Accounting):
-    """Promises an epsilon with a delta: its budget is the largest rho that implies them.
-
-    >>> ACCOUNTINGS["approximate"].promised(1_539_278_763, 1e-6)
-    '10'
-    """
-
-    def nano(self, promised: float, delta: float) -> int:
-        """The largest rho."""
-        return rho_nano_of(nano_allowance(promised), delta)
-
-    def promised(self, nano: int, delta: float) -> str:
-        """The epsilon."""
-        return epsilon_text(epsilon_of(nano, delta))
-
-    def in_words(self, nano: int, delta: float) -> str:
-        """The epsilon first."""
-        return f"epsilon {_with_delta(nano, delta)} (rho {amount_text(nano)})"
-
-
-ACCOUNTINGS: dict[str, Accounting] = {
-    "pure": Accounting(MEASURES["pure"], "budget.epsilon", "Pure DP", has_delta=False),
-    "zcdp": Accounting(MEASURES["zcdp"], "budget.rho", "zCDP"),
-    "approximate": Approximate(MEASURES["zcdp"], "budget.epsilon", "Approximate DP"),
-}
-"""By the value of `budget.accounting`; the last of a measure stands for it where settings say another measure."""
-
-
-def accounting_of(measure: str, configured: str) -> str:
-    """The accounting of a charge in this measure: the configured one, or where that is of another measure, the last."""
-    found = [name for name, one in ACCOUNTINGS.items() if one.measure.name == measure]
-    return configured if configured in found else found[-1]
-
-
-def epsilon_text(epsilon: float) -> str:
-    """An epsilon of six decimals with all of them: it was rounded up, and fewer digits could be less."""
-    return f"{epsilon:.6f}".rstrip("0").rstrip(".")
-
-
-def _with_delta(nano: int, delta: float) -> str:
-    return f"{epsilon_text(epsilon_of(nano, delta))} with delta {delta:g}"
-
-
 # The settings that change privacy, or what is computed: one frozen value, with a hash that every release carries.
 
 Mean = Literal[
@@ -593,7 +518,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     cdf_nano: int | None
     bins: BinsAsked
     min_plates: int
-    neighbours: Literal["swap-values"] = "swap-values"
+    neighbours: str = "swap-values"
     accounting: str = "pure"
     delta: float = 1e-6
     suppression: Suppression = "off"
@@ -605,6 +530,16 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     branching: Branching = "auto"
     cap: Cap = "median"
     speed_from: SpeedFrom = "field"
+
+    @cached_property
+    def relation(self) -> NeighbourRelation:
+        """Which inputs have to look alike."""
+        return NEIGHBOURS[self.neighbours]
+
+    @cached_property
+    def shows_counts(self) -> bool:
+        """Whether records carry counts."""
+        return self.relation.public_counts and self.counts_released == "all"
 
     @cached_property
     def accounted(self) -> Accounting:

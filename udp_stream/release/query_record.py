@@ -209,7 +209,7 @@ def answered(
 ) -> QueryResult:
     """The result of a run's last state. Lengths to 0.1 m, densities to nine digits; all of it after the noise."""
     found = asked.found(state)
-    shown = context.policy.counts_released != "none"
+    shown = context.policy.shows_counts
     plates = Plates(len(moment.plates), found.unknown, state.rounds) if shown else None
     amounts = asked.charged(state), int(asked.terms.budgets_nano.max(initial=query.budget_nano))
     return _result(id_, query, moment, context, amounts, _answer(found), plates)

@@ -19,7 +19,8 @@ from udp_stream.mechanisms.noise import MEASURES, Cost, interval95
 from udp_stream.mechanisms.statistics import NOBODY, NoisyMean, accuracy_of
 from udp_stream.mechanisms.variance import VariancePlan, bias_among
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.planning.policy import ACCOUNTINGS, Policy, SpeedFrom, accounting_of
+from udp_stream.planning.policy import Policy, SpeedFrom
+from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, accounting_of
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 if TYPE_CHECKING:
@@ -379,7 +380,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """
 
     unit: Literal["license_plate"]
-    neighbours: Literal["swap-values"]
+    neighbours: Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(NEIGHBOURS)})]
     epsilon: NonNegative
     accounting: Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(ACCOUNTINGS)})]
     period: str
@@ -390,6 +391,11 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     delta: Positive | None = None
     holds_for: Literal["record", "slot"] = "record"
     speeds: SpeedFrom = "field"
+
+    def __post_init__(self) -> None:
+        """A record of a promise that is not known here is not read as one of another."""
+        if self.neighbours not in NEIGHBOURS or self.accounting not in ACCOUNTINGS:
+            raise ValueError(f"expected a known promise, got {self.neighbours!r} and {self.accounting!r}")
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

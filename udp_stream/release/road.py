@@ -375,7 +375,6 @@ def _record(hat: HatInFlight, counts: SlotCounts, estimate: HatEstimate | None, 
     mean, variance, cdf = statistics(hat.plan, estimate, left_out)
     used, forecast = 0 if hat.plan is None else hat.plan.used_samples, forecast_record(hat.terms, hat.plan, estimate)
     plates, pings = int(by_plate.size), int(by_plate.sum())
-    shown = context.policy.counts_released == "all"
     return Release(
         schema=SCHEMA,
         release_id=hat.release_id,
@@ -390,7 +389,7 @@ def _record(hat: HatInFlight, counts: SlotCounts, estimate: HatEstimate | None, 
         mean=mean,
         variance=variance,
         cdf=cdf,
-        counts=Counts(plates, pings, contributed, used) if shown else None,
+        counts=Counts(plates, pings, contributed, used) if context.policy.shows_counts else None,
         privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
         policy=common.fingerprint,
         software=context.software,

@@ -17,8 +17,6 @@ from udp_stream.pings.json import JSON, FeedForm, mapped_form, without_speeds
 from udp_stream.pings.mapping import FIELDS, PRESETS, SECONDS_AGO, WITHOUT_SPEED, FeedMapping, Preset
 from udp_stream.pings.times import EPOCHS
 from udp_stream.planning.policy import (
-    ACCOUNTINGS,
-    Accounting,
     BudgetCalendar,
     CdfAsked,
     CountsReleased,
@@ -32,6 +30,7 @@ from udp_stream.planning.policy import (
     Suppression,
     span_seconds,
 )
+from udp_stream.planning.promise import ACCOUNTINGS, Accounting
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, require, whole_seconds
 from udp_stream.settings.queries import PositionBudget, QueriesSection, QuerySection, standing_queries

@@ -31,7 +31,6 @@ from udp_stream.pings.decode import plate_name
 from udp_stream.planning.policy import (
     Policy,
     amount_by_distance,
-    epsilon_text,
     is_of_positions,
     length_of,
     loss_in,
@@ -41,6 +40,7 @@ from udp_stream.planning.policy import (
     time_of,
     without_measure,
 )
+from udp_stream.planning.promise import epsilon_text
 from udp_stream.settings import Settings
 from udp_stream.units import NANO
 

@@ -20,7 +20,8 @@ from udp_stream.logs import counted
 from udp_stream.mechanisms.noise import MEASURES, Cost
 from udp_stream.mechanisms.statistics import SCATTER, spread
 from udp_stream.planning.plan import HatPlan, HatPlans, Terms, automatic_nano, plan_hat, terms_at
-from udp_stream.planning.policy import Policy, epsilon_text
+from udp_stream.planning.policy import Policy
+from udp_stream.planning.promise import epsilon_text
 from udp_stream.planning.slot import PRICES_PER_BUDGET, is_too_little, terms_of_typical
 from udp_stream.release.road import estimate_hats
 from udp_stream.settings import Settings

@@ -1,0 +1,129 @@
+"""What a plate is promised: which inputs have to look alike, and how a budget is stated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from udp_stream.ledger.filters import epsilon_of, rho_nano_of
+from udp_stream.mechanisms.noise import MEASURES, Measure
+from udp_stream.units import amount_text, nano_allowance
+
+# Which inputs have to look alike: the neighbour relation. Sensitivities of mechanisms, what a planner may read and what
+# records may show hold for one relation. Who adds another says here what it hides, and each of these asks the policy.
+
+
+@dataclass(frozen=True)
+class NeighbourRelation:
+    """What may differ between two inputs that have to look alike, and what may not: that is public.
+
+    `differing` is what differs of one plate, by where its speeds come from (`speed.from`); `alike` what is equal, and
+    `public` the quantities that are not protected, both for the statement. Under a relation without `public_counts`
+    no record shows counts, and no plan may follow from them.
+
+    >>> NEIGHBOURS["swap-values"].adjacency("field")
+    "swap-values: the same plates with the same number of pings in every cell and slot, one plate's speeds differing \
+anywhere"
+    """
+
+    name: str
+    alike: str
+    differing: Mapping[str, str]
+    public: tuple[str, ...]
+    public_counts: bool
+
+    def adjacency(self, speed_from: str) -> str:
+        """In words, for the statement."""
+        return f"{self.name}: {self.alike}, one plate's {self.differing[speed_from]}"
+
+
+NEIGHBOURS: dict[str, NeighbourRelation] = {
+    "swap-values": NeighbourRelation(
+        name="swap-values",
+        alike="the same plates with the same number of pings in every cell and slot",
+        differing={
+            "field": "speeds differing anywhere",
+            "movement": "positions differing anywhere, each within its cell: speeds are derived from them",
+        },
+        public=(
+            "that a plate was in a cell in a slot, and how many pings it sent there",
+            "numbers of plates and samples, refusals by reason, which cells exist",
+        ),
+        public_counts=True,
+    ),
+}
+"""By the value of a policy's `neighbours`."""
+
+# How a budget is stated: the values of `budget.accounting`.
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """One way to state a budget, and the measure that its losses are counted in: this one promises an amount of it.
+
+    `key` is the setting that holds the promise, `variant` its name in OpenDP's registry of deployments.
+
+    >>> ACCOUNTINGS["approximate"].in_words(1_539_278_763, 1e-6), ACCOUNTINGS["pure"].in_words(10**10, 1e-6)
+    ('epsilon 10 with delta 1e-06 (rho 1.539278763)', 'epsilon 10')
+    """
+
+    measure: Measure
+    key: str
+    variant: str
+    has_delta: bool = True
+
+    def nano(self, promised: float, delta: float) -> int:  # noqa: ARG002
+        """The budget of what is promised, rounded down."""
+        return nano_allowance(promised)
+
+    def promised(self, nano: int, delta: float) -> str:  # noqa: ARG002
+        """What is promised of a budget, as its key has it."""
+        return amount_text(nano)
+
+    def in_words(self, nano: int, delta: float) -> str:
+        """An amount that a plate can lose: what is promised, and of a rho the epsilon that it implies."""
+        amount = f"{self.measure.unit} {amount_text(nano)}"
+        return f"{amount} (epsilon {_with_delta(nano, delta)})" if self.has_delta else amount
+
+
+class Approximate(Accounting):
+    """Promises an epsilon with a delta: its budget is the largest rho that implies them.
+
+    >>> ACCOUNTINGS["approximate"].promised(1_539_278_763, 1e-6)
+    '10'
+    """
+
+    def nano(self, promised: float, delta: float) -> int:
+        """The largest rho."""
+        return rho_nano_of(nano_allowance(promised), delta)
+
+    def promised(self, nano: int, delta: float) -> str:
+        """The epsilon."""
+        return epsilon_text(epsilon_of(nano, delta))
+
+    def in_words(self, nano: int, delta: float) -> str:
+        """The epsilon first."""
+        return f"epsilon {_with_delta(nano, delta)} (rho {amount_text(nano)})"
+
+
+ACCOUNTINGS: dict[str, Accounting] = {
+    "pure": Accounting(MEASURES["pure"], "budget.epsilon", "Pure DP", has_delta=False),
+    "zcdp": Accounting(MEASURES["zcdp"], "budget.rho", "zCDP"),
+    "approximate": Approximate(MEASURES["zcdp"], "budget.epsilon", "Approximate DP"),
+}
+"""By the value of `budget.accounting`; the last of a measure stands for it where settings say another measure."""
+
+
+def accounting_of(measure: str, configured: str) -> str:
+    """The accounting of a charge in this measure: the configured one, or where that is of another measure, the last."""
+    found = [name for name, one in ACCOUNTINGS.items() if one.measure.name == measure]
+    return configured if configured in found else found[-1]
+
+
+def epsilon_text(epsilon: float) -> str:
+    """An epsilon of six decimals with all of them: it was rounded up, and fewer digits could be less."""
+    return f"{epsilon:.6f}".rstrip("0").rstrip(".")
+
+
+def _with_delta(nano: int, delta: float) -> str:
+    return f"{epsilon_text(epsilon_of(nano, delta))} with delta {delta:g}"
