@@ -6,6 +6,7 @@ import os
 import pytest
 
 from tests.forked import run_forked
+from tests.gtfs import snapshot, vehicle
 from tests.runtime.harness import fleet_log
 
 
@@ -48,3 +49,44 @@ def test_a_pipe_that_is_not_read_ends_a_run_with_status_2_and_the_mend(tmp_path)
     assert done.returncode == 2 and b"no ping was accepted" in done.stderr.splitlines()[-1]
     plates = {json.loads(line)["license_plate"].encode() for line in epochs(300).splitlines()}
     assert not any(plate in done.stderr for plate in plates)
+
+
+BOX = ("--set", "pings.box=[72.0, 20.5, 74.0, 22.5]", "--set", "speed.unit=mps")
+VERBS = [("replay", "--trial", "--out", "out"), ("replay", "--dry-run"), ("plan",), ("run", "--ledger", "city.ledger")]
+
+
+def swapped(count):
+    def exchange(ping):
+        return {"type": "Point", "coordinates": ping["location"]["coordinates"][::-1]}
+
+    return b"\n".join(spelled(count, location=exchange)) + b"\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_swapped_coordinates_are_named_with_the_keys_that_read_them(tmp_path, verb):
+    (tmp_path / "pings.ndjson").write_bytes(swapped(300))
+    verb, *flags = verb
+    done = udp_stream(tmp_path, verb, "pings.ndjson", *flags, *BOX)
+    said = done.stderr.decode().replace("\\", "")
+    assert done.returncode == 2 and "outside_box" in said
+    assert 'source.longitude = "location.coordinates.1"' in said
+    assert 'source.latitude = "location.coordinates.0"' in said
+    assert [path.name for path in tmp_path.iterdir()] == ["pings.ndjson"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_swapped_coordinates_of_gtfs_realtime_have_no_keys(tmp_path, verb):
+    buses = [vehicle(plate=f"GJ05ZZ{at:04}", lon=21.25, lat=72.5) for at in range(40)]
+    (tmp_path / "polled.pb").write_bytes(snapshot(*buses))
+    verb, *flags = verb
+    done = udp_stream(tmp_path, verb, "polled.pb", *flags, *BOX)
+    said = " ".join(done.stderr.decode().split())
+    assert done.returncode == 2 and "outside_box" in said
+    assert "longitude and latitude" in said and "GTFS-realtime" in said and "source." not in said
+
+
+def test_swapped_coordinates_of_a_pipe_are_named_too(tmp_path):
+    done = udp_stream(tmp_path, "run", "-", "--ledger", "l", *BOX, stdin=swapped(300))
+    said = [json.loads(line) for line in done.stderr.splitlines() if line.startswith(b"{")]
+    (refused,) = [entry for entry in said if entry["event"] == "refused"]
+    assert 'source.longitude = "location.coordinates.1"' in refused["message"]

@@ -1,22 +1,25 @@
 """Refusals in words: the field, the form found, the form wanted; and nothing that is protected."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from udp_stream.pings.decode import PingDecoder, PingRules, originals
 from udp_stream.pings.found import Refused, advise, is_shown
-from udp_stream.pings.json import PLAIN
+from udp_stream.pings.json import PLAIN, mapped_form
+from udp_stream.pings.mapping import FeedMapping
+from udp_stream.pings.snapshots import SINGLE
 
 GOOD = {"license_plate": "GJ05BX1916", "observationDateTime": "2024-01-25T10:35:53+05:30", "speed": 23.5,
         "location": {"type": "Point", "coordinates": [72.83, 21.19]}}  # fmt: skip
 RULES = PingRules(max_kmh=65, reject_above_kmh=200, box=(72.5, 21.0, 73.0, 21.5))
 
 
-def said_of(*messages, form=PLAIN):
-    _, refusals = PingDecoder(RULES, form.format).decode(messages)
+def said_of(*messages, form=PLAIN, rules=RULES):
+    _, refusals = PingDecoder(rules, form.format).decode(messages)
     pieces = originals(messages, refusals, form.format)
-    return advise([Refused(refusal, piece) for refusal, piece in zip(refusals, pieces, strict=True)], form)
+    return advise([Refused(refusal, piece) for refusal, piece in zip(refusals, pieces, strict=True)], form, rules.box)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +46,41 @@ def test_of_a_missing_field_the_names_that_are_there_are_shown_but_none_that_may
     (said,) = said_of(json.dumps(feed).encode())
     assert "missing_field at $.license_plate: found bus, pos.lon, wanted license_plate" in said
     assert not is_shown(("AB12",)) and not is_shown(("GJ05BX1916", "t")) and is_shown(("speed2",))
+
+
+SWAPPED = GOOD | {"location": {"type": "Point", "coordinates": [21.19, 72.83]}}
+FLAT = FeedMapping(plate="bus", time="t", longitude="x", latitude="y", speed="v", time_format="epoch_s")
+AUSTIN = replace(RULES, box=(-98.0, 30.0, -97.0, 31.0))
+
+
+@pytest.mark.parametrize(
+    ("form", "ping", "rules", "mend"),
+    [
+        (PLAIN, SWAPPED, RULES, FeedMapping(longitude="location.coordinates.1", latitude="location.coordinates.0")),
+        (mapped_form(FLAT), {"bus": 7, "t": 1706159153, "x": "21,19", "y": "72,83", "v": 5}, RULES,
+         replace(FLAT, longitude="y", latitude="x")),
+        (mapped_form(FLAT), {"bus": 7, "t": 1706159153, "x": 30.2, "y": -97.7, "v": 5}, AUSTIN,
+         replace(FLAT, longitude="y", latitude="x")),
+        (mapped_form(FLAT), {"bus": 7, "t": 1706159153, "x": 30.2, "y": -97.7, "v": 5}, replace(RULES, box=None),
+         replace(FLAT, longitude="y", latitude="x")),
+    ],
+)  # fmt: skip
+def test_coordinates_that_are_swapped_are_named_with_the_keys_that_read_them(form, ping, rules, mend):
+    (said,) = said_of(json.dumps(ping).encode(), form=form, rules=rules)
+    for key in ("longitude", "latitude"):
+        assert f'source.{key} = "{getattr(mend, key)}"' in said
+    assert "21" not in said and "97" not in said.replace(str(rules.box and list(rules.box)), "")
+    pings, refused = PingDecoder(rules, mapped_form(mend).format).decode([json.dumps(ping).encode()])
+    assert len(pings) == 1 and not refused
+
+
+def test_swapped_coordinates_of_gtfs_realtime_have_no_keys_to_set():
+    (said,) = said_of(json.dumps(SWAPPED).encode(), form=replace(PLAIN, format=SINGLE))
+    assert "longitude and latitude" in said and "GTFS-realtime" in said and "source." not in said
+
+
+@pytest.mark.parametrize("place", [(72.0, 21.19), (21.19, 71.0)])
+def test_a_place_outside_of_the_box_either_way_is_not_called_swapped(place):
+    far = GOOD | {"location": {"type": "Point", "coordinates": place}}
+    (said,) = said_of(json.dumps(far).encode())
+    assert "pings.box" in said and "longitude and latitude" not in said

@@ -225,7 +225,7 @@ def require_mostly_read(messages: Sequence[bytes], ping_format: PingFormat, sett
     read = len(pings) + len(refusals) - len(faults)
     refused = list(map(Refused, faults, originals(messages, faults, ping_format)))
     if len(refused) > read:
-        said = advise(refused[:SAMPLE_MAX], FeedForm(settings.form.mapping, ping_format))
+        said = advise(refused[:SAMPLE_MAX], FeedForm(settings.form.mapping, ping_format), settings.pings.box)
         text = f"{len(refused):,} of {counted(read + len(refused), 'ping')} {what}"
         raise UsageError(text + "".join(f"\n  {sentence}" for sentence in said))
     return pings
@@ -300,7 +300,7 @@ class FeedWatch:
         if self._is_said or refused < least or refused <= self._accepted:
             return
         self._is_said = True
-        said = "; ".join(advise(self._sample, self._settings.form))
+        said = "; ".join(advise(self._sample, self._settings.form, self._settings.pings.box))
         text = f"{refused:,} of {counted(refused + self._accepted, 'ping')} refused: {said}"
         self._warn(text, "refused", {"refused": dict(self._refused), "accepted": self._accepted})
 

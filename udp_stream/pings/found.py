@@ -608,6 +608,9 @@ SENTENCES_MAX = 4
 OF_A_SPEED = (Reason.SPEED_NOT_FINITE, Reason.SPEED_NEGATIVE, Reason.SPEED_ABOVE_LIMIT)
 """Reasons that look at the value of a speed: docs/pings.md."""
 
+OF_A_PLACE = (Reason.OUTSIDE_BOX, Reason.COORDINATES_OUT_OF_RANGE)
+"""Reasons of pings that would lie elsewhere with longitude and latitude exchanged."""
+
 LABEL = "vehicle.vehicle.label"
 """The name, in what is kept of a refused entity of GTFS-realtime, of a label that was not asked for."""
 
@@ -630,18 +633,24 @@ class Refused:
     original: bytes
 
 
-def advise(refused: Sequence[Refused], form: FeedForm) -> list[str]:
-    """A sentence for each of the commonest kinds of refusals of a sample."""
+Box = tuple[float, float, float, float]
+"""West, south, east, north, in degrees."""
+
+EARTH: Box = -180.0, -90.0, 180.0, 90.0
+
+
+def advise(refused: Sequence[Refused], form: FeedForm, box: Box | None = None) -> list[str]:
+    """A sentence for each of the commonest kinds of refusals of a sample; `box` is `pings.box`."""
     kinds = Counter((one.refusal.reason, one.refusal.path) for one in refused)
     sentences = []
     for (reason, path), _ in kinds.most_common(SENTENCES_MAX):
         pieces = [one.original for one in refused if (one.refusal.reason, one.refusal.path) == (reason, path)]
-        said = _said(reason, path, pieces, form)
+        said = _said(reason, path, pieces, form, box)
         sentences.append(f"{reason} at {path}: {said}" if said else f"{reason} at {path}")
     return sentences
 
 
-def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm) -> str | None:
+def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, box: Box | None) -> str | None:
     """What was found, and what is wanted."""
     records = [record for piece in pieces if (record := _record_of(piece)) is not None]
     field = _field_at(path, form)
@@ -655,13 +664,15 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm) ->
         names = shown_names(sorted((one for one, count in common.items() if 2 * count >= len(records)), key=dotted))
         name = path.removeprefix("$.") if field is None else dotted(form.mapping.steps[field])
         return f"found {names or 'no name that may be shown'}, wanted {name} (`udp-stream init FILE` writes [source])"
+    if reason in OF_A_PLACE and _look_exchanged(records, form, box or EARTH):
+        return _exchanged(form, box)
+    if reason == Reason.OUTSIDE_BOX:
+        return "wanted pings.box = [west, south, east, north] around the feed"
     if field is None:
         return None
     values = [record[form.mapping.steps[field]] for record in records if form.mapping.steps[field] in record]
     if field == "time":
         return f"found {_time_found(values)}, wanted {_time_wanted(reason, form)}"
-    if reason == Reason.OUTSIDE_BOX:
-        return "wanted pings.box = [west, south, east, north] around the feed"
     if reason in (Reason.EMPTY_PLATE, Reason.PLACEHOLDER_PLATE):
         return "wanted the vehicle's: pings without a plate protect none"
     if reason == Reason.SPEED_NOT_FINITE:
@@ -669,6 +680,25 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm) ->
     if reason in OF_A_SPEED:
         return "wanted speed.unit as the feed has it: `udp-stream doctor FILE` compares it with how far pings move"
     return f"found {kind_of(values)}, wanted {WANTED[field]}"
+
+
+def _look_exchanged(records: Sequence[Record], form: FeedForm, box: Box) -> bool:
+    """Whether most of these pings lie in the box with longitude and latitude exchanged."""
+    (west, south, east, north), steps = box, form.mapping.steps
+    places = [_numbers([record.get(steps[field]) for field in ("latitude", "longitude")]) for record in records]
+    inside = [place for place in places if len(place) == 2 and west <= place[0] <= east and south <= place[1] <= north]
+    return 2 * len(inside) > len(records)
+
+
+def _exchanged(form: FeedForm, box: Box | None) -> str:
+    """The keys that read such a feed. GTFS-realtime has none; where it is polled its pings come in the plain form."""
+    what = "longitude and latitude look exchanged"
+    what += "" if box is None else ", of the feed or of pings.box (west, south, east, north)"
+    unreadable = "GTFS-realtime has no paths to exchange: such a feed cannot be read as it is"
+    if not form.format.is_json:
+        return f"{what}. {unreadable}"
+    keys = f'source.longitude = "{form.mapping.latitude}" and source.latitude = "{form.mapping.longitude}"'
+    return f"{what}: {keys} read the feed" + (f". {unreadable}" if form.is_plain else "")
 
 
 def _record_of(piece: bytes) -> Record | None:
