@@ -261,8 +261,9 @@ examples:
   udp-stream plan polls/*.pb --config city.toml    several files, counted together
   udp-stream plan --plates 30 --pings-per-plate 40 --set release.mean_epsilon=1
 
-With a FILE it reads where and when plates pinged, and no speed. It invents speeds on these counts, releases them, and
-measures the error. What your city's error will be may differ: on the recorded feeds most rows were within 30 %.
+With a FILE it counts where and when plates pinged. It invents speeds on these counts, releases them, and measures the
+error; the file's speeds are not in it. What your city's error will be may differ: on the recorded feeds most rows were
+within 30 %.
 """
 
 

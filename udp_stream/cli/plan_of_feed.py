@@ -1,7 +1,7 @@
 """`plan FILE` and `replay --dry-run`: what releases of a file are likely to err by. Nothing is charged or written.
 
 A row of `plan FILE` is a rehearsal (`release/rehearsal.py`): invented speeds on the file's counts, released on a ledger
-that is forgotten. No speed is read.
+that is forgotten. The file's speeds decide which pings are refused, and a warning of GTFS-realtime; no row has them.
 """
 
 from __future__ import annotations
@@ -233,8 +233,8 @@ def print_feed(plan: FeedPlan, settings: Settings) -> None:
         "plates/HAT: half of the pings lie in HATs of at least this many plates. HATs/plate: of the median plate, in "
         "this file. served: the share of pings in HATs with a mean.\n"
         "expected error: of the best estimate of each HAT's mean speed, withheld HATs too, weighed by pings. It was "
-        "measured on invented speeds: no speed of the file was read, and nothing was charged. On the feeds that we "
-        "measured, nine rows of ten were within 30 %.\n"
+        "measured on invented speeds, not on the file's, and nothing was charged. On the feeds that we measured, nine "
+        "rows of ten were within 30 %.\n"
         "baseline guess, + counts: errors of two guesses that need no release: the city's mean for every HAT, and a "
         "line in its pings per plate, both the best there are."
     )

@@ -1,4 +1,4 @@
-"""`plan`: what to expect of a configuration. Nothing is charged, and no speed is read.
+"""`plan`: what to expect of a configuration. Nothing is charged, and errors are of invented speeds.
 
 With files: resolutions and slots side by side, from their counts (`cli/plan_of_feed.py`). Without: a row for each of
 some typical sizes of HATs.
