@@ -215,7 +215,8 @@ PRICE_STEPS = 4
 """Of the price, in steps of a quarter: few prices have few scales of noise to compute."""
 
 PART_OF_PRICE = 4
-"""Where too few plates can pay the price, the HAT is offered at this part of it: its noise doubles."""
+"""Where too few plates can pay the price, the HAT is offered at this part of it: its noise is twice as large in rho,
+four times in epsilon."""
 
 HEAD_START = 20
 """Percent of the budget that a plate may have spent at the very start of the period; the rest is let out evenly."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 CITY_SCHEMA: Final = "udp-stream/city/1"
 
 ASKS_PER_DAY = 2
+"""Answers of a day. A question that was charged and has no answer, as with another U after a crash, is none of them."""
+
 ASK_PART = 50
 """Thousandths of a plate's budget of a day that an answer costs those of full weight; of a longer one a day's part."""
 
