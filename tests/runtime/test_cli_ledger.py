@@ -102,3 +102,26 @@ def test_records_of_other_settings_are_warned_of_first_with_the_keys_and_the_num
     assert lines[2].endswith(f"{len(here) - len(stand)} are new")
     _, again = replay(log, "--ledger", "l", *MPS, cwd=tmp_path)
     assert f"{len(stand)} of {len(here)} records" in again and "0 are new" in again
+
+
+@pytest.mark.parametrize("verb", [("verify",), ("export",), ("show", "A1")])
+def test_a_ledger_is_told_in_its_own_zone_without_a_configuration(verb, part, tmp_path):
+    replay(part, "--ledger", "l", "--set", "hat.timezone=Europe/Warsaw", cwd=tmp_path)
+    assert offsets_told(*verb, cwd=tmp_path) == ["+01:00", "+01:00"]
+
+
+@pytest.mark.parametrize("zones", [{"Europe/Warsaw": "+01:00", "Asia/Tokyo": "+09:00"},
+                                   {"Asia/Tokyo": "+09:00", "Europe/Warsaw": "+01:00"}])  # fmt: skip
+def test_a_ledger_of_two_zones_is_told_in_the_latest(zones, part, log, tmp_path):
+    for pings, zone in zip((part, log), zones, strict=True):
+        sets = f"hat.timezone={zone}", "budget.period=lifetime", "release.mean_epsilon=0.4"
+        replay(pings, "--ledger", "l", *(word for one in sets for word in ("--set", one)), cwd=tmp_path)
+    assert offsets_told("verify", cwd=tmp_path) == [list(zones.values())[-1]] * 2
+
+
+def offsets_told(*verb, cwd):
+    """Of the first and the latest slot, in the line that names the ledger."""
+    done = run("ledger", *verb, "--ledger", "l", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    (said,) = [line for line in done.stderr.decode().splitlines() if "the first of the slot" in line]
+    return re.findall(r"T\d\d:\d\d:00([+-]\d\d:\d\d)", said)

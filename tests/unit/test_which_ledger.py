@@ -5,7 +5,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from udp_stream.ledger.port import Progress
-from udp_stream.ledgers.opening import ledger_place, ledger_sentence
+from udp_stream.ledgers.opening import ledger_place, ledger_sentence, slots_of
+from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.planning.policy import note_policy
+from udp_stream.settings import load
 from udp_stream.windows.tables import SlotGrid
 
 SLOTS = SlotGrid(3600, ZoneInfo("Asia/Kolkata"))
@@ -38,3 +41,13 @@ def test_a_ledger_is_new_until_a_hat_is_charged_for():
         "ledger /l, made 2026-11-20T09:12:44Z: 1 HAT, the first of the slot 2024-01-08T06:00:00+05:30, "
         "the latest of 2024-01-08T06:00:00+05:30"
     )
+
+
+def test_slots_are_told_in_the_zone_that_the_ledger_notes_where_it_notes_one():
+    ours, ledger = load(None, [], {}), MemoryLedger()
+    assert slots_of(ledger, ours).iso(0).endswith("+05:30")
+    note_policy(ledger, load(None, ["hat.timezone=America/Chicago"], {}).policy)
+    assert slots_of(ledger, ours).iso(0) == "1969-12-31T18:00:00-06:00"
+    for note in ("no JSON", '{"hat.slot": "1h"}', '{"hat.timezone": "No/Zone"}', '{"hat.timezone": "../etc"}'):
+        (other := MemoryLedger()).note("policy:5eed", note)
+        assert slots_of(other, ours).iso(0).endswith("+05:30")

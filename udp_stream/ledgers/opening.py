@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -269,14 +270,19 @@ def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
 
     Noted policies are known, and of older ledgers those of the first and the latest HAT. The latest HAT's comes first.
     """
-    noted = {
-        name.removeprefix(POLICY_NOTE): text
-        for name, text in sorted(ledger.meta().items())
-        if name.startswith(POLICY_NOTE)
-    }
+    noted = _policies(ledger.meta())
     found = dict.fromkeys([*_of_ends(ledger), *noted])
     found.pop(policy.fingerprint(), None)
-    return {fingerprint: _difference(fingerprint, noted.get(fingerprint), policy) for fingerprint in found}
+    return {fingerprint: _difference(fingerprint, noted.get(fingerprint, {}), policy) for fingerprint in found}
+
+
+def slots_of(ledger: Ledger, settings: Settings) -> SlotGrid:
+    """Slots in the ledger's zone: that of its latest HAT, else of a policy that it notes. Else in ours."""
+    noted = _policies(ledger.meta())
+    for fingerprint in (*_of_ends(ledger), *noted):
+        with suppress(KeyError, ValueError, OSError):  # none is noted, or none that this machine knows
+            return SlotGrid(settings.policy.slot_seconds, ZoneInfo(noted[fingerprint]["hat.timezone"]))
+    return settings.calendar.slots
 
 
 def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
@@ -290,8 +296,7 @@ def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
     ['budget.epsilon 9.151092 -> 10, budget.delta 1e-05 -> 1e-06']
     """
     ours = _of_budget(written(policy))
-    notes = [_noted(text) for name, text in sorted(meta.items()) if name.startswith(POLICY_NOTE)]
-    theirs = [_of_budget(keys) for keys in notes if keys]
+    theirs = [_of_budget(keys) for keys in _policies(meta).values() if keys]
     return [] if ours in theirs else list(dict.fromkeys(_changes(one, ours) for one in theirs))
 
 
@@ -301,7 +306,7 @@ def _of_budget(keys: Mapping[str, str]) -> dict[str, str]:
 
 def difference(others: Mapping[str, str], fingerprint: str, policy: Policy) -> str:
     """How our settings differ from that policy: what `other_policies` told of it, else both fingerprints."""
-    return others.get(fingerprint) or _difference(fingerprint, None, policy)
+    return others.get(fingerprint) or _difference(fingerprint, {}, policy)
 
 
 def named(differences: Sequence[str]) -> str:
@@ -327,8 +332,7 @@ def _of_ends(ledger: Ledger) -> list[str]:
     return found
 
 
-def _difference(fingerprint: str, note: str | None, policy: Policy) -> str:
-    theirs = _noted(note)
+def _difference(fingerprint: str, theirs: Mapping[str, str], policy: Policy) -> str:
     changes = _changes(theirs, written(policy)) if theirs else ""
     return changes or f"policy {fingerprint} -> {policy.fingerprint()}"
 
@@ -344,10 +348,16 @@ def _value(keys: Mapping[str, str], key: str) -> str:
     return keys.get(key) or ("unset" if key.startswith("source.") else "unknown")
 
 
-def _noted(note: str | None) -> dict[str, str]:
-    """What a note says; nothing where there is none that we can read."""
+def _policies(meta: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The keys of every policy that a ledger notes, by its fingerprint."""
+    notes = sorted(meta.items())
+    return {name.removeprefix(POLICY_NOTE): _noted(text) for name, text in notes if name.startswith(POLICY_NOTE)}
+
+
+def _noted(note: str) -> dict[str, str]:
+    """What a note says; nothing where we cannot read it."""
     try:
-        return {} if note is None else msgspec.json.decode(note, type=dict[str, str])
+        return msgspec.json.decode(note, type=dict[str, str])
     except msgspec.DecodeError:
         return {}
 
@@ -394,7 +404,8 @@ def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = 
 
 def say_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None:
     """Name an open ledger on stderr."""
-    say(ledger_sentence(ledger_place(asked.place), ledger.meta(), ledger.progress(), settings.calendar.slots))
+    slots = slots_of(ledger, settings)
+    say(ledger_sentence(ledger_place(asked.place), ledger.meta(), ledger.progress(), slots))
 
 
 def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:

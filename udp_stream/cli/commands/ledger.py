@@ -24,6 +24,7 @@ from udp_stream.ledgers.opening import (
     replace_mark_of,
     say_ledger,
     slot_start,
+    slots_of,
 )
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.logs import WARNING, counted, say
@@ -203,7 +204,7 @@ def _forgotten_words(ledger: Ledger, kept: Mark, settings: Settings) -> str:
     progress = ledger.progress()
     missing = kept.admitted - progress.admitted
     number = counted_charges(missing, ledger.meta()) if missing > 0 else "an unknown number of HATs"
-    since = slot_start(progress.newest, settings.calendar.slots) or progress.newest or "its beginning"
+    since = slot_start(progress.newest, slots_of(ledger, settings)) or progress.newest or "its beginning"
     return f"charges of {number} since {since} are forgotten"
 
 
