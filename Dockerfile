@@ -19,6 +19,8 @@ COPY udp_stream/__init__.py udp_stream/version.py udp_stream/
 RUN mkdir streams && /opt/udp-stream/bin/python -m pip install --quiet --no-cache-dir '.[dashboard,kafka,metrics,redis,sources]'
 COPY streams streams
 COPY udp_stream udp_stream
+# Of which commit it is, where .git is here and a folder; the file beside it is there for builds without.
+COPY LICENSE .gi[t] .git/
 RUN /opt/udp-stream/bin/python -m pip install --quiet --no-cache-dir --no-deps --force-reinstall .
 
 FROM ${BASE_IMAGE}

