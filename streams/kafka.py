@@ -619,33 +619,34 @@ PROBE_S = 5.0
 PROBE_CLOSE_S = 0.2
 
 
-async def why_not(kafka: KafkaSection) -> str:
-    """In words without secrets why no broker can be talked to; "" if one can. Takes `PROBE_S` for each address."""
-    options, found = security_options(kafka), []
-    addresses = [address.strip() for address in kafka.bootstrap.split(",")]
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        reason = await _why_not(host.strip("[]"), int(port), options) if host and port.isdigit() else "is no HOST:PORT"
-        if not reason:
-            return ""
-        found.append(f"{address} {reason}" if len(addresses) > 1 else f"it {reason}")
-    return "; ".join(found)
+async def why_not(kafka: KafkaSection, seconds: float = PROBE_S) -> str:
+    """In words without secrets why no broker can be talked to within these seconds; "" if one can."""
+    options, addresses = security_options(kafka), [address.strip() for address in kafka.bootstrap.split(",")]
+    reasons = await asyncio.gather(*(_why_not(address, seconds, options) for address in addresses))
+    if not all(reasons):
+        return ""
+    pairs = zip(addresses, reasons, strict=True)
+    return "; ".join(f"{address} {reason}" if len(addresses) > 1 else f"it {reason}" for address, reason in pairs)
 
 
-async def _why_not(host: str, port: int, options: dict[str, Any]) -> str:
-    connection = AIOKafkaConnection(host, port, request_timeout_ms=round(PROBE_S * 1000), **options)
+async def _why_not(address: str, seconds: float, options: dict[str, Any]) -> str:
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()):
+        return "is no HOST:PORT"
+    connection = AIOKafkaConnection(host.strip("[]"), int(port), request_timeout_ms=round(seconds * 1000), **options)
     try:
-        await asyncio.wait_for(connection.connect(), PROBE_S)
-        await asyncio.wait_for(connection.send(MetadataRequest([])), PROBE_S)
+        async with asyncio.timeout(seconds):
+            await connection.connect()
+            await connection.send(MetadataRequest([]))
     except (KafkaError, OSError, TimeoutError, ValueError) as error:
-        return _words(error, options)
+        return _words(error, options, seconds)
     finally:
         with suppress(TimeoutError):  # of one that never was there
             await asyncio.wait_for(connection.close(), PROBE_CLOSE_S)
     return ""
 
 
-def _words(error: Exception, options: dict[str, Any]) -> str:
+def _words(error: Exception, options: dict[str, Any], seconds: float) -> str:
     protocol = options["security_protocol"]
     tls = protocol.endswith("SSL")
     match error:
@@ -666,7 +667,7 @@ def _words(error: Exception, options: dict[str, Any]) -> str:
         case ConnectionRefusedError():
             return "refuses connections: is the broker running, and is this its port?"
         case TimeoutError():
-            return f"does not answer within {PROBE_S:g} s"
+            return f"does not answer within {seconds:g} s"
         case ValueError():
             return "answers a login as no broker does"
     if isinstance(error, OSError) and not isinstance(error, ConnectionError) and not tls:

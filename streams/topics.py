@@ -112,15 +112,22 @@ def faust_options(kafka: KafkaSection) -> dict[str, Any]:
     return found
 
 
+ANSWER_S = 1.5
+"""How long a broker that may be starting is given before a verb: a client would try for longer, and log each try."""
+
+
 def require_reachable(kafka: KafkaSection) -> None:
-    """Raise DependencyUnavailable, with the reason, if no broker talks to us by TLS or with our password; does nothing
-    where neither is asked for. Not within a running loop."""
-    if kafka.protocol == "PLAINTEXT":
-        return
+    """Raise DependencyUnavailable, with the reason, if no broker talks to us. Not within a running loop.
+
+    Where passwords or TLS are asked for it is tried once: a wrong password that is tried again may lock a user out.
+    """
     with needs("Kafka client", "kafka"):
         from streams.kafka import why_not
-    if reason := asyncio.run(why_not(kafka)):
-        raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {reason}")
+    deadline = time.monotonic() + ANSWER_S
+    while reason := asyncio.run(why_not(kafka, ANSWER_S)):
+        if kafka.protocol != "PLAINTEXT" or time.monotonic() > deadline - AGAIN_S:
+            raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {reason}")
+        time.sleep(AGAIN_S)
 
 
 def unreachable(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
@@ -327,10 +334,10 @@ def _settings(client: Any, name: str) -> dict[str, str]:
 @contextmanager
 def admin(kafka: KafkaSection) -> Iterator[Any]:
     """An administrator's client. Raises DependencyUnavailable, with what to install or start."""
-    with needs("Kafka client", "kafka"):
-        from kafka import KafkaAdminClient
-        from kafka.errors import KafkaError
     require_reachable(kafka)
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError
+
     client = None
     try:
         client = KafkaAdminClient(**client_options(kafka), bootstrap_timeout_ms=BOOTSTRAP_MS)
@@ -441,9 +448,9 @@ def member_of(client: str, partitions: Iterable[tuple[str, int]] = ()) -> Member
 def group_of(kafka: KafkaSection) -> Group:
     """The group of the deployment's workers. DependencyUnavailable if no broker answers, ConfigError if a topic is
     missing."""
-    from kafka import TopicPartition
-    from kafka.admin import OffsetSpec
-
+    with needs("Kafka client", "kafka"):
+        from kafka import TopicPartition
+        from kafka.admin import OffsetSpec
     topics = topics_of(kafka)
     names = [topics.pings.name, topics.parts.name]
     with admin(kafka) as client:

@@ -30,7 +30,7 @@ from udp_stream.cli.first_look import (
     unclamped,
     warnings_of,
 )
-from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, needs
+from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, UsageError, needs
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
 from udp_stream.pings.decode import PingDecoder, PingFormat
@@ -39,6 +39,7 @@ from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.settings.clients import has_password
 from udp_stream.settings.limits import seconds_of
+from udp_stream.settings.sections import KafkaSection
 from udp_stream.sources.recordings import is_gtfs_file, open_sources, together
 from udp_stream.units import KMH_PER_UNIT
 
@@ -63,12 +64,14 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
     require_files(arguments.files)
     checks: list[tuple[str, Callable[[], str]]] = [
         ("configuration", lambda: f"valid, policy {settings.policy.fingerprint()}"),
-        ("ledger", lambda: _ledger(settings, for_workers=not arguments.files)),
+        ("ledger", lambda: _ledger(settings, for_workers=not (arguments.files or _is_embedded(settings)))),
     ]
     if arguments.files:
         for files in together(arguments.files):
             checks.append((f"pings of {named(files)}", partial(_pings_of_files, files, settings)))
             checks.append((f"speeds of {named(files)}", partial(_unit_of_files, files, settings)))
+    elif (why_not := _why_no_broker(settings)) is not None:
+        checks.append(("broker", partial(_no_broker, why_not, settings)))
     else:
         checks += [
             ("topics", lambda: _topics(settings)),
@@ -79,7 +82,31 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
         ]
     failures = [error for name, check in checks if (error := _failure(name, check)) is not None]
     if failures:
-        raise type(failures[0])(f"{len(failures)} of {len(checks)} checks failed")
+        kinds = (ConfigError, DependencyUnavailable, PrivacyRefused, UsageError)
+        first = next((kind for kind in kinds if isinstance(failures[0], kind)), UdpStreamError)
+        raise first(f"{len(failures)} of {len(checks)} checks failed")
+
+
+def _is_embedded(settings: Settings) -> bool:
+    """Whether nothing of Kafka is configured, and the ledger is a file: as for `replay` and `run`."""
+    return settings.kafka == KafkaSection() and is_file(settings.ledger.place)
+
+
+def _why_no_broker(settings: Settings) -> DependencyUnavailable | None:
+    """Why nothing can be asked of a broker; None if one answers."""
+    try:
+        with needs("Kafka client", "kafka"):
+            from streams.topics import require_reachable
+        require_reachable(settings.kafka)
+    except DependencyUnavailable as error:
+        return error
+    return None
+
+
+def _no_broker(why_not: DependencyUnavailable, settings: Settings) -> str:
+    if not _is_embedded(settings):
+        raise why_not
+    return CannotTell(f"{why_not} (nothing of [kafka] is set: `replay` and `run` need none)")
 
 
 def _ledger(settings: Settings, for_workers: bool) -> str:

@@ -21,6 +21,7 @@ from udp_stream.ledgers.opening import LedgerView, ledger_place, look_at, slot_s
 from udp_stream.logs import counted
 from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings, is_file
+from udp_stream.settings.sections import KafkaSection
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, journal_size
 
 FOR_OPERATORS: Final = "for operators only: exact counts, no releases"
@@ -56,7 +57,9 @@ def status(arguments: argparse.Namespace, settings: Settings) -> None:
         beside = _beside(settings)
         if arguments.bootstrap is not None or beside is None:
             raise
-        raise DependencyUnavailable(f"{error}; and no live run has its journal in {beside}") from error
+        if settings.kafka != KafkaSection() or ledger is None or ledger.holdings is None:
+            raise DependencyUnavailable(f"{error}; and no live run has its journal in {beside}") from error
+        found = _of_ledger(ledger, settings, f"no live run has its journal in {beside}; {error}")
     if ledger is not None:
         _add_ledger(found, ledger)
     if arguments.json:
@@ -167,6 +170,18 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
     if state != "alive":
         found.troubles.append((4, f"the run has been silent{ago}: its log says why" if age_s else "no run goes on"))
     return found
+
+
+def _of_ledger(ledger: LedgerView, settings: Settings, why: str) -> Status:
+    """What is known where nothing of Kafka is configured, no broker is there, and no live run: as after a replay."""
+    charged = None if ledger.holdings is None else ledger.holdings.newest
+    newest, name = slot_start(charged, settings.calendar.slots), f"ledger {ledger_place(settings.ledger.url)}"
+    lines = [
+        f"{name} ({FOR_OPERATORS})",
+        why,
+        f"last slot charged: {newest or 'none yet'}",
+    ]
+    return Status(lines, {"name": name, "run": None, "workers": [], "last_slot": newest and {"slot_start": newest}})
 
 
 def _run_state(folder: Path) -> tuple[str, float | None]:

@@ -1,0 +1,128 @@
+"""Every verb in each of the installs that README and tutorial name: it works, or says which extra it needs."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.forms import long_but
+from tests.runtime.harness import fleet_log
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+
+PROGRAM = """
+import importlib.machinery, io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+
+hidden, verbs = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+
+class Finder(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
+
+sys.meta_path = [Finder if one is importlib.machinery.PathFinder else one for one in sys.meta_path]
+from udp_stream.cli import main as cli
+for words in verbs:
+    with redirect_stderr(io.StringIO()) as said, redirect_stdout(io.StringIO()) as out:
+        try:
+            status = cli.main(words)
+        except SystemExit as ended:
+            status = ended.code
+    print(json.dumps([words, status, out.getvalue(), said.getvalue()]), file=sys.__stdout__)
+"""
+
+NOWHERE = ("--set", "kafka.bootstrap=127.0.0.1:9")
+VERBS = (
+    ("init", "day.ndjson"),
+    ("replay", "day.ndjson", "--ledger", "city.ledger", "--out", "out.ndjson", "--smoothed", "estimates.ndjson"),
+    ("replay", "day.ndjson", "--trial", "--out", "out.parquet"),
+    ("replay", "day.pb", "--trial"),
+    ("replay", "day.ndjson", "--set", "ledger.url=redis://127.0.0.1:9/0"),
+    ("run", "day.ndjson", "--set", "ledger.url=run.ledger", "--out", "run.ndjson"),
+    ("run", "http://127.0.0.1:9/x.pb", "--set", "ledger.url=b.ledger", "--set", "live.format=gtfs-rt"),
+    ("run", "mqtt://127.0.0.1:9", "--set", "ledger.url=b.ledger", "--set", 'live.topics=["a"]'),
+    ("run", "amqp://127.0.0.1:9/", "--set", "ledger.url=b.ledger", "--set", "live.queue=a"),
+    ("run", "day.ndjson", "--set", "ledger.url=run.ledger", "--metrics", "127.0.0.1:9"),
+    ("demo", "--headless", "--slots", "1", "--buses", "20"),
+    ("demo", "--kafka", "--slots", "1", "--buses", "20"),
+    ("plan",),
+    ("plan", "day.ndjson"),
+    ("reproduce", "worst-case", "--plot", "a.png"),
+    ("ledger", "verify", "--ledger", "city.ledger"),
+    ("ledger", "export", "--ledger", "city.ledger"),
+    ("ledger", "show", "--ledger", "city.ledger", "GJ05AB1234"),
+    ("topics", "create", *NOWHERE),
+    ("worker", "--set", "ledger.url=city.ledger", *NOWHERE),
+    ("feed", "day.ndjson", *NOWHERE),
+    ("releases", *NOWHERE),
+    ("dashboard", "out.ndjson", "--set", "dashboard.listen=no.invalid:1"),
+    ("status", *NOWHERE),
+    ("status", "--set", "ledger.url=city.ledger"),
+    ("doctor", "--set", "ledger.url=city.ledger"),
+    ("doctor", "day.ndjson", "--set", "ledger.url=city.ledger"),
+    ("doctor", "--set", "ledger.url=city.ledger", *NOWHERE),
+    ("config",),
+    ("services",),
+)
+WITHOUT_KAFKA = {"status --set ledger.url=city.ledger", "doctor --set ledger.url=city.ledger"}
+
+
+def installed(lines):
+    """The packages of these requirements and all that they ask for, by the names by which they are imported."""
+    found, asked = set(), [Requirement(line) for line in lines]
+    while asked:
+        one = asked.pop()
+        name = canonicalize_name(one.name)
+        if name in found or (one.marker and not one.marker.evaluate({"extra": ""})):
+            continue
+        found.add(name)
+        asked += map(Requirement, metadata.requires(one.name) or ())
+    by_import = metadata.packages_distributions()
+    return {name for name, of in by_import.items() if found & set(map(canonicalize_name, of))}
+
+
+def said_by(extra, folder):
+    """Of each verb its status, output and messages where only this extra is installed; "" is none."""
+    extras = PROJECT["optional-dependencies"]
+    there = [*PROJECT["dependencies"], *(extras[extra] if extra else ())]
+    product = [line for name, lines in extras.items() if name not in ("test", "lint", "bench") for line in lines]
+    hidden = installed(product) - installed(there)
+    verbs = [words for words in VERBS if words[0] != "services" or extra]
+    (folder / "day.ndjson").write_bytes(b"\n".join(fleet_log(buses=40, hours=0.6, clean=True)))
+    (folder / "day.pb").write_bytes(b"\x0a\x0d\x0a\x032.0\x10\x00\x18\xf0\xb1\xef\xab\x06")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(sorted(hidden)), json.dumps(verbs)],
+        cwd=folder, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return {
+        " ".join(words): (status, out, said) for words, status, out, said in map(json.loads, done.stdout.splitlines())
+    }
+
+
+@pytest.mark.parametrize("extra", long_but(("", "kafka"), ("", "kafka", "sources", "dashboard")))
+def test_each_verb_says_what_it_needs_and_none_ends_with_a_fault(extra, tmp_path):
+    found = said_by(extra, tmp_path)
+    for words, (status, _, said) in found.items():
+        assert status in (0, 2, 3, 4) and "a fault of" not in said, (words, status, said)
+        if "pip install" in said:
+            assert status == 4 and re.search(r"pip install '\.\[\w+\]'", said), (words, said)
+            assert f"[{extra}]" not in said, words
+        if "127.0.0.1:9 " in f"{words} " and "kafka.bootstrap" in words:
+            of_client = [line for line in said.splitlines() if "kafka." in line.partition(":")[2]]
+            assert status == 4 and not of_client, (words, said)
+    for words in WITHOUT_KAFKA:
+        assert found[words][0] == 0, found[words]
+    assert "HATs charged" in found["status --set ledger.url=city.ledger"][1]
+    lacks = {words for words, (_, out, said) in found.items() if "pip install" in said + out}
+    assert any(words.startswith("worker") for words in lacks) == (extra != "kafka")
+    assert any(words.startswith("run http") for words in lacks) == (extra != "sources")
+    assert any(words.startswith("dashboard") for words in lacks) == (extra != "dashboard")
