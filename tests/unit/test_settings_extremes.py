@@ -13,6 +13,7 @@ from streams.kafka import REQUEST_BYTES_MAX
 from streams.worker import BINS_MAX, require_records_fit
 from tests.forms import PURE_ENV, long_but, long_rows
 from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of
+from udp_stream.cli import main as cli
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import SHARE_MIN, best_tree, level_budgets, plan_cdf
@@ -238,3 +239,47 @@ def test_a_variance_of_many_fast_samples_is_exact():
 def test_an_expected_error_is_never_below_zero_or_above_half_of_the_scale(noise):
     assert 0 < DiscreteLaplace().clamped_error(noise, 0.0, 1000) <= 500.1
     assert DiscreteLaplace().clamped_error(1e12, 0.0, 1000) == pytest.approx(500, rel=1e-5)
+
+
+def ends_of(key):
+    """The least, the largest and just beyond, as a type or `DURATIONS` has them."""
+    if key in DURATIONS:
+        least, most = DURATIONS[key]
+        return "0.5ms", least, most, "36501d"
+    section, _, name = key.partition(".")
+    (field,) = (one for one in msgspec.inspect.type_info(type(getattr(Settings(), section))).fields
+                if one.encode_name == name)  # fmt: skip
+    kinds = [field.type, *getattr(field.type, "types", ())]
+    limits = {end: getattr(kind, end) for kind in kinds for end in ("ge", "gt", "le", "lt") if hasattr(kind, end)}
+    limits = {end: limit for end, limit in limits.items() if limit is not None}
+    ends = [f"{limit:.15g}" for limit in limits.values()]
+    beyond = [
+        f"{limit + (-1 if end[0] == 'g' else 1) * max(1, abs(limit) * 1e-6):.15g}" for end, limit in limits.items()
+    ]
+    return *ends, *beyond, "0", "9223372036854775807"
+
+
+ACCOUNTED = {
+    "pure": ("budget.accounting=pure",),
+    "approximate": (),
+    "zcdp": ("budget.accounting=zcdp", "budget.rho=1.5"),
+}
+
+
+@pytest.fixture(scope="module")
+def small_feed(tmp_path_factory):
+    feed = tmp_path_factory.mktemp("feed") / "day.ndjson"
+    feed.write_bytes(b"\n".join(fleet_log(buses=8, hours=0.4)))
+    return str(feed)
+
+
+@pytest.mark.parametrize("accounting", ACCOUNTED)
+@pytest.mark.parametrize("key", long_but(("budget.epsilon", "budget.rho", "budget.delta", "release.mean_epsilon",
+                                          "speed.max_kmh"), [*NUMERIC, "budget.epsilon", *DURATIONS]))  # fmt: skip
+def test_a_dry_run_at_the_ends_of_a_key_works_or_says_what_is_wrong(key, accounting, small_feed, capsys):
+    for value in ends_of(key):
+        flags = [word for flag in (*ACCOUNTED[accounting], f"{key}={value}") for word in ("--set", flag)]
+        status = cli.main(["replay", small_feed, "--dry-run", *flags])
+        said = capsys.readouterr().err
+        assert status in (0, 3), (value, said)
+        assert status == 0 or ("expected" in said or "would be" in said), (value, said)

@@ -194,9 +194,9 @@ def _last_nano(holds: Callable[[int], bool]) -> int:
     """
     low, high = 0, 1
     while holds(high):
-        low, high = high, 2 * high
-        if high > NANO_MAX:
+        if high == NANO_MAX:
             raise ValueError(f"expected a promise below {NANO_MAX} nano-units")
+        low, high = high, min(2 * high, NANO_MAX)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)

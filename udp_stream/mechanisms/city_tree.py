@@ -70,6 +70,11 @@ class CityTree(msgspec.Struct, frozen=True):
         return city_bins(self.max_speed)
 
     @property
+    def is_drawable(self) -> bool:
+        """Whether the cost is enough for noise that can be drawn."""
+        return self.most <= noise_of(self.cost).counts_drawable(self.cost)
+
+    @property
     def noise_variance(self) -> float:
         """Of each sum."""
         t, s = counts_scale(self.most, self.cost)

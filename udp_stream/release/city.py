@@ -132,6 +132,8 @@ class AskShape:
         moves = weights_of_plates(counts, weights)
         whole = int(moves.sum())
         tree = CityTree(Cost(policy.measure, nano), max(1, int(moves.max())), policy.max_speed)
+        if not tree.is_drawable:
+            return None
         under_way = int(moves[np.bincount(counts.plate, minlength=moves.size) > 1].sum())
         has_more = known.asked and whole / WHOLE >= MORE_PLATES * known.plates
         shape = known.shape.drifted(SLOTS_APART_DAYS) if has_more else known.shape
