@@ -72,7 +72,11 @@ class CityTree(msgspec.Struct, frozen=True):
     @property
     def is_drawable(self) -> bool:
         """Whether the cost is enough for noise that can be drawn."""
-        return self.most <= noise_of(self.cost).counts_drawable(self.cost)
+        try:
+            counts_scale(self.most, self.cost)
+        except ValueError:
+            return False
+        return True
 
     @property
     def noise_variance(self) -> float:
