@@ -29,17 +29,11 @@ Committing
 
 Claiming a ledger
     The first record of the deployment's topic says which ledger and key all workers use (`Binding` in `topics.py`).
-
-Reaching a broker
-    Clients try a refused connection again until their time is over, and keep the reason to themselves. So we connect
-    ourselves (`why_not`): after a failure, and where brokers ask for more than an address also before, since a wrong
-    password that is tried again may lock a user out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -50,10 +44,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import (
     IllegalGenerationError,
-    IllegalSaslStateError,
     IllegalStateError,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
@@ -62,17 +54,14 @@ from aiokafka.errors import (
     OutOfOrderSequenceNumber,
     ProducerFenced,
     RebalanceInProgressError,
-    SaslAuthenticationFailed,
     UnknownMemberIdError,
     UnknownProducerId,
-    UnsupportedSaslMechanismError,
     for_code,
 )
 from aiokafka.errors import KafkaError as KafkaError
 from aiokafka.partitioner import murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.commit import OffsetFetchRequest
-from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import OffsetAndMetadata
 
 from streams.topics import (
@@ -82,7 +71,6 @@ from streams.topics import (
     client_options,
     partitions_of,
     refusal,
-    security_options,
     unreachable_in_loop,
 )
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
@@ -611,68 +599,3 @@ def _said(records: Sequence[Any]) -> str | None:
     except msgspec.DecodeError:
         # Not None: there is a claim, and `require` refuses one that names no ledger.
         return ""
-
-
-PROBE_S = 5.0
-"""For one address: to connect, to log in, and for one answer."""
-
-PROBE_CLOSE_S = 0.2
-
-
-async def why_not(kafka: KafkaSection, seconds: float = PROBE_S) -> str:
-    """In words without secrets why no broker can be talked to within these seconds; "" if one can."""
-    options, addresses = security_options(kafka), [address.strip() for address in kafka.bootstrap.split(",")]
-    reasons = await asyncio.gather(*(_why_not(address, seconds, options) for address in addresses))
-    if not all(reasons):
-        return ""
-    pairs = zip(addresses, reasons, strict=True)
-    return "; ".join(f"{address} {reason}" if len(addresses) > 1 else f"it {reason}" for address, reason in pairs)
-
-
-async def _why_not(address: str, seconds: float, options: dict[str, Any]) -> str:
-    host, _, port = address.rpartition(":")
-    if not (host and port.isdigit()):
-        return "is no HOST:PORT"
-    connection = AIOKafkaConnection(host.strip("[]"), int(port), request_timeout_ms=round(seconds * 1000), **options)
-    try:
-        async with asyncio.timeout(seconds):
-            await connection.connect()
-            await connection.send(MetadataRequest([]))
-    except (KafkaError, OSError, TimeoutError, ValueError) as error:
-        return _words(error, options, seconds)
-    finally:
-        with suppress(TimeoutError):  # of one that never was there
-            await asyncio.wait_for(connection.close(), PROBE_CLOSE_S)
-    return ""
-
-
-def _words(error: Exception, options: dict[str, Any], seconds: float) -> str:
-    protocol = options["security_protocol"]
-    tls = protocol.endswith("SSL")
-    match error:
-        # The order counts: a certificate's error is an SSLError and a ValueError, too.
-        case ssl.SSLCertVerificationError() if error.verify_code in (62, 64):
-            return "shows a certificate of another host: kafka.bootstrap needs a name that is in it"
-        case ssl.SSLCertVerificationError():
-            said = error.verify_message or "verification failed"
-            return f"shows a certificate that is not trusted ({said}): kafka.client.ssl_cafile names who is"
-        case SaslAuthenticationFailed():
-            return "does not accept the user and password of kafka.client"
-        case UnsupportedSaslMechanismError():
-            return f"does not offer {options['sasl_mechanism']}, which is kafka.client.sasl_mechanism"
-        case IllegalSaslStateError():
-            return 'asks for no password: kafka.client.security_protocol is to be "SSL" or "PLAINTEXT"'
-        case ssl.SSLError():
-            return "does not speak TLS on this port, or not with us: kafka.client.security_protocol says that it does"
-        case ConnectionRefusedError():
-            return "refuses connections: is the broker running, and is this its port?"
-        case TimeoutError():
-            return f"does not answer within {seconds:g} s"
-        case ValueError():
-            return "answers a login as no broker does"
-    if isinstance(error, OSError) and not isinstance(error, ConnectionError) and not tls:
-        return f"cannot be reached ({error.strerror or type(error).__name__})"
-    if tls:
-        return "ends the connection: does it speak TLS on this port, and does it want kafka.client.ssl_certfile?"
-    asked = f"kafka.client.security_protocol is {protocol}"
-    return f"ends the connection: does it want TLS or a password on this port? {asked}"

@@ -25,9 +25,10 @@ import asyncio
 import os
 import re
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -112,6 +113,80 @@ def faust_options(kafka: KafkaSection) -> dict[str, Any]:
     return found
 
 
+# Reaching a broker. Clients try a refused connection again until their time is over, and keep the reason to themselves.
+# So we connect ourselves (`why_not`), before a verb and after a failure. A wrong password that is tried again may lock
+# a user out.
+
+CONNECT_S, PROBE_S = 2.5, 5.0
+"""For one address: to connect and log in, and for one answer, which a broker with much to do gives late."""
+
+PROBE_CLOSE_S = 0.2
+
+
+async def why_not(kafka: KafkaSection) -> str:
+    """In words without secrets why no broker can be talked to; "" if one can."""
+    options, addresses = security_options(kafka), [address.strip() for address in kafka.bootstrap.split(",")]
+    reasons = await asyncio.gather(*(_why_not(address, options) for address in addresses))
+    if not all(reasons):
+        return ""
+    pairs = zip(addresses, reasons, strict=True)
+    return "; ".join(f"{address} {reason}" if len(addresses) > 1 else f"it {reason}" for address, reason in pairs)
+
+
+async def _why_not(address: str, options: dict[str, Any]) -> str:
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()):
+        return "is no HOST:PORT"
+    from aiokafka.conn import AIOKafkaConnection
+    from aiokafka.errors import KafkaError
+    from aiokafka.protocol.metadata import MetadataRequest
+
+    connection = AIOKafkaConnection(host.strip("[]"), int(port), request_timeout_ms=round(PROBE_S * 1000), **options)
+    try:
+        await asyncio.wait_for(connection.connect(), CONNECT_S)
+        await asyncio.wait_for(connection.send(MetadataRequest([])), PROBE_S)
+    except (KafkaError, OSError, TimeoutError, ValueError) as error:
+        return _words(error, options)
+    finally:
+        with suppress(TimeoutError):  # of one that never was there
+            await asyncio.wait_for(connection.close(), PROBE_CLOSE_S)
+    return ""
+
+
+def _words(error: Exception, options: dict[str, Any]) -> str:
+    from aiokafka.errors import IllegalSaslStateError, SaslAuthenticationFailed, UnsupportedSaslMechanismError
+
+    protocol = options["security_protocol"]
+    tls = protocol.endswith("SSL")
+    match error:
+        # The order counts: a certificate's error is an SSLError and a ValueError, too.
+        case ssl.SSLCertVerificationError() if error.verify_code in (62, 64):
+            return "shows a certificate of another host: kafka.bootstrap needs a name that is in it"
+        case ssl.SSLCertVerificationError():
+            said = error.verify_message or "verification failed"
+            return f"shows a certificate that is not trusted ({said}): kafka.client.ssl_cafile names who is"
+        case SaslAuthenticationFailed():
+            return "does not accept the user and password of kafka.client"
+        case UnsupportedSaslMechanismError():
+            return f"does not offer {options['sasl_mechanism']}, which is kafka.client.sasl_mechanism"
+        case IllegalSaslStateError():
+            return 'asks for no password: kafka.client.security_protocol is to be "SSL" or "PLAINTEXT"'
+        case ssl.SSLError():
+            return "does not speak TLS on this port, or not with us: kafka.client.security_protocol says that it does"
+        case ConnectionRefusedError():
+            return "refuses connections: is the broker running, and is this its port?"
+        case TimeoutError():
+            return "does not answer within seconds"
+        case ValueError():
+            return "answers a login as no broker does"
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError) and not tls:
+        return f"cannot be reached ({error.strerror or type(error).__name__})"
+    if tls:
+        return "ends the connection: does it speak TLS on this port, and does it want kafka.client.ssl_certfile?"
+    asked = f"kafka.client.security_protocol is {protocol}"
+    return f"ends the connection: does it want TLS or a password on this port? {asked}"
+
+
 ANSWER_S = 1.5
 """How long a broker that may be starting is given before a verb: a client would try for longer, and log each try."""
 
@@ -122,9 +197,9 @@ def require_reachable(kafka: KafkaSection) -> None:
     Where passwords or TLS are asked for it is tried once: a wrong password that is tried again may lock a user out.
     """
     with needs("Kafka client", "kafka"):
-        from streams.kafka import why_not
+        import aiokafka as _  # noqa: F401 - `why_not` asks with it
     deadline = time.monotonic() + ANSWER_S
-    while reason := asyncio.run(why_not(kafka, ANSWER_S)):
+    while reason := asyncio.run(why_not(kafka)):
         if kafka.protocol != "PLAINTEXT" or time.monotonic() > deadline - AGAIN_S:
             raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {reason}")
         time.sleep(AGAIN_S)
@@ -137,8 +212,6 @@ def unreachable(kafka: KafkaSection, error: BaseException) -> DependencyUnavaila
 
 async def unreachable_in_loop(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
     """The same within one."""
-    from streams.kafka import why_not
-
     found = await why_not(kafka)
     return DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {found or refusal(error)}")
 
