@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.forecast_days import Day
-from udp_stream.forecast.model import Coefficients, FilterBank, Observed, SlotPrior, prior_of
+from udp_stream.forecast.model import Coefficients, FilterBank, ReleasedHats, SlotPrior, prior_of
 from udp_stream.forecast.news import NOT_CLIPPED
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.release.rehearsal import line_on_counts
@@ -60,7 +60,7 @@ def _learn(
 ) -> None:
     if chosen.any():
         noise, not_clipped = np.full(int(chosen.sum()), AS_TRUE), [NOT_CLIPPED] * int(chosen.sum())
-        seen = Observed(cells[chosen], _of(prior, chosen), truth[chosen], noise, rest[chosen], not_clipped)
+        seen = ReleasedHats(cells[chosen], _of(prior, chosen), truth[chosen], noise, rest[chosen], not_clipped)
         bank.learn(seen, float(truth.max()) + 1)
 
 

@@ -53,7 +53,7 @@ from udp_stream.shuffle.wire import (
     PLANNER,
     PositionsEnd,
     Reject,
-    Send,
+    SendChunks,
     SourceProtocol,
     decode_message,
     encode_message,
@@ -366,13 +366,13 @@ class SourceProcessor(Partitions[_Source]):
             assigned.active_s = self._clock()
         self._report(batch_read(result))
 
-    async def _carry_out(self, assigned: _Source, step: Send | Reject) -> bool:
-        if isinstance(step, Send):
+    async def _carry_out(self, assigned: _Source, step: SendChunks | Reject) -> bool:
+        if isinstance(step, SendChunks):
             await self._send([(one.shard, one) for one in step.messages])
         else:
             await self._reject(assigned, step.refused)
         assigned.protocol.done(step)
-        return isinstance(step, Send)
+        return isinstance(step, SendChunks)
 
     async def _reject(self, assigned: _Source, refused: Sequence[Refused]) -> None:
         """Send the refusals; `commit` waits until the broker has them."""
@@ -606,15 +606,15 @@ class ShardProcessor(Partitions[ShardAssignment]):
         self._last_plan: SlotPlan | None = None  # our own planner has priced most HATs that we release
         self._closing: set[asyncio.Future[None]] = set()
         self._work: Mapping[type, Callable[[ShardAssignment, Any], Awaitable[None]]] = {
-            steps.Send: self._send_all,
+            steps.SendMessages: self._send_all,
             steps.Count: self._count,
-            steps.Measure: self._measure,
-            steps.Release: self._release,
+            steps.MeasureNorms: self._measure,
+            steps.ReleaseSlot: self._release,
             steps.PlanSlot: self._plan,
             steps.AskCity: self._ask_city,
             steps.Learn: self._learn,
             steps.Remember: self._remember,
-            steps.Answer: self._answer,
+            steps.AnswerShard: self._answer,
         }
 
     async def close(self) -> None:
@@ -656,7 +656,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         ledger = await self._in_thread(partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}"))
         through = protocol.done_ms, protocol.answered_ms
         await self._in_thread(partial(settle, self._ledger, tp.partition, shards, *through, self._periods))
-        if isinstance(step := protocol.next(), steps.Send):  # what the former owner released, and may have died on
+        if isinstance(step := protocol.next(), steps.SendMessages):  # of the former owner, who may have died on it
             await self._send(step.messages)
             protocol.sent(step)
         context = with_forecaster(self._context) if follows and tp.partition == PLANNER else self._context
@@ -727,7 +727,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         protocol = assigned.protocol
         await self._publish(assigned, records, None, partial(protocol.publishing, step), partial(protocol.learnt, step))
 
-    async def _measure(self, assigned: ShardAssignment, step: steps.Measure) -> None:
+    async def _measure(self, assigned: ShardAssignment, step: steps.MeasureNorms) -> None:
         """How far the slot's plates are from their forecasts, and its part of the sums over the whole city. Secret."""
         of_slot, context = (step.counts, step.values, step.plan), assigned.context
         measured = lambda: (slot_norms(*of_slot, context.policy), slot_sums(context.question, *of_slot))  # noqa: E731
@@ -747,7 +747,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         work = partial(factors_once, *of_slot, assigned.context, assigned.ledger)
         assigned.protocol.remembered(await self._compared(assigned, work))
 
-    async def _release(self, assigned: ShardAssignment, step: steps.Release) -> None:
+    async def _release(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> None:
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
         work = step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
         recorded = await self._in_thread(partial(record_slot, *work))
@@ -760,7 +760,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         await self._in_thread(partial(recorded.published, assigned.ledger))
         self._report(slot_published(step.start, releases))
 
-    async def _answer(self, assigned: ShardAssignment, step: steps.Answer) -> None:
+    async def _answer(self, assigned: ShardAssignment, step: steps.AnswerShard) -> None:
         """Answer the queries of a moment, in the shard's own rounds of charging and drawing; then publish them."""
         moment = await self._in_thread(partial(merge_moment, step.chunks))
         work = (lambda: None) if self._queries is None else partial(self._queries.record, moment, assigned.ledger)
@@ -794,7 +794,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
             done()
             assigned.committed = to
 
-    async def _send_all(self, assigned: ShardAssignment, step: steps.Send) -> None:
+    async def _send_all(self, assigned: ShardAssignment, step: steps.SendMessages) -> None:
         await self._send(step.messages)
         assigned.protocol.sent(step)
 

@@ -40,9 +40,9 @@ from udp_stream.settings import Settings, load
 from udp_stream.shuffle.protocol import (
     AskCity,
     Count,
-    Measure,
+    MeasureNorms,
     PlanSlot,
-    Release,
+    ReleaseSlot,
     Remember,
     ShardCheckpoint,
     ShardProtocol,
@@ -107,7 +107,8 @@ class Planted:
     fence_wraps: int = 0
 
 
-LEDGERS = frozenset({"PlanSlot", "AskCity", "Remember", "Release"})
+SENDS = frozenset({"SendChunks", "SendMessages"})
+LEDGERS = frozenset({"PlanSlot", "AskCity", "Remember", "ReleaseSlot"})
 """Steps that call the ledger."""
 
 LEARNT = "learnt "
@@ -386,7 +387,7 @@ class World:
 
         def do(protocol: ShardProtocol) -> None:
             step = protocol.next()
-            assert isinstance(step, Measure)
+            assert isinstance(step, MeasureNorms)
             of_slot = step.counts, step.values, step.plan
             protocol.measured(
                 step, slot_norms(*of_slot, self.contexts[0].policy), slot_sums(self.contexts[0].question, *of_slot)
@@ -464,7 +465,7 @@ class World:
         def work() -> tuple[int, tuple[tuple[str, int], ...]]:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
-            assert isinstance(step, Release)
+            assert isinstance(step, ReleaseSlot)
             recorded = record_slot(step.counts, step.values, step.plan, self.contexts[fault], ledger, step.factors)
             named = tuple((id_, self.payloads.number(payload)) for id_, payload in recorded.payloads.items())
             return self.ledgers.number(ledger), named
@@ -492,7 +493,7 @@ class World:
         def work() -> int | None:
             protocol = self.locals.objects[actor.local]
             step = protocol.next()
-            if self.planted.commits_too_early and isinstance(step, Release):
+            if self.planted.commits_too_early and isinstance(step, ReleaseSlot):
                 return self.checkpoints.number(protocol._checkpoint(released=step.start))
             if not protocol.may_commit and not self.planted.commits_too_early:
                 return None
@@ -508,7 +509,7 @@ class World:
         kinds = [self.kind(i, actor, state) for i, actor in enumerate(state.actors)]
         fault = self.faults_max - state.faults
         for i, kind in enumerate(kinds):  # seen by nobody else: first, and in one order
-            if kind in ("read", "Count", "Measure", "Reject"):
+            if kind in ("read", "Count", "MeasureNorms", "Reject"):
                 yield self._alone(i, state, kind)
                 return
         if not (state.zombies and self.planted.ignores_fences):
@@ -518,7 +519,7 @@ class World:
                     yield from self._faults(state, state.owners[i % 2])
                     return
         for i, kind in enumerate(kinds):
-            if kind == "Send":
+            if kind in SENDS:
                 yield from self._sent(state, i)
             elif kind in LEDGERS:
                 yield from self._with_ledger(state, i, state.actors[i], kind, fault)
@@ -543,7 +544,7 @@ class World:
         actor = state.actors[i]
         if kind == "Count":
             return self._with(state, i, self.count(actor))
-        if kind == "Measure":
+        if kind == "MeasureNorms":
             return self._with(state, i, self.measure(actor))
         after = self._with(
             state, i, self.read(i, actor, state)._replace(delivered=actor.delivered, is_recorded=actor.is_recorded)
@@ -611,7 +612,7 @@ class World:
         for at, (i, zombie) in enumerate(state.zombies):
             rest = state._replace(zombies=(*state.zombies[:at], *state.zombies[at + 1 :]))
             kind = self.kind(i, zombie, state)
-            if kind == "Send":
+            if kind in SENDS:
                 yield self._append_all(rest, self.sends(i, zombie))
             else:
                 yield from self._zombie_ledger(rest, i, zombie, kind, fault)
@@ -636,14 +637,14 @@ class World:
     def _lives_on(self, i: int, state: State) -> bool:
         """Whether what its owner has begun may still be seen by others."""
         kind = self.kind(i, state.actors[i], state)
-        return kind == "Send" or (self.planted.ignores_fences and kind in LEDGERS)
+        return kind in SENDS or (self.planted.ignores_fences and kind in LEDGERS)
 
     def _arrived(self, state: State, dead: list[int]) -> Iterator[State]:
         """Any part of what they were sending has arrived: of each log nothing, the first message, or all, but not all
         of all."""
         states = [state]
         for i in dead:
-            if self.kind(i, state.actors[i], state) == "Send":
+            if self.kind(i, state.actors[i], state) in SENDS:
                 sends = self.sends(i, state.actors[i])
                 parts = [[(), messages[:1], messages][: 1 + len(messages)] for messages in sends.values()]
                 states = [

@@ -27,7 +27,7 @@ from udp_stream.shuffle.protocol import (
     NOT_YET,
     BarrierCheckpoint,
     Count,
-    Release,
+    ReleaseSlot,
     ShardCheckpoint,
     ShardProtocol,
     SlotBarrier,
@@ -241,7 +241,7 @@ class Parts:
 
     def _to(self, part: Part) -> int | None:
         protocol, step, too_early = self.world.locals.fresh(part.local), self.step(part), self.world.planted
-        if too_early.commits_too_early and isinstance(step, Release):
+        if too_early.commits_too_early and isinstance(step, ReleaseSlot):
             return self.world.checkpoints.number(protocol._checkpoint(released=step.start))
         is_safe = protocol.may_commit or too_early.commits_too_early
         return self.world.checkpoints.number(protocol.checkpoint()) if is_safe else None
@@ -305,7 +305,7 @@ class Parts:
 
     def sends(self, i: int, part: Part) -> dict[int, tuple[int, ...]]:
         """By log, the messages of its step that are not sent yet; none if it is at something else."""
-        is_sending = isinstance(self.step(part), source_protocol.Send | shard_protocol.Send)
+        is_sending = isinstance(self.step(part), source_protocol.SendChunks | shard_protocol.SendMessages)
         if not is_sending or not (part.is_busy or i in SOURCES):
             return {}
         return self.world.sends(i, Actor(part.local, part.delivered))
@@ -340,7 +340,7 @@ def _done(protocol: SourceProtocol) -> None:
 
 def _sent(protocol: ShardProtocol) -> None:
     step = protocol.next()
-    assert isinstance(step, shard_protocol.Send)
+    assert isinstance(step, shard_protocol.SendMessages)
     protocol.sent(step)
     protocol.next()
 

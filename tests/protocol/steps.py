@@ -9,7 +9,7 @@ from tests.protocol.explore import Planted, World, freeze
 from tests.protocol.parts import Part, Parts
 from udp_stream.release.charge import plan_slot
 from udp_stream.release.road import record_slot
-from udp_stream.shuffle.protocol import Learn, PlanSlot, Release, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.protocol import Learn, PlanSlot, ReleaseSlot, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import merge_counts
 
 SOUND = Planted()
@@ -151,7 +151,7 @@ class Steps:
 
         def do(protocol: ShardProtocol) -> ShardCheckpoint:
             step = protocol.next()
-            assert isinstance(step, Release)
+            assert isinstance(step, ReleaseSlot)
             to = protocol.recorded(step.start)
             protocol.published(step.start)
             return to

@@ -15,7 +15,7 @@ from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CLIPS, kind_of
 from udp_stream.settings import load
 from udp_stream.shuffle import protocol as planner_module
-from udp_stream.shuffle.protocol import Planner, Release, ShardProtocol
+from udp_stream.shuffle.protocol import PlannerState, ReleaseSlot, ShardProtocol
 from udp_stream.testing import SeededEntropy
 
 
@@ -37,18 +37,18 @@ class Balls(Following):
     def context(self, settings, seed):
         policy = load(None, (*self.flags, f"release.mean_epsilon={0.3 + seed / 10}"), {}).policy
 
-        class Planner:
+        class PlannerState:
             def plan(self, slot, balances):
                 # No memory but the ledger.
                 forecaster = Forecaster(settings.calendar.slots, policy.max_speed, "explored")
                 forecast = forecaster.forecast(slot.counts, slot.history)
                 return terms_around(slot.counts, forecast, balances, slot.in_period, policy, slot.plans)
 
-        return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored", planner=Planner())
+        return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored", planner=PlannerState())
 
     def record(self, actor, state, fault):
         step = self.locals.fresh(actor.local).next()
-        assert isinstance(step, Release)
+        assert isinstance(step, ReleaseSlot)
         self.require_whole(step)
         return super().record(actor, state, fault)
 
@@ -106,7 +106,7 @@ def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches, walke
 
 
 def test_a_planner_that_answers_too_early_and_one_that_forgets_and_a_shard_that_does_not_wait_are_found(monkeypatch):
-    def one_is_enough(self, all_norms=Planner._all_norms):
+    def one_is_enough(self, all_norms=PlannerState._all_norms):
         """It takes a shard that has said nothing for one that has released the slot."""
         before, self._released_ms = self._released_ms, [2**62] * len(self._released_ms)
         found = all_norms(self) if self._planned and self._norms.get(self._planned.start) else None
@@ -117,12 +117,12 @@ def test_a_planner_that_answers_too_early_and_one_that_forgets_and_a_shard_that_
         for start, slot in sorted(self._slots.items())[:1]:
             plan = self._plan_of(start)
             if plan is not None and slot.table is not None:
-                return Release(start, *slot.table, plan)
+                return ReleaseSlot(start, *slot.table, plan)
         return None
 
     for at, name, wrong in (
-        (Planner, "_all_norms", one_is_enough),
-        (Planner, "norms_to_remember", lambda _: None),
+        (PlannerState, "_all_norms", one_is_enough),
+        (PlannerState, "norms_to_remember", lambda _: None),
         (ShardProtocol, "_measure", without_waiting),
         (planner_module, "merged_norms", lambda norms: norms[0] if norms else PlateNorms.nobody()),
     ):
@@ -134,12 +134,12 @@ def test_a_planner_that_answers_too_early_and_one_that_forgets_and_a_shard_that_
 def test_norms_that_came_before_a_takeover_of_the_planner_are_not_lost(monkeypatch):
     """A planner that keeps norms only of slots that it has planned itself waits for ever after a fault."""
 
-    def only_of_planned(self, offset, message, add=Planner.add):
+    def only_of_planned(self, offset, message, add=PlannerState.add):
         add(self, offset, message)
         if self._planned is None:
             self._norms.clear()
 
-    monkeypatch.setattr(Planner, "add", only_of_planned)
+    monkeypatch.setattr(PlannerState, "add", only_of_planned)
     world = Balls()
     with pytest.raises(Violation):
         for seed in range(100):

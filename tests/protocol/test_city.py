@@ -16,7 +16,7 @@ from udp_stream.release.city import CityKnown, decode_city
 from udp_stream.release.forecaster import Forecaster
 from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.settings import load
-from udp_stream.shuffle.protocol import AskCity, Planner, Release
+from udp_stream.shuffle.protocol import AskCity, PlannerState, ReleaseSlot
 from udp_stream.shuffle.wire import cut_counts, cut_norms
 from udp_stream.testing import SLOT_END, SeededEntropy, two_hats
 
@@ -81,7 +81,7 @@ class Cities(Following):
 
     def record(self, actor, state, fault):
         step = self.locals.fresh(actor.local).next()
-        assert isinstance(step, Release)
+        assert isinstance(step, ReleaseSlot)
         if step.plan.city is not None and not self.off_after_a_fault:
             ledger = self.ledgers.objects[state.ledger]
             if not any(one.payload for one in self.of_city(ledger) if slot_of(one.release_id)[0] * 1000 == step.start):
@@ -145,7 +145,7 @@ def test_with_up_to_three_faults_random_orders_end(world, whole_batches, walked)
 
 
 def test_a_planner_that_answers_before_it_records_and_one_that_never_answers_are_found(monkeypatch):
-    def at_once(self, answers=Planner.answers_without_factors):
+    def at_once(self, answers=PlannerState.answers_without_factors):
         city = self._planned.city if self._planned else None
         if self._planned:
             self._planned.city = None
@@ -156,13 +156,13 @@ def test_a_planner_that_answers_before_it_records_and_one_that_never_answers_are
 
     for name, wrong in (("answers_without_factors", at_once), ("city_to_ask", lambda _: None)):
         with monkeypatch.context() as patch, pytest.raises(Violation):
-            patch.setattr(Planner, name, wrong)
+            patch.setattr(PlannerState, name, wrong)
             explore(Cities(), faults=0)
 
 
 def test_a_shard_whose_plan_is_older_than_the_settings_is_answered_once():
     """It would wait for ever: the planner's own plan asks nothing, and waits for no norms."""
-    planner = Planner(shards=1, start=None, follows=True)
+    planner = PlannerState(shards=1, start=None, follows=True)
     for offset, message in enumerate(cut_counts(two_hats()[0], shard=0)):
         planner.add(offset, message)
     start = planner.slot_to_plan().start

@@ -6,7 +6,7 @@ import pytest
 
 from tests.forms import long_but, long_rows
 from tests.protocol.explore import Violation, World, explore, walk
-from udp_stream.shuffle.protocol import Learn, Planner, PlanSlot, ShardProtocol
+from udp_stream.shuffle.protocol import Learn, PlannerState, PlanSlot, ShardProtocol
 
 
 class Following(World):
@@ -66,7 +66,7 @@ def test_with_up_to_three_faults_random_orders_end_the_same(whole_batches, seeds
 
 def test_a_planner_that_does_not_wait_and_one_that_waits_for_ever_are_found(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Planner, "slot_to_learn", as_soon_as_it_is_sent)
+        patch.setattr(PlannerState, "slot_to_learn", as_soon_as_it_is_sent)
         with pytest.raises(Violation, match="is not recorded, and what follows on it begins"):
             explore(Following(), faults=0)
     with monkeypatch.context() as patch:

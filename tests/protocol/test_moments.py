@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from msgspec import structs
 
-from udp_stream.shuffle.protocol import Answer, Send, ShardCheckpoint, ShardProtocol
+from udp_stream.shuffle.protocol import AnswerShard, SendMessages, ShardCheckpoint, ShardProtocol
 from udp_stream.shuffle.wire import PositionsEnd, cut_moment, merge_moment
 from udp_stream.testing import a_moment
 
@@ -68,7 +68,7 @@ def follows(state):
         if state.lives and state.sent[source]:
             yield changed(state, begin_anew, source)
     step = state.protocol._step or copy.deepcopy(state.protocol).next()
-    if isinstance(step, Answer):
+    if isinstance(step, AnswerShard):
         for how_far in ("dies recorded", "dies published", "whole"):
             if how_far == "whole" or state.takeovers:
                 yield changed(state, answer, how_far)
@@ -103,7 +103,7 @@ def read(state):
 
 def quietly(state):
     step = state.protocol.next()
-    assert isinstance(step, Send) or step is None
+    assert isinstance(step, SendMessages) or step is None
     if step is not None:
         state.protocol.sent(step)
 
@@ -168,7 +168,7 @@ def test_moments_that_a_source_sent_for_other_queries_are_skipped_also_after_a_t
         protocol.add(offset, message)
     times = []
     while (step := protocol.next()) is not None:
-        if isinstance(step, Send):
+        if isinstance(step, SendMessages):
             protocol.sent(step)
         else:
             times.append(step.time_ms)

@@ -12,7 +12,7 @@ from tests.protocol.explore import Violation
 from tests.protocol.test_follows import as_soon_as_it_is_sent, without_released
 from tests.protocol.test_whole import AT_ONCE, ONE_SLOT, PLANTED
 from tests.protocol.whole import Whole
-from udp_stream.shuffle.protocol import Planner, PlanSlot, ShardProtocol
+from udp_stream.shuffle.protocol import PlannerState, PlanSlot, ShardProtocol
 
 FEW = (2, 1, 1, 1, 2_000), (2, 2, 1, 1, 4_000)
 MORE = (2, 2, 1, 2, 240_000), (2, 2, 2, 1, 640_000)
@@ -55,7 +55,7 @@ def without_waiting(self):
     return None
 
 
-def for_one_shard_alone(self, released=Planner.slot_to_learn):
+def for_one_shard_alone(self, released=PlannerState.slot_to_learn):
     """It takes what the first shard says for what all say."""
     before, self._released_ms = self._released_ms, [self._released_ms[0]] * len(self._released_ms)
     found = released(self)
@@ -71,9 +71,9 @@ def before_it_is_learnt(self, released=None, learnt=None, answered=None, checkpo
 
 NOT_RECORDED = "is not recorded, and what follows on it begins"
 WRONG = {
-    "plans without waiting": (Planner, "slot_to_plan", without_waiting, 0, NOT_RECORDED),
-    "learns what is not released": (Planner, "slot_to_learn", as_soon_as_it_is_sent, 0, NOT_RECORDED),
-    "waits for one shard alone": (Planner, "slot_to_learn", for_one_shard_alone, 0, NOT_RECORDED),
+    "plans without waiting": (PlannerState, "slot_to_plan", without_waiting, 0, NOT_RECORDED),
+    "learns what is not released": (PlannerState, "slot_to_learn", as_soon_as_it_is_sent, 0, NOT_RECORDED),
+    "waits for one shard alone": (PlannerState, "slot_to_learn", for_one_shard_alone, 0, NOT_RECORDED),
     "commits before it has learnt": (ShardProtocol, "_checkpoint", before_it_is_learnt, 1, "slots to be learnt, got 1"),
     "waits for ever": (ShardProtocol, "_send", without_released, 0, "slots to be learnt, got 0"),
 }

@@ -21,7 +21,7 @@ from udp_stream.forecast.model import (
     SLOPE_SD,
     ArrowFilter,
     Memory,
-    Observed,
+    ReleasedHats,
     SlotPrior,
     design_of,
     features_of,
@@ -218,7 +218,7 @@ def observed(seed, cells=20, order=None, prior_sd=0.3):
     order = np.arange(cells) if order is None else order
     clipped = [Clipped(18.0, width, 1, 0.7, 8.0) if width else NOT_CLIPPED for width in clips[order].tolist()]
     prior = SlotPrior(prior.by_row, prior.by_hat[order], prior.features[order])
-    return Observed(1000 + order.astype(np.uint64), prior, value[order], noise[order], rest[order], clipped)
+    return ReleasedHats(1000 + order.astype(np.uint64), prior, value[order], noise[order], rest[order], clipped)
 
 
 def test_forecasts_of_a_large_city_are_the_same_bits_on_one_core_and_on_several():

@@ -424,11 +424,11 @@ class Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ReleasedHats:
     """What releases tell of HATs of one slot: distinct cells, noisy values, variances of their noise and of what each
     HAT has of its own (its rest), and how each was clipped; speeds in km/h. The slot is `hours` long.
 
-    >>> seen = Observed.of_one(7, value=22.5, noise=4.0)
+    >>> seen = ReleasedHats.of_one(7, value=22.5, noise=4.0)
     >>> bank = FilterBank()
     >>> outlook = bank.learn(seen, max_kmh=65.0)
     >>> bank.cells, bool(18 < outlook.mean[0] < 22.5)
@@ -449,11 +449,11 @@ class Observed:
         return np.array([one.half_width > 0 for one in self.clipped], dtype=bool)
 
     @staticmethod
-    def of_one(cell: int, value: float, noise: float) -> Observed:
+    def of_one(cell: int, value: float, noise: float) -> ReleasedHats:
         """Of a single HAT of which no count is known, and that nothing clipped."""
         no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, PER_HAT)))
         columns = np.array([value]), np.array([noise]), np.ones(1)
-        return Observed(np.array([cell], np.uint64), no_counts, *columns, [NOT_CLIPPED])
+        return ReleasedHats(np.array([cell], np.uint64), no_counts, *columns, [NOT_CLIPPED])
 
 
 class FilterBank:
@@ -461,7 +461,7 @@ class FilterBank:
 
     >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
     >>> bank, cell = FilterBank(), np.array([7], np.uint64)
-    >>> _ = bank.learn(Observed.of_one(7, value=30.0, noise=1.0), max_kmh=65.0)
+    >>> _ = bank.learn(ReleasedHats.of_one(7, value=30.0, noise=1.0), max_kmh=65.0)
     >>> bool(18 < bank.predict(cell + 1, no_counts).mean[0] < bank.predict(cell, no_counts).mean[0] < 30)
     True
     """
@@ -499,7 +499,7 @@ class FilterBank:
         slope, skew = (float(weights @ [one.mean[which] for one in self._filters]) for which in (1, -1))
         return Predicted(mean, weights @ (variances + (means - mean) ** 2), slope, skew)
 
-    def learn(self, seen: Observed, max_kmh: float) -> Outlook:
+    def learn(self, seen: ReleasedHats, max_kmh: float) -> Outlook:
         """Condition every filter on the releases of a slot, together; gives what they leave of their HATs.
 
         A release is learnt with its variance over the probability that its HAT is as usual, so that an incident does
@@ -526,7 +526,7 @@ class FilterBank:
         self._carried = {cell: Carried(*of_cell).later(seen.hours) for cell, *of_cell in each}
         return found
 
-    def _update(self, seen: Observed, variance: Floats) -> None:
+    def _update(self, seen: ReleasedHats, variance: Floats) -> None:
         new = [cell for cell in seen.cells.tolist() if cell not in self._at]
         self._at |= zip(new, range(len(self._at), len(self._at) + len(new)), strict=True)
         at, design = self._numbers(seen.cells), design_of(seen.prior.by_hat, seen.prior.features, seen.is_clipped)
@@ -570,7 +570,7 @@ class Memory:
 
     >>> no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, 6)))
     >>> monday, cell, memory = dt.date(2024, 1, 8), np.array([7], np.uint64), Memory()
-    >>> _ = memory.learn(monday, Observed.of_one(7, value=30.0, noise=1.0), max_kmh=65.0)
+    >>> _ = memory.learn(monday, ReleasedHats.of_one(7, value=30.0, noise=1.0), max_kmh=65.0)
     >>> forecasts = [memory.predict(monday + dt.timedelta(days), cell, no_counts).mean[0] for days in (0, 1, 2)]
     >>> [bool(forecast > 18) for forecast in forecasts]
     [True, True, False]
@@ -595,7 +595,7 @@ class Memory:
         return self._older.guess(prior)
 
     @on_one_thread
-    def learn(self, day: dt.date, seen: Observed, max_kmh: float) -> Outlook:
+    def learn(self, day: dt.date, seen: ReleasedHats, max_kmh: float) -> Outlook:
         """What the slot's releases say, and what they leave of their HATs."""
         self._turn_to(day)
         found = self._older.learn(seen, max_kmh)

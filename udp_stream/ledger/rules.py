@@ -136,7 +136,7 @@ def _text(seconds: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class WindowSpans:
     """The spans that share a window with one, without itself, and which of them each window has: windows x spans.
 
     >>> edges = [f"2024-01-08T{hour:02}:00:00Z" for hour in range(7)]
@@ -159,7 +159,7 @@ class Windows:
         return most
 
 
-def windows_around(name: str, known: Iterable[str]) -> Windows:
+def windows_around(name: str, known: Iterable[str]) -> WindowSpans:
     """The windows that touch this span, by what they touch of the known ones; none for a period of another kind.
 
     >>> early, late = (f"rolling 1d from 2024-01-0{day}T06:00:00Z to 2024-01-0{day}T07:00:00Z" for day in (8, 9))
@@ -168,7 +168,7 @@ def windows_around(name: str, known: Iterable[str]) -> Windows:
     """
     ours = span_of(name)
     if ours is None:
-        return Windows((), np.zeros((1, 0), bool))
+        return WindowSpans((), np.zeros((1, 0), bool))
     found = ((other, span_of(other)) for other in known if other != name)
     spans = sorted(
         ((other, span) for other, span in found if span is not None and ours.shares_window(span)),
@@ -178,7 +178,7 @@ def windows_around(name: str, known: Iterable[str]) -> Windows:
     # Of each window the moment at which the first of its spans is about to leave: that span's end.
     leaving = np.unique(np.append(ends[(ends <= ours.end) & (ends + ours.seconds > ours.start)], ours.end))[:, None]
     inside = (ends >= leaving) & (starts < leaving + ours.seconds)
-    return Windows(tuple(other for other, _ in spans), _largest(inside))
+    return WindowSpans(tuple(other for other, _ in spans), _largest(inside))
 
 
 def _largest(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -191,7 +191,7 @@ def _largest(sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return kept
 
 
-def most_elsewhere(windows: Windows, charged: Callable[[str], NDArray[np.int64]], plates: int) -> NDArray[np.int64]:
+def most_elsewhere(windows: WindowSpans, charged: Callable[[str], NDArray[np.int64]], plates: int) -> NDArray[np.int64]:
     """The most of each plate in the other spans of any one window; `charged` tells a span's balances of the plates."""
     amounts = [charged(other) for other in windows.others]
     return windows.most(np.array(amounts, np.int64).reshape(len(amounts), plates))
@@ -212,7 +212,7 @@ class RollingSums:
         self._by_plate: dict[bytes, dict[str, int]] = defaultdict(dict)
         self._names: list[str] = []
         self._known: set[str] = set()
-        self._windows: tuple[str, Windows] | None = None
+        self._windows: tuple[str, WindowSpans] | None = None
 
     def charge(self, period: str, plates: Sequence[bytes], amounts: Sequence[int]) -> list[int]:
         """Add what each plate was charged in the span: its most in any window that touches it, this included."""
@@ -227,7 +227,7 @@ class RollingSums:
         elsewhere = np.max(windows.inside.astype(object) @ table, axis=0)
         return [balance[period] + most for balance, most in zip(balances, elsewhere, strict=True)]
 
-    def _around(self, period: str) -> Windows:
+    def _around(self, period: str) -> WindowSpans:
         if period not in self._known:
             self._known.add(period)
             insort(self._names, period)

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.forecast.model import DAYS, PER_HAT, Memory, Observed, SlotForecast, SlotPrior, forecast_slot
+from udp_stream.forecast.model import DAYS, PER_HAT, Memory, ReleasedHats, SlotForecast, SlotPrior, forecast_slot
 from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, Clipped, Outlook, unmeasured
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
 from udp_stream.ledger.port import Ledger
@@ -223,7 +223,9 @@ def smooth_slot(
     measured = np.array([at for at, record in enumerate(records) if record.mean is not None], dtype=np.int64)
     value, noise, clipped = _measured([record for record in records if record.mean is not None])
     chosen = SlotPrior(prior.by_row, prior.by_hat[measured], prior.features[measured])
-    learnt = memory.learn(day, Observed(cells[measured], chosen, value, noise, rest[measured], clipped, hours), max_kmh)
+    learnt = memory.learn(
+        day, ReleasedHats(cells[measured], chosen, value, noise, rest[measured], clipped, hours), max_kmh
+    )
     here = memory.predict(day, cells, prior)
     found = unmeasured(here.mean, here.variance + rest, carried, max_kmh).with_some(measured, learnt)
     gain = np.zeros(len(records))

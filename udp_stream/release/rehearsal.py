@@ -109,13 +109,13 @@ class Usual:
         return cls(float(np.average(by_hat, weights=pings)), np.average(features, weights=pings, axis=0))
 
 
-class City:
+class RehearsedCity:
     """An invented city. The same seed and slots, in their order, give the same speeds.
 
     >>> from udp_stream.testing import two_hats
     >>> counts, _ = two_hats()
     >>> usual = Usual.from_counts([counts])
-    >>> one, again = (City(0, usual).speeds(counts, max_speed=65 * QUANTA_PER_KMH) for _ in range(2))
+    >>> one, again = (RehearsedCity(0, usual).speeds(counts, max_speed=65 * QUANTA_PER_KMH) for _ in range(2))
     >>> bool((one.speed == again.speed).all()), one.starts.tolist()
     (True, [0, 1, 3, 5, 6, 7])
     """
@@ -161,7 +161,7 @@ def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext, new_ledger: C
     small, PrivacyRefused for a HAT that is too large.
     """
     usual = Usual.from_counts(slots)
-    found = [_of_city(City(number, usual), slots, context, new_ledger()) for number in range(cities_of(slots))]
+    found = [_of_city(RehearsedCity(number, usual), slots, context, new_ledger()) for number in range(cities_of(slots))]
     return Rehearsed(*np.mean(found, axis=0).tolist())
 
 
@@ -172,7 +172,7 @@ def cities_of(slots: Sequence[SlotCounts]) -> int:
 
 
 def _of_city(
-    city: City, slots: Iterable[SlotCounts], context: ReleaseContext, ledger: Ledger
+    city: RehearsedCity, slots: Iterable[SlotCounts], context: ReleaseContext, ledger: Ledger
 ) -> tuple[float, float, float, float]:
     """Error, the constant's, that of a line on counts, and the share served."""
     # New for each city: what one invented city taught says nothing of the next.

@@ -5,14 +5,14 @@ Slot by slot, in order of time. `next` gives the first of these steps that is du
 | step | when | answer of the caller |
 | --- | --- | --- |
 | `Count` | every source has closed a slot | `counted`; its counts are sent next |
-| `Send` | something is to be sent: counts, plans, or the time through which all is counted or released | `sent` |
+| `SendMessages` | something is to be sent: counts, plans, the time through which all is counted or released | `sent` |
 | `AskCity` | all norms are there, and the city is asked; on partition 0 | `city_asked` |
 | `Remember` | all norms are there, and what the city told; on partition 0 | `remembered`; factors are next |
 | `Learn` | all shards have released what was planned, where plans follow from it; on 0 | `publishing`, `learnt` |
 | `PlanSlot` | all shards have counted a slot; on partition 0 | `planned`; each shard is sent its share next |
-| `Measure` | the oldest counted slot has its plan; clips are shared, or the city asked | `measured`; norms are next |
-| `Release` | the oldest counted slot has its plan, and factors if it was measured | `recorded`, then `published` |
-| `Answer` | every source has sent the positions of a moment, where queries are asked | `answering`, `answered` |
+| `MeasureNorms` | the oldest counted slot has its plan; clips are shared, or the city asked | `measured`; norms next |
+| `ReleaseSlot` | the oldest counted slot has its plan, and factors if it was measured | `recorded`, then `published` |
+| `AnswerShard` | every source has sent the positions of a moment, where queries are asked | `answering`, `answered` |
 
 The output of a step is on all replicas before a checkpoint moves past its input, and a repeated output changes
 nothing. So a crash anywhere repeats a step with the same outcome.
@@ -323,7 +323,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendMessages:
     """Send these messages; per partition in this order. They say that all is counted through `through_ms`, and
     released through `released_ms`."""
 
@@ -349,7 +349,7 @@ class PlanSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class MeasureNorms:
     """Measure how far the plates of this slot are from their forecasts.
 
     Its plan lets each share one clip among HATs, or asks something of the whole city.
@@ -383,7 +383,7 @@ class Remember:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseSlot:
     """Draw and record this slot on its plan, with the factors of its plates where they share clips among HATs."""
 
     start: int
@@ -394,14 +394,16 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerShard:
     """Answer the queries of this moment: its chunks of all sources are there."""
 
     time_ms: int
     chunks: Sequence[PositionChunk]
 
 
-Step: TypeAlias = Count | Send | Learn | PlanSlot | Measure | AskCity | Remember | Release | Answer
+Step: TypeAlias = (
+    Count | SendMessages | Learn | PlanSlot | MeasureNorms | AskCity | Remember | ReleaseSlot | AnswerShard
+)
 
 
 # --- where to resume ---
@@ -464,11 +466,11 @@ class _Planned:
     answered: set[int] = field(default_factory=set)
 
 
-class Planner:
+class PlannerState:
     """What is to be planned and, where plans follow from releases, learnt. `counts` are those of all shards.
 
     >>> from udp_stream.testing import SLOT_END, two_hats
-    >>> planner = Planner(shards=1, start=None, follows=True)
+    >>> planner = PlannerState(shards=1, start=None, follows=True)
     >>> for offset, message in enumerate(cut_counts(two_hats()[0], shard=0)):
     ...     planner.add(offset, message)
     >>> start = planner.slot_to_plan().start
@@ -674,7 +676,7 @@ class ShardProtocol:
         self._pings = SlotBarrier(PingChunk, PingsEnd, sources, start.shard, accept_loss)
         self._plans: dict[int, Arriving[PlanChunk]] = {}
         self._factors: dict[int, Arriving[FactorChunk]] = {}
-        self._planner = Planner(shards, start.planner, accept_loss, follows) if partition == PLANNER else None
+        self._planner = PlannerState(shards, start.planner, accept_loss, follows) if partition == PLANNER else None
         self._moments: SlotBarrier[PositionChunk] | None = None
         if asks:
 
@@ -752,7 +754,7 @@ class ShardProtocol:
         chunks = self._factors[start].whole if start in self._factors else None
         return None if chunks is None else merge_factors(chunks)
 
-    def _send(self) -> Send | None:
+    def _send(self) -> SendMessages | None:
         through, messages = self._pings.through_ms, list(self._outbox)
         if through > self._counts_sent_through_ms:
             messages.append((PLANNER, CountsEnd(self._partition, self._partition, through)))
@@ -760,9 +762,9 @@ class ShardProtocol:
         released = max(self._released_sent_ms, self._pings.clear_ms if self._follows else NOT_YET)
         if released > self._released_sent_ms:
             messages.append((PLANNER, Released(self._partition, released)))
-        return Send(messages, through, released) if messages else None
+        return SendMessages(messages, through, released) if messages else None
 
-    def sent(self, step: Send) -> None:
+    def sent(self, step: SendMessages) -> None:
         """What this step held is on the broker."""
         self._step = None
         self._outbox.clear()
@@ -793,14 +795,14 @@ class ShardProtocol:
             hats = plan.hats_in_balls(counts) if plan.is_measured else None
             self._planner.planned(start, counts.end_ms, shards, hats, None if plan.city is None else plan)
 
-    def _measure(self) -> Measure | None:
+    def _measure(self) -> MeasureNorms | None:
         for start, slot in sorted(self._slots.items())[:1]:
             plan = self._plan_of(start)
             if plan is not None and plan.is_measured and slot.table is not None and slot.measured is None:
-                return Measure(start, *slot.table, plan)
+                return MeasureNorms(start, *slot.table, plan)
         return None
 
-    def measured(self, step: Measure, norms: PlateNorms, city: tuple[int, ...] = ()) -> None:
+    def measured(self, step: MeasureNorms, norms: PlateNorms, city: tuple[int, ...] = ()) -> None:
         """The slot's plates are measured. Their norms, and their part of the sums over the whole city, are sent to the
         planner next, unless it has answered already."""
         chunks = list(cut_norms(norms, step.start, step.counts.end_ms, self._partition, city=city))
@@ -821,7 +823,7 @@ class ShardProtocol:
         if self._planner is not None:
             self._outbox += [(chunk.shard, chunk) for chunk in self._planner.remembered(factors)]
 
-    def _release(self) -> Release | None:
+    def _release(self) -> ReleaseSlot | None:
         # The oldest only, whichever plan came first: a checkpoint says through which time all slots are done.
         for start, slot in sorted(self._slots.items())[:1]:
             plan, factors = self._plan_of(start), self._factors_of(start)
@@ -831,7 +833,8 @@ class ShardProtocol:
             if is_lost and slot.table is not None:
                 plan = SlotPlan.empty(slot.table[0])
             if plan is not None and slot.table is not None and (factors is not None or not plan.is_measured):
-                return Release(start, *slot.table, plan, None if factors is None else factors.of(slot.measured or {}))
+                ours = None if factors is None else factors.of(slot.measured or {})
+                return ReleaseSlot(start, *slot.table, plan, ours)
         return None
 
     def recorded(self, start: int) -> ShardCheckpoint:
@@ -847,17 +850,17 @@ class ShardProtocol:
         self._plans.pop(start, None)
         self._factors.pop(start, None)
 
-    def _answer(self) -> Answer | None:
+    def _answer(self) -> AnswerShard | None:
         if self._moments is not None:
             for time_ms in self._moments.due()[:1]:
-                return Answer(time_ms, self._moments.collect(time_ms))
+                return AnswerShard(time_ms, self._moments.collect(time_ms))
         return None
 
-    def answering(self, step: Answer) -> ShardCheckpoint:
+    def answering(self, step: AnswerShard) -> ShardCheckpoint:
         """Its answers are about to be published: with this checkpoint, which is behind the moment's positions."""
         return self._checkpoint(answered=step.time_ms)
 
-    def answered(self, step: Answer) -> None:
+    def answered(self, step: AnswerShard) -> None:
         """Readers have the answers, and the checkpoint is committed."""
         self._step = None
         if self._moments is not None:

@@ -618,8 +618,8 @@ decode_message: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).de
 # | step | when | what is sent |
 # | --- | --- | --- |
 # | `Reject` | messages were refused | these messages, to their own topic |
-# | `Send` | the time through which all slots are closed has moved | to each shard: its chunks, end markers, that time |
-# | `Send` | the same of moments, where positions are asked | their chunks to a shard; to each shard that time |
+# | `SendChunks` | the time through which all slots are closed moved | to each shard: chunks, end markers, that time |
+# | `SendChunks` | the same of moments, where positions are asked | their chunks to a shard; to each shard that time |
 #
 # A checkpoint may be committed only while neither is left to do: what was read before it would not be read again. What
 # is sent twice, after a crash, is the same chunks under the same digest, and changes nothing.
@@ -633,7 +633,7 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendChunks:
     """Send these messages, each to its own shard's partition; per shard in this order.
 
     They hold all slots that were closed when this step was made, `slots` of them, and say so through `through_ms`; and
@@ -667,7 +667,7 @@ class SourceProtocol:
     ...     print(type(step).__name__, protocol.may_commit)
     ...     protocol.done(step)
     Reject False
-    Send False
+    SendChunks False
     >>> protocol.may_commit, protocol.checkpoint().offset, protocol.wants_tick(eight_ms)
     (True, 42, False)
     """
@@ -700,7 +700,7 @@ class SourceProtocol:
         self._lost_ms = None if self._asked_before == asked else reader.moments_lost_ms
         self._announced: tuple[int | None, int | None] = None, None
         self._has_ticked = False
-        self._step: Reject | Send | None = None
+        self._step: Reject | SendChunks | None = None
 
     def read(self, messages: Sequence[bytes], places: LogPlaces) -> ReadResult:
         """Read the next messages of the partition, in order, with their places."""
@@ -713,11 +713,11 @@ class SourceProtocol:
         self._step = self._step or self._due()
         return result
 
-    def next(self) -> Reject | Send | None:
+    def next(self) -> Reject | SendChunks | None:
         """What is to be done now; the same step until `done` says that it was."""
         return self._step
 
-    def done(self, step: Reject | Send) -> None:
+    def done(self, step: Reject | SendChunks) -> None:
         """The broker has taken what this step sends."""
         if isinstance(step, Reject):
             # By number, not all: more may have been read while the broker took these.
@@ -730,7 +730,7 @@ class SourceProtocol:
                 self._asked_before, self._lost_ms = self._asked, None
         self._step = self._due()
 
-    def _due(self) -> Reject | Send | None:
+    def _due(self) -> Reject | SendChunks | None:
         if self._refused:
             return Reject(tuple(self._refused))
         through, moments_ms = self.reader.through_ms, self.reader.moments_ms
@@ -743,7 +743,7 @@ class SourceProtocol:
             messages += [PingsEnd(self._source, shard, through) for shard in range(self._shards)]
         if moments_ms is not None and moments_ms != self._announced[1]:
             messages += self._positions(moments_ms)
-        return Send(messages, len(self._closed), through, len(self._moments), moments_ms)
+        return SendChunks(messages, len(self._closed), through, len(self._moments), moments_ms)
 
     def _positions(self, through_ms: int) -> list[ToShard]:
         """The moments that are due, each for the shard of its period; and to every shard how far we are."""

@@ -89,22 +89,22 @@ def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -
     return TrueMeans(means, dict(zip(names, pings.tolist(), strict=True)), float(kmh.mean()))
 
 
-class Shown(NamedTuple):
+class ShownCell(NamedTuple):
     """What is shown of a cell, and its 95 % interval, km/h."""
 
     kmh: float
     interval: tuple[float, float]
 
 
-def shown_of(slot: Sequence[Release], estimates: Sequence[Smoothed]) -> dict[str, Shown]:
+def shown_of(slot: Sequence[Release], estimates: Sequence[Smoothed]) -> dict[str, ShownCell]:
     """By cell: estimates of the slot's HATs, or what was released of them where there are none."""
-    by_id = {one.release_id: Shown(one.value_kmh, one.interval95_kmh) for one in estimates}
+    by_id = {one.release_id: ShownCell(one.value_kmh, one.interval95_kmh) for one in estimates}
     found = {}
     for record in slot:
         if record.release_id in by_id:
             found[record.hat.cell] = by_id[record.release_id]
         elif not by_id and record.mean is not None:
-            found[record.hat.cell] = Shown(record.mean.value_kmh, record.mean.interval95_kmh)
+            found[record.hat.cell] = ShownCell(record.mean.value_kmh, record.mean.interval95_kmh)
     return found
 
 
@@ -136,13 +136,13 @@ def picture(slot: Sequence[Release], estimates: Sequence[Smoothed], truth: TrueM
     return "\n".join(parts)
 
 
-def _map_with_words(slot: Sequence[Release], shown: Mapping[str, Shown], truth: TrueMeans, hours: str) -> list[str]:
+def _map_with_words(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueMeans, hours: str) -> list[str]:
     rows = map_of(slot, shown, truth)
     head = f"{hours}: private / true mean speed by cell, km/h"
     return [f"{head}; north is up", *rows, ""] if rows else [head]
 
 
-def map_of(slot: Sequence[Release], shown: Mapping[str, Shown], truth: TrueMeans) -> list[str]:
+def map_of(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
     """A label for each cell where it lies; nothing where that would be larger than a page."""
     if len(slot) > ROWS_MAX * COLUMNS_MAX // LABEL:  # no two labels overlap
         return []
@@ -168,13 +168,13 @@ def _kilometres(record: Release) -> tuple[float, float]:
     return lon * cos(radians(lat)) * KM_PER_DEGREE, lat * KM_PER_DEGREE
 
 
-def _label(cell: str, shown: Mapping[str, Shown], truth: TrueMeans) -> str:
+def _label(cell: str, shown: Mapping[str, ShownCell], truth: TrueMeans) -> str:
     private = f"{shown[cell].kmh:.0f}" if cell in shown else "--"
     true = truth.kmh.get(cell)
     return f"{private:>2}/{'--' if true is None else f'{true:.0f}':<2}"
 
 
-def _row(record: Release, shown: Shown | None, truth: TrueMeans, max_kmh: float) -> str:
+def _row(record: Release, shown: ShownCell | None, truth: TrueMeans, max_kmh: float) -> str:
     if shown is None:
         plates = f" ({counted(record.plates, 'plate')})" if record.counts else ""
         return f"{record.hat.cell}  {record.status.replace('_', ' ')}{plates}"
@@ -191,7 +191,7 @@ def _row(record: Release, shown: Shown | None, truth: TrueMeans, max_kmh: float)
     return f"{record.hat.cell} |{''.join(bar)}| {figures}{plates}"
 
 
-def _errors(shown: Mapping[str, Shown], truth: TrueMeans) -> list[str]:
+def _errors(shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
     """Mean absolute errors over what is shown, weighed by pings."""
     known = [(one.kmh, truth.kmh[cell], truth.pings[cell]) for cell, one in shown.items() if cell in truth.kmh]
     if not known:
