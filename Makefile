@@ -5,15 +5,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
+FAST := tests/unit tests/privacy tests/contract tests/protocol
 CONTAINER_TESTS := (containers or shared_services) and not long and not soak
 
-.PHONY: demo test test-long test-soak explore chaos test-containers images lint bench bench-stream accuracy services clean
+.PHONY: demo test test-fast test-services test-long test-soak explore chaos test-containers images lint bench bench-stream accuracy services clean
 
 demo: $(DEMO_STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files; on a terminal, in the browser
 	$(BIN)/udp-stream demo --slots 3
 
 test: $(STAMP)  ## every check; Kafka and Redis as containers where there are images, else as child processes
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak"
+
+test-fast: $(STAMP)  ## half of `make test`, in two minutes: what needs no service and starts no program
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak" $(FAST) udp_stream streams
+
+test-services: $(STAMP)  ## the other half: whole programs, and a real Kafka, Redis and browser
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m "not long and not soak" tests $(addprefix --ignore=,$(FAST))
 
 test-long: $(STAMP)  ## what `make test` has a short form of, in full; the tutorial; the examples, which need Node.js
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadscope -m long
@@ -26,7 +33,7 @@ explore: $(STAMP)  ## every order of the shuffle's protocols: make explore FAULT
 		$(if $(READS),--reads $(READS)) $(if $(SOURCES),--sources $(SOURCES)) $(if $(FOLLOWS),--follows)
 
 # Tests start our program hundreds of times. Where Python is told to keep no compiled code it would compile it each time.
-test test-long test-soak test-containers chaos: export PYTHONDONTWRITEBYTECODE =
+test test-fast test-services test-long test-soak test-containers chaos: export PYTHONDONTWRITEBYTECODE =
 
 test-containers: $(STAMP)  ## what talks to services, on containers alone, and the compose file; needs a Docker engine
 	mkdir -p out
