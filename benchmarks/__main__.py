@@ -28,7 +28,7 @@ from udp_stream.mechanisms.samplers import discrete_gaussian, discrete_laplace
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON, mapped_form
 from udp_stream.pings.mapping import FeedMapping
-from udp_stream.planning.plan import plan_hat, terms_of
+from udp_stream.planning.plan import plan_hat, terms_at
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.road import estimate_hats, release_slot
 from udp_stream.runtime import Embedded, release_sink
@@ -218,7 +218,7 @@ def bench_slot() -> None:
     rng = np.random.default_rng(1)
     counts = np.maximum(1, rng.poisson(SLOT_PINGS, (SLOT_HATS, SLOT_PLATES)))
     samples = [rng.integers(0, policy.max_speed + 1, int(row.sum())) for row in counts]
-    terms = terms_of(policy, policy.mean_nano or 0, 0, policy.cdf_nano or 0)
+    terms = terms_at(0, policy)
     plans = []
     planning = best_of(3, lambda: plans.append([plan_hat(row, terms, policy) for row in counts]))
     estimating = best_of(3, lambda: estimate_hats(plans[0], samples, os.urandom))

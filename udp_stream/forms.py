@@ -2,7 +2,7 @@
 lines of JSON. Every other form is made of lines of JSON.
 
 Every form has the same fields: a row has a column for each field of the record's type, `mean.value_kmh` for a field in
-a field. Where a field is null, so are its columns.
+a field. Where a field is null, so are its columns. Statistics without a field of their own are in lines of JSON alone.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
         elif typing.get_origin(of) is Mapping:  # its keys are a closed list
             keys, values = typing.get_args(of)
             found += [(f"{name}.{key}", _type_of(_without_null(values))) for key in typing.get_args(keys)]
-        else:
+        elif typing.get_origin(of) is not dict:  # whose keys nobody knows beforehand
             found.append((name, _type_of(of)))
     return found
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.cdf import bins_from_edges, equal_bins
-from udp_stream.planning.plan import Terms, plan_hat, terms_of
+from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.planning.policy import Grouping, Policy
-from udp_stream.release.record import Cdf, Mean, Variance, statistics
+from udp_stream.release.record import statistics
 from udp_stream.release.road import estimate_hats
 from udp_stream.settings import EPSILON_MAX, EPSILON_MIN, Settings
 from udp_stream.units import NANO, QUANTA_PER_KMH, nano_allowance
@@ -82,9 +82,7 @@ def private_mean(
     _require(mechanism in get_args(Mechanism), "mechanism", f"one of {', '.join(get_args(Mechanism))}", mechanism)
     _require(grouping in get_args(Grouping), "grouping", f"one of {', '.join(get_args(Grouping))}", grouping)
     policy = replace(_policy(max_kmh), mean=mechanism, grouping=grouping)
-    (mean, _, _), charges = _released(speeds, policy, terms_of(policy, _nano(epsilon), 0, 0))
-    if mean is None:
-        raise AssertionError("a mean was asked for")
+    mean, charges = _released(speeds, policy, "mean", epsilon)
     return PrivateMean(mean.value_kmh, mean.interval95_kmh, mean.mechanism, charges)
 
 
@@ -95,10 +93,7 @@ def private_variance(speeds: Speeds, *, epsilon: float, max_kmh: float) -> Priva
     >>> private_variance(speeds, epsilon=1.0, max_kmh=65).value_kmh2 >= 0
     True
     """
-    policy = _policy(max_kmh)
-    (_, variance, _), charges = _released(speeds, policy, terms_of(policy, 0, _nano(epsilon), 0))
-    if variance is None:
-        raise AssertionError("a variance was asked for")
+    variance, charges = _released(speeds, _policy(max_kmh), "variance", epsilon)
     return PrivateVariance(variance.value_kmh2, variance.expected_abs_error_kmh2, variance.mechanism, charges)
 
 
@@ -123,19 +118,14 @@ def private_cdf(
         _ = bins_from_edges(bins, max_kmh)
     else:
         _require(bins == "auto", "bins", "auto, a number of bins, or edges in km/h", bins)
-    policy = replace(policy, bins=bins)
-    (_, _, cdf), charges = _released(speeds, policy, terms_of(policy, 0, 0, _nano(epsilon)))
-    if cdf is None:
-        raise AssertionError("a CDF was asked for")
+    cdf, charges = _released(speeds, replace(policy, bins=bins), "cdf", epsilon)
     return PrivateCdf(cdf.edges_kmh, cdf.values, cdf.expected_rms_error, cdf.branching, charges)
 
 
 def _policy(max_kmh: float) -> Policy:
     """The defaults, with this U, under pure accounting: a call's noise is fixed by its epsilon, never by a budget."""
     _require(1 <= max_kmh <= 1000, "max_kmh", "1 to 1000", max_kmh)
-    return replace(
-        Settings().policy, accounting="pure", delta=0.0, max_speed=int(max_kmh * QUANTA_PER_KMH), mean_nano=0
-    )
+    return replace(Settings().policy, accounting="pure", delta=0.0, max_speed=int(max_kmh * QUANTA_PER_KMH), prices={})
 
 
 def _nano(epsilon: float) -> int:
@@ -143,17 +133,15 @@ def _nano(epsilon: float) -> int:
     return nano_allowance(epsilon)
 
 
-def _released(
-    speeds: Speeds, policy: Policy, terms: Terms
-) -> tuple[tuple[Mean | None, Variance | None, Cdf | None], dict[str, float]]:
-    """The records of the statistics, and what each plate lost. Plates by name: the order of a table tells nothing."""
-    plates = sorted(speeds)
+def _released(speeds: Speeds, policy: Policy, statistic: str, epsilon: float) -> tuple[Any, dict[str, float]]:
+    """The record of a statistic, and what each plate lost. Plates by name: the order of a table tells nothing."""
+    terms, plates = terms_of(policy, {statistic: _nano(epsilon)}), sorted(speeds)
     samples = [_quanta(speeds[plate], number, policy.max_speed) for number, plate in enumerate(plates)]
     _require(bool(samples), "speeds", "at least one plate", "none")
     plan = plan_hat(np.array([one.size for one in samples], np.int64), terms, policy)
     (estimate,) = estimate_hats([plan], [np.concatenate(samples)], os.urandom)
     charges = dict(zip(plates, (plan.charges / NANO).tolist(), strict=True))
-    return statistics(plan, estimate), charges
+    return statistics(plan, estimate)[statistic], charges
 
 
 def _quanta(speeds: Sequence[float], number: int, largest: int) -> NDArray[np.int64]:

@@ -72,8 +72,7 @@ def a_context() -> ReleaseContext:
     policy = Policy(
         resolution=7, slot_seconds=3600, timezone="UTC", grace_ms=60_000, max_speed=65 * QUANTA_PER_KMH, unit="kmh",
         reject_above_kmh=200, box=None, budget_nano=10 * NANO, period="1d", period_seconds=86_400, mean="baseline",
-        grouping="best-fit", mean_nano=NANO // 2, variance_nano=0, cdf_nano=NANO // 4, bins=(0.0, 20.0, 40.0, 65.0),
-        min_plates=2,
+        grouping="best-fit", prices={"mean": NANO // 2, "cdf": NANO // 4}, bins=(0.0, 20.0, 40.0, 65.0), min_plates=2,
     )  # fmt: skip
     calendar = BudgetCalendar(policy, SlotGrid(policy.slot_seconds, UTC), SlotGrid(86_400, UTC))
     return ReleaseContext(policy, calendar, SeededEntropy(1), "udp-stream example")

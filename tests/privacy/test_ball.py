@@ -16,12 +16,12 @@ from tests.forms import long_but
 from tests.privacy.test_individual_charges import subsets
 from udp_stream.mechanisms import around as ball
 from udp_stream.mechanisms.around import (
+    AROUND,
     FORECAST_CLIP,
     SQUARE_MAX,
     WHOLE,
     Around,
     PlateNorms,
-    around_for_admitted,
     check_of,
     clipped_sum,
     factor_of,
@@ -128,7 +128,7 @@ def test_a_plate_that_is_far_off_both_ways_loses_all_of_it(counts):
 def test_whoever_is_halted_the_others_lose_no_more_than_they_were_charged():
     priced, rng = slot_of(((3, 1, 2), (1, 1, 4)), 5), np.random.default_rng(3)
     for admitted in subsets(3):
-        plans = [around_for_admitted(plan, admitted) for plan in priced]
+        plans = [AROUND.subset(plan, admitted) for plan in priced]
         for plate, whole in enumerate(np.flatnonzero(admitted)):
             charged = sum(int(plan.charges[whole]) for plan in priced)
             assert worst(plans, plate, rng) <= Fraction(charged, NANO)
@@ -216,9 +216,7 @@ def test_noise_and_clip_have_the_claimed_size_and_30_percent_off_is_noticed_both
         asked = StatisticTerms(FORECAST_CLIP, plan.cost.nano, FORECAST_CLIP, plan.choice, measure="zcdp")
         hat = HatPlan(Terms((asked,), measure="zcdp"), plan.counts.by_plate, {FORECAST_CLIP: plan}, plan.charges)
         drawn = estimate_hats([hat] * 4000, [speeds] * 4000, seeded_bits("ball"), [factors] * 4000)
-        off = np.array([one.values[FORECAST_CLIP].value for one in drawn]) - plan.value(
-            shrunk_sum(plan, speeds, factors)
-        )
+        off = np.array([one[FORECAST_CLIP].value for one in drawn]) - plan.value(shrunk_sum(plan, speeds, factors))
         sigma = plan.sensitivity / np.sqrt(2 * RHO / NANO) / plan.divisor
         assert stats.kstest(off / sigma, "norm").pvalue > 1e-6
         assert stats.kstest(off / (0.7 * sigma), "norm").pvalue < 1e-6

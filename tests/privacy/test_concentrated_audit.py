@@ -15,8 +15,8 @@ import pytest
 from tests.privacy.test_forecast_audit import WITH_CDF, Run, key_of, of_plate, run
 from tests.privacy.test_forecast_audit import busiest as busiest  # a fixture
 from udp_stream.ledger.filters import rho_nano_of
-from udp_stream.mechanisms import statistics
-from udp_stream.mechanisms.noise import Lattice, lattice_of
+from udp_stream.mechanisms.base import Query
+from udp_stream.mechanisms.noise import Lattice
 from udp_stream.units import NANO
 
 APPROXIMATE = (*WITH_CDF, "budget.accounting=approximate")
@@ -85,10 +85,11 @@ def test_log_ratios_of_many_days_have_the_mean_and_the_spread_that_rho_says(monk
 
 
 def test_noise_that_is_a_fifth_too_small_is_caught(monkeypatch, busiest):
-    def narrow(sensitivity, cost):
-        honest = lattice_of(sensitivity, cost)
-        return Lattice(honest.t * 8 // 10, honest.shift)
+    honest = Query.of_one
 
-    monkeypatch.setattr(statistics, "lattice_of", narrow)
+    def narrow(statistic, lattice, *more):
+        return honest(statistic, Lattice(lattice.t * 8 // 10, lattice.shift), *more)
+
+    monkeypatch.setattr(Query, "of_one", narrow)
     one = audited(monkeypatch, busiest[0], 1)
     assert one.rho > one.charged

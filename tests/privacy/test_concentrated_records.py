@@ -14,6 +14,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from udp_stream.mechanisms.statistics import priced
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release import road as estimate
 from udp_stream.release.road import estimate_hats
@@ -38,7 +39,8 @@ ORDERS = 1.1, 2.0
 def plan_of(mechanism):
     flags = "budget.accounting=zcdp", "budget.rho=4.0", f"release.mean={mechanism}", "release.bins=8"
     policy = load(None, flags, {}).policy
-    return plan_hat(COUNTS, terms_of(policy, *(round(rho * NANO) for rho in RHOS)), policy)
+    nanos = {name: round(rho * NANO) for name, rho in zip(priced(), RHOS, strict=True)}
+    return plan_hat(COUNTS, terms_of(policy, nanos), policy)
 
 
 def speeds(plate, speed):
@@ -56,7 +58,7 @@ def records(plan, samples, seed, runs):
     for start in range(0, runs, 1000):
         many = min(1000, runs - start)
         found = estimate_hats([plan] * many, [samples] * many, bits)
-        rows += [[np.clip(one.mean, 0, U), one.variance, *one.cdf] for one in found]
+        rows += [[np.clip(one["mean"].value, 0, U), one["variance"].value, *one["cdf"]] for one in found]
     return np.array(rows)
 
 

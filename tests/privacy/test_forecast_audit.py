@@ -21,9 +21,10 @@ from tests.forms import PURE_ENV, long_but
 from tests.runtime.harness import frames_of
 from udp_stream.forecast import shape
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms import city_tree, statistics
+from udp_stream.mechanisms import city_tree
 from udp_stream.mechanisms.around import FORECAST_CLIP
-from udp_stream.mechanisms.noise import Lattice, counts_scale, lattice_of
+from udp_stream.mechanisms.base import Query
+from udp_stream.mechanisms.noise import Lattice, counts_scale
 from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import HatPlans
 from udp_stream.release import charge as context
@@ -227,11 +228,12 @@ def test_what_the_city_is_asked_is_part_of_what_a_plate_loses(monkeypatch, busie
 
 
 def test_noise_that_is_too_small_is_caught(monkeypatch, busiest):
-    def narrow(sensitivity, cost):
-        honest = lattice_of(sensitivity, cost)
-        return Lattice(honest.t * 7 // 10, honest.shift)
+    honest = Query.of_one
 
-    monkeypatch.setattr(statistics, "lattice_of", narrow)
+    def narrow(statistic, lattice, *more):
+        return honest(statistic, Lattice(lattice.t * 7 // 10, lattice.shift), *more)
+
+    monkeypatch.setattr(Query, "of_one", narrow)
     one = audited(monkeypatch, busiest[0], 1, steer=np.abs)
     assert one.seen > 1.3 * one.charged and one.most > 1.3 * one.charged
 

@@ -17,10 +17,10 @@ from tests.forms import long_but
 from tests.privacy.test_individual_charges import ranges_by_plate, subsets
 from tests.privacy.test_mean_distributions import epsilon_seen
 from udp_stream.mechanisms.around import (
+    AROUND,
     FORECAST_CLIP,
     WEIGHT_BITS,
     Around,
-    around_for_admitted,
     clipped_sum,
     plan_around,
     plans_around,
@@ -108,7 +108,7 @@ def test_whoever_is_halted_no_plate_loses_more_than_it_was_charged_whatever_was_
         priced = plan_of(counts, centres, FULL, epsilon_nano, ClipWidth(half_width, 0.9))
         assert priced.charges.min() > 0 and priced.charges.max() <= epsilon_nano
         for admitted in subsets(len(counts)):
-            final = around_for_admitted(priced, admitted)
+            final = AROUND.subset(priced, admitted)
             left = tuple(np.array(counts)[admitted].tolist())
             lattice = lattice_of(final.sensitivity, final.cost)
             assert lattice.shift > 0
@@ -146,7 +146,7 @@ def around_plan(centres, epsilon=1.0, users=USERS):
 def noisy_means(plan, samples, seed, runs=RUNS):
     """The means of many runs, in quanta."""
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
-    return np.array([one.values[FORECAST_CLIP].value for one in found])
+    return np.array([one[FORECAST_CLIP].value for one in found])
 
 
 def samples_of(seed):
@@ -209,7 +209,7 @@ def test_whatever_settings_allow_has_sums_that_fit_and_noise_that_can_be_drawn(p
     assert furthest < 2**62 and max(pings) * plan.range.high < 2**62
     admitted = np.array([chance.random() < 0.6 for _ in pings])
     admitted[chance.randrange(admitted.size)] = True
-    final = around_for_admitted(plan, admitted)
+    final = AROUND.subset(plan, admitted)
     for one in (plan, final):
         lattice = lattice_of(one.sensitivity, one.cost)
         assert lattice.t <= SCALE_MAX and one.charges.max() <= one.cost.nano

@@ -13,10 +13,11 @@ import pytest
 from tests.forms import PURE_ENV, long_but
 from tests.privacy.test_mean_distributions import epsilon_seen
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, wrap_around_given, wrap_around_positions
-from udp_stream.mechanisms.cdf import cdf_for_admitted, node_counts, plan_cdf
+from udp_stream.mechanisms.cdf import node_counts, plan_cdf
 from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Optimal
 from udp_stream.mechanisms.noise import charges_of, lattice_of, pure
-from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted, variance_query
+from udp_stream.mechanisms.statistics import STATISTICS
+from udp_stream.mechanisms.variance import plan_variance, variance_query
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.release.road import estimate_hats
 from udp_stream.settings import load
@@ -156,7 +157,7 @@ def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
     speeds = (0, 20 * 4096, 65 * 4096)
     priced = plan_cdf(SamplesPerPlate(np.array(counts)), pure(700_000_000), 65.0, bins)
     for admitted in subsets(len(counts)):
-        final = cdf_for_admitted(priced, admitted)
+        final = STATISTICS["cdf"].subset(priced, admitted)
         left = np.array(counts)[admitted].tolist()
         nodes = np.array([node_counts(final, row) for row in datasets(sum(left), speeds)])
         table = nodes.reshape(*(len(speeds),) * sum(left), -1)
@@ -180,7 +181,7 @@ def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
     for cap in range(1, max(counts) + 1):
         priced = plan_variance(SamplesPerPlate(np.array(counts)), pure(700_000_000), Range(0, speed), cap)
         for admitted in subsets(len(counts)):
-            final = variance_for_admitted(priced, admitted)
+            final = STATISTICS["variance"].subset(priced, admitted)
             left = tuple(np.array(counts)[admitted].tolist())
             lattice = lattice_of(final.sensitivity, final.cost)
             data = datasets(sum(left), (0, 1, speed))
@@ -194,7 +195,7 @@ def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
 
 def test_the_noise_of_a_variance_grows_where_a_small_plate_has_paid_for_less():
     priced = plan_variance(SamplesPerPlate(np.array([6, 6, 6, 1])), pure(NANO), Range(0, 65 * 4096), 6)
-    final = variance_for_admitted(priced, np.array([True, False, False, True]))
+    final = STATISTICS["variance"].subset(priced, np.array([True, False, False, True]))
     assert final.cost.nano < NANO
     assert (final.charges <= priced.charges[[0, 3]]).all()
 
@@ -206,7 +207,7 @@ def policy_of(*flags):
 def test_a_plan_that_would_cost_a_plate_more_than_it_paid_is_refused(monkeypatch):
     """The check behind every mechanism's promise: packing the admitted plates anew is caught."""
     policy = policy_of("release.mean=array-averaging")
-    plan = plan_hat(np.array([8, 8, 7, 1]), terms_of(policy, NANO, 0, 0), policy)
+    plan = plan_hat(np.array([8, 8, 7, 1]), terms_of(policy, {"mean": NANO}), policy)
     admitted = np.array([True, True, False, True])
     assert plan.subset(admitted).charges.tolist() == [NANO, NANO, NANO // 8]
 
@@ -237,7 +238,7 @@ def test_an_audit_of_a_plate_with_a_small_share_sees_its_charge_and_no_more(name
 
 def noisy_statistics(mean, samples, seed, runs):
     policy = policy_of()
-    plan = plan_hat(mean.counts.by_plate, terms_of(policy, mean.cost.nano, 0, 0), policy)
+    plan = plan_hat(mean.counts.by_plate, terms_of(policy, {"mean": mean.cost.nano}), policy)
     plan = type(plan)(plan.terms, plan.by_plate, {"mean": mean}, mean.charges)
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
-    return np.array([one.mean for one in found])
+    return np.array([one["mean"].value for one in found])

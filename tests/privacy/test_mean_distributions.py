@@ -13,9 +13,8 @@ from tests.forms import long_but
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
-from udp_stream.planning.plan import HatPlan, terms_of
+from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.road import estimate_hats
-from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -30,13 +29,13 @@ AUDIT_RUNS = 6000
 
 def plan_of(name, grouping="best-fit", epsilon=1.0, users=COUNTS):
     mean = MECHANISMS[name].plan(SamplesPerPlate(users), pure(round(epsilon * NANO)), Range(0, U), grouping)
-    return HatPlan(terms_of(load(None, (), {}).policy, mean.cost.nano, 0, 0), users, {"mean": mean}, mean.charges)
+    return HatPlan(Terms(), users, {"mean": mean}, mean.charges)
 
 
 def noisy_means(plan, samples, seed, runs=RUNS):
     """The means of many runs, in km/h; a record puts them into [0, U] (post-processing)."""
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
-    return np.array([one.mean for one in found]) / 4096
+    return np.array([one["mean"].value for one in found]) / 4096
 
 
 def samples_of(seed, users=COUNTS):

@@ -20,10 +20,9 @@ from udp_stream.mechanisms.means import (
     projected_queries,
 )
 from udp_stream.mechanisms.noise import lattice_of, pure
-from udp_stream.mechanisms.statistics import accuracy_of, plan_automatic
-from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted, variance_query, variance_value
+from udp_stream.mechanisms.statistics import STATISTICS, accuracy_of, plan_automatic
+from udp_stream.mechanisms.variance import plan_variance, variance_query, variance_value
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.release.record import mean_record
 from udp_stream.release.road import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -128,7 +127,7 @@ def speeds():
 def estimated(plan, samples, seed=7, runs=20):
     hat = HatPlan(Terms(), plan.counts.by_plate, {"mean": plan}, plan.charges)
     found = estimate_hats([hat] * runs, [samples] * runs, seeded_bits(seed))
-    return [one.noisy_mean for one in found]
+    return [one["mean"] for one in found]
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
@@ -166,7 +165,7 @@ def test_releases_and_intervals_stay_inside_whatever_speeds_and_noise_are(name, 
         assert limits.low <= plan.released(one.value) <= limits.high
         if one.projected_to is not None:
             assert limits.low <= one.projected_to[0] <= one.projected_to[1] <= limits.high
-        record = mean_record(plan, one.value, one.scale, projected_to=one.projected_to)
+        record = STATISTICS["mean"].record(plan, one)
         low, high = record.interval95_kmh
         assert limits.low / 4096 - 1e-3 <= low <= record.value_kmh <= high <= limits.high / 4096 + 1e-3
         assert record.bias_bound_kmh <= WIDTH / 4096
@@ -182,7 +181,7 @@ def test_the_automatic_choice_does_not_depend_on_where_the_range_lies():
 def test_a_variance_does_not_depend_on_where_the_range_lies():
     samples = speeds()
     plans = [plan_variance(SamplesPerPlate(BY_PLATE), pure(NANO), Range(low, low + WIDTH)) for low in (0, SHIFT)]
-    for one, other in (plans, [variance_for_admitted(plan, ADMITTED) for plan in plans]):
+    for one, other in (plans, [STATISTICS["variance"].subset(plan, ADMITTED) for plan in plans]):
         assert but_for_ranges(one) == but_for_ranges(other) and one.charges.tolist() == other.charges.tolist()
         assert lattice_of(one.sensitivity, one.cost) == lattice_of(other.sensitivity, other.cost)
     assert variance_query(plans[0], samples) == variance_query(plans[1], samples + SHIFT)

@@ -254,7 +254,7 @@ def released(slots):
         one for source, slot in enumerate(slots) for one in cut_pings(slot, source, 1) if isinstance(one, PingChunk)
     ]
     context, ledger = a_context(), MemoryLedger()
-    context = replace(context, policy=msgspec.structs.replace(context.policy, mean_nano=2 * NANO, cdf_nano=0))
+    context = replace(context, policy=msgspec.structs.replace(context.policy, prices={"mean": 2 * NANO}))
     payloads = release_slot(*tabulate(merge_pings(chunks)), context, ledger, lambda _: None).payloads
     charged = {
         entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True)) for entry in ledger.entries()

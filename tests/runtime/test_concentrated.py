@@ -32,8 +32,8 @@ ALL = ("release.mean_epsilon=0.4", "release.variance_epsilon=0.2", "release.cdf=
 KEY = str.encode
 PURE_POLICY = a_context().policy
 RHO_POLICY = msgspec.structs.replace(
-    PURE_POLICY, accounting="approximate", budget_nano=rho_nano_of(10 * NANO, 1e-6), mean_nano=NANO // 8,
-    cdf_nano=NANO // 32,
+    PURE_POLICY, accounting="approximate", budget_nano=rho_nano_of(10 * NANO, 1e-6),
+    prices={"mean": NANO // 8, "cdf": NANO // 32},
 )  # fmt: skip
 
 

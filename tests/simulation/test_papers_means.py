@@ -11,9 +11,8 @@ from tests.forms import long_but
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
-from udp_stream.planning.plan import HatPlan, terms_of
+from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.road import estimate_hats
-from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 
 U = 65 * 4096
@@ -35,9 +34,9 @@ def gaussian_samples(total):
 def mean_absolute_error(name, counts, epsilon, runs=RUNS):
     mean = MECHANISMS[name].plan(SamplesPerPlate(counts), pure(round(epsilon * 1e9)), Range(0, U), "best-fit")
     samples = gaussian_samples(int(counts.sum()))
-    plan = HatPlan(terms_of(load(None, (), {}).policy, mean.cost.nano, 0, 0), counts, {"mean": mean}, mean.charges)
+    plan = HatPlan(Terms(), counts, {"mean": mean}, mean.charges)
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(f"{name}/{epsilon}"))
-    return float(np.mean([abs(np.clip(one.mean, 0, U) - samples.mean()) for one in found])) / 4096
+    return float(np.mean([abs(np.clip(one["mean"].value, 0, U) - samples.mean()) for one in found])) / 4096
 
 
 @pytest.mark.parametrize("epsilon", long_but([0.5], [0.5, 1.0, 2.0]))

@@ -19,10 +19,9 @@ from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
 from udp_stream.mechanisms.variance import plan_variance
-from udp_stream.planning.plan import HatPlan, terms_of
+from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.release.road import estimate_hats
-from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
 
@@ -67,20 +66,16 @@ def test_a_single_repetition_is_what_a_release_would_be_from_the_same_bits(name,
         hat = small_hat(seed, 7 + seed)
         plan = MECHANISMS[name].plan(hat.counts, pure(NANO // 2), Range(0, U), grouping)
         (found,) = repeated_means(plan, hat.samples, 1, seeded_bits(seed))
-        whole = HatPlan(
-            terms_of(load(None, (), {}).policy, plan.cost.nano, 0, 0), hat.counts.by_plate, {"mean": plan}, plan.charges
-        )
-        assert found == np.clip(estimate_hats([whole], [hat.samples], seeded_bits(seed))[0].mean, 0, U)
+        whole = HatPlan(Terms(), hat.counts.by_plate, {"mean": plan}, plan.charges)
+        assert found == np.clip(estimate_hats([whole], [hat.samples], seeded_bits(seed))[0]["mean"].value, 0, U)
 
 
 def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
     hat = small_hat(1, 30)
     plan = plan_variance(hat.counts, pure(NANO), Range(0, U))
-    whole = HatPlan(
-        terms_of(load(None, (), {}).policy, 0, NANO, 0), hat.counts.by_plate, {"variance": plan}, plan.charges
-    )
+    whole = HatPlan(Terms(), hat.counts.by_plate, {"variance": plan}, plan.charges)
     (found,) = repeated_variances(plan, hat.samples, 1, seeded_bits(3))
-    assert found == estimate_hats([whole], [hat.samples], seeded_bits(3))[0].variance
+    assert found == estimate_hats([whole], [hat.samples], seeded_bits(3))[0]["variance"].value
 
 
 @pytest.mark.parametrize(

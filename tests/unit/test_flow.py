@@ -272,7 +272,7 @@ def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean,
 
 def losses(plan):
     """Each plate's loss to mean (in full where speeds choose an interval), variance and CDF, as exact fractions."""
-    ends = np.cumsum(plan.by_plate)
+    ends, cdf = np.cumsum(plan.by_plate), plan.statistics["cdf"]
     middle = np.full(int(plan.by_plate.sum()), 30 * 4096)
     for start, end in zip(ends - plan.by_plate, ends, strict=True):
         slow, fast = middle.copy(), middle.copy()
@@ -283,12 +283,12 @@ def losses(plan):
             ask = [mechanism.query(plan.mean, samples, None) for samples in (slow, fast)]
             lattice = lattice_of(ask[0].sensitivity, plan.mean.noise_cost)
             mean = Fraction(lattice.project(ask[1].statistic) - lattice.project(ask[0].statistic), lattice.t)
-        ask = [variance_query(plan.variance, samples) for samples in (slow, fast, middle)]
-        lattice = lattice_of(ask[0].sensitivity, plan.variance.cost)
+        ask = [variance_query(plan.statistics["variance"], samples) for samples in (slow, fast, middle)]
+        lattice = lattice_of(ask[0].sensitivity, plan.statistics["variance"].cost)
         lowest, *_, highest = sorted(lattice.project(one.statistic) for one in ask)
         variance = Fraction(highest - lowest, lattice.t)
-        change = np.abs(node_counts(plan.cdf, slow) - node_counts(plan.cdf, fast))
-        of_nodes = zip(change.tolist(), plan.cdf.s.tolist(), plan.cdf.t.tolist(), strict=True)
+        change = np.abs(node_counts(cdf, slow) - node_counts(cdf, fast))
+        of_nodes = zip(change.tolist(), cdf.s.tolist(), cdf.t.tolist(), strict=True)
         yield mean + variance + sum(Fraction(moved * s, t) for moved, s, t in of_nodes)
 
 

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.mechanisms.around import Around, around_for_admitted, plan_around
+from udp_stream.mechanisms.around import AROUND, Around, plan_around
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
-from udp_stream.mechanisms.cdf import cdf_for_admitted, plan_cdf, prefixes
+from udp_stream.mechanisms.cdf import plan_cdf, prefixes
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import concentrated, lattice_of, pure
-from udp_stream.mechanisms.statistics import plan_automatic
-from udp_stream.mechanisms.variance import plan_variance, variance_for_admitted
+from udp_stream.mechanisms.statistics import STATISTICS, plan_automatic, priced
+from udp_stream.mechanisms.variance import plan_variance
 from udp_stream.planning.plan import HatPlan, Terms
-from udp_stream.release.record import around_record, cdf_record, mean_record, variance_record
 from udp_stream.release.road import estimate_hats
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -60,8 +59,8 @@ def test_a_mean_has_gaussian_noise_and_squared_charges(name, grouping, samples):
     assert final.cost.measure == "zcdp" and (final.charges <= plan.charges[ADMITTED]).all()
     exact = MECHANISMS[name].query(plan, samples, None).statistic / plan.divisor
     found = estimates(samples, mean=plan)
-    normal_of(np.array([one.mean for one in found]) - exact, sigma)
-    record = mean_record(plan, found[0].mean, found[0].noisy_mean.scale)
+    normal_of(np.array([one["mean"].value for one in found]) - exact, sigma)
+    record = STATISTICS["mean"].record(plan, found[0]["mean"])
     low, high = record.interval95_kmh
     assert low <= record.value_kmh <= high
     assert record.scale_kmh == pytest.approx(sigma * math.sqrt(2 / math.pi) / 4096, abs=1e-4)
@@ -77,9 +76,9 @@ def test_a_projected_mean_chooses_its_interval_within_rho(name, grouping):
     speeds = np.random.default_rng(2).integers(U // 3, U // 2, 1600)
     hat = HatPlan(Terms(), counts.by_plate, {"mean": plan}, np.ones(400, np.int64))
     (one,) = estimate_hats([hat], [speeds], seeded_bits(name))
-    a, b = one.noisy_mean.projected_to
+    a, b = one["mean"].projected_to
     assert U // 4 < (a + b) / 2 < 7 * U // 12 and (name != "fixed-quantile" or b - a < U // 3)
-    record = mean_record(plan, one.mean, one.noisy_mean.scale, projected_to=(a, b))
+    record = STATISTICS["mean"].record(plan, one["mean"])
     assert record.mechanism == name and record.value_kmh == pytest.approx(float(speeds.mean()) / 4096, rel=0.05)
     assert record.interval95_kmh[0] <= record.value_kmh <= record.interval95_kmh[1]
 
@@ -92,16 +91,16 @@ def test_the_automatic_choice_is_made(compare_at):
 
 def test_a_variance_has_gaussian_noise_and_squared_charges(samples):
     plan = plan_variance(COUNTS, COST, SPEEDS)
-    final = variance_for_admitted(plan, ADMITTED)
+    final = STATISTICS["variance"].subset(plan, ADMITTED)
     assert (final.charges <= plan.charges[ADMITTED]).all() and final.cost.measure == "zcdp"
     precise = plan_variance(COUNTS, concentrated(5000 * NANO), SPEEDS)  # so that none is clamped at 0
     sigma = precise.sensitivity / 100 / precise.divisor
     found = estimates(samples, variance=precise)
-    values = np.array([one.variance for one in found])
+    values = np.array([one["variance"].value for one in found])
     normal_of(values - np.mean(values), sigma)
     (one,) = estimates(samples, 1, variance=plan)
-    assert one.noisy_variance.scale == pytest.approx(plan.noise_bound)
-    assert variance_record(plan, found[0].variance, found[0].noisy_variance.scale).scale_kmh2 > 0
+    assert one["variance"].scale == pytest.approx(plan.noise_bound)
+    assert STATISTICS["variance"].record(plan, found[0]["variance"]).scale_kmh2 > 0
 
 
 def test_a_mean_around_a_forecast_has_gaussian_noise_and_squared_charges(samples):
@@ -109,13 +108,13 @@ def test_a_mean_around_a_forecast_has_gaussian_noise_and_squared_charges(samples
     lattice = lattice_of(plan.sensitivity, COST)
     steps = [lattice.steps(int(move)) for move in plan.moves]
     assert plan.charges.tolist() == squares(steps, lattice.steps(plan.sensitivity))
-    assert (around_for_admitted(plan, ADMITTED).charges <= plan.charges[ADMITTED]).all()
+    assert (AROUND.subset(plan, ADMITTED).charges <= plan.charges[ADMITTED]).all()
     assert plan.noise_deviation == pytest.approx(plan.noise_bound * math.sqrt(math.pi / 2))
     assert plan.expected_error == pytest.approx(math.hypot(plan.noise_deviation, plan.spread) * math.sqrt(2 / math.pi))
     found = estimates(samples, **{"forecast-clip": plan})
-    values = np.array([one.values["forecast-clip"].value for one in found])
+    values = np.array([one["forecast-clip"].value for one in found])
     normal_of(values - values.mean(), plan.noise_deviation)
-    record = around_record(plan, values[0], found[0].values["forecast-clip"].scale)
+    record = AROUND.record(plan, found[0]["forecast-clip"])
     assert record.interval95_kmh[0] <= record.value_kmh <= record.interval95_kmh[1]
     assert record.expected_abs_error_kmh == pytest.approx(plan.expected_error / 4096, abs=1e-3)
 
@@ -124,7 +123,7 @@ def test_a_mean_around_a_forecast_has_gaussian_noise_and_squared_charges(samples
 def test_a_cdf_has_gaussian_noise_squared_charges_and_states_its_error(bins, samples):
     plan = plan_cdf(COUNTS, COST, 65.0, bins)
     assert plan.charges.tolist() == squares(plan.given, plan.cap) and sum(plan.budgets_nano) == COST.nano
-    assert (cdf_for_admitted(plan, ADMITTED).charges <= plan.charges[ADMITTED]).all()
+    assert (STATISTICS["cdf"].subset(plan, ADMITTED).charges <= plan.charges[ADMITTED]).all()
     exact = plan.cap / np.sqrt(np.array(plan.budgets_nano) / NANO)  # one scale per level
     drawn = np.unique(plan.t / plan.s)
     assert all(np.any((scale <= drawn) & (drawn < scale * 1.001)) for scale in exact)
@@ -132,13 +131,13 @@ def test_a_cdf_has_gaussian_noise_squared_charges_and_states_its_error(bins, sam
     off = prefixes(plan.tree, steps, np.zeros(4000, np.int64)) / 2**20
     assert plan.rms_error == pytest.approx(math.sqrt((off**2).mean()) / plan.kept, rel=0.05)
     for one in estimates(samples, 20, cdf=plan):
-        assert one.cdf == sorted(one.cdf) and one.cdf[-1] == 1
-        assert cdf_record(plan, one.cdf).values[-1] == 1
+        assert one["cdf"] == sorted(one["cdf"]) and one["cdf"][-1] == 1
+        assert STATISTICS["cdf"].record(plan, one["cdf"]).values[-1] == 1
 
 
 def test_all_of_one_family_are_drawn_together_and_two_are_not(samples):
     mean, variance = MECHANISMS["baseline"].plan(COUNTS, COST, SPEEDS, "best-fit"), plan_variance(COUNTS, COST, SPEEDS)
     (one,) = estimates(samples, 1, mean=mean, variance=variance, cdf=plan_cdf(COUNTS, COST, 65.0, 8))
-    assert None not in (one.mean, one.variance, one.cdf)
+    assert list(one) == priced()
     with pytest.raises(ValueError, match="one family"):
         estimates(samples, 1, mean=mean, variance=plan_variance(COUNTS, pure(NANO), SPEEDS))

@@ -112,7 +112,7 @@ def test_at_equal_charge_no_grouping_cap_or_fill_has_a_smaller_worst_case(counts
 def test_an_automatic_epsilon_is_compared_at_equal_charge_and_a_fixed_one_at_equal_epsilon():
     counts = SamplesPerPlate(np.array([40, 9, 8, 8, 7, 7, 6, 5, 5, 4]))
     fixed, automatic = (
-        terms_of(load(None, ("release.mean=auto", *flags), PURE_ENV).policy, NANO, 0, 0).asked_of("mean")
+        terms_of(load(None, ("release.mean=auto", *flags), PURE_ENV).policy, {"mean": NANO}).asked_of("mean")
         for flags in (("release.mean_epsilon=1",), ("release.mean_epsilon=auto",))
     )
     plan_mean, public = MeanStatistic().plan, PublicSettings(Range(0, U))
@@ -126,9 +126,10 @@ def test_an_automatic_epsilon_is_compared_at_equal_charge_and_a_fixed_one_at_equ
 
 def test_auto_is_a_function_of_counts_terms_and_settings():
     policy = load(None, ("release.mean=auto", "release.mean_epsilon=1"), PURE_ENV).policy
-    terms = terms_of(policy, NANO, 0, 0)
+    terms = terms_of(policy, {"mean": NANO})
     counts = np.random.default_rng(5).integers(1, 50, 60)
     one, two = (plan_hat(counts.copy(), terms, policy) for _ in range(2))
     assert (one.mean.mechanism, one.mean.cap) == (two.mean.mechanism, two.mean.cap)
     np.testing.assert_array_equal(one.charges, two.charges)
-    assert one.why == two.why and "least expected error" in one.why
+    whys = [MeanStatistic().why(plan.mean, terms.asked_of("mean")) for plan in (one, two)]
+    assert whys[0] == whys[1] and "least expected error" in whys[0]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from udp_stream.mechanisms.base import SamplesPerPlate
-from udp_stream.mechanisms.cdf import Tree, cdf_for_admitted, level_counts, node_scales, plan_cdf
+from udp_stream.mechanisms.cdf import Tree, level_counts, node_scales, plan_cdf
 from udp_stream.mechanisms.noise import (
     SCALE_MAX,
     DiscreteGaussian,
@@ -26,6 +26,7 @@ from udp_stream.mechanisms.noise import (
     lattice_of,
     noise_of,
 )
+from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.units import NANO
 
 FAMILY = DiscreteGaussian()
@@ -136,7 +137,7 @@ def test_a_cdf_can_be_drawn_for_whoever_is_admitted_within_their_charges(counts,
     admitted = np.array(chosen[: len(counts)])
     if not admitted.any():
         return
-    final = cdf_for_admitted(plan, admitted)
+    final = STATISTICS["cdf"].subset(plan, admitted)
     assert (final.t <= SCALE_MAX).all() and (final.charges <= plan.charges[admitted]).all()
     scales = {(size, int(final.t[start]), int(final.s[start])) for size, start in _levels(final.tree)}
     for given_samples, charge in zip(final.given.tolist(), final.charges.tolist(), strict=True):
@@ -148,7 +149,7 @@ def test_caps_stay_where_a_sample_is_still_charged_for_in_every_level():
     counts = SamplesPerPlate(np.array([3000] * 60 + [1]))
     plan = plan_cdf(counts, concentrated(10**7), 65.0, 64)
     assert 300 < plan.cap < 3000 and min(plan.charges) >= 4 * len(plan.tree.branching)
-    alone = cdf_for_admitted(plan, np.arange(61) == 60)
+    alone = STATISTICS["cdf"].subset(plan, np.arange(61) == 60)
     assert alone.charges.tolist() == [int(plan.charges[60])] and min(alone.budgets_nano) >= 2
 
 

@@ -14,9 +14,11 @@ from tests.unit.test_planner import city, opened, planned
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.mechanisms import cdf as cdfs
 from udp_stream.mechanisms import statistics
+from udp_stream.mechanisms import variance as variances
 from udp_stream.mechanisms.base import Choice, StatisticTerms
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import MEASURES, Cost
+from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning import plan as hat_plan
 from udp_stream.planning.plan import Terms, plan_hat, terms_of
 from udp_stream.release.charge import plan_slot
@@ -53,7 +55,7 @@ def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_f
             counts = np.ceil(dice.pareto(0.8, plates) * 3 + 1).astype(np.int64)
             plans = hat_plan.HatPlans(context.policy.public)
             for nano in (NANO // 100, NANO, NANO, NANO // 7):
-                terms = terms_of(context.policy, nano, NANO // 4, nano)
+                terms = terms_of(context.policy, {"mean": nano, "variance": NANO // 4, "cdf": nano})
                 expected = plan_hat(counts, terms, context.policy)
                 assert fields(plans.plan_hat(counts, terms)) == fields(expected)
             chosen = plan_hat(counts, terms, context.policy).terms
@@ -61,7 +63,8 @@ def test_a_plan_at_another_epsilon_is_the_plan_that_there_would_be_without_the_f
                 chosen.asked_of("mean"), choice=Choice(chosen.asked_of("mean").choice.mechanism, 1)
             )
             other = msgspec.structs.replace(chosen, statistics=(mean, *chosen.statistics[1:]))
-            for terms in (other, terms_of(context.policy, NANO, NANO // 4, NANO)):  # another cap was chosen before
+            dear = terms_of(context.policy, {"mean": NANO, "variance": NANO // 4, "cdf": NANO})
+            for terms in (other, dear):  # another cap was chosen before
                 assert fields(plans.plan_hat(counts, terms)) == fields(plan_hat(counts, terms, context.policy))
 
 
@@ -101,9 +104,9 @@ def test_a_version_that_would_choose_otherwise_keeps_to_what_was_priced(where, m
     )
     other = Choice("tree", 1, 3, True)
     monkeypatch.setattr(cdfs, "_best_choice", lambda *_: other)
-    searched = statistics.plan_variance  # a cap of one, where none was chosen before
-    monkeypatch.setattr(statistics, "plan_variance", lambda *of: searched(*of[:3], of[3] or 1))
-    assert plan_hat(contents[0].count, opened(plan.terms[0]), context.policy).cdf.cap == 1  # it would
+    searched = variances.plan_variance  # a cap of one, where none was chosen before
+    monkeypatch.setattr(variances, "plan_variance", lambda *of: searched(*of[:3], of[3] or 1))
+    assert plan_hat(contents[0].count, opened(plan.terms[0]), context.policy).statistics["cdf"].cap == 1  # it would
     if where == "a retry":
         again = plan_slot(contents[0], context, ledger)
         assert again.terms == plan.terms and again.charged.tolist() == plan.charged.tolist()
@@ -125,7 +128,7 @@ def test_a_retry_with_fewer_samples_caps_at_the_largest_count_and_admits_nobody_
     plan = plan_slot(ones, context, ledger)
     assert [terms.asked_of("mean").choice.cap > 1 for terms in plan.terms] == [True] * 3
     for hat, priced in enumerate(plan.priced):
-        assert priced.variance.cap == priced.cdf.cap == 1
+        assert priced.statistics["variance"].cap == priced.statistics["cdf"].cap == 1
         paid = plan.charged_rows(hat) >= priced.charges
         assert not paid.all()  # all lose the same now, and most had paid for less
     assert len(released((ones, few), plan, context, ledger)) == 3
@@ -171,4 +174,4 @@ def test_terms_say_in_which_measure_they_are_and_a_plan_costs_that(monkeypatch):
     policy = a_context().policy
     plan = plan_hat(np.array([3, 1]), Terms((with_measure,)), policy)
     assert plan.mean.cost == Cost("toy", NANO) and plan.terms.asked_of("mean").measure == "toy"
-    assert {one.measure for one in terms_of(policy, 1, 1, 1).statistics} == {policy.accounting}
+    assert {one.measure for one in terms_of(policy, dict.fromkeys(STATISTICS, 1)).statistics} == {policy.accounting}

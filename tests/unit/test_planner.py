@@ -215,7 +215,7 @@ def brute_force(counts, terms, policy):
         by_plate = counts.count[counts.rows(hat)]
         kept, total = by_plate[of_hat.rows_kept(by_plate.size)], int(by_plate.sum())
         plan = plan_hat(kept, of_hat, policy)
-        given = np.minimum(kept, plan.variance.cap)
+        given = np.minimum(kept, plan.statistics["variance"].cap)
         variance = bias_of_variance(total, int(given.sum())) + move_of_variance(
             int(given.sum()), int(given.max())
         ) * NANO / of_hat.nano_of("variance")

@@ -6,6 +6,7 @@ from msgspec.structs import fields, replace
 from tests.forms import PURE_ENV
 from udp_stream.ledgers.opening import other_policies
 from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.mechanisms.statistics import priced
 from udp_stream.planning.policy import Policy, note_policy, written
 from udp_stream.settings import known_keys, load
 
@@ -53,9 +54,6 @@ OTHER_VALUES = {
     "period_seconds": 7 * 86_400,
     "mean": "baseline",
     "grouping": "wrap-around",
-    "mean_nano": 400_000_000,
-    "variance_nano": 1_000,
-    "cdf_nano": 1_000,
     "cdf": "off",
     "bins": 12,
     "branching": (4, 4),
@@ -71,7 +69,7 @@ OTHER_VALUES = {
 """Of each field, one that the defaults do not have."""
 
 
-NAMED_APART = ("accounting", "delta", "source")
+NAMED_APART = ("accounting", "delta", "source", "prices")
 """Fields that show in several keys, or only where they have an effect: tests of their own (`test_city_words.py`)."""
 
 
@@ -87,6 +85,22 @@ def test_written_values_read_as_the_same_policy():
         keys = written(ours)
         assert keys.keys() - {"neighbours"} <= set(known_keys())
         assert policy(*(f"{key}={keys[key]}" for key in KEYS if keys[key] != "none")) == ours
+
+
+@pytest.mark.parametrize("name", [*priced(), "another"])
+def test_every_price_is_a_key_and_of_the_fingerprint_and_one_that_is_not_asked_for_is_not(name):
+    ours = policy()
+    other = replace(ours, prices=ours.prices | {name: 1_000})
+    assert other.fingerprint() != ours.fingerprint() == replace(ours, prices=ours.prices | {"another": 0}).fingerprint()
+    changed = {key: value for key, value in written(other).items() if written(ours).get(key) != value}
+    assert changed == {f"release.{name}_epsilon": "0.000001"} and f"release.{name}_epsilon" in said(ours, other)
+
+
+def test_a_fingerprint_is_what_it_was_before_prices_had_names():
+    """At the defaults, and with all three at prices of their own."""
+    flags = "release.mean_epsilon=0.4", "release.variance_epsilon=0.2", "release.cdf=tree", "release.cdf_epsilon=auto"
+    found = [load(None, some, {}).policy.fingerprint() for some in ((), flags)]
+    assert found == ["79eff40534843c20", "4b1aee8c2ad69a43"]
 
 
 @pytest.mark.parametrize("name", [one.name for one in fields(Policy) if one.name not in NAMED_APART])

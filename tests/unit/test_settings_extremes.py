@@ -19,6 +19,7 @@ from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.cdf import SHARE_MIN, best_tree, level_budgets, plan_cdf
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import DRAWABLE_NANO_MIN, DiscreteLaplace, lattice_of, pure
+from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.mechanisms.variance import plan_variance, variance_query
 from udp_stream.planning.plan import plan_hat, terms_of
 from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
@@ -183,11 +184,11 @@ def test_whoever_is_halted_the_rest_can_have_its_noise(mean, grouping, epsilon_n
     """Counts as unequal as they come: what the small ones paid still is enough for noise once the largest is gone."""
     policy = load(None, [f"release.mean={mean}", f"release.grouping={grouping}"], PURE_ENV).policy
     counts = np.array([1, 1, 2, 3, 70, 5_000, 1_000_000])
-    plan = plan_hat(counts, terms_of(policy, *[epsilon_nano] * 3), policy)
+    plan = plan_hat(counts, terms_of(policy, dict.fromkeys(priced(), epsilon_nano)), policy)
     for largest in range(1, counts.size + 1):
         final = plan.subset(np.arange(counts.size) < largest)
         (estimate,) = estimate_hats([final], [np.zeros(int(counts[:largest].sum()), np.int64)], os.urandom)
-        assert estimate.mean is not None and estimate.variance is not None and estimate.cdf is not None
+        assert list(estimate) == priced()
 
 
 def test_so_many_samples_of_one_plate_enter_a_cdf_that_its_noise_can_be_drawn():
@@ -216,7 +217,7 @@ def test_the_largest_cdf_that_a_worker_takes_fits_into_a_record(max_kmh):
     require_records_fit(load(None, ["release.cdf_epsilon=1", f"release.bins={BINS_MAX}"], PURE_ENV).policy)
     plan = plan_cdf(SamplesPerPlate(np.full(10, 10)), pure(NANO), max_kmh, BINS_MAX)
     values = np.linspace(1 / 3, 1, BINS_MAX + 1).tolist()
-    assert len(msgspec.json.encode(release.cdf_record(plan, values))) < REQUEST_BYTES_MAX - 2**16
+    assert len(msgspec.json.encode(STATISTICS["cdf"].record(plan, values))) < REQUEST_BYTES_MAX - 2**16
 
 
 @pytest.mark.parametrize("pairs", [PINGS_MAX - 1, 2**40, PINGS_MAX**2 // 4])

@@ -11,7 +11,7 @@ from tests.unit.test_flow import a_context
 from tests.unit.test_planner import PlannedBy, city, planned
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.mechanisms.base import Choice, Query, SamplesPerPlate, StatisticTerms
+from udp_stream.mechanisms.base import Choice, Query, SamplesPerPlate, Statistic, StatisticTerms
 from udp_stream.mechanisms.noise import Cost, charges_of, cost_within, lattice_of, noise_of
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import Terms, plan_hat
@@ -47,10 +47,17 @@ class StoppedPlan:
         return noise_of(self.cost)
 
 
-class Stopped:
+class Still(msgspec.Struct):
+    """What a record says of it."""
+
+    share: float
+
+
+class Stopped(Statistic):
     """The share of samples at speed zero."""
 
-    name = "stopped"
+    name = of = "stopped"
+    plural = "shares at rest"
 
     def plan(self, counts, asked, public):  # noqa: ARG002
         cap = counts.median if asked.choice is None else asked.choice.cap_among(counts)
@@ -73,6 +80,9 @@ class Stopped:
             min(1.0, max(0.0, query.noisy_value(one) / int(plan.given.sum())))
             for plan, query, one in zip(plans, queries, noisy, strict=True)
         ]
+
+    def record(self, plan, value, left_out):  # noqa: ARG002
+        return Still(round(value, 6))
 
 
 @pytest.fixture
@@ -100,6 +110,7 @@ def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_rec
     drawn = record_slot(*contents, sent, context, ledger).payloads
     records = [decode(payload) for payload in drawn.values()]
     assert all(one.status == "released" and one.mean and one.cdf for one in records)
+    assert all(0 <= one.others["stopped"]["share"] <= 1 and one.others.keys() == {"stopped"} for one in records)
     assert {one.privacy.epsilon for one in records} == {max(t.charge_nano for t in plan.terms) / NANO}
     assert ledger.verify() == []
 

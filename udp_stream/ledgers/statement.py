@@ -20,6 +20,7 @@ from udp_stream.ledger.filters import Loss, epsilon_of_both
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledger.rules import RollingSums, caveats, span_of
 from udp_stream.mechanisms.noise import Measure
+from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.planning import policy as names
 from udp_stream.planning.policy import OneBudget, Policy, loss_in, measure_of, noted, of_same_time, without_measure
 from udp_stream.planning.promise import ACCOUNTINGS, accounting_of
@@ -119,8 +120,8 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     return {
         "basic": {
             "name": "Speeds of buses by H3 cell and timeslot",
-            "description": "Means, variances and cumulative distributions of bus speeds, each where it was asked for, "
-            "released once per cell and timeslot.",
+            "description": f"{_kinds()} of bus speeds, each where it was asked for, released once per cell and "
+            "timeslot.",
             "data_product_type": "Summary statistics",
             "data_product_sector": "Government",
             "intended_use": "Publishing what a live bus feed says of a city's traffic, without a driver's conduct.",
@@ -279,6 +280,11 @@ def _in_one_budget(time: str, one: OneBudget, account: _Account) -> dict[str, An
         "guaranteed": str(one.most_in(budgets, time)),
         "max_over_plates": str(max(plates.values(), default=Loss())),
     }
+
+
+def _kinds() -> str:
+    *others, last = (STATISTICS[name].plural for name in priced())
+    return f"{', '.join(others)} and {last}".capitalize()
 
 
 def _account_of(period: str) -> str:

@@ -30,7 +30,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.base import Choice, Range, SamplesPerPlate
+from udp_stream.ledger.port import Bits
+from udp_stream.mechanisms.base import (
+    NOBODY,
+    Choice,
+    PublicSettings,
+    Query,
+    Range,
+    SamplesPerPlate,
+    Statistic,
+    StatisticTerms,
+    epsilon_stated,
+)
+from udp_stream.mechanisms.means import Mean, NoisyMean, mean_columns
 from udp_stream.mechanisms.noise import (
     Cost,
     Lattice,
@@ -38,6 +50,7 @@ from udp_stream.mechanisms.noise import (
     charges_of,
     cost_within,
     expected_noise,
+    interval95,
     lattice_of,
     noise_of,
 )
@@ -97,11 +110,6 @@ class ForecastClipPlan:
     def choice(self) -> Choice:
         """The mechanism; all else follows from counts and forecast."""
         return Choice(FORECAST_CLIP, self.counts.largest)
-
-    @property
-    def mechanism(self) -> str:
-        """As records name it."""
-        return FORECAST_CLIP
 
     @property
     def noise(self) -> Noise:
@@ -212,23 +220,6 @@ def plans_around(
         columns = weights[rows], low[rows], high[rows], moves[rows]
         plans.append(ForecastClipPlan(one, where, range, cost, *columns, sensitivity))
     return plans
-
-
-def around_for_admitted(plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
-    """The same without the plates that were halted; the others move what they moved and lose at most their charges."""
-    moves = plan.moves[admitted]
-    sensitivity = max(1, int(moves.max()))
-    return replace(
-        plan,
-        counts=SamplesPerPlate(plan.counts.by_plate[admitted]),
-        around=plan.around.subset(admitted),
-        cost=cost_within(moves, sensitivity, plan.charges[admitted], plan.cost),
-        weights=plan.weights[admitted],
-        low=plan.low[admitted],
-        high=plan.high[admitted],
-        moves=moves,
-        sensitivity=sensitivity,
-    )
 
 
 def clipped_sum(plan: ForecastClipPlan, samples: Integers) -> int:
@@ -421,3 +412,107 @@ def _lattice(plan: ForecastClipPlan) -> Lattice:
     if plan.noise.power != 2:
         raise ValueError(f"expected a cost in rho where a plate's HATs share one clip, got {plan.cost.measure}")
     return lattice_of(plan.sensitivity, plan.cost)
+
+
+class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyMean]):
+    """The mean around a forecast, which its terms carry.
+
+    >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
+    >>> from udp_stream.mechanisms.base import AroundForecast
+    >>> asked = StatisticTerms("forecast-clip", 10**9, around=AroundForecast.of(18.0, np.array([17.0, 19.0])))
+    >>> statistic = ForecastClipStatistic()
+    >>> plan = statistic.plan(counts, asked, public)
+    >>> query = statistic.query(plan, np.array([10, 20, 30]) * 4096, bits=bytes)
+    >>> query.t.tolist(), bool(query.integers[0] > 0)
+    ([53432083], True)
+    """
+
+    name = FORECAST_CLIP
+    of = "mean"
+    plural = "means"
+    degree = 1
+
+    def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:
+        """Nothing is searched; ValueError where the terms have no forecast for each plate."""
+        return self.plan_each([counts], [asked], public)[0]
+
+    def plan_each(
+        self, counts: Sequence[SamplesPerPlate], asked: Sequence[StatisticTerms], public: PublicSettings
+    ) -> list[ForecastClipPlan]:
+        """Of many HATs at once."""
+        return plans_around(counts, [_around(one) for one in asked], [one.cost for one in asked], public.range)
+
+    def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
+        """Weights do not depend on epsilon; the width is part of the terms."""
+        return replace(plan, cost=asked.cost)
+
+    def subset(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
+        """Around the same forecast: the others move what they moved, and lose at most their charges."""
+        moves = plan.moves[admitted]
+        sensitivity = max(1, int(moves.max()))
+        return replace(
+            plan,
+            counts=SamplesPerPlate(plan.counts.by_plate[admitted]),
+            around=plan.around.subset(admitted),
+            cost=cost_within(moves, sensitivity, plan.charges[admitted], plan.cost),
+            weights=plan.weights[admitted],
+            low=plan.low[admitted],
+            high=plan.high[admitted],
+            moves=moves,
+            sensitivity=sensitivity,
+        )
+
+    def query(self, plan: ForecastClipPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
+        """One integer."""
+        return Query.of_one(clipped_sum(plan, samples), lattice_of(plan.sensitivity, plan.cost))
+
+    def query_in_ball(self, plan: ForecastClipPlan, samples: Integers, factors: Integers) -> Query:
+        """The same where each plate's HATs share one clip: with the plates' factors."""
+        return Query.of_one(shrunk_sum(plan, samples, factors), lattice_of(plan.sensitivity, plan.cost))
+
+    def values(
+        self, plans: Sequence[ForecastClipPlan], queries: Sequence[Query], noisy: Sequence[Integers]
+    ) -> list[NoisyMean]:
+        """Forecast and what was observed around it."""
+        return [
+            NoisyMean(plan.value(query.noisy_value(one)), plan.noise.expected_abs(query.scale) / plan.divisor)
+            for plan, query, one in zip(plans, queries, noisy, strict=True)
+        ]
+
+    def record(self, plan: ForecastClipPlan, value: NoisyMean, left_out: Integers = NOBODY) -> Mean:
+        """In km/h, with what the clip hides."""
+        others, width, noisy, scale = int(left_out.sum()), plan.range.width, value.value, value.scale
+        spread = hypot(plan.spread * sqrt(1 + others / plan.counts.total), plan.hidden)
+        low, high = interval95(plan.noise, noisy - plan.range.low, scale, spread, width)
+        return Mean(
+            value_kmh=round(plan.range.clip(noisy) / QUANTA_PER_KMH, 3),
+            mechanism=FORECAST_CLIP,
+            grouping=None,
+            epsilon=epsilon_stated(plan.cost),
+            scale_kmh=round(scale / QUANTA_PER_KMH, 4),
+            expected_abs_error_kmh=round(plan.noise.error(scale, spread) / QUANTA_PER_KMH, 4),
+            interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
+            bias_bound_kmh=round(width / QUANTA_PER_KMH, 4),
+        )
+
+    def worst_case(self, plan: ForecastClipPlan, samples: int) -> float:  # noqa: ARG002
+        """A forecast can be wrong by all of the range."""
+        return plan.error_bound
+
+    def columns(self, plan: ForecastClipPlan, bits: Bits) -> list[tuple[str, str]]:  # noqa: ARG002
+        """As of every mean."""
+        bound = min(plan.error_bound, plan.range.width)
+        return mean_columns(FORECAST_CLIP, plan.noise_bound, plan.expected_error, bound)
+
+    def why(self, plan: ForecastClipPlan, asked: StatisticTerms) -> str:  # noqa: ARG002
+        """It is what there is a forecast for."""
+        return "each plate's mean speed clipped to what is forecast for it"
+
+
+def _around(asked: StatisticTerms) -> Around:
+    if asked.around is None:
+        raise ValueError("expected terms with a forecast")
+    return Around(asked.around.hat_quanta, asked.around.plates_quanta, asked.around.width)
+
+
+AROUND = ForecastClipStatistic()

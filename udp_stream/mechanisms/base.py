@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import pairwise
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise import Cost, Lattice, Noise, require_measure
+from udp_stream.mechanisms.noise import MEASURES, Cost, Lattice, Noise, require_measure
 from udp_stream.mechanisms.widths import USUAL, ClipWidth
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -398,13 +399,20 @@ class StatisticPlan(Protocol):
     >>> from udp_stream.mechanisms.noise import noise_of, pure
     >>> @dataclass
     ... class Halves:
+    ...     counts: SamplesPerPlate
     ...     choice: Choice
     ...     noise: Noise
     ...     charges: Integers
-    >>> plan: StatisticPlan = Halves(Choice("halves", cap=1), noise_of(pure(10**9)), np.array([5, 5]))
+    >>> counts, noise = SamplesPerPlate(np.array([2, 1])), noise_of(pure(10**9))
+    >>> plan: StatisticPlan = Halves(counts, Choice("halves", cap=1), noise, np.array([5, 5]))
     >>> plan.choice.mechanism, plan.charges.tolist()
     ('halves', [5, 5])
     """
+
+    @property
+    def counts(self) -> SamplesPerPlate:
+        """Of the plates that it is for."""
+        ...
 
     @property
     def choice(self) -> Choice:
@@ -472,45 +480,83 @@ def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[
 
 
 P = TypeVar("P", bound=StatisticPlan)
-V = TypeVar("V", covariant=True)
+V = TypeVar("V")
 
 
-class Statistic(Protocol[P, V]):
-    """One statistic that HATs can be asked for; `V` is what is released of it.
+class Statistic(ABC, Generic[P, V]):
+    """One statistic that HATs can be asked for, and all that the rest of the software knows of it.
+
+    `P` is its plan, `V` what comes of its noisy integers. Terms call it `name`. `of` is its own name, unless it is
+    another way to take a statistic: then it has that one's price, and fills that one's field of a record. `plural` is
+    its name in sentences. `epsilon` is what it costs where settings have no key `release.NAME_epsilon`: "auto" is the
+    mean's price. `degree` is the power of speed that it is in; 0 where suppression compares no worst cases of it.
 
     >>> from udp_stream.mechanisms.statistics import MeanStatistic
     >>> class Named(MeanStatistic):
     ...     name = "mean again"
-    >>> statistic: Statistic = Named()
     >>> counts, asked = SamplesPerPlate(np.array([2, 1])), StatisticTerms("mean again", 10**9)
-    >>> statistic.plan(counts, asked, PublicSettings(Range(0, 65 * 4096))).charges.max() <= 10**9
+    >>> Named().plan(counts, asked, PublicSettings(Range(0, 65 * 4096))).charges.max() <= 10**9
     np.True_
     """
 
-    @property
-    def name(self) -> str:
-        """As terms name it."""
-        ...
+    name: ClassVar[str]
+    of: ClassVar[str]
+    plural: ClassVar[str]
+    epsilon: float | Literal["auto"] = 0.0
+    degree: ClassVar[int] = 0
 
+    @abstractmethod
     def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> P:
         """By the choice in its terms; without one, whatever is best for these counts."""
-        ...
 
     def at(self, plan: P, asked: StatisticTerms, public: PublicSettings) -> P:
         """What `plan` gives for the same plates where only epsilon is another; what does not depend on it is kept.
 
         Of both terms, those of the plan at hand and these, none says what was chosen.
         """
-        ...
+        return self.plan(plan.counts, asked, public)
 
+    @abstractmethod
     def subset(self, plan: P, admitted: NDArray[np.bool_]) -> P:
         """The plan for those of its plates (at least one) that the ledger admitted, within each one's charge."""
-        ...
 
+    @abstractmethod
     def query(self, plan: P, samples: Integers, bits: Bits) -> Query:
         """The integers of the samples (plate by plate, in the order of the counts); bits pay for private choices."""
-        ...
 
+    @abstractmethod
     def values(self, plans: Sequence[P], queries: Sequence[Query], noisy: Sequence[Integers]) -> Sequence[V]:
         """What is released of many HATs, each from its noisy integers alone: post-processing."""
-        ...
+
+    @abstractmethod
+    def record(self, plan: P, value: V, left_out: Integers) -> msgspec.Struct:
+        """What a release record says of it, rounded after the noise; `left_out` are the counts of the HAT's plates that
+        the plan is not for."""
+
+    def worst_case(self, plan: P, samples: int) -> float:  # noqa: ARG002
+        """The most that it can be off, bias and expected noise, of a HAT of so many samples, those left out among them:
+        in quanta to the power of `degree`."""
+        return 0.0
+
+    def columns(self, plan: P, bits: Bits) -> list[tuple[str, str]]:  # noqa: ARG002
+        """What `udp-stream plan` shows of it: headings and cells. `bits` are for errors that take a simulation."""
+        return []
+
+    def why(self, plan: P, asked: StatisticTerms) -> str:  # noqa: ARG002
+        """Why it is taken by this mechanism, where there are several."""
+        return ""
+
+
+# What statistics are in records: the types of their fields' values.
+
+NOBODY = np.empty(0, dtype=np.int64)
+"""The counts of no plate."""
+
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+def epsilon_stated(cost: Cost) -> float:
+    """The epsilon of a statistic: of a rho, the one of pure noise that costs as much, as configurations have it."""
+    return MEASURES[cost.measure].epsilon_of_price(cost.nano)

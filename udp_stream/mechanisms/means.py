@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -28,6 +29,8 @@ from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     Arrays,
     Choice,
+    NonNegative,
+    Positive,
     Range,
     SamplesPerPlate,
     best_fit,
@@ -48,6 +51,7 @@ from udp_stream.mechanisms.noise import (
     noise_of,
 )
 from udp_stream.mechanisms.samplers import randbelow
+from udp_stream.units import QUANTA_PER_KMH
 
 Integers = NDArray[np.int64]
 
@@ -663,3 +667,63 @@ MECHANISMS: dict[str, MeanMechanism] = {
     for mechanism in (Baseline(), ArrayAveraging(), Levy(), FixedQuantile(), EpsQuantile(), Optimal())
 }
 """By the names of the configuration."""
+
+
+# What comes of a mean, however it is taken: with its noise, in a record, and in the table of `udp-stream plan`.
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyMean:
+    """A mean with its noise's expected size, in quanta, and the private interval that it was projected to, if it was.
+
+    The value may lie beyond the range: how far tells what it does not rule out.
+
+    >>> NoisyMean(-0.5, scale=2.0).value
+    -0.5
+    """
+
+    value: float
+    scale: float
+    projected_to: tuple[int, int] | None = None
+
+
+class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The mean speed of the HAT's samples.
+
+    `scale_kmh` is the noise's expected size. `expected_abs_error_kmh` and `interval95_kmh` count the noise, what
+    grouping, capping, filling, projecting and leaving out plates that were not admitted are likely to bias the mean by
+    (at speeds spread evenly over [0, max_kmh]), and that means lie in [0, max_kmh]. `bias_bound_kmh` is the most that
+    all this can bias the mean if speeds were chosen against it. Where losses are counted in rho, `epsilon` is that of
+    pure noise that would cost as much (rho is half of its square), here and in the other statistics.
+
+    >>> from udp_stream.release.record import decode
+    >>> from udp_stream.testing import released_slot
+    >>> mean = decode(released_slot().hats[0].payload).mean
+    >>> mean.interval95_kmh[0] <= mean.value_kmh <= mean.interval95_kmh[1], mean.epsilon
+    (True, 0.5)
+    """
+
+    value_kmh: Annotated[NonNegative, msgspec.Meta(description="the private mean, km/h, in [0, max_kmh]")]
+    mechanism: Annotated[str, msgspec.Meta(description="how it was taken")]
+    grouping: Annotated[
+        Grouping | None, msgspec.Meta(description="how samples were put into arrays, where the mechanism does")
+    ]
+    epsilon: Annotated[Positive, msgspec.Meta(description="largest charge to a plate of the HAT for it")]
+    scale_kmh: Annotated[NonNegative, msgspec.Meta(description="expected size of its noise, km/h")]
+    expected_abs_error_kmh: Annotated[
+        NonNegative, msgspec.Meta(description="expected distance from the HAT's true mean, km/h")
+    ]
+    interval95_kmh: Annotated[
+        tuple[NonNegative, NonNegative],
+        msgspec.Meta(description="from and to: 95 % of true means lie in such an interval, where the model holds"),
+    ]
+    bias_bound_kmh: Annotated[
+        NonNegative,
+        msgspec.Meta(description="most that it can be off without noise, if speeds were chosen against it"),
+    ]
+
+
+def mean_columns(mechanism: str, noise: float, error: float, bound: float) -> list[tuple[str, str]]:
+    """A mean in the table of `udp-stream plan`, from quanta."""
+    names = ("noise km/h", noise), ("expected error", error), ("error bound", bound)
+    return [("mechanism", mechanism), *((name, f"{quanta / QUANTA_PER_KMH:.2f}") for name, quanta in names)]

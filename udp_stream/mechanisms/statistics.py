@@ -1,12 +1,11 @@
 """The statistics that HATs can be asked for, and how far a mean is likely to be off.
 
-In this order: the accuracy of means; `mean = "auto"`, which chooses by it; the statistics by their names.
+In this order: the accuracy of means; `mean = "auto"`, which chooses by it; the mean; the statistics by their names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import erf, hypot, pi, sqrt
 from typing import Any, NamedTuple
 
@@ -14,16 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.around import (
-    FORECAST_CLIP,
-    Around,
-    ForecastClipPlan,
-    around_for_admitted,
-    clipped_sum,
-    plans_around,
-    shrunk_sum,
-)
+from udp_stream.mechanisms.around import AROUND
 from udp_stream.mechanisms.base import (
+    NOBODY,
     CompareAt,
     PublicSettings,
     Query,
@@ -31,17 +23,23 @@ from udp_stream.mechanisms.base import (
     SamplesPerPlate,
     Statistic,
     StatisticTerms,
+    epsilon_stated,
+    noisy_integers,
 )
-from udp_stream.mechanisms.cdf import TREE, CdfPlan, cdf_for_admitted, cdf_values_of_many, node_counts, plan_cdf
-from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Grouping, MeanPlan, Optimal
+from udp_stream.mechanisms.cdf import CdfStatistic
+from udp_stream.mechanisms.means import (
+    MECHANISMS,
+    ArrayAveraging,
+    Baseline,
+    Grouping,
+    Mean,
+    MeanPlan,
+    NoisyMean,
+    Optimal,
+    mean_columns,
+)
 from udp_stream.mechanisms.noise import Cost, Floats, expected_noise, interval95, lattice_of, noise_of
-from udp_stream.mechanisms.variance import (
-    VariancePlan,
-    plan_variance,
-    variance_for_admitted,
-    variance_query,
-    variance_value,
-)
+from udp_stream.mechanisms.variance import VarianceStatistic
 from udp_stream.units import QUANTA_PER_KMH
 
 # How far a mean is likely to be off: its noise, and what grouping and projection are likely to bias it by.
@@ -82,8 +80,6 @@ TRUTHS = 256
 
 _LEAST_SHAPE = 1e-4
 """At the ends of [0, U] nothing scatters; to divide by its standard deviation it scatters by a hundredth."""
-
-NOBODY = np.empty(0, dtype=np.int64)
 
 
 class Accuracy(NamedTuple):
@@ -338,39 +334,37 @@ def _sums_at_every_count(ascending: Integers) -> tuple[Integers, Integers, Integ
     return sums + above * ascending, upto + above * squares, upto + ascending * (sums[-1] - sums)
 
 
-# The statistics that HATs can be asked for: means, variance and CDF, by the names that terms use.
-#
-# Each joins its mechanisms, which state their sensitivity and cost, to what `base.py` says all share.
+# The mean as a statistic, and all statistics by the names that terms use.
+
+TRIALS = 300
+"""Of a projected mean: its expected error is then known to about 7 %."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoisyMean:
-    """A mean with its noise's expected size, in quanta, and the private interval that it was projected to, if it was.
+def expected_error(plan: MeanPlan, bits: Bits) -> float:
+    """About how far a mean is likely to be off, in quanta: by noise, and by the bias that is likely.
 
-    The value may lie beyond the range: how far tells what it does not rule out.
-
-    >>> NoisyMean(-0.5, scale=2.0, projected_to=None).value
-    -0.5
+    What projection does depends on the interval that speeds will choose: there it is the mean error of trials, always
+    the same ones, at speeds that scatter as `_projected` takes it, around means anywhere in [0, U] alike.
     """
+    width = plan.range.width
+    if plan.moves is not None:
+        return plan.noise.clamped_error(plan.noise_bound, spread(plan), width)
+    rng, counts = np.random.default_rng(0), plan.counts.by_plate
+    samples = []
+    for truth in rng.uniform(0, width, TRIALS):
+        part = np.sqrt(SCATTER * truth * (width - truth) / 3 / 2)
+        speeds = truth + part * (
+            np.repeat(rng.standard_normal(counts.size), counts) + rng.standard_normal(counts.sum())
+        )
+        samples.append(np.clip(np.round(speeds), 0, width).astype(np.int64))
+    mean = MeanStatistic()
+    queries = [mean.query(plan, speeds, bits) for speeds in samples]
+    found = mean.values([plan] * TRIALS, queries, noisy_integers(queries, plan.noise, bits))
+    errors = [abs(plan.released(one.value) - speeds.mean()) for one, speeds in zip(found, samples, strict=True)]
+    return float(np.mean(errors))
 
-    value: float
-    scale: float
-    projected_to: tuple[int, int] | None
 
-
-@dataclass(frozen=True, slots=True)
-class NoisyVariance:
-    """A variance within [0, U^2/4], with its noise's expected size; in quanta^2.
-
-    >>> NoisyVariance(4.0, scale=2.0).scale
-    2.0
-    """
-
-    value: float
-    scale: float
-
-
-class MeanStatistic:
+class MeanStatistic(Statistic[MeanPlan, NoisyMean]):
     """By the mechanism that was chosen or is configured, or for "auto" the one of least expected error.
 
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
@@ -381,7 +375,9 @@ class MeanStatistic:
     ('optimal', [296960])
     """
 
-    name = "mean"
+    name = of = "mean"
+    plural = "means"
+    degree = 1
 
     def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> MeanPlan:
         """`auto` searches among mechanisms and caps, each mechanism for its cap."""
@@ -420,150 +416,45 @@ class MeanStatistic:
             for plan, query, one in zip(plans, queries, noisy, strict=True)
         ]
 
+    def record(self, plan: MeanPlan, value: NoisyMean, left_out: Integers = NOBODY) -> Mean:
+        """In km/h, with its accuracy."""
+        others, noisy, scale = int(left_out.sum()) if left_out.size else 0, value.value, value.scale
+        bias = plan.bias_bound + plan.range.width * others / (plan.counts.total + others)
+        error, low, high = accuracy_of(plan, noisy, scale, left_out, value.projected_to)
+        return Mean(
+            value_kmh=round(plan.released(noisy) / QUANTA_PER_KMH, 3),
+            mechanism=plan.mechanism,
+            grouping=plan.grouping,
+            epsilon=epsilon_stated(plan.cost),
+            scale_kmh=round(scale / QUANTA_PER_KMH, 4),
+            expected_abs_error_kmh=round(error / QUANTA_PER_KMH, 4),
+            interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
+            # Means lie in [0, U], so none is off by more than U.
+            bias_bound_kmh=round(min(bias, plan.range.width) / QUANTA_PER_KMH, 4),
+        )
 
-class ForecastClipStatistic:
-    """The mean around a forecast, which its terms carry.
+    def worst_case(self, plan: MeanPlan, samples: int) -> float:
+        """`error_bound`, plus U (1 - G / M) for what plates that are left out have."""
+        return plan.error_bound + plan.range.width * (1 - plan.counts.total / samples)
 
-    >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
-    >>> from udp_stream.mechanisms.base import AroundForecast
-    >>> asked = StatisticTerms("forecast-clip", 10**9, around=AroundForecast.of(18.0, np.array([17.0, 19.0])))
-    >>> statistic = ForecastClipStatistic()
-    >>> plan = statistic.plan(counts, asked, public)
-    >>> query = statistic.query(plan, np.array([10, 20, 30]) * 4096, bits=bytes)
-    >>> query.t.tolist(), bool(query.integers[0] > 0)
-    ([53432083], True)
-    """
+    def columns(self, plan: MeanPlan, bits: Bits) -> list[tuple[str, str]]:
+        """Noise and errors; of a mean that projects by simulation."""
+        bound = min(plan.error_bound, plan.range.width)
+        return mean_columns(plan.mechanism, plan.noise_bound, expected_error(plan, bits), bound)
 
-    name = FORECAST_CLIP
-
-    def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:
-        """Nothing is searched; ValueError where the terms have no forecast for each plate."""
-        return self.plan_each([counts], [asked], public)[0]
-
-    def plan_each(
-        self, counts: Sequence[SamplesPerPlate], asked: Sequence[StatisticTerms], public: PublicSettings
-    ) -> list[ForecastClipPlan]:
-        """Of many HATs at once."""
-        return plans_around(counts, [_around(one) for one in asked], [one.cost for one in asked], public.range)
-
-    def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
-        """Weights do not depend on epsilon; the width is part of the terms."""
-        return replace(plan, cost=asked.cost)
-
-    def subset(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:
-        """Around the same forecast."""
-        return around_for_admitted(plan, admitted)
-
-    def query(self, plan: ForecastClipPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
-        """One integer."""
-        return Query.of_one(clipped_sum(plan, samples), lattice_of(plan.sensitivity, plan.cost))
-
-    def query_in_ball(self, plan: ForecastClipPlan, samples: Integers, factors: Integers) -> Query:
-        """The same where each plate's HATs share one clip: with the plates' factors."""
-        return Query.of_one(shrunk_sum(plan, samples, factors), lattice_of(plan.sensitivity, plan.cost))
-
-    def values(
-        self, plans: Sequence[ForecastClipPlan], queries: Sequence[Query], noisy: Sequence[Integers]
-    ) -> list[NoisyMean]:
-        """Forecast and what was observed around it."""
-        return [
-            NoisyMean(plan.value(query.noisy_value(one)), plan.noise.expected_abs(query.scale) / plan.divisor, None)
-            for plan, query, one in zip(plans, queries, noisy, strict=True)
-        ]
-
-
-class VarianceStatistic:
-    """By the clipped variance.
-
-    >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
-    >>> statistic = VarianceStatistic()
-    >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
-    >>> query = statistic.query(plan, np.array([10, 20, 30]) * 4096, bits=bytes)
-    >>> plan.cap, query.integers.tolist()
-    (2, [2457600])
-    """
-
-    name = "variance"
-
-    def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> VariancePlan:
-        """The search is for the cap."""
-        cap = None if asked.choice is None else asked.choice.cap_among(counts)
-        return plan_variance(counts, asked.cost, public.range, cap)
-
-    def at(self, plan: VariancePlan, asked: StatisticTerms, public: PublicSettings) -> VariancePlan:
-        """The cap is another one."""
-        return self.plan(plan.counts, asked, public)
-
-    def subset(self, plan: VariancePlan, admitted: NDArray[np.bool_]) -> VariancePlan:
-        """The same cap."""
-        return variance_for_admitted(plan, admitted)
-
-    def query(self, plan: VariancePlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
-        """One integer."""
-        asked = variance_query(plan, samples)
-        return Query.of_one(asked.statistic, lattice_of(asked.sensitivity, plan.cost))
-
-    def values(
-        self, plans: Sequence[VariancePlan], queries: Sequence[Query], noisy: Sequence[Integers]
-    ) -> list[NoisyVariance]:
-        """Clamped."""
-        return [
-            NoisyVariance(
-                variance_value(plan, query.noisy_value(one)), plan.noise.expected_abs(query.scale) / plan.divisor
-            )
-            for plan, query, one in zip(plans, queries, noisy, strict=True)
-        ]
-
-
-class CdfStatistic:
-    """By a tree of counts: the best one, or one of the branching that was asked for.
-
-    >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
-    >>> statistic = CdfStatistic()
-    >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
-    >>> query = statistic.query(plan, np.array([10, 20, 30]) * 4096, bits=bytes)
-    >>> statistic.values([plan], [query], [query.integers])
-    [[0.0, 0.5, 1.0, 1.0, 1.0]]
-    """
-
-    name = "cdf"
-
-    def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> CdfPlan:
-        """The search is for cap and bins."""
-        name = asked.mechanism if asked.choice is None else asked.choice.mechanism
-        if name not in ("auto", TREE):
-            raise ValueError(f"expected a CDF by {TREE!r}, got {name!r}")
-        max_kmh = public.range.high / QUANTA_PER_KMH
-        return plan_cdf(counts, asked.cost, max_kmh, public.bins, asked.choice, public.branching)
-
-    def at(self, plan: CdfPlan, asked: StatisticTerms, public: PublicSettings) -> CdfPlan:
-        """Cap and bins are others."""
-        return self.plan(plan.counts, asked, public)
-
-    def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
-        """The same bins and cap."""
-        return cdf_for_admitted(plan, admitted)
-
-    def query(self, plan: CdfPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
-        """An integer for each node."""
-        return Query(node_counts(plan, samples), plan.t, plan.s)
-
-    def values(
-        self,
-        plans: Sequence[CdfPlan],
-        queries: Sequence[Query],  # noqa: ARG002
-        noisy: Sequence[Integers],
-    ) -> list[list[float]]:
-        """Computed together for all HATs with the same bins, which is an order of magnitude quicker than one by one."""
-        values: list[list[float]] = [[] for _ in plans]
-        groups: dict[tuple[float, ...], list[int]] = {}
-        for i, plan in enumerate(plans):
-            groups.setdefault(plan.bins.edges_kmh, []).append(i)
-        for alike in groups.values():
-            rows = cdf_values_of_many([plans[i] for i in alike], np.stack([noisy[i] for i in alike]))
-            for i, row in zip(alike, rows, strict=True):
-                values[i] = row
-        return values
+    def why(self, plan: MeanPlan, asked: StatisticTerms) -> str:
+        """What "auto" went by."""
+        if asked.mechanism != "auto":
+            return "as configured"
+        if asked.compare_at == "charge":
+            return "at equal charge every grouping has the same noise, and this has no bias"
+        error = plan.noise.clamped_error(plan.noise_bound, spread(plan), plan.range.width)
+        guessing = EXACT * plan.range.width / 2
+        allowed = "that of the baseline guess" if plan.error_bound <= guessing else "that of optimal"
+        return (
+            f"least charge within 3 % of the least expected error, {error / QUANTA_PER_KMH:.2f} km/h, "
+            f"among worst cases up to {allowed}"
+        )
 
 
 def _at_worst_case_cap(asked: StatisticTerms, public: PublicSettings) -> bool:
@@ -571,15 +462,12 @@ def _at_worst_case_cap(asked: StatisticTerms, public: PublicSettings) -> bool:
     return asked.mechanism == ArrayAveraging.name and public.cap == "worst-case"
 
 
-def _around(asked: StatisticTerms) -> Around:
-    if asked.around is None:
-        raise ValueError("expected terms with a forecast")
-    return Around(asked.around.hat_quanta, asked.around.plates_quanta, asked.around.width)
-
-
-AROUND = ForecastClipStatistic()
-
 STATISTICS: dict[str, Statistic[Any, Any]] = {
     statistic.name: statistic for statistic in (MeanStatistic(), AROUND, VarianceStatistic(), CdfStatistic())
 }
 """By their names, in the order of their noise. `Any`: a statistic is handed back the plans that it made."""
+
+
+def priced() -> list[str]:
+    """The names of those that have a price of their own: not of another way to take one of them."""
+    return [name for name, statistic in STATISTICS.items() if statistic.of == name]

@@ -31,14 +31,33 @@ the difference of the kept and the dropped mean: V = r Vk + (1 - r) Vd + r (1 - 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.base import Choice, Integers, Range, SamplesPerPlate, within_cap
+from udp_stream.ledger.port import Bits
+from udp_stream.mechanisms.base import (
+    NOBODY,
+    Choice,
+    Integers,
+    NonNegative,
+    Positive,
+    PublicSettings,
+    Query,
+    Range,
+    SamplesPerPlate,
+    Statistic,
+    StatisticTerms,
+    epsilon_stated,
+    within_cap,
+)
 from udp_stream.mechanisms.means import MeanQuery
-from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, noise_of
+from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, lattice_of, noise_of
+from udp_stream.units import QUANTA_PER_KMH
 
 Floats = NDArray[np.float64]
 
@@ -179,15 +198,108 @@ def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
     return moves
 
 
-def variance_for_admitted(plan: VariancePlan, admitted: NDArray[np.bool_]) -> VariancePlan:
-    """The plan for those of its plates (at least one) that the ledger admitted, each within its charge; the same cap.
+@dataclass(frozen=True, slots=True)
+class NoisyVariance:
+    """A variance within [0, U^2/4], with its noise's expected size; in quanta^2.
 
-    With fewer samples G a plate's share g (G - g) of the largest mover's is not what it was, so the noise may have to
-    grow: the cost is lowered until no plate's share of it exceeds its charge.
+    >>> NoisyVariance(4.0, scale=2.0).scale
+    2.0
     """
-    counts = SamplesPerPlate(plan.counts.by_plate[admitted])
-    cap = min(plan.cap, counts.largest)
-    final = plan_variance(counts, plan.cost, plan.range, cap)
-    return replace(
-        final, cost=cost_within(plate_sensitivity(final), final.sensitivity, plan.charges[admitted], plan.cost)
-    )
+
+    value: float
+    scale: float
+
+
+class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The variance of the HAT's samples, divided by their number.
+
+    `expected_abs_error_kmh2` is the noise's expected size, `bias_bound_kmh2` the most that capping, and leaving out
+    plates that were not admitted, can bias the variance if speeds were chosen against it.
+
+    >>> variance = Variance(81.0, "levy", epsilon=0.5, scale_kmh2=4.0, expected_abs_error_kmh2=4.0, bias_bound_kmh2=9.5)
+    >>> variance.value_kmh2, variance.mechanism
+    (81.0, 'levy')
+    """
+
+    value_kmh2: Annotated[NonNegative, msgspec.Meta(description="the private variance, (km/h)^2, at least 0")]
+    mechanism: Annotated[str, msgspec.Meta(description="how it was taken")]
+    epsilon: Annotated[Positive, msgspec.Meta(description="largest charge to a plate of the HAT for it")]
+    scale_kmh2: Annotated[NonNegative, msgspec.Meta(description="expected size of its noise, (km/h)^2")]
+    expected_abs_error_kmh2: Annotated[
+        NonNegative, msgspec.Meta(description="the same: what capping does to it is not counted")
+    ]
+    bias_bound_kmh2: Annotated[
+        NonNegative,
+        msgspec.Meta(description="most that it can be off without noise, if speeds were chosen against it"),
+    ]
+
+
+class VarianceStatistic(Statistic[VariancePlan, NoisyVariance]):
+    """By the clipped variance.
+
+    >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
+    >>> statistic = VarianceStatistic()
+    >>> plan = statistic.plan(counts, StatisticTerms(statistic.name, 10**9), public)
+    >>> query = statistic.query(plan, np.array([10, 20, 30]) * 4096, bits=bytes)
+    >>> plan.cap, query.integers.tolist()
+    (2, [2457600])
+    """
+
+    name = of = "variance"
+    plural = "variances"
+    degree = 2
+
+    def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> VariancePlan:
+        """The search is for the cap."""
+        cap = None if asked.choice is None else asked.choice.cap_among(counts)
+        return plan_variance(counts, asked.cost, public.range, cap)
+
+    def subset(self, plan: VariancePlan, admitted: NDArray[np.bool_]) -> VariancePlan:
+        """The same cap.
+
+        With fewer samples G a plate's share g (G - g) of the largest mover's is not what it was, so the noise may have
+        to grow: the cost is lowered until no plate's share of it exceeds its charge.
+        """
+        counts = SamplesPerPlate(plan.counts.by_plate[admitted])
+        cap = min(plan.cap, counts.largest)
+        final = plan_variance(counts, plan.cost, plan.range, cap)
+        return replace(
+            final, cost=cost_within(plate_sensitivity(final), final.sensitivity, plan.charges[admitted], plan.cost)
+        )
+
+    def query(self, plan: VariancePlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
+        """One integer."""
+        asked = variance_query(plan, samples)
+        return Query.of_one(asked.statistic, lattice_of(asked.sensitivity, plan.cost))
+
+    def values(
+        self, plans: Sequence[VariancePlan], queries: Sequence[Query], noisy: Sequence[Integers]
+    ) -> list[NoisyVariance]:
+        """Clamped."""
+        return [
+            NoisyVariance(
+                variance_value(plan, query.noisy_value(one)), plan.noise.expected_abs(query.scale) / plan.divisor
+            )
+            for plan, query, one in zip(plans, queries, noisy, strict=True)
+        ]
+
+    def record(self, plan: VariancePlan, value: NoisyVariance, left_out: Integers = NOBODY) -> Variance:
+        """In (km/h)^2."""
+        among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.range)
+        value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value.value, value.scale, among_all))
+        return Variance(
+            value_kmh2=round(value_kmh2, 3),
+            mechanism=plan.choice.mechanism,
+            epsilon=epsilon_stated(plan.cost),
+            scale_kmh2=round(scale_kmh2, 4),
+            expected_abs_error_kmh2=round(scale_kmh2, 4),
+            bias_bound_kmh2=round(bias, 4),
+        )
+
+    def worst_case(self, plan: VariancePlan, samples: int) -> float:
+        """The noise, and the most that the variance of the samples in use can be off that of all."""
+        return plan.noise_bound + bias_among(samples, plan.kept, plan.range)
+
+    def columns(self, plan: VariancePlan, bits: Bits) -> list[tuple[str, str]]:  # noqa: ARG002
+        """Its noise."""
+        return [("variance noise", f"{plan.noise_bound / QUANTA_PER_KMH**2:.1f}")]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Balance
-from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
+from udp_stream.mechanisms.around import AROUND, FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.base import (
     AroundForecast,
     CompareAt,
@@ -22,11 +22,9 @@ from udp_stream.mechanisms.base import (
     StatisticPlan,
     StatisticTerms,
 )
-from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import MEASURES, Cost, require_measure
-from udp_stream.mechanisms.statistics import AROUND, EXACT, STATISTICS, spread
-from udp_stream.mechanisms.variance import VariancePlan
+from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.policy import (
     EPSILON_NANO_MAX,
     PeriodSoFar,
@@ -35,7 +33,6 @@ from udp_stream.planning.policy import (
     hat_epsilon,
     shares_of,
 )
-from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts
 
 
@@ -160,8 +157,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return np.unpackbits(packed, count=rows).astype(bool)
 
 
-def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) -> Terms:
-    """Terms with these epsilons, as a policy has it; statistics without one are not asked for.
+def terms_of(policy: Policy, nanos: Mapping[str, int]) -> Terms:
+    """Terms with these epsilons, by statistic, as a policy has it; a statistic whose epsilon is 0 is not asked for.
 
     An automatic epsilon is the larger the less of it plates pay, a fixed one is not.
     """
@@ -169,14 +166,10 @@ def terms_of(policy: Policy, mean_nano: int, variance_nano: int, cdf_nano: int) 
     # At equal charge Baseline is best where charges go by shares; where they go by squares nothing is.
     follows_charge = policy.mean_nano is None and MEASURES[measure].noise.power == 1
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
-    asked: list[StatisticTerms] = []
-    if mean_nano:
-        asked.append(StatisticTerms("mean", mean_nano, policy.mean, policy.grouping, compare_at, measure))
-    if variance_nano:
-        asked.append(StatisticTerms("variance", variance_nano, measure=measure))
-    if cdf_nano:
-        asked.append(StatisticTerms("cdf", cdf_nano, measure=measure))
-    return Terms(tuple(asked), measure=measure)
+    asked = (StatisticTerms(name, nano, measure=measure) for name, nano in nanos.items() if nano)
+    mean = {"mechanism": policy.mean, "grouping": policy.grouping, "compare_at": compare_at}
+    taken = (msgspec.structs.replace(one, **mean) if one.statistic == "mean" else one for one in asked)
+    return Terms(tuple(taken), measure=measure)
 
 
 def automatic_nano(allowance_nano: int, policy: Policy) -> int:
@@ -184,14 +177,13 @@ def automatic_nano(allowance_nano: int, policy: Policy) -> int:
 
     Fixed ones come first. What is left may be less than the measure's least, and below 0.
     """
-    fixed = sum(nano or 0 for nano in (policy.mean_nano, policy.variance_nano, policy.cdf_nano))
+    fixed = sum(nano or 0 for nano in policy.prices.values())
     return min((allowance_nano - fixed) // policy.automatic, EPSILON_NANO_MAX)
 
 
 def terms_at(automatic_nano: int, policy: Policy) -> Terms:
     """Terms with this for each automatic epsilon, fixed ones as configured."""
-    asked = policy.mean_nano, policy.variance_nano, policy.cdf_nano
-    return terms_of(policy, *(automatic_nano if nano is None else nano for nano in asked))
+    return terms_of(policy, {name: automatic_nano if nano is None else nano for name, nano in policy.prices.items()})
 
 
 # Plans: the one file that joins bounds, noise and cost. It reads counts, budgets and settings, and never a speed.
@@ -221,8 +213,8 @@ class HatPlan:
 
     >>> from udp_stream.settings import load
     >>> policy = load(None, ("budget.accounting=pure",), {}).policy
-    >>> plan = plan_hat(np.array([4, 2]), terms_of(policy, 10**9, 0, 0), policy)
-    >>> plan.mean.mechanism, plan.cdf, plan.charges.tolist()
+    >>> plan = plan_hat(np.array([4, 2]), terms_of(policy, {"mean": 10**9}), policy)
+    >>> plan.mean.mechanism, plan.around, plan.charges.tolist()
     ('baseline', None, [1000000000, 500000000])
     """
 
@@ -232,22 +224,10 @@ class HatPlan:
     charges: NDArray[np.int64]
 
     @property
-    def mean(self) -> MeanPlan | None:
-        """The mean's, if it is asked for."""
+    def mean(self) -> MeanPlan | ForecastClipPlan | None:
+        """The mean's, however it is taken, if it is asked for."""
         plan = self.statistics.get("mean")
-        return plan if isinstance(plan, MeanPlan) else None
-
-    @property
-    def variance(self) -> VariancePlan | None:
-        """The variance's, if it is asked for."""
-        plan = self.statistics.get("variance")
-        return plan if isinstance(plan, VariancePlan) else None
-
-    @property
-    def cdf(self) -> CdfPlan | None:
-        """The CDF's, if it is asked for."""
-        plan = self.statistics.get("cdf")
-        return plan if isinstance(plan, CdfPlan) else None
+        return plan if isinstance(plan, MeanPlan) else self.around
 
     @property
     def around(self) -> ForecastClipPlan | None:
@@ -258,8 +238,7 @@ class HatPlan:
     @property
     def used_samples(self) -> int:
         """How many samples enter the mean."""
-        mean = self.mean or self.around
-        return 0 if mean is None else mean.used_samples
+        return 0 if self.mean is None else self.mean.used_samples
 
     def subset(self, paid: NDArray[np.bool_]) -> HatPlan:
         """The plan for those of its plates (at least one) that paid; PrivacyRefused if one would lose more."""
@@ -271,24 +250,6 @@ class HatPlan:
             if np.any(final[name].charges > priced.charges[paid]):
                 raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
         return HatPlan(self.terms, self.by_plate[paid], final, self.charges[paid])
-
-    @property
-    def why(self) -> str:
-        """Why this mean mechanism."""
-        if self.around is not None:
-            return "each plate's mean speed clipped to what is forecast for it"
-        asked = self.terms.asked_of("mean")
-        if self.mean is None or asked is None or asked.mechanism != "auto":
-            return "as configured"
-        if asked.compare_at == "charge":
-            return "at equal charge every grouping has the same noise, and this has no bias"
-        error = self.mean.noise.clamped_error(self.mean.noise_bound, spread(self.mean), self.mean.range.width)
-        guessing = EXACT * self.mean.range.width / 2
-        allowed = "that of the baseline guess" if self.mean.error_bound <= guessing else "that of optimal"
-        return (
-            f"least charge within 3 % of the least expected error, {error / QUANTA_PER_KMH:.2f} km/h, "
-            f"among worst cases up to {allowed}"
-        )
 
 
 def slot_terms(
@@ -376,7 +337,7 @@ class HatPlans:
     >>> from udp_stream.settings import load
     >>> policy = load(None, ("budget.accounting=pure",), {}).policy
     >>> plans, by_plate = HatPlans(policy.public), np.array([4, 2, 1])
-    >>> cheap, dear = (plans.plan_hat(by_plate, terms_of(policy, nano, 0, 0)) for nano in (10**8, 10**9))
+    >>> cheap, dear = (plans.plan_hat(by_plate, terms_of(policy, {"mean": nano})) for nano in (10**8, 10**9))
     >>> cheap.charges.tolist(), dear.charges.tolist(), cheap.mean.counts is dear.mean.counts
     ([100000000, 50000000, 25000000], [1000000000, 500000000, 250000000], True)
     """

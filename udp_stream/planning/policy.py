@@ -477,6 +477,9 @@ CountsReleased = Literal["all", "none"]
 CdfAsked = Literal["auto", "tree", "smoothed", "off"]
 SpeedFrom = Literal["field", "movement"]
 
+_FIRST = "mean", "variance", "cdf"
+"""The statistics that there were first: fingerprints and notes have their prices also where these are 0."""
+
 
 class Policy(msgspec.Struct, frozen=True, dict=True):
     """What a deployment promises and how it computes. Epsilons are nano-units; None means "auto"; speeds in quanta.
@@ -487,7 +490,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
     lifetime); of a rolling period, such as "rolling 1d", they are those of its windows, on any clock. `bins` is "auto",
     a number of equal bins, or edges in km/h, `branching` "auto" or that of a CDF's tree, `cap` that of Array-Averaging.
-    What follows from the settings is resolved once.
+    What follows from the settings is resolved once. `prices` has what each statistic costs, by its name; a statistic
+    that it lacks is not asked for.
     `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
     of a slot a plate stays then (0: in as many as CHOP-USER leaves).
     `counts_released`: whether records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
@@ -513,9 +517,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     period_seconds: int | None
     mean: Mean
     grouping: Grouping
-    mean_nano: int | None
-    variance_nano: int | None
-    cdf_nano: int | None
+    prices: dict[str, int | None]
     bins: BinsAsked
     min_plates: int
     neighbours: str = "swap-values"
@@ -567,10 +569,25 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return f"{self.amount} per {self.period}"
 
     @cached_property
+    def mean_nano(self) -> int | None:
+        """What a mean costs."""
+        return self.prices.get("mean", 0)
+
+    @cached_property
+    def cdf_nano(self) -> int | None:
+        """What a HAT's own CDF costs."""
+        return self.prices.get("cdf", 0)
+
+    @cached_property
+    def stated_prices(self) -> dict[str, int | None]:
+        """What fingerprints and notes have of the prices."""
+        return dict.fromkeys(_FIRST, 0) | {name: nano for name, nano in self.prices.items() if nano != 0}
+
+    @cached_property
     def automatic(self) -> int:
         """How many statistics have an automatic epsilon: each has an even part of what a HAT's plates can spend. Not
         trees that few HATs have: these cost what a mean does, on top."""
-        return (self.mean_nano, self.variance_nano, self.cdf_nano).count(None) - self.has_automatic_trees
+        return list(self.prices.values()).count(None) - self.has_automatic_trees
 
     @cached_property
     def forecasts(self) -> bool:
@@ -587,6 +604,12 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     def has_automatic_trees(self) -> bool:
         """Whether HATs have a CDF of their own, at the mean's price, where that errs less than the city's shape."""
         return self.shapes and self.cdf_nano is None
+
+    @cached_property
+    def is_only_mean(self) -> bool:
+        """Whether HATs are asked for nothing but their means, a CDF of their own aside that few have."""
+        asked = {name for name, nano in self.prices.items() if nano != 0} - {"mean"}
+        return not asked or (asked == {"cdf"} and self.has_automatic_trees)
 
     @cached_property
     def in_balls(self) -> bool:
@@ -609,6 +632,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         Settings that have no effect are left out, so that a version that knows more of them gives the same.
         """
         settings = msgspec.to_builtins(self)
+        del settings["prices"]
+        settings |= {f"{name}_nano": nano for name, nano in self.stated_prices.items()}
         has_effect = {
             "counts_released": self.counts_released != "all",
             "delta": self.accounted.has_delta,
@@ -639,6 +664,7 @@ def written(policy: Policy) -> dict[str, str]:
     `neighbours` has no key: there is one relation. `budget.period` stands for two fields. `[source]` has keys where a
     feed has a form of its own.
     """
+    prices = {name: _epsilon(nano, policy) for name, nano in policy.stated_prices.items()}
     return {
         "hat.resolution": plain(policy.resolution),
         "hat.slot": duration_name(policy.slot_seconds),
@@ -655,10 +681,10 @@ def written(policy: Policy) -> dict[str, str]:
         "release.mean": policy.mean,
         "release.grouping": policy.grouping,
         "release.cap": policy.cap,
-        "release.mean_epsilon": _epsilon(policy.mean_nano, policy),
-        "release.variance_epsilon": _epsilon(policy.variance_nano, policy),
+        "release.mean_epsilon": prices.pop("mean"),
+        "release.variance_epsilon": prices.pop("variance"),
         "release.cdf": policy.cdf,
-        "release.cdf_epsilon": _epsilon(policy.cdf_nano, policy),
+        "release.cdf_epsilon": prices.pop("cdf"),
         "release.bins": _list(policy.bins) if isinstance(policy.bins, tuple) else str(policy.bins),
         "release.branching": _list(policy.branching) if isinstance(policy.branching, tuple) else policy.branching,
         "release.min_plates": plain(policy.min_plates),
@@ -667,6 +693,7 @@ def written(policy: Policy) -> dict[str, str]:
         "release.counts": policy.counts_released,
         "budget.schedule": policy.schedule,
         "neighbours": policy.neighbours,
+        **{f"release.{name}_epsilon": epsilon for name, epsilon in prices.items()},
         **{f"source.{key}": value for key, value in policy.source},
     }
 

@@ -7,7 +7,7 @@ whether its rows are the same. A HAT whose digest differs is not admitted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -23,12 +23,11 @@ from udp_stream.forecast.model import CITY_MEAN, CITY_SD, SlotForecast
 from udp_stream.forecast.shape import tilted_error
 from udp_stream.ledger.port import Balance
 from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
-from udp_stream.mechanisms.base import AroundForecast, Range, StatisticPlan, StatisticTerms
+from udp_stream.mechanisms.base import AroundForecast, StatisticPlan, StatisticTerms
 from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost, expected_noise
-from udp_stream.mechanisms.statistics import spread
-from udp_stream.mechanisms.variance import VariancePlan, bias_among
+from udp_stream.mechanisms.statistics import STATISTICS, priced, spread
 from udp_stream.mechanisms.widths import ClipWidth, ball_widths, clip_width, clip_widths, mean_variance, plate_variance
 from udp_stream.planning.plan import HatForecast, HatPlan, HatPlans, Terms, slot_terms, terms_of
 from udp_stream.planning.policy import DAY_S, EPSILON_NANO_MAX, Policy, SlotInPeriod
@@ -272,14 +271,13 @@ def terms_around(
             continue
         mean, here = means[hat], counts.count[rows[hat]]
         told = _told(usual[hat], mean.variance)
-        cdf_nano = _cdf_nano(mean, foretold.deviation, here, policy, plans)
-        is_only_mean = policy.variance_nano == cdf_nano == 0
-        if is_only_mean and (here.size < PLATES_MIN or told < TOLD_MIN):
+        others = _other_nanos(mean, foretold.deviation, here, policy, plans)
+        if not any(others.values()) and (here.size < PLATES_MIN or told < TOLD_MIN):
             terms.append(Terms(withheld="uninformative", forecast=foretold))
             continue
         worth[hat] = told * usual[hat] * int(here.sum()) / int(mean.plan.charges.sum())
         least = ceil(ADMITTED_MIN * here.size)
-        asked = _asked(mean.asked, cdf_nano, foretold, policy)
+        asked = _asked(mean.asked, others, foretold, policy)
         allowance = paced if asked.charge_nano <= policy.budget_nano - _at_once_nano(policy) else 0
         terms.append(struct_replace(asked, admitted_min=least, allowance_nano=allowance))
     # Stable, so that equal ones have the same order everywhere.
@@ -320,12 +318,13 @@ def _prices_to_try(terms: Terms, policy: Policy) -> Iterator[Terms]:
     if terms.withheld:
         return
     yield terms
-    mean, *others = terms.statistics
+    mean = terms.statistics[0]
     part = mean.epsilon_nano // PART_OF_PRICE
     if policy.mean_nano is None and part >= policy.accounted.measure.least_nano:
-        if policy.variance_nano is None:  # it costs what the mean does
-            others[0] = struct_replace(others[0], epsilon_nano=part)
-        yield struct_replace(terms, statistics=(struct_replace(mean, epsilon_nano=part), *others))
+        # What is automatic beside the mean costs what the mean does. A CDF keeps its price.
+        fixed = {name for name, nano in policy.prices.items() if nano is not None or name == "cdf"}
+        lower = (one if one.statistic in fixed else struct_replace(one, epsilon_nano=part) for one in terms.statistics)
+        yield struct_replace(terms, statistics=tuple(lower))
 
 
 def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> Terms:
@@ -336,7 +335,7 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
     width = clip_width(by_plate, sqrt(CITY_SD**2 + rest), Cost(policy.measure, cost))
     around = AroundForecast.of(typical, np.full(by_plate.size, typical), width)
     (mean,) = _means([by_plate], [around], [cost], [CITY_SD**2 + rest], policy, plans)
-    return _asked(mean.asked, _cdf_nano(mean, CITY_SD, by_plate, policy, plans), None, policy)
+    return _asked(mean.asked, _other_nanos(mean, CITY_SD, by_plate, policy, plans), None, policy)
 
 
 def _widths(
@@ -400,8 +399,7 @@ def _mean(
     # from U = 65 on next to never less.
     least = expected_noise(policy.range.width * plan.counts.largest, asked.cost) / (2 * plan.counts.total)
     # Where not even that would tell enough of the HAT, nothing is released, whatever mechanism errs least.
-    is_only_mean = policy.variance_nano == 0 and (policy.cdf_nano == 0 or policy.has_automatic_trees)
-    is_enough = not is_only_mean or _told(usual, (least / QUANTA_PER_KMH) ** 2) >= TOLD_MIN
+    is_enough = not policy.is_only_mean or _told(usual, (least / QUANTA_PER_KMH) ** 2) >= TOLD_MIN
     if policy.mean == "auto" and least < error and is_enough:
         other = StatisticTerms("mean", asked.epsilon_nano, "auto", policy.grouping, "epsilon", policy.measure)
         mean = plans.plan_statistic(by_plate, other)
@@ -461,23 +459,25 @@ def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
     ]
 
 
-def _cdf_nano(mean: _Mean, deviation_kmh: float, by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> int:
-    """What a HAT's own CDF costs, an automatic one what the mean does; 0 where the city's shape, tilted to its mean,
-    is likely to err less. The forecast is off by the deviation."""
-    nano = mean.asked.epsilon_nano if policy.cdf_nano is None else policy.cdf_nano
-    if not nano or not policy.shapes:
-        return nano
-    plan = plans.plan_statistic(by_plate, StatisticTerms("cdf", nano, measure=policy.measure))
-    left = deviation_kmh * sqrt(mean.variance / (deviation_kmh**2 + mean.variance))
-    enough = TREE_PART * tilted_error(by_plate.size, left)
-    return nano if isinstance(plan, CdfPlan) and plan.rms_error < enough else 0
+def _other_nanos(
+    mean: _Mean, deviation_kmh: float, by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans
+) -> dict[str, int]:
+    """What each statistic beside the mean costs, an automatic one what the mean does. A CDF costs 0 where the city's
+    shape, tilted to the HAT's mean, is likely to err less. The forecast is off by the deviation."""
+    each = mean.asked.epsilon_nano
+    nanos = {name: each if nano is None else nano for name, nano in policy.prices.items() if name != "mean"}
+    if policy.shapes and (nano := nanos.get("cdf")):
+        plan = plans.plan_statistic(by_plate, StatisticTerms("cdf", nano, measure=policy.measure))
+        left = deviation_kmh * sqrt(mean.variance / (deviation_kmh**2 + mean.variance))
+        enough = TREE_PART * tilted_error(by_plate.size, left)
+        nanos["cdf"] = nano if isinstance(plan, CdfPlan) and plan.rms_error < enough else 0
+    return nanos
 
 
-def _asked(mean: StatisticTerms, cdf_nano: int, forecast: HatForecast | None, policy: Policy) -> Terms:
-    """The mean, and the other statistics that are configured: an automatic variance costs what the mean does."""
-    variance_nano = mean.epsilon_nano if policy.variance_nano is None else policy.variance_nano
-    others = terms_of(policy, 0, variance_nano, cdf_nano)
-    return struct_replace(others, statistics=(mean, *others.statistics), forecast=forecast)
+def _asked(mean: StatisticTerms, others: Mapping[str, int], forecast: HatForecast | None, policy: Policy) -> Terms:
+    """The mean, and the other statistics at their prices."""
+    beside = terms_of(policy, others)
+    return struct_replace(beside, statistics=(mean, *beside.statistics), forecast=forecast)
 
 
 # The terms of a whole slot: what every HAT is asked on, from counts, balances and settings, with suppression or not.
@@ -540,31 +540,18 @@ def terms_from_counts(
 
 
 def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy, plans: HatPlans) -> NDArray[np.float64]:
-    """The worst case of each HAT of a slot, bias plus expected noise for all its samples: of its mean in quanta, of its
-    variance in quanta^2, and their sum in shares of U and U^2; a row each. 0 where none is released. From counts.
+    """The worst case of each HAT of a slot, a row each, from counts: of every statistic in its own unit, bias plus
+    expected noise for all its samples; last their sum in shares of U, U^2 and so on. 0 where none is released.
     """
-    by_hat = (counts.count[rows] for rows in counts.each_rows())
-    each = [_worst_case(here, of_hat, policy.range, plans) for here, of_hat in zip(by_hat, terms, strict=True)]
-    of_both, width = np.array(each).reshape(-1, 2), policy.range.width
-    return np.column_stack((of_both, of_both[:, 0] / width + of_both[:, 1] / width**2))
-
-
-def _worst_case(by_plate: NDArray[np.int64], terms: Terms, range: Range, plans: HatPlans) -> tuple[float, float]:
-    """Of the mean `error_bound` of the plan for the kept plates, plus U (1 - G / M); of the variance the noise, and the
-    most that the variance of the samples in use can be off that of all.
-    """
-    found, total = {"mean": 0.0, "variance": 0.0}, int(by_plate.sum())
-    if not terms.withheld:
-        kept = terms.select_offered(by_plate)
-        for asked in filter(None, map(terms.asked_of, found)):
-            plan = plans.plan_statistic(kept, asked)
-            if isinstance(plan, MeanPlan):
-                found["mean"] = plan.error_bound + range.width * (1 - int(kept.sum()) / total)
-            elif isinstance(plan, VariancePlan):
-                found["variance"] = plan.noise_bound + bias_among(total, plan.kept, range)
-            else:
-                raise TypeError(f"expected the plan of a mean or a variance, got {type(plan).__name__}")
-    return found["mean"], found["variance"]
+    compared = [(name, float(policy.range.width**degree)) for name in priced() if (degree := STATISTICS[name].degree)]
+    found = np.zeros((len(terms), len(compared)))
+    for hat, (rows, of_hat) in enumerate(zip(counts.each_rows(), terms, strict=True)):
+        by_plate = counts.count[rows]
+        kept, total = of_hat.select_offered(by_plate), int(by_plate.sum())
+        for at, (name, _) in enumerate(compared):
+            if not of_hat.withheld and (asked := of_hat.asked_of(name)) is not None:
+                found[hat, at] = STATISTICS[name].worst_case(plans.plan_statistic(kept, asked), total)
+    return np.column_stack((found, (found / [unit for _, unit in compared]).sum(axis=1)))
 
 
 def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from udp_stream.errors import PrivacyRefused
 from udp_stream.forecast.shape import SLOTS_APART_DAYS, Answer, CityShape, hat_shapes, projected
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.base import noisy_integers
+from udp_stream.mechanisms.base import NonNegative, Share, noisy_integers
 from udp_stream.mechanisms.city_tree import WHOLE, CityTree, city_sums, sample_weights
 from udp_stream.mechanisms.noise import Cost, noise_of
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import CityPlan
-from udp_stream.release.record import NonNegative, Share, city_id
+from udp_stream.release.record import city_id
 from udp_stream.windows.tables import SlotCounts
 
 if TYPE_CHECKING:

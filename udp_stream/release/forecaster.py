@@ -15,11 +15,12 @@ from udp_stream.forecast.model import DAYS, PER_HAT, Memory, ReleasedHats, SlotF
 from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, Clipped, Outlook, unmeasured
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
 from udp_stream.ledger.port import Ledger
+from udp_stream.mechanisms.base import NonNegative, Share
 from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
 from udp_stream.release.city import CityKnown, SmoothedCdf, decode_city, hat_cdfs
-from udp_stream.release.record import Hat, NonNegative, Release, Share, city_id, decode, kind_of, release_id, slot_of
+from udp_stream.release.record import Hat, Release, city_id, decode, kind_of, release_id, slot_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name
 

@@ -14,11 +14,12 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 
 from udp_stream.errors import PrivacyRefused
+from udp_stream.mechanisms.base import NonNegative, Positive
 from udp_stream.mechanisms.noise import MEASURES
 from udp_stream.queries.elimination import BETA, How, Round, State
 from udp_stream.queries.standing import Asked, AskedTogether, Found, Kind, Position, StandingQuery
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.record import Count, NonNegative, Positive
+from udp_stream.release.record import Count
 from udp_stream.units import NANO, duration_name
 from udp_stream.windows.positions import Moment
 

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
-from math import hypot, sqrt
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from collections.abc import Mapping
+from math import hypot
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
-from udp_stream.mechanisms.cdf import CdfPlan
-from udp_stream.mechanisms.means import MeanPlan
-from udp_stream.mechanisms.noise import MEASURES, Cost, interval95
-from udp_stream.mechanisms.statistics import NOBODY, NoisyMean, accuracy_of
-from udp_stream.mechanisms.variance import VariancePlan, bias_among
+from udp_stream.mechanisms.around import FORECAST_CLIP
+from udp_stream.mechanisms.base import NOBODY, Integers, NonNegative, Positive
+from udp_stream.mechanisms.cdf import Cdf
+from udp_stream.mechanisms.means import Mean
+from udp_stream.mechanisms.noise import MEASURES
+from udp_stream.mechanisms.statistics import STATISTICS
+from udp_stream.mechanisms.variance import Variance
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.planning.policy import Policy, SpeedFrom
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, accounting_of
-from udp_stream.units import NANO, QUANTA_PER_KMH
-
-if TYPE_CHECKING:
-    from udp_stream.release.road import HatEstimate
+from udp_stream.units import QUANTA_PER_KMH
 
 WORDS: Final[dict[str, dict[str, str]]] = {
     "Release": {
@@ -42,6 +38,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "software": "what made the record",
         "trial": "true if other runs draw this HAT again: the ledger was for one run only",
         "forecast": "what was forecast of the mean before it was taken; null if nothing was",
+        "others": "statistics without a field of their own, by name; left out where there are none",
     },
     "Hat": {
         "cell": "H3 cell, 15 hexadecimal digits",
@@ -49,32 +46,6 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "center": "longitude and latitude of the cell's centre, degrees",
         "slot_start": "start of the slot, ISO 8601 with the zone's offset",
         "slot_end": "end of the slot, which the slot does not contain",
-    },
-    "Mean": {
-        "value_kmh": "the private mean, km/h, in [0, max_kmh]",
-        "mechanism": "how it was taken",
-        "grouping": "how samples were put into arrays, where the mechanism does",
-        "epsilon": "largest charge to a plate of the HAT for it",
-        "scale_kmh": "expected size of its noise, km/h",
-        "expected_abs_error_kmh": "expected distance from the HAT's true mean, km/h",
-        "interval95_kmh": "from and to: 95 % of true means lie in such an interval, where the model holds",
-        "bias_bound_kmh": "most that it can be off without noise, if speeds were chosen against it",
-    },
-    "Variance": {
-        "value_kmh2": "the private variance, (km/h)^2, at least 0",
-        "mechanism": "how it was taken",
-        "epsilon": "largest charge to a plate of the HAT for it",
-        "scale_kmh2": "expected size of its noise, (km/h)^2",
-        "expected_abs_error_kmh2": "the same: what capping does to it is not counted",
-        "bias_bound_kmh2": "most that it can be off without noise, if speeds were chosen against it",
-    },
-    "Cdf": {
-        "edges_kmh": "upper ends of the bins, km/h; a first edge that is given twice gives exact zeros a bin",
-        "values": "share of samples at or below each edge; never falls, and ends in 1",
-        "epsilon": "largest charge to a plate of the HAT for it",
-        "branching": "children of a node on each level of the tree",
-        "budgets": "what each level of the tree has of the epsilon, or of the rho",
-        "expected_rms_error": "noise of a value before it is made monotone, in shares",
     },
     "Counts": {
         "plates": "plates in the HAT",
@@ -201,7 +172,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "expected_abs_error_kmh": "expected distance of `counts_kmh` from the HAT's true mean, by the estimate, km/h",
     },
 }
-"""By type and field."""
+"""By type and field. Those of statistics are with their mechanisms."""
 
 
 def described(kind: type[msgspec.Struct], name: str) -> dict[str, Any]:
@@ -214,7 +185,7 @@ def described(kind: type[msgspec.Struct], name: str) -> dict[str, Any]:
         if "description" in definition:  # docstrings keep their indentation before Python 3.13
             definition["description"] = inspect.cleandoc(definition["description"]).partition("\n\n>>> ")[0]
         for field, property_ in definition["properties"].items():
-            property_["description"] = WORDS[title][field]
+            property_["description"] = property_.pop("description", None) or WORDS[title][field]
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": name, **schema}
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(whole))  # defaults as JSON has them
     return plain
@@ -228,10 +199,7 @@ def described(kind: type[msgspec.Struct], name: str) -> dict[str, Any]:
 SCHEMA: Final = "udp-stream/release/1"
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
-NonNegative = Annotated[float, msgspec.Meta(ge=0)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
 Status = Literal["released", "withheld_few_plates", "withheld_budget", "withheld_uninformative", "withheld_unplanned"]
 
 
@@ -248,71 +216,6 @@ class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     center: tuple[float, float]
     slot_start: str
     slot_end: str
-
-
-class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The mean speed of the HAT's samples.
-
-    `scale_kmh` is the noise's expected size. `expected_abs_error_kmh` and `interval95_kmh` count the noise, what
-    grouping, capping, filling, projecting and leaving out plates that were not admitted are likely to bias the mean by
-    (at speeds spread evenly over [0, max_kmh]), and that means lie in [0, max_kmh]. `bias_bound_kmh` is the most that
-    all this can bias the mean if speeds were chosen against it. Where losses are counted in rho, `epsilon` is that of
-    pure noise that would cost as much (rho is half of its square), here and in the other statistics.
-
-    >>> from udp_stream.testing import released_slot
-    >>> mean = decode(released_slot().hats[0].payload).mean
-    >>> mean.interval95_kmh[0] <= mean.value_kmh <= mean.interval95_kmh[1], mean.epsilon
-    (True, 0.5)
-    """
-
-    value_kmh: NonNegative
-    mechanism: str
-    grouping: Literal["best-fit", "wrap-around"] | None
-    epsilon: Positive
-    scale_kmh: NonNegative
-    expected_abs_error_kmh: NonNegative
-    interval95_kmh: tuple[NonNegative, NonNegative]
-    bias_bound_kmh: NonNegative
-
-
-class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The variance of the HAT's samples, divided by their number.
-
-    `expected_abs_error_kmh2` is the noise's expected size, `bias_bound_kmh2` the most that capping, and leaving out
-    plates that were not admitted, can bias the variance if speeds were chosen against it.
-
-    >>> variance = Variance(81.0, "levy", epsilon=0.5, scale_kmh2=4.0, expected_abs_error_kmh2=4.0, bias_bound_kmh2=9.5)
-    >>> variance.value_kmh2, variance.mechanism
-    (81.0, 'levy')
-    """
-
-    value_kmh2: NonNegative
-    mechanism: str
-    epsilon: Positive
-    scale_kmh2: NonNegative
-    expected_abs_error_kmh2: NonNegative
-    bias_bound_kmh2: NonNegative
-
-
-class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The share of the admitted plates' samples at or below each edge.
-
-    A first edge that is given twice gives exact zeros a bin of their own. `budgets` are the tree levels' parts of
-    `epsilon`, or of the CDF's rho where losses are counted in rho; `expected_rms_error` is the noise of a value
-    before it is made monotone, in shares.
-
-    >>> from udp_stream.testing import released_slot
-    >>> cdf = decode(released_slot().hats[0].payload).cdf
-    >>> len(cdf.values) == len(cdf.edges_kmh), cdf.values[-1], list(cdf.values) == sorted(cdf.values)
-    (True, 1.0, True)
-    """
-
-    edges_kmh: tuple[NonNegative, ...]
-    values: tuple[Share, ...]
-    epsilon: Positive
-    branching: tuple[int, ...]
-    budgets: tuple[Positive, ...]
-    expected_rms_error: NonNegative
 
 
 class Clip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -424,6 +327,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     software: str
     trial: bool = False
     forecast: Forecast | None = None
+    others: dict[str, Any] = {}
 
     @property
     def plates(self) -> int:
@@ -435,6 +339,9 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         """How many samples it has; 0 where it says none."""
         return 0 if self.counts is None else self.counts.samples
 
+
+_OWN = "mean", "variance", "cdf"
+"""The fields of statistics."""
 
 _ID = re.compile(r"(?:[0-9a-f]{15}-|clips:|city:)(-?[0-9]+)-([0-9]+)")
 _ENCODER = msgspec.json.Encoder()
@@ -489,123 +396,34 @@ def slot_of(release_id: str) -> tuple[int, int]:
 # Plans and estimates as the fields of a release record: quanta become km/h, and values are rounded after the noise.
 
 
-def mean_record(
-    plan: MeanPlan,
-    noisy: float,
-    scale: float,
-    left_out: NDArray[np.int64] = NOBODY,
-    projected_to: tuple[int, int] | None = None,
-) -> Mean:
-    """A noisy mean, its scale and its private interval (quanta) as a record; `left_out` counts the other plates."""
-    others = int(left_out.sum()) if left_out.size else 0
-    bias = plan.bias_bound + plan.range.width * others / (plan.counts.total + others)
-    error, low, high = accuracy_of(plan, noisy, scale, left_out, projected_to)
-    return Mean(
-        value_kmh=round(plan.released(noisy) / QUANTA_PER_KMH, 3),
-        mechanism=plan.mechanism,
-        grouping=plan.grouping,
-        epsilon=epsilon_stated(plan.cost),
-        scale_kmh=round(scale / QUANTA_PER_KMH, 4),
-        expected_abs_error_kmh=round(error / QUANTA_PER_KMH, 4),
-        interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
-        # Means lie in [0, U], so none is off by more than U.
-        bias_bound_kmh=round(min(bias, plan.range.width) / QUANTA_PER_KMH, 4),
-    )
+Estimate = Mapping[str, Any]
+"""What came out for one HAT: by statistic what its `values` made of it."""
 
 
-def around_record(plan: ForecastClipPlan, noisy: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Mean:
-    """A noisy mean around a forecast, and its noise's expected size (quanta), as a record."""
-    others, width = int(left_out.sum()), plan.range.width
-    spread = hypot(plan.spread * sqrt(1 + others / plan.counts.total), plan.hidden)
-    low, high = interval95(plan.noise, noisy - plan.range.low, scale, spread, width)
-    return Mean(
-        value_kmh=round(plan.range.clip(noisy) / QUANTA_PER_KMH, 3),
-        mechanism=plan.choice.mechanism,
-        grouping=None,
-        epsilon=epsilon_stated(plan.cost),
-        scale_kmh=round(scale / QUANTA_PER_KMH, 4),
-        expected_abs_error_kmh=round(plan.noise.error(scale, spread) / QUANTA_PER_KMH, 4),
-        interval95_kmh=(round(low / QUANTA_PER_KMH, 3), round(high / QUANTA_PER_KMH, 3)),
-        bias_bound_kmh=round(width / QUANTA_PER_KMH, 4),
-    )
-
-
-def forecast_record(terms: Terms, plan: HatPlan | None, estimate: HatEstimate | None) -> Forecast | None:
+def forecast_record(terms: Terms, plan: HatPlan | None, estimate: Estimate | None) -> Forecast | None:
     """What was forecast of the HAT, and what was measured around it; None where nothing was forecast."""
     forecast = terms.forecast
     if forecast is None:
         return None
     measured = deviation = clip = None
     if plan is not None and plan.around is not None and estimate is not None:
-        noisy = estimate.values[FORECAST_CLIP]
-        if isinstance(noisy, NoisyMean):
-            measured = round(noisy.value / QUANTA_PER_KMH, 3)
-            deviation = round(hypot(plan.around.noise_deviation, plan.around.spread) / QUANTA_PER_KMH, 3)
-            width = plan.around.around.width
-            clip = Clip(width.half_width, width.hats, width.gain, round(plan.around.scatter / QUANTA_PER_KMH, 3))
+        measured = round(estimate[FORECAST_CLIP].value / QUANTA_PER_KMH, 3)
+        deviation = round(hypot(plan.around.noise_deviation, plan.around.spread) / QUANTA_PER_KMH, 3)
+        width = plan.around.around.width
+        clip = Clip(width.half_width, width.hats, width.gain, round(plan.around.scatter / QUANTA_PER_KMH, 3))
     return Forecast(forecast.value, forecast.deviation, forecast.rest, forecast.prior, measured, deviation, clip)
 
 
-def variance_record(plan: VariancePlan, value: float, scale: float, left_out: NDArray[np.int64] = NOBODY) -> Variance:
-    """A variance and its noise scale (quanta^2) as a record; `left_out` are the counts of the HAT's other plates."""
-    among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.range)
-    value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value, scale, among_all))
-    return Variance(
-        value_kmh2=round(value_kmh2, 3),
-        mechanism="clipped-variance",
-        epsilon=epsilon_stated(plan.cost),
-        scale_kmh2=round(scale_kmh2, 4),
-        expected_abs_error_kmh2=round(scale_kmh2, 4),
-        bias_bound_kmh2=round(bias, 4),
-    )
-
-
-def cdf_record(plan: CdfPlan, values: list[float]) -> Cdf:
-    """A CDF's values at its edges as a record."""
-    return Cdf(
-        edges_kmh=plan.bins.edges_kmh,
-        values=tuple(round(value, 6) for value in values),
-        epsilon=epsilon_stated(plan.cost),
-        branching=plan.tree.branching,
-        budgets=tuple(budget / NANO for budget in plan.budgets_nano),
-        expected_rms_error=round(plan.rms_error, 4),
-    )
-
-
-class StatisticRecords(NamedTuple):
-    """The records of a HAT's statistics, in the fields that a release has for them; None for what was not asked.
-
-    >>> StatisticRecords()
-    StatisticRecords(mean=None, variance=None, cdf=None)
+def statistics(plan: HatPlan | None, estimate: Estimate | None, left_out: Integers = NOBODY) -> dict[str, Any]:
+    """The fields of a release that its statistics fill: null for one that was not asked for, and for all if the HAT is
+    withheld. `left_out` are the counts of plates that are not in it.
     """
-
-    mean: Mean | None = None
-    variance: Variance | None = None
-    cdf: Cdf | None = None
-
-
-_RECORDS: dict[str, tuple[str, Callable[[Any, Any, NDArray[np.int64]], Mean | Variance | Cdf]]] = {
-    "mean": ("mean", lambda plan, it, left_out: mean_record(plan, it.value, it.scale, left_out, it.projected_to)),
-    FORECAST_CLIP: ("mean", lambda plan, it, left_out: around_record(plan, it.value, it.scale, left_out)),
-    "variance": ("variance", lambda plan, it, left_out: variance_record(plan, it.value, it.scale, left_out)),
-    "cdf": ("cdf", lambda plan, values, _: cdf_record(plan, values)),
-}
-"""By statistic: the field of a release, and what fills it. `Any`: each is handed the plan and the value that its own
-statistic made."""
-
-
-def statistics(
-    plan: HatPlan | None, estimate: HatEstimate | None, left_out: NDArray[np.int64] = NOBODY
-) -> StatisticRecords:
-    """The records of what was estimated; nothing for a withheld HAT. `left_out` are the counts of plates not in it."""
-    if plan is None or estimate is None:
-        return StatisticRecords()
-    found: dict[str, Any] = {
-        field: record(plan.statistics[name], estimate.values[name], left_out)
-        for name, (field, record) in _RECORDS.items()
-        if name in estimate.values
-    }
-    return StatisticRecords(**found)
+    found: dict[str, Any] = {}
+    if plan is not None and estimate is not None:
+        for name, value in estimate.items():
+            found[STATISTICS[name].of] = STATISTICS[name].record(plan.statistics[name], value, left_out)
+    own = {of: found.pop(of, None) for of in _OWN}
+    return {**own, "others": found} if found else own
 
 
 def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tuple[str, ...] = ()) -> Privacy:
@@ -620,8 +438,3 @@ def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tupl
         holds_for="slot" if terms.in_ball and charge_nano else "record",
         speeds=policy.speed_from,
     )
-
-
-def epsilon_stated(cost: Cost) -> float:
-    """The epsilon of a statistic: of a rho, the one of pure noise that costs as much, as configurations have it."""
-    return MEASURES[cost.measure].epsilon_of_price(cost.nano)

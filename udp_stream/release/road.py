@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from udp_stream.ledger.port import Admission, Bits, Entropy, Ledger, Mark
 from udp_stream.ledger.rules import cut
 from udp_stream.mechanisms.around import (
+    AROUND,
     ForecastClipPlan,
     PlateNorms,
     check_of,
@@ -28,9 +30,9 @@ from udp_stream.mechanisms.around import (
     room_and_rounding,
     summed_norms,
 )
-from udp_stream.mechanisms.base import Integers, Query, StatisticPlan, noisy_integers
+from udp_stream.mechanisms.base import NOBODY, Integers, Query, StatisticPlan, noisy_integers
 from udp_stream.mechanisms.noise import Noise
-from udp_stream.mechanisms.statistics import AROUND, NOBODY, STATISTICS, NoisyMean, NoisyVariance
+from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import HatPlan, Terms, plan_hat
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.slot import SlotPlan
@@ -39,6 +41,7 @@ from udp_stream.release.city import CityQuestion, require_paid
 from udp_stream.release.record import (
     SCHEMA,
     Counts,
+    Estimate,
     Hat,
     Release,
     city_id,
@@ -56,46 +59,6 @@ from udp_stream.windows.tables import SlotCounts, SlotValues, cell_center
 # call, and what follows it is post-processing.
 
 
-@dataclass(frozen=True, slots=True)
-class HatEstimate:
-    """What came out for one HAT: for each statistic that was asked for, what `Statistic.values` made of it.
-
-    >>> only_mean = HatEstimate({"mean": NoisyMean(4096.0, scale=512.0, projected_to=None)})
-    >>> only_mean.mean, only_mean.variance, only_mean.cdf
-    (4096.0, None, None)
-    """
-
-    values: Mapping[str, object]
-
-    @property
-    def noisy_mean(self) -> NoisyMean | None:
-        """The mean, if it was asked for."""
-        value = self.values.get("mean")
-        return value if isinstance(value, NoisyMean) else None
-
-    @property
-    def mean(self) -> float | None:
-        """The mean in quanta, which may lie beyond the range."""
-        return None if self.noisy_mean is None else self.noisy_mean.value
-
-    @property
-    def noisy_variance(self) -> NoisyVariance | None:
-        """The variance, if it was asked for."""
-        value = self.values.get("variance")
-        return value if isinstance(value, NoisyVariance) else None
-
-    @property
-    def variance(self) -> float | None:
-        """The variance in quanta^2."""
-        return None if self.noisy_variance is None else self.noisy_variance.value
-
-    @property
-    def cdf(self) -> list[float] | None:
-        """The CDF at its edges, if it was asked for."""
-        value = self.values.get("cdf")
-        return value if isinstance(value, list) else None
-
-
 class _Asked(msgspec.Struct, frozen=True, eq=False):
     """A statistic of the HAT at this place in a slot, and its query."""
 
@@ -106,7 +69,7 @@ class _Asked(msgspec.Struct, frozen=True, eq=False):
 
 def estimate_hats(
     plans: Sequence[HatPlan], samples: Sequence[Integers], bits: Bits, factors: Sequence[Integers | None] | None = None
-) -> list[HatEstimate]:
+) -> list[Estimate]:
     """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts.
 
     `factors[i]` are those of its admitted plates' clips, where each shares one among HATs (`mechanisms/around.py`);
@@ -117,7 +80,7 @@ def estimate_hats(
         for place, (plan, speeds, shrink) in enumerate(zip(plans, samples, factors or [None] * len(plans), strict=True))
         for name, of_statistic in plan.statistics.items()
     ]
-    values: list[dict[str, object]] = [{} for _ in plans]
+    values: list[dict[str, Any]] = [{} for _ in plans]
     # Where nothing is asked there is no family of noise, and `_family` would refuse.
     noisy = noisy_integers([one.query for one in asked], _family(plans), bits) if asked else []
     for name, statistic in STATISTICS.items():  # all HATs of a statistic at once: CDFs are the quicker for it
@@ -129,7 +92,7 @@ def estimate_hats(
         )
         for (one, _), value in zip(of_hats, found, strict=True):
             values[one.place][name] = value
-    return [HatEstimate(one) for one in values]
+    return list(values)
 
 
 def _query(name: str, plan: StatisticPlan, samples: Integers, factors: Integers | None, bits: Bits) -> Query:
@@ -329,12 +292,12 @@ def _estimate(
     values: SlotValues,
     context: ReleaseContext,
     factors: Mapping[bytes, int] | None,
-) -> Mapping[int, HatEstimate]:
+) -> Mapping[int, Estimate]:
     """Estimates with fresh noise, by the numbers of the HATs; none of a HAT that is withheld."""
     # Speeds were clamped when they were read; if U has been lowered since, sensitivities hold for the lower one only.
     clamped = values.clamped(context.policy.max_speed)
     drawn = [(hat, hat.plan) for hat in hats if hat.plan is not None]
-    estimates: dict[int, HatEstimate] = {}
+    estimates: dict[int, Estimate] = {}
     for run, bits in context.entropy.streams([hat.release_id for hat, _ in drawn]):
         found = estimate_hats(
             [plan for _, plan in drawn[run]],
@@ -368,11 +331,10 @@ def _common(counts: SlotCounts, context: ReleaseContext) -> _Common:
     return _Common(context, context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms))
 
 
-def _record(hat: HatInFlight, counts: SlotCounts, estimate: HatEstimate | None, common: _Common) -> Release:
+def _record(hat: HatInFlight, counts: SlotCounts, estimate: Estimate | None, common: _Common) -> Release:
     context, by_plate, admitted = common.context, counts.count[hat.rows], hat.admitted
     contributed = int(np.count_nonzero(admitted))
     left_out = NOBODY if contributed == admitted.size else by_plate[~admitted]
-    mean, variance, cdf = statistics(hat.plan, estimate, left_out)
     used, forecast = 0 if hat.plan is None else hat.plan.used_samples, forecast_record(hat.terms, hat.plan, estimate)
     plates, pings = int(by_plate.size), int(by_plate.sum())
     return Release(
@@ -386,9 +348,7 @@ def _record(hat: HatInFlight, counts: SlotCounts, estimate: HatEstimate | None, 
             slot_start=common.slot_start,
             slot_end=common.slot_end,
         ),
-        mean=mean,
-        variance=variance,
-        cdf=cdf,
+        **statistics(hat.plan, estimate, left_out),
         counts=Counts(plates, pings, contributed, used) if context.policy.shows_counts else None,
         privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
         policy=common.fingerprint,

@@ -20,7 +20,6 @@ Budget = Annotated[float, msgspec.Meta(ge=EPSILON_MIN, le=1e6)]
 """Up to 1e15 nano-epsilon: a ledger's amounts lie below 2**53."""
 Epsilon = Annotated[float, msgspec.Meta(ge=0, le=EPSILON_MAX)]
 
-EPSILONS = ("release.mean_epsilon", "release.variance_epsilon", "release.cdf_epsilon")
 EPSILON_RULE = f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto"
 
 RHO_MIN = RHO_NANO_MIN / NANO

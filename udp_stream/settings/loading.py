@@ -16,10 +16,10 @@ import msgspec
 from msgspec.structs import fields
 
 from udp_stream.errors import ConfigError
-from udp_stream.settings.limits import DURATIONS, EPSILON_RULE, EPSILONS
+from udp_stream.settings.limits import DURATIONS, EPSILON_RULE
 from udp_stream.settings.queries import QuerySection
 from udp_stream.settings.rules import NO_LEDGERS, check
-from udp_stream.settings.sections import Settings
+from udp_stream.settings.sections import EPSILONS, Settings
 
 PREFIX: Final = "UDP_STREAM_"
 

@@ -16,7 +16,6 @@ from udp_stream.settings.limits import (
     EPSILON_MAX,
     EPSILON_MIN,
     EPSILON_RULE,
-    EPSILONS,
     RHO_MIN,
     budget_period,
     require,
@@ -124,10 +123,9 @@ def _check_epsilon(settings: Settings, policy: Policy) -> None:
     _check_budget(settings, policy)
     is_linear = policy.accounted.measure.noise.power == 1
     least, most, rule = (EPSILON_MIN, EPSILON_MAX, EPSILON_RULE) if is_linear else CONCENTRATED
-    for name in EPSILONS:
-        epsilon = _value(settings, name)
-        require(epsilon in ("auto", 0) or least <= epsilon <= most, name, rule, epsilon)
-    nanos = policy.mean_nano, policy.variance_nano, policy.cdf_nano
+    for name, epsilon in settings.release.epsilons.items():
+        require(epsilon == "auto" or epsilon == 0 or least <= epsilon <= most, f"release.{name}_epsilon", rule, epsilon)
+    nanos = policy.prices.values()
     asked = sum(nano or 0 for nano in nanos)
     require(None in nanos or asked > 0, "release", "at least one epsilon above 0", "none")
     budget, key = settings.budget, policy.accounted.key

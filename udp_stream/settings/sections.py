@@ -12,6 +12,7 @@ import msgspec
 
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.base import Cap
+from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON, FeedForm, mapped_form, without_speeds
 from udp_stream.pings.mapping import FIELDS, PRESETS, SECONDS_AGO, WITHOUT_SPEED, FeedMapping, Preset
@@ -381,6 +382,14 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
     counts: CountsReleased = "all"
 
+    @property
+    def epsilons(self) -> dict[str, float | Literal["auto"]]:
+        """That of each statistic: by its key, or where it has none as the statistic itself says."""
+        return {name: getattr(self, f"{name}_epsilon", STATISTICS[name].epsilon) for name in priced()}
+
+
+EPSILONS = tuple(f"release.{key}" for key in ReleaseSection.__struct_fields__ if key.endswith("_epsilon"))
+
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """The whole configuration. What follows from it is worked out once, when it is first asked for."""
@@ -416,9 +425,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             period_seconds=period_seconds,
             mean=self.release.mean,
             grouping=self.release.grouping,
-            mean_nano=budget.charge_nano(self.release.mean_epsilon),
-            variance_nano=budget.charge_nano(self.release.variance_epsilon),
-            cdf_nano=budget.charge_nano(self.release.cdf_epsilon) if self.release.cdf in ("auto", "tree") else 0,
+            prices={name: budget.charge_nano(epsilon) for name, epsilon in self.release.epsilons.items()},
             bins=self.release.bins,
             branching=self.release.branching,
             cap=self.release.cap,
@@ -436,7 +443,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         # Trees are automatic beside automatic means around forecasts; elsewhere somebody has to ask for them.
         asked = policy.has_automatic_trees and policy.mean_nano is None and period_seconds is not None
         is_by_default = self.release.cdf == "auto" and policy.cdf_nano is None
-        return msgspec.structs.replace(policy, cdf_nano=0) if is_by_default and not asked else policy
+        has_no_tree = self.release.cdf not in ("auto", "tree") or (is_by_default and not asked)
+        return msgspec.structs.replace(policy, prices=policy.prices | {"cdf": 0}) if has_no_tree else policy
 
     @property
     def ping_rules(self) -> PingRules:

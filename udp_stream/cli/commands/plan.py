@@ -7,7 +7,7 @@ some typical sizes of HATs.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -17,13 +17,13 @@ from rich.table import Table
 from udp_stream.cli.report import beside_guess, print_whole, printer
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.logs import counted
+from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import MEASURES, Cost
-from udp_stream.mechanisms.statistics import SCATTER, spread
+from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import HatPlan, HatPlans, Terms, automatic_nano, plan_hat, terms_at
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.promise import epsilon_text
 from udp_stream.planning.slot import PRICES_PER_BUDGET, is_too_little, terms_of_typical
-from udp_stream.release.road import estimate_hats
 from udp_stream.settings import Settings
 from udp_stream.testing import SeededEntropy, seeded_bits
 from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text
@@ -36,9 +36,6 @@ SPREAD = 0.6
 HATS_PER_PERIOD = 12
 """HATs that a typical plate visits in a period."""
 
-TRIALS = 300
-"""Of a projected mean: its expected error is then known to about 7 %."""
-
 
 @dataclass(frozen=True, slots=True)
 class Bought:
@@ -48,7 +45,6 @@ class Bought:
     served: bool
     plan: HatPlan
     releases_per_plate: int
-    mean_error_kmh: float
 
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -89,19 +85,20 @@ def _notes(policy: Policy, served: list[Bought]) -> list[str]:
         f"releases: of how many such HATs the median plate's budget of a period pays. HATs of fewer than "
         f"{policy.min_plates} plates are withheld without a charge."
     ]
-    if any((one.plan.mean or one.plan.around) is not None for one in served):
+    if any(one.plan.mean is not None for one in served):
         notes.append(
             f"Expected error in km/h: {beside_guess(policy.resolution)}. A mean that errs more buys nothing that "
             "counts do not tell."
         )
-    if any(one.plan.mean is not None and one.plan.mean.moves is None for one in served):
+    if any(isinstance(one.plan.mean, MeanPlan) and one.plan.mean.moves is None for one in served):
         notes.append(
             "noise and error bound: if the private interval is all of [0, U]; expected error: by simulation, with the "
             "interval found."
         )
     for one in served:
-        if (mean := one.plan.mean or one.plan.around) is not None:
-            notes.append(f"{counted(one.plates, 'plate')}: {mean.mechanism}, {one.plan.why}.")
+        for asked, (name, of) in zip(one.plan.terms.statistics, one.plan.statistics.items(), strict=True):
+            if why := STATISTICS[name].why(of, asked):
+                notes.append(f"{counted(one.plates, 'plate')}: {of.choice.mechanism}, {why}.")
     notes.append(
         "These sizes are typical. `udp-stream plan FILE` counts your city's, and compares resolutions and slots."
     )
@@ -154,38 +151,7 @@ def buy(policy: Policy, plates: int, pings_per_plate: int) -> Bought:
             part = float(bought.charges.mean()) / bought.terms.charge_nano
             bought = plan_hat(counts, terms_for(policy, part), policy)
     releases = policy.budget_nano // int(np.median(bought.charges))
-    return Bought(plates, served, bought, releases, _mean_error_kmh(bought))
-
-
-def _mean_error_kmh(plan: HatPlan) -> float:
-    """Noise, and the bias that is likely.
-
-    What projection does depends on the interval that speeds will choose: there it is the mean error of trials, always
-    the same ones, at speeds that scatter as `means.accuracy` takes it, around means anywhere in [0, U] alike.
-    """
-    if plan.around is not None:
-        return plan.around.expected_error / QUANTA_PER_KMH
-    mean = plan.mean
-    if mean is None:
-        return float("nan")
-    if mean.moves is not None:
-        return mean.noise.clamped_error(mean.noise_bound, spread(mean), mean.range.width) / QUANTA_PER_KMH
-    rng, counts = np.random.default_rng(0), mean.counts.by_plate
-    samples = []
-    for truth in rng.uniform(0, mean.range.width, TRIALS):
-        part = np.sqrt(SCATTER * truth * (mean.range.width - truth) / 3 / 2)
-        speeds = truth + part * (
-            np.repeat(rng.standard_normal(counts.size), counts) + rng.standard_normal(counts.sum())
-        )
-        samples.append(np.clip(np.round(speeds), 0, mean.range.width).astype(np.int64))
-    alone = replace(plan, statistics={"mean": mean})
-    estimates = estimate_hats([alone] * TRIALS, samples, seeded_bits("plan"))
-    errors = [
-        abs(mean.released(estimate.mean) - speeds.mean())
-        for estimate, speeds in zip(estimates, samples, strict=True)
-        if estimate.mean is not None
-    ]
-    return float(np.mean(errors)) / QUANTA_PER_KMH
+    return Bought(plates, served, bought, releases)
 
 
 def _head(policy: Policy) -> str:
@@ -219,19 +185,9 @@ def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:
 
 def _cells(one: Bought, policy: Policy) -> list[tuple[str, str]]:
     """Columns and their contents, of the statistics that are released; of a HAT that is withheld only that."""
-    mean, variance, cdf = one.plan.mean or one.plan.around, one.plan.variance, one.plan.cdf
     cells = [("plates", str(one.plates)), *_charge_cells(one.plan.terms.cost, policy.delta)]
-    if mean is not None:
-        cells += [
-            ("mechanism", mean.mechanism),
-            ("noise km/h", f"{mean.noise_bound / QUANTA_PER_KMH:.2f}"),
-            ("expected error", f"{one.mean_error_kmh:.2f}"),
-            ("error bound", f"{min(mean.error_bound, mean.range.width) / QUANTA_PER_KMH:.2f}"),
-        ]
-    if variance is not None:
-        cells.append(("variance noise", f"{variance.noise_bound / QUANTA_PER_KMH**2:.1f}"))
-    if cdf is not None:
-        cells += [("CDF bins", str(cdf.bins.count)), ("CDF rms error", f"{cdf.rms_error:.3f}")]
+    for name, of in one.plan.statistics.items():
+        cells += STATISTICS[name].columns(of, seeded_bits("plan"))
     cells.append(("releases", str(one.releases_per_plate)))
     if one.served:
         return cells
