@@ -1,15 +1,34 @@
 """What a stranger adds without a change of the package: each goes through `replay` to a record, and is charged."""
 
 import json
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from tests.runtime.harness import fleet_log, ledger_at
 from udp_stream.cli import main as cli
-from udp_stream.mechanisms.noise import MEASURES
+from udp_stream.mechanisms.base import (
+    Choice,
+    PublicSettings,
+    Query,
+    Range,
+    SamplesPerPlate,
+    Statistic,
+    StatisticTerms,
+    epsilon_stated,
+    within_cap,
+)
+from udp_stream.mechanisms.noise import MEASURES, Cost, counts_scale, noise_of
+from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.promise import ACCOUNTINGS
 from udp_stream.release.record import decode
+from udp_stream.settings import known_keys
+from udp_stream.units import NANO, QUANTA_PER_KMH
 
 
 @pytest.fixture
@@ -18,6 +37,84 @@ def toy_measure(monkeypatch):
     toy = replace(MEASURES["pure"], name="toy", ending=" in toys")
     monkeypatch.setitem(MEASURES, "toy", toy)
     monkeypatch.setitem(ACCOUNTINGS, "toys", replace(ACCOUNTINGS["pure"], measure=toy, variant="Toy DP"))
+
+
+BINS = 20
+"""Of the histogram that a median is read off."""
+
+
+@dataclass(frozen=True)
+class MedianPlan:
+    """Each plate gives its first `cap` samples; the noise of a bin is for twice as many."""
+
+    counts: SamplesPerPlate
+    range: Range
+    cost: Cost
+    cap: int
+
+    @property
+    def choice(self):
+        return Choice("noisy-histogram", self.cap)
+
+    @property
+    def noise(self):
+        return noise_of(self.cost)
+
+    @property
+    def given(self):
+        return np.minimum(self.counts.by_plate, self.cap)
+
+    @property
+    def charges(self):
+        return self.noise.charges(self.given, self.cap, self.cost)
+
+
+class MedianRecord(msgspec.Struct):
+    value_kmh: float
+    epsilon: float
+
+
+class Median(Statistic):
+    """The median, off a noisy histogram: a plate that gives n samples moves at most 2 n in it."""
+
+    name = of = "median"
+    plural = "medians"
+
+    def __init__(self, epsilon):
+        self.epsilon = epsilon
+
+    def plan(self, counts, asked, public):
+        cap = counts.median if asked.choice is None else asked.choice.cap_among(counts)
+        return MedianPlan(counts, public.range, asked.cost, cap)
+
+    def subset(self, plan, admitted):
+        given = plan.given[admitted]
+        cost = plan.noise.within(given, int(given.max()), plan.charges[admitted], plan.cost)
+        counts = SamplesPerPlate(plan.counts.by_plate[admitted])
+        return replace(plan, counts=counts, cost=cost, cap=int(given.max()))
+
+    def query(self, plan, samples, bits):  # noqa: ARG002
+        kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)])
+        t, s = counts_scale(plan.cap, plan.cost)
+        counted = np.bincount(kept * BINS // (plan.range.width + 1), minlength=BINS)
+        return Query(counted, np.full(BINS, t), np.full(BINS, s))
+
+    def values(self, plans, queries, noisy):  # noqa: ARG002
+        upto = (np.cumsum(one) / plan.given.sum() for plan, one in zip(plans, noisy, strict=True))
+        halves = (int(np.argmax(np.append(one[:-1] >= 0.5, True))) for one in upto)
+        return [plan.range.width / BINS * (at + 0.5) for plan, at in zip(plans, halves, strict=True)]
+
+    def record(self, plan, value, left_out):  # noqa: ARG002
+        return MedianRecord(round(value / QUANTA_PER_KMH, 3), epsilon_stated(plan.cost))
+
+    def columns(self, plan, bits):  # noqa: ARG002
+        return [("median bins", str(BINS))]
+
+
+@pytest.fixture
+def median(monkeypatch):
+    """Registers it at a price of its own."""
+    return lambda epsilon: monkeypatch.setitem(STATISTICS, "median", Median(epsilon))
 
 
 def replayed(folder, *flags):
@@ -40,3 +137,64 @@ def test_a_measure(tmp_path, toy_measure, capsys):
     privacy = json.loads(capsys.readouterr().out)["privacy"]
     assert privacy["dp_variant"]["variant_name"] == "Toy DP"
     assert 0 < privacy["privacy_loss"]["periods"][0]["epsilon_max_over_plates"] <= 8
+
+
+FIXED = ("budget.accounting=pure", "budget.epsilon=12", "release.mean=baseline", "release.mean_epsilon=0.5",
+         "release.cdf=off")  # fmt: skip
+
+
+def test_a_statistic(tmp_path, median, capsys):
+    """At a price of its own: in the charge, in the record, in the ledger's notes, in what `plan` and the export say."""
+    keys = known_keys()
+    median(0.25)
+    records, given = replayed(tmp_path, *FIXED)
+    released = [one for one in records if one.status == "released"]
+    assert len(released) > 10 and {one.others["median"]["epsilon"] for one in released} == {0.25}
+    assert all(0 <= one.others["median"]["value_kmh"] <= 65 and one.mean.epsilon == 0.5 for one in released)
+    assert {one.privacy.epsilon for one in released} == {0.75}
+    assert all(one.others == {} for one in records if one.status != "released")
+    with ledger_at(tmp_path / "city.ledger") as (ledger, _):
+        charged = [int(entry.charged.max(initial=0)) for entry in ledger.entries() if entry.charged.any()]
+        assert max(charged) == 3 * NANO // 4 and ledger.verify() == []
+        (note,) = (json.loads(text) for name, text in ledger.meta().items() if name.startswith("policy:"))
+        assert note["release.median_epsilon"] == "0.25"
+    capsys.readouterr()
+    assert cli.main(["ledger", "export", *given]) == 0
+    exported = capsys.readouterr().out
+    assert "Means, variances, cumulative distributions and medians" in json.loads(exported)["basic"]["description"]
+    assert cli.main(["plan", *given]) == 0 and "median bins" in capsys.readouterr().out
+    assert known_keys() == keys
+
+
+def test_a_statistic_costs_what_a_mean_around_a_forecast_does(tmp_path, median):
+    """Where it is "auto"; so in rho, and where the price is lowered."""
+    median("auto")
+    records, _ = replayed(tmp_path, "budget.epsilon=12")
+    whole = [one for one in records if one.status == "released" and one.counts.admitted_plates == one.counts.plates]
+    assert {one.mean.mechanism for one in whole} >= {"forecast-clip"}
+    assert all(one.others["median"]["epsilon"] == one.mean.epsilon for one in whole)
+    assert max(one.mean.epsilon for one in whole) > 1.9 * min(one.mean.epsilon for one in whole)
+
+
+def test_the_median_keeps_to_its_price():
+    """In every bin together, for every pair of neighbours: at most what the plate was charged."""
+    asked, public, speeds = StatisticTerms("median", NANO), PublicSettings(Range(0, 65 * QUANTA_PER_KMH)), (0, 99_000)
+    plan = Median(1.0).plan(SamplesPerPlate(np.array([3, 1, 2])), asked, public)
+    for final in (plan, Median(1.0).subset(plan, np.array([True, True, False]))):
+        ends, paid = np.cumsum(final.counts.by_plate).tolist(), final.charges.tolist()
+        for samples in map(np.array, product(speeds, repeat=ends[-1])):
+            for start, end, charge in zip([0, *ends], ends, paid, strict=False):
+                other = samples.copy()
+                other[start:end] = speeds[1]
+                one, two = (Median(1.0).query(final, each, None) for each in (samples, other))
+                assert (np.abs(one.integers - two.integers) * one.s / one.t).sum() <= charge / NANO
+
+
+def test_where_to_add_names_the_files():
+    """Three at most, beside the statistic's own."""
+    root = Path(__file__).parents[2]
+    (row,) = re.findall(r"^\| a statistic \|(.*)$", (root / "docs" / "architecture.md").read_text(), re.M)
+    *named, test = re.findall(r"`([a-z_/]+\.py)`", row)
+    assert (root / test).samefile(__file__) and len(named) == 3
+    held = {file: (root / "udp_stream" / file).read_text() for file in named}
+    assert all("variance" in text.lower() for text in held.values()), "where the variance was added"

@@ -115,6 +115,11 @@ def test_a_registered_statistic_is_charged_for_travels_and_leaves_the_others_rec
     assert ledger.verify() == []
 
 
+def test_terms_of_a_statistic_that_is_not_known_here_are_refused_by_its_name():
+    with pytest.raises(PrivacyRefused, match="cdf, got 'stopped'"):
+        plan_hat(np.array([1, 4]), Terms((StatisticTerms("stopped", NANO),)), a_context().policy)
+
+
 def test_a_statistic_that_would_cost_a_plate_more_than_it_paid_is_refused(stopped, monkeypatch):
     policy, terms = a_context().policy, Terms((stopped,))
     plan = plan_hat(np.array([1, 4, 4]), terms, policy)

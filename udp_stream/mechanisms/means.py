@@ -134,6 +134,26 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
             return np.full(self.counts.plates, self.cost.nano, dtype=np.int64)
         return charges_of(self.moves, self.sensitivity, self.cost)
 
+    def subset(self, admitted: NDArray[np.bool_], **changes: Any) -> MeanPlan:
+        """The same statistic without the plates that were halted: the others give and move what they did.
+
+        So each one's loss stays within its charge as long as the noise does; the cost becomes the largest loss left.
+        What else changes, its mechanism says.
+        """
+        if self.moves is None:
+            raise ValueError("expected a plan whose plates are charged by what they move")
+        moves = self.moves[admitted]
+        sensitivity = max(1, int(moves.max()))  # noise is drawn even where no plate moves anything
+        return replace(
+            self,
+            counts=SamplesPerPlate(self.counts.by_plate[admitted]),
+            given=self.given[admitted],
+            moves=moves,
+            sensitivity=sensitivity,
+            cost=cost_within(moves, sensitivity, self.charges[admitted], self.cost),
+            **changes,
+        )
+
 
 class MeanQuery(msgspec.Struct, frozen=True):
     """The integer to which noise is added, and how far one plate can move it; [a, b] if it was projected to one.
@@ -179,27 +199,6 @@ class MeanMechanism(ABC):
     @abstractmethod
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
         """The statistic of the samples (plate by plate, in the order of the counts); bits pay for private intervals."""
-
-
-def narrowed(plan: MeanPlan, admitted: NDArray[np.bool_], **changes: Any) -> MeanPlan:
-    """The same statistic without the plates that were halted: the others give what they gave and move what they moved.
-
-    So each one's loss stays within its charge as long as the noise does; the cost becomes the largest loss left.
-    """
-    if plan.moves is None:
-        raise ValueError("expected a plan whose plates are charged by what they move")
-    moves = plan.moves[admitted]
-    sensitivity = max(1, int(moves.max()))  # noise is drawn even where no plate moves anything
-    cost = cost_within(moves, sensitivity, plan.charges[admitted], plan.cost)
-    return replace(
-        plan,
-        counts=SamplesPerPlate(plan.counts.by_plate[admitted]),
-        given=plan.given[admitted],
-        moves=moves,
-        sensitivity=sensitivity,
-        cost=cost,
-        **changes,
-    )
 
 
 def array_means(plan: MeanPlan, samples: Integers) -> Integers:
@@ -350,7 +349,7 @@ class CappedSum(MeanMechanism):
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The same cap and fill: a smaller cap would drop samples for which the noise has been scaled already."""
         total, given = int(plan.counts.by_plate[admitted].sum()), int(plan.given[admitted].sum())
-        return narrowed(plan, admitted, divisor=total, bias_bound=_bias_of_fill(plan.fill, plan.range, given, total))
+        return plan.subset(admitted, divisor=total, bias_bound=_bias_of_fill(plan.fill, plan.range, given, total))
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         """The sum of the kept samples, each above the low end, and the fill of the dropped ones."""
@@ -462,13 +461,16 @@ class ArrayAveraging(MeanMechanism):
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The arrays as they were, without the plates that were halted."""
         total, given = int(plan.counts.by_plate[admitted].sum()), plan.given[admitted]
-        if plan.arrays is None:
-            return _poured_for_admitted(plan, admitted, total, int(given.sum()))
+        width, used = plan.range.width, int(given.sum())
+        if plan.arrays is None and used:
+            return plan.subset(admitted, divisor=used, bias_bound=width * (1 - used / total))
+        if plan.arrays is None:  # all that they have lies beyond the full arrays: the middle is released
+            return plan.subset(admitted, divisor=1, bias_bound=float(width), fill=width // 2)
         arrays = Arrays(plan.cap, plan.arrays.of_plate[admitted], plan.arrays.filled)
         left = np.bincount(arrays.of_plate, weights=given, minlength=arrays.count)
         divisor = float((left / arrays.filled).sum())
         excess = float((left * np.maximum(0.0, 1 / (arrays.filled * divisor) - 1 / total)).sum())
-        return narrowed(plan, admitted, arrays=arrays, divisor=divisor, bias_bound=plan.range.width * excess)
+        return plan.subset(admitted, arrays=arrays, divisor=divisor, bias_bound=width * excess)
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         """The sum of the array means (BestFit) or of all samples in full arrays (WrapAround)."""
@@ -476,13 +478,6 @@ class ArrayAveraging(MeanMechanism):
             return MeanQuery(int(array_means(plan, samples).sum()), plan.sensitivity)
         used = plan.range.above_low(samples[first_samples(plan.counts, plan.given)])
         return MeanQuery(int(used.sum()) + plan.fill, plan.sensitivity)
-
-
-def _poured_for_admitted(plan: MeanPlan, admitted: NDArray[np.bool_], total: int, used: int) -> MeanPlan:
-    """Under WrapAround. Those left may have given nothing, all of it lying beyond the full arrays: then the middle."""
-    if used:
-        return narrowed(plan, admitted, divisor=used, bias_bound=plan.range.width * (1 - used / total))
-    return narrowed(plan, admitted, divisor=1, bias_bound=float(plan.range.width), fill=plan.range.width // 2)
 
 
 # Levy: array means projected to a private interval around their median (arXiv 2401.15906, Section III-D).

@@ -188,12 +188,12 @@ def terms_at(automatic_nano: int, policy: Policy) -> Terms:
 
 # Plans: the one file that joins bounds, noise and cost. It reads counts, budgets and settings, and never a speed.
 #
-# **The guarantee.** For each HAT, the mean's query changes by at most its sensitivity when one plate's speeds change,
-# and its noise makes that `mean_nano`-DP (private intervals included); likewise the variance's and `variance_nano`; the
-# CDF's levels compose to `cdf_nano`. A plate's own loss is its share of that, statistic by statistic, and the sum of
-# its shares is what it is charged before anything is drawn. So a plate loses at most the sum of what it was charged
-# (basic composition over HATs, arXiv 2405.06261), which the ledger keeps within its budget. Where plates share one clip
-# among their HATs of a slot, that sum holds for these together (`mechanisms/around.py`).
+# **The guarantee.** For each HAT, a statistic's query changes by at most its sensitivity when one plate's speeds
+# change, and its noise makes that private at the statistic's price (private intervals included; the levels of a CDF
+# compose to it). A plate's own loss is its share of that, statistic by statistic, and the sum of its shares is what it
+# is charged before anything is drawn. So a plate loses at most the sum of what it was charged (basic composition over
+# HATs, arXiv 2405.06261), which the ledger keeps within its budget. Where plates share one clip among their HATs of a
+# slot, that sum holds for these together (`mechanisms/around.py`).
 #
 # **Charge first, plan last.** Shares follow from a plan, and who takes part follows from the charges. So `plan_hat`
 # plans for all plates of the HAT and prices each; the ledger admits some; `HatPlan.subset` takes the others out of that
@@ -384,7 +384,8 @@ class HatPlans:
     def _plan(
         self, counts: SamplesPerPlate, known: tuple[StatisticTerms, StatisticPlan] | None, asked: StatisticTerms
     ) -> StatisticPlan:
-        statistic = STATISTICS[asked.statistic]
+        if (statistic := STATISTICS.get(asked.statistic)) is None:
+            raise PrivacyRefused(f"expected one of the statistics {', '.join(STATISTICS)}, got {asked.statistic!r}")
         if known is not None:
             before, plan = known
             if asked in (before, before.chosen(plan.choice)):
