@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
@@ -837,17 +838,15 @@ class Cdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ]
     values: Annotated[
-        tuple[Share, ...],
-        msgspec.Meta(description="share of samples at or below each edge; never falls, and ends in 1"),
+        tuple[Share, ...], Meta(description="share of samples at or below each edge; never falls, and ends in 1")
     ]
-    epsilon: Annotated[Positive, msgspec.Meta(description="largest charge to a plate of the HAT for it")]
-    branching: Annotated[tuple[int, ...], msgspec.Meta(description="children of a node on each level of the tree")]
+    epsilon: Annotated[Positive, Meta(description="largest charge to a plate of the HAT for it")]
+    branching: Annotated[tuple[int, ...], Meta(description="children of a node on each level of the tree")]
     budgets: Annotated[
-        tuple[Positive, ...],
-        msgspec.Meta(description="what each level of the tree has of the epsilon, or of the rho"),
+        tuple[Positive, ...], Meta(description="what each level of the tree has of the epsilon, or of the rho")
     ]
     expected_rms_error: Annotated[
-        NonNegative, msgspec.Meta(description="noise of a value before it is made monotone, in shares")
+        NonNegative, Meta(description="noise of a value before it is made monotone, in shares")
     ]
 
 

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -698,23 +699,18 @@ class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (True, 0.5)
     """
 
-    value_kmh: Annotated[NonNegative, msgspec.Meta(description="the private mean, km/h, in [0, max_kmh]")]
-    mechanism: Annotated[str, msgspec.Meta(description="how it was taken")]
-    grouping: Annotated[
-        Grouping | None, msgspec.Meta(description="how samples were put into arrays, where the mechanism does")
-    ]
-    epsilon: Annotated[Positive, msgspec.Meta(description="largest charge to a plate of the HAT for it")]
-    scale_kmh: Annotated[NonNegative, msgspec.Meta(description="expected size of its noise, km/h")]
-    expected_abs_error_kmh: Annotated[
-        NonNegative, msgspec.Meta(description="expected distance from the HAT's true mean, km/h")
-    ]
+    value_kmh: Annotated[NonNegative, Meta(description="the private mean, km/h, in [0, max_kmh]")]
+    mechanism: Annotated[str, Meta(description="how it was taken")]
+    grouping: Annotated[Grouping | None, Meta(description="how samples were put into arrays, where the mechanism does")]
+    epsilon: Annotated[Positive, Meta(description="largest charge to a plate of the HAT for it")]
+    scale_kmh: Annotated[NonNegative, Meta(description="expected size of its noise, km/h")]
+    expected_abs_error_kmh: Annotated[NonNegative, Meta(description="expected distance from the HAT's true mean, km/h")]
     interval95_kmh: Annotated[
         tuple[NonNegative, NonNegative],
-        msgspec.Meta(description="from and to: 95 % of true means lie in such an interval, where the model holds"),
+        Meta(description="from and to: 95 % of true means lie in such an interval, where the model holds"),
     ]
     bias_bound_kmh: Annotated[
-        NonNegative,
-        msgspec.Meta(description="most that it can be off without noise, if speeds were chosen against it"),
+        NonNegative, Meta(description="most that it can be off without noise, if speeds were chosen against it")
     ]
 
 

@@ -37,6 +37,7 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
@@ -221,16 +222,15 @@ class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (81.0, 'levy')
     """
 
-    value_kmh2: Annotated[NonNegative, msgspec.Meta(description="the private variance, (km/h)^2, at least 0")]
-    mechanism: Annotated[str, msgspec.Meta(description="how it was taken")]
-    epsilon: Annotated[Positive, msgspec.Meta(description="largest charge to a plate of the HAT for it")]
-    scale_kmh2: Annotated[NonNegative, msgspec.Meta(description="expected size of its noise, (km/h)^2")]
+    value_kmh2: Annotated[NonNegative, Meta(description="the private variance, (km/h)^2, at least 0")]
+    mechanism: Annotated[str, Meta(description="how it was taken")]
+    epsilon: Annotated[Positive, Meta(description="largest charge to a plate of the HAT for it")]
+    scale_kmh2: Annotated[NonNegative, Meta(description="expected size of its noise, (km/h)^2")]
     expected_abs_error_kmh2: Annotated[
-        NonNegative, msgspec.Meta(description="the same: what capping does to it is not counted")
+        NonNegative, Meta(description="the same: what capping does to it is not counted")
     ]
     bias_bound_kmh2: Annotated[
-        NonNegative,
-        msgspec.Meta(description="most that it can be off without noise, if speeds were chosen against it"),
+        NonNegative, Meta(description="most that it can be off without noise, if speeds were chosen against it")
     ]
 
 
