@@ -35,6 +35,7 @@ from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.facts import (
     Observer,
     PublishedRelease,
+    QueriesPublished,
     SlotCounted,
     SlotsDropped,
     batch_read,
@@ -44,7 +45,7 @@ from udp_stream.release.facts import (
 )
 from udp_stream.release.forecaster import Smoothed, encode_smoothed
 from udp_stream.release.query_record import decode_result, moment_of
-from udp_stream.release.query_road import Answered, QuerySet, report_answers, report_published
+from udp_stream.release.query_road import Answered, QuerySet, report_answers
 from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.shuffle import protocol as steps
@@ -771,7 +772,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         await self._publish(assigned, out, mark, partial(protocol.answering, step), partial(protocol.answered, step))
         if recorded is not None:
             await self._in_thread(partial(recorded.published, assigned.ledger))
-            report_published(self._report, step.time_ms, answers)
+            self._report(QueriesPublished(step.time_ms, len(answers)))
 
     async def _publish(
         self,

@@ -52,7 +52,7 @@ from udp_stream.logs import ERROR, WARNING, begin_log, fault, say
 from udp_stream.planning.policy import Policy
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import Observer, Waiting, report_to
-from udp_stream.release.query_road import query_set
+from udp_stream.release.query_road import QueryContext, QuerySet
 from udp_stream.runtime import SpokenLog
 from udp_stream.settings import Settings
 from udp_stream.units import parse_duration
@@ -154,9 +154,8 @@ async def _work(
     binding = Binding.of(meta)
     given = settings.policy, settings.calendar, deployment.entropy, deployment.software
     context = ReleaseContext(*given, caveats=caveats(meta), derive_key=keys.hash_plate)
-    queries_asked = settings.standing_queries
-    of_queries = settings.zone, settings.position_periods, context
-    queries = query_set(queries_asked, *of_queries) if queries_asked else None
+    asked, of_queries = settings.standing_queries, QueryContext(settings.position_periods, context)
+    queries = QuerySet(asked, settings.zone, of_queries) if asked else None
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
         common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries)

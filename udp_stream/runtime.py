@@ -36,6 +36,7 @@ from udp_stream.release.facts import (
     Fact,
     Observer,
     PublishedRelease,
+    QueriesPublished,
     ReleaseSink,
     RunLog,
     SlotCounted,
@@ -48,7 +49,7 @@ from udp_stream.release.facts import (
     slot_smoothed,
 )
 from udp_stream.release.forecaster import Smoothed, encode_smoothed
-from udp_stream.release.query_road import ResultSink, query_set, report_answers, report_published
+from udp_stream.release.query_road import QueryContext, QuerySet, report_answers
 from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.settings import Settings
 from udp_stream.sources.journal import Arrived, Journal
@@ -109,7 +110,7 @@ class _Runtime:
         publish: ReleaseSink,
         smooth: Callable[[Sequence[Smoothed]], None] | None,
         reject: Reject | None,
-        answer: ResultSink | None,
+        answer: Write | None,
         trial: bool = False,
     ) -> None:
         self._settings, self._ledger, self._report = settings, ledger, report
@@ -121,7 +122,9 @@ class _Runtime:
         is_forecasting = settings.policy.forecasts or smooth is not None
         self._context = with_forecaster(context) if is_forecasting else context
         asked = () if answer is None else settings.standing_queries
-        self._queries = query_set(asked, settings.zone, settings.position_periods, self._context) if asked else None
+        self._queries: QuerySet | None = None
+        if asked:
+            self._queries = QuerySet(asked, settings.zone, QueryContext(settings.position_periods, self._context))
         self._noted = False
         self._due: frozenset[str] | None = None
         self._written = frozenset[str]()
@@ -165,7 +168,7 @@ class _Runtime:
         new = [one for one in found.answers if self._is_due(one.release_id, one.made)]
         self._publish_answers([one.payload for one in new if one.release_id not in self._written])
         found.published(self._ledger)
-        report_published(self._report, moment.time_ms, found.answers)
+        self._report(QueriesPublished(moment.time_ms, len(found.answers)))
 
     def _is_due(self, release_id: str, made: bool) -> bool:
         """Whether readers may lack a record: all of them where a file is written from its start (`_due` is None); else
@@ -196,7 +199,7 @@ class Embedded(_Runtime):
         trial: bool = False,
         observers: Sequence[Observer] = (),
         smooth: Callable[[Sequence[Smoothed]], None] | None = None,
-        answer: ResultSink | None = None,
+        answer: Write | None = None,
     ) -> None:
         """Nothing is read or written before `run`.
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 from udp_stream.mechanisms.noise import pure
 from udp_stream.queries import elimination
-from udp_stream.queries.elimination import Between, Parts, Round, Split, Terms
+from udp_stream.queries.elimination import Between, Budgeting, Parts, Round, Split
 from udp_stream.queries.plane import QUANTA_PER_METRE, Rectangle, rho_per_square_metre
 from udp_stream.testing import seeded_bits
 
@@ -86,7 +86,7 @@ def worst_excess(how, seed):
     far out are nearly all that is charged, and are rare: the limits go as far as is counted often enough.
     """
     cost, apart, runs = pure(2 * 10**10), 100, RUNS[how]
-    terms = replace(Terms.alike(cost, runs, how, Split.even(2)), beta=0.9)
+    terms = replace(Budgeting.alike(cost, runs, how, Split.even(2)), beta=0.9)
     shown = [run_at(terms, FAR_EAST, runs, seed + other, metres=apart * other) for other in (0, 1)]
     parts = np.array(terms.split.parts(cost.nano)) / 1e9 / 1000  # epsilon by round, per metre
     odds = [odds_of(values, FAR_EAST, apart, parts) for values, _ in shown]
@@ -135,7 +135,7 @@ def renyi_of_order_2(first, second, bins):
 def concentrated_loss(how, seed, plates=50_000):
     """Of all rounds together, by each plate's likelihood ratio, in units of what it may be: 2 rho d^2."""
     rho, apart = rho_per_square_metre(2e-5), 100
-    terms = replace(Terms.alike(rho, plates, how, Split.doubling(3)), beta=0.9)
+    terms = replace(Budgeting.alike(rho, plates, how, Split.doubling(3)), beta=0.9)
     charged = rho.nano / 1e15 * apart**2
     (mine, _), (theirs, _) = run_at(terms, EAST, plates, seed), run_at(terms, EAST, plates, seed + 1, metres=apart)
     weights = np.array(terms.split.parts(rho.nano), float)
@@ -160,7 +160,7 @@ def test_concentrated_noise_that_is_30_percent_too_small_is_caught(how, monkeypa
 def test_a_runs_exact_odds_are_within_its_charges_for_every_record(how, measure):
     """By the noise's formula, on recorded values: for each plate and any two positions on the lattice."""
     cost = pure(5 * 10**10) if measure == "pure" else rho_per_square_metre(1e-4)
-    terms = Terms.alike(cost, 60, how, Split.doubling(4))
+    terms = Budgeting.alike(cost, 60, how, Split.doubling(4))
     pie = terms.elimination(SQUARE.signed_distance, Between(0.0, 0.0))
     rng = np.random.default_rng(5)
     where = rng.integers(-16_000, 16_000, (60, 2))

@@ -150,7 +150,7 @@ def sums_recorded(tmp_path, metres, minutes):
             assert set(entry.plates) == {b"edge", b"core", b"away"} and len(set(entry.charged.tolist())) == 1
             _, _, moment, number = entry.release_id.split(":")
             ((value,),) = msgspec.json.decode(entry.payload)[1]
-            steps = QUANTA_PER_METRE * 2.0**pie.privatised.each.fine_bits
+            steps = QUANTA_PER_METRE * 2.0**pie.privatised.fine_bits
             shown.setdefault(moment, [np.nan, np.nan])[int(number) - 1] = value / steps
     (period,) = [period for period in ledger.periods() if period.startswith("positions")]
     charged = ledger.balances(period, [name.encode() for name in places]).charged / 1e9

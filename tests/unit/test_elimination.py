@@ -18,11 +18,11 @@ from udp_stream.queries.elimination import (
     IN,
     REFUSED,
     Between,
+    Budgeting,
     Round,
     Smallest,
     Split,
     Tariff,
-    Terms,
 )
 from udp_stream.queries.plane import QUANTA_PER_KM, Rectangle, rho_per_square_metre
 from udp_stream.queries.privatised import DistanceNoise, least_nano, scale_of
@@ -110,7 +110,7 @@ def test_the_finest_lattice_that_the_smallest_part_allows_is_taken():
 
 
 def pie_of(kind="distance", rule=None, n=40, split=None, measure="zcdp", nano=RHO.nano, **more):
-    terms = Terms(measure, np.full(n, nano, np.int64), kind, split or Split.even(4))
+    terms = Budgeting(measure, np.full(n, nano, np.int64), kind, split or Split.even(4))
     return replace(terms.elimination(REGION.signed_distance, rule or Between(0, 0)), **more)
 
 

@@ -133,7 +133,8 @@ def test_the_mark_names_a_record_with_noise_in_it_wherever_that_is_in_the_slot()
     recorded = road.release_slot(*slot(), a_context(), MemoryLedger(), publish=lambda _: None)
     statuses = {hat.release_id: hat.status for hat in recorded.hats}
     assert set(statuses.values()) == {"released", "withheld_few_plates"}
-    assert {statuses[draw._witness(hats)] for hats in itertools.permutations(recorded.hats)} == {"released"}
+    orders = itertools.permutations(recorded.payloads.items())
+    assert {statuses[road.witness(dict(payloads))] for payloads in orders} == {"released"}
     assert statuses[recorded.mark.release_id] == "released"
 
 

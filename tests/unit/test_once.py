@@ -15,13 +15,17 @@ from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import statement
 from udp_stream.planning.plan import Terms
 from udp_stream.release.charge import charge_once, terms_from
+from udp_stream.release.query_record import round_id
+from udp_stream.release.query_road import record_moment
 from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import draw_once
 from udp_stream.settings import load
+from udp_stream.testing import a_moment, a_query, a_query_context
 
 PLATES = [b"hash0000", b"hash0001", b"hash0002"]
 PERIOD = "1d from 2022-01-01T00:00:00+05:30"
 QUERY = "query:near-the-station:1641011400"
+HAT = "87608c4d2ffffff-1641011400-3600"
 
 
 def query(nano, allowances=None):
@@ -87,5 +91,19 @@ def test_terms_of_another_version_are_refused_and_not_read_as_something_else():
     without_measure, later = (msgspec.json.encode(Terms()).replace(b"terms.3", b"terms.%d" % i) for i in (2, 4))
     for terms in (before, without_measure, later):
         with pytest.raises(PrivacyRefused, match="charged by another version"):
-            terms_from(terms, "87608c4d2ffffff-1641011400-3600")
-    assert terms_from(msgspec.json.encode(Terms()), "87608c4d2ffffff-1641011400-3600") == Terms()
+            terms_from(terms, HAT, Terms)
+    assert terms_from(msgspec.json.encode(Terms()), HAT, Terms) == Terms()
+
+
+@pytest.mark.parametrize("measure", ["renyi", ""])
+def test_a_round_of_another_version_is_refused_before_it_is_drawn(measure):
+    """Its query is of a measure that this version does not know, or no query at all."""
+    ledger, moment, context = MemoryLedger(), a_moment(), a_query_context()
+    query = msgspec.json.encode(a_query()).replace(b'"zcdp"', b'"%s"' % measure.encode()) if measure else b"{}"
+    terms = b'{"query":%s,"plates":"5eed"}' % query
+    charges = np.arange(8), np.full(8, 5 * 10**9)
+    first = Admission(round_id("in-the-middle", moment.time_ms, 1), *charges, 0, terms)
+    ledger.admit(context.periods.name_at(moment.time_ms), context.periods.budget_nano, moment.plates, [first])
+    with pytest.raises(PrivacyRefused, match="charged by another version"):
+        record_moment([a_query()], moment, context, ledger)
+    assert [entry.payload for entry in ledger.entries()] == [None]

@@ -20,7 +20,7 @@ from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import SlotCounted, SlotPublished
-from udp_stream.release.query_road import query_set
+from udp_stream.release.query_road import QueryContext, QuerySet
 from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.shuffle import wire as source_protocol
@@ -155,8 +155,8 @@ class Worker:
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
         queries_asked = settings.standing_queries
-        of_queries = settings.zone, settings.position_periods, context
-        queries = query_set(queries_asked, *of_queries) if queries_asked else None
+        of_queries = settings.zone, QueryContext(settings.position_periods, context)
+        queries = QuerySet(queries_asked, *of_queries) if queries_asked else None
         common = Common(self.topics, broker, broker, binding, accept_loss, observers, queries)
         rules = rules_of(settings, context, queries and queries.moments)
         self.pings = SourceProcessor(common, rules, 60, clock=lambda: self.time_s)

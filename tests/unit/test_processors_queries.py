@@ -20,7 +20,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.query_record import decode_result
-from udp_stream.release.query_road import query_set
+from udp_stream.release.query_road import QueryContext, QuerySet
 from udp_stream.release.record import kind_of
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
@@ -101,7 +101,7 @@ def answers(broker, settings):
 def expected_of(settings):
     """The same log, both partitions read whole, moments joined by hand, answered on a ledger of their own."""
     context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test")
-    queries = query_set(settings.standing_queries, settings.zone, settings.position_periods, context)
+    queries = QuerySet(settings.standing_queries, settings.zone, QueryContext(settings.position_periods, context))
     broker, moments = city(), {}
     for partition in range(2):
         log = broker.logs[TP(topics_of(settings.kafka).pings.name, partition)]

@@ -14,7 +14,7 @@ from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.standing import QUARTERS
 from udp_stream.release.query_record import decode_result, query_id, round_id
-from udp_stream.release.query_road import query_set, record_moment
+from udp_stream.release.query_road import QueryContext, QuerySet, record_moment
 from udp_stream.release.record import kind_of
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
@@ -120,7 +120,9 @@ def loaded(folder, schedule, rho=600, text=CITY, flags=()):
 
 def a_day(settings_, ledger, plates=12):
     """Every hour of a day some of the plates are somewhere; the answers by their ids."""
-    queries = query_set(settings_.standing_queries, settings_.zone, settings_.position_periods, a_context())
+    queries = QuerySet(
+        settings_.standing_queries, settings_.zone, QueryContext(settings_.position_periods, a_context())
+    )
     start, rng, told = 19_000 * 24 * HOUR_MS, np.random.default_rng(4), {}
     names = tuple(f"hash {i:02}".encode() for i in range(plates))
     for hour in range(1, 25):
@@ -174,7 +176,7 @@ def test_over_a_day_savings_go_to_later_moments_and_no_plate_is_charged_beyond_i
 def test_a_moment_without_plates_takes_the_same_road(tmp_path, few_rounds, schedule):
     """Of each kind: nobody is charged, and the amount is the even part."""
     loaded_, ledger = loaded(tmp_path, schedule), MemoryLedger()
-    queries = query_set(loaded_.standing_queries, loaded_.zone, loaded_.position_periods, a_context())
+    queries = QuerySet(loaded_.standing_queries, loaded_.zone, QueryContext(loaded_.position_periods, a_context()))
     nobody = Moment(19_000 * 24 * HOUR_MS + 4 * HOUR_MS, (), np.zeros(0), np.zeros(0))
     found = [decode_result(one.payload) for one in queries.record(nobody, ledger).answers]
     evens = {query.name: query.budget_nano / 1e9 for query in loaded_.standing_queries}

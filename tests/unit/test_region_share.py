@@ -9,7 +9,7 @@ from scipy import stats
 from tests.forms import long_rows
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.queries import elimination
-from udp_stream.queries.elimination import Parts, Split, Terms
+from udp_stream.queries.elimination import Budgeting, Parts, Split
 from udp_stream.queries.kinds import RegionShare
 from udp_stream.queries.plane import QUANTA_PER_METRE, Polygon, Rectangle
 from udp_stream.testing import seeded_bits
@@ -22,7 +22,7 @@ RHO = concentrated(20 * 10**9)
 
 
 def terms_of(cost=RHO, rounds=4, beta=0.05):
-    return Terms(cost.measure, np.array([cost.nano]), "distance", Split.even(rounds), beta)
+    return Budgeting(cost.measure, np.array([cost.nano]), "distance", Split.even(rounds), beta)
 
 
 def run(query, terms, where, seed, plates=None, unknown=0):

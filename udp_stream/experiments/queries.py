@@ -26,7 +26,7 @@ from udp_stream.experiments.base import (
 )
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.noise import Cost, Integers, concentrated
-from udp_stream.queries.elimination import How, Split, Terms
+from udp_stream.queries.elimination import Budgeting, How, Split
 from udp_stream.queries.kinds import Density, Nearest, RangeCount, Threshold
 from udp_stream.queries.plane import Rectangle, positions_inside, rho_per_square_metre
 from udp_stream.queries.privatised import Draw, draw_radial
@@ -95,7 +95,7 @@ Once = tuple[float, float]
 Noisy = tuple[Bits, Draw]
 """Bits, and how noise is drawn from them."""
 
-Ask = Callable[[Integers, tuple[float, float], float, Terms, Noisy], Mapping[str, Once]]
+Ask = Callable[[Integers, tuple[float, float], float, Budgeting, Noisy], Mapping[str, Once]]
 """A query at a place, with its parameter: for each way to count what was drawn once."""
 
 
@@ -429,7 +429,7 @@ DRAWN_AT_ONCE = 30_000
 
 
 def count_once(
-    where: Integers, place: tuple[float, float], width: float, terms: Terms, noisy: Noisy
+    where: Integers, place: tuple[float, float], width: float, terms: Budgeting, noisy: Noisy
 ) -> dict[str, Once]:
     """How far a square's count is off, relative to the truth or to 1 if that is 0; of distances by both thresholds."""
     region = Rectangle(*place, width, width)
@@ -443,7 +443,7 @@ def count_once(
 
 
 def density_once(
-    where: Integers, place: tuple[float, float], bandwidth: float, terms: Terms, noisy: Noisy
+    where: Integers, place: tuple[float, float], bandwidth: float, terms: Budgeting, noisy: Noisy
 ) -> dict[str, Once]:
     """How far a density is off."""
     query = Density(*place, bandwidth)
@@ -452,7 +452,7 @@ def density_once(
     return {terms.how: (query.answer(terms, pie, state).value - query.truth(where), terms.saved(state))}
 
 
-def nearest_once(query: Nearest, where: Integers, terms: Terms, noisy: Noisy) -> dict[str, Once]:
+def nearest_once(query: Nearest, where: Integers, terms: Budgeting, noisy: Noisy) -> dict[str, Once]:
     """The nearest, and how much farther away they are together than the true ones, relative to these."""
     pie, distance = query.elimination(terms), query.distance(where.astype(np.float64))
     state, truth = pie.run(where, *noisy), float(distance[query.truth(where)].sum())
@@ -460,7 +460,7 @@ def nearest_once(query: Nearest, where: Integers, terms: Terms, noisy: Noisy) ->
     return {terms.how: (found / truth - 1 if truth else 0.0, terms.saved(state))}
 
 
-def stop_once(where: Integers, place: tuple[float, float], k: float, terms: Terms, noisy: Noisy) -> dict[str, Once]:
+def stop_once(where: Integers, place: tuple[float, float], k: float, terms: Budgeting, noisy: Noisy) -> dict[str, Once]:
     """The k nearest to a place in the plane."""
     return nearest_once(Nearest.to_stop(int(k), *place), where, terms, noisy)
 
@@ -470,9 +470,9 @@ KDE = Kind("savings-kde", "bandwidth, m", (250.0, 500.0, 1000.0), density_once, 
 KNN = Kind("savings-knn", "k", (1.0, 5.0, 20.0), stop_once, "Fig. 5", 300)
 
 
-def terms_for(cost: Cost, plates: int, how: How, split: str) -> Terms:
+def terms_for(cost: Cost, plates: int, how: How, split: str) -> Budgeting:
     """The terms of a method: the baseline's, or those of elimination."""
-    terms = Terms.alike(cost, plates, how, SPLITS[split])
+    terms = Budgeting.alike(cost, plates, how, SPLITS[split])
     return terms.baseline() if split == "BM" else terms
 
 
@@ -620,7 +620,7 @@ def _a_day(day: Sequence[AtMoment], cost: Cost, how: How, method: str, bits: Bit
         even = np.full(plates.size, cost.nano / m)
         amounts = even if method == BM else np.array([allowance(one, number, m, cost.nano) for one in left[at]])
         budgets = np.maximum(np.minimum(amounts, left[at]), 1.0).astype(np.int64)
-        terms = Terms("zcdp", budgets, how, SPLITS[SPLIT])
+        terms = Budgeting("zcdp", budgets, how, SPLITS[SPLIT])
         terms = terms if method == PM else terms.baseline()
         query = RangeCount(Rectangle(*place, WIDTH, WIDTH))
         pie, truth = query.elimination(terms), positions_inside(query.region, where)
@@ -739,7 +739,7 @@ def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow |
     asked, rows, base = (COUNTS, "threshold", share, rho), list[SavingsRow | BesideRow](), list[Once]()
     for split, shape in SPLITS.items():
         bits, noise, runs = setup.bits(f"threshold/{share}/{rho}/{split}"), PreparedNoise(len(counts)), list[Once]()
-        terms = Terms.alike(concentrated(round(rho * NANO)), 1, "point", shape)
+        terms = Budgeting.alike(concentrated(round(rho * NANO)), 1, "point", shape)
         terms = terms.baseline() if split == "BM" else terms
         for count in counts:
             pie = query.elimination(terms)

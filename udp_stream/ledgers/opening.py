@@ -24,7 +24,7 @@ from udp_stream.ledgers.keys import PlateKeys, adopt, kept_mark, known_ledger, l
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
-from udp_stream.release.query_road import NOTE
+from udp_stream.release.query_road import QUERY_NOTE
 from udp_stream.release.record import CITY, CLIPS, decode, kind_of, slot_of
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
 from udp_stream.settings.clients import check_url
@@ -398,7 +398,7 @@ def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = 
     ('1 HAT', '118 HATs and slots')
     """
     others = ["slots"] * with_slots
-    others += ["rounds of queries"] * any(name.startswith(NOTE) for name in meta)
+    others += ["rounds of queries"] * any(name.startswith(QUERY_NOTE) for name in meta)
     return f"{number:,} HATs and {' and '.join(others)}" if others else counted(number, "HAT")
 
 

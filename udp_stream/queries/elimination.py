@@ -1,7 +1,24 @@
-"""How a plate's budget for a query goes over the rounds of elimination, and what each part buys.
+"""Private iterative elimination (PIE): plates are asked in rounds, and leave once they no longer matter to the answer.
 
-Parts are whole nano-units and add up to the budget exactly: the part of round j is floor(r P_j) - floor(r P_(j-1)), P_j
-the share of the first j rounds. Noise is made for the part, not for the share, so rounding takes nothing from a plate.
+*Adaptive Privacy Budgeting* (Liang and Yi), Algorithms 4 and 5, in the local model. A plate's budget for the query is
+split over rounds. In each round the plates that are still in give one more noisy value, and are charged for that round
+alone.
+
+* `Between(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above `high`.
+* `Smallest(k)`, PIE-k: a plate leaves once k others are surely nearer.
+* `EVERYONE`: no plate leaves. With one round, the baselines BM0 and BM1.
+
+"Surely" means with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3): each of the c rounds
+has beta0 / c, and each plate of a round an even part of that.
+
+**A run is a function of its recorded rounds.** `Elimination.due` names the plates of the next round and their charges
+before anything is drawn. `draw` alone reads positions. `advance` takes a round, drawn or recorded, to the next state.
+So a run can stop between any two calls, and another process goes on from the recorded rounds. Plates that the ledger
+does not admit to a round leave it, and stay undecided with the values that they gave before. Decisions are computed in
+floating point, and another machine could round otherwise: `settled` records them, and recorded decisions stand.
+
+As printed, Algorithm 4 calls the plates below `low` S1; Algorithm 9 and Appendix C call those above it S1. Here they
+are `BELOW` and `ABOVE`.
 """
 
 from __future__ import annotations
@@ -10,7 +27,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import inf
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +46,13 @@ from udp_stream.queries.privatised import (
     scale_of,
 )
 
+# How a plate's budget for a query is split over rounds.
+#
+# Parts are whole nano-units and add up to the budget exactly: the part of round j is floor(r P_j) - floor(r P_(j-1)),
+# P_j the share of the first j rounds. Noise is made for the part, not for the share, so rounding costs a plate nothing.
+
 ROUNDS_MAX = 1000
-
 _DOUBLINGS_MAX = 40
-
 _PRODUCTS_FIT = 2**31
 """Products of two numbers below it are whole numbers of 64 bits."""
 
@@ -50,7 +70,6 @@ class Split:
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check the shape."""
         if not 1 <= len(self.shape) <= ROUNDS_MAX or min(self.shape) < 1:
             raise ValueError(f"expected 1 to {ROUNDS_MAX} rounds, each with a positive part, got {len(self.shape)}")
 
@@ -68,19 +87,19 @@ class Split:
 
     @property
     def rounds(self) -> int:
-        """How many, at most."""
         return len(self.shape)
 
     def parts(self, budget_nano: int) -> list[int]:
         """The budget's parts, in nano-units."""
-        ends = [0, *(budget_nano * end // self._whole for end in self._ends)]
+        ends = [0, *(budget_nano * end // self._ends[-1] for end in self._ends)]
         return [end - start for start, end in pairwise(ends)]
 
     def parts_of_each(self, budgets_nano: Integers) -> Integers:
         """The same for each of some budgets, below 2**53: (budgets, rounds)."""
-        ends = np.array(self._ends, np.int64 if self._whole < _PRODUCTS_FIT else object)
-        times, rest = np.divmod(budgets_nano, self._whole)
-        shares = times[:, None] * ends + rest[:, None] * ends // self._whole  # no product is beyond 64 bits
+        whole = self._ends[-1]
+        ends = np.array(self._ends, np.int64 if whole < _PRODUCTS_FIT else object)
+        times, rest = np.divmod(budgets_nano, whole)
+        shares = times[:, None] * ends + rest[:, None] * ends // whole  # no product is beyond 64 bits
         parts: Integers = np.diff(shares.astype(np.int64), prepend=0)
         return parts
 
@@ -88,17 +107,9 @@ class Split:
     def _ends(self) -> tuple[int, ...]:
         return tuple(accumulate(self.shape))
 
-    @property
-    def _whole(self) -> int:
-        return self._ends[-1]
-
 
 class Parts(NamedTuple):
-    """Of some plates in one round: charges in nano-units, and the noise's scale t/s in steps.
-
-    >>> Parts(np.array([5]), np.array([16]), np.array([2])).scale.tolist()
-    [8.0]
-    """
+    """Of some plates in one round: charges in nano-units, and the noise's scale t/s in steps."""
 
     charge: Integers
     t: Integers
@@ -106,12 +117,11 @@ class Parts(NamedTuple):
 
     @property
     def scale(self) -> Floats:
-        """In steps."""
         return np.asarray(self.t / self.s)
 
 
 class Tariff:
-    """The parts of every plate's budget, round by round. Plates of one budget are worked out together.
+    """The parts of every plate's budget, round by round; a unit of distance moves values by at most `moves` steps.
 
     >>> tariff = Tariff("pure", Split.even(2), np.array([20, 10, 20]) * 10**9, moves=16_000, dimensions=2)
     >>> tariff.parts(0, np.array([1, 2])).charge.tolist()
@@ -121,7 +131,7 @@ class Tariff:
     """
 
     def __init__(self, measure: str, split: Split, budgets_nano: Integers, moves: int, dimensions: int) -> None:
-        """Budgets are one per plate; a unit of distance moves values by at most `moves` steps."""
+        # Plates of one budget are worked out together.
         distinct, self._of = np.unique(budgets_nano, return_inverse=True)
         self._charge = split.parts_of_each(distinct)
         charges, place = np.unique(self._charge, return_inverse=True)
@@ -131,40 +141,13 @@ class Tariff:
         self._scale = np.array(scales, np.int64).reshape(-1, 2)[place.reshape(self._charge.shape)]
 
     def parts(self, round_: int, plates: Integers) -> Parts:
-        """Of some plates, in a round counted from 0."""
+        """Those of some plates, in a round counted from 0."""
         rows = self._of[plates]
         return Parts(self._charge[rows, round_], *self._scale[rows, round_].T)
 
 
-# Private iterative elimination (PIE): ask plates in rounds, and let go of those that no longer matter to the answer.
-#
-# *Adaptive Privacy Budgeting* (Liang and Yi), Algorithms 4 and 5, in the local model: a plate's budget for the query is
-# split over rounds; in each, the plates that are still in give one more noisy value and are charged for that round
-# alone.
-#
-# * `Between(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above `high`.
-# * `Smallest(k)`, PIE-k: a plate leaves once k others are surely nearer.
-# * `EVERYONE`: no plate leaves. With one round, the baselines BM0 and BM1.
-#
-# "Surely" is: with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3), each of the c rounds
-# having beta0 / c, and each plate in it an even part of that.
-#
-# **A run is a function of its recorded rounds.** `Elimination.due` says who is asked in the next round and what each is
-# charged, before anything is drawn; `draw` makes the round's noisy values, the only thing that reads positions;
-# `advance` takes them, or a record of them, to the next state. So a run can stop between any two calls and go on, in
-# another process, from its recorded rounds: `replayed`. Plates that the ledger does not admit to a round leave it, and
-# stay undecided with what they gave before. Who leaves is computed in floating point, so another machine could decide a
-# value within rounding of a limit otherwise: `settled` puts the decisions into the record, and recorded decisions
-# stand.
-#
-# **As printed, Algorithm 4 calls the plates below `low` S1, and Algorithm 9 and Appendix C the others.** Here they are
-# `below` and `above`.
-
 IN, BELOW, ABOVE, REFUSED = 0, 1, 2, 3
-"""What a plate is after some rounds: still in, surely below, surely above (or surely not near), or not admitted."""
-
-Shared = Literal["survivors", "all"]
-"""Among whom a round's share of beta0 is divided: those in it, as the paper does, or all that the query began with."""
+"""The status of a plate: still in, surely below, surely above (or surely not near), or not admitted to a round."""
 
 
 @dataclass(frozen=True)
@@ -182,14 +165,11 @@ class Between:
     high: float
 
     def __post_init__(self) -> None:
-        """Check the order."""
         if not self.low <= self.high:
             raise ValueError(f"expected low <= high, got {self.low} and {self.high}")
 
-    @property
-    def enough(self) -> int:
-        """With at most this many plates left there is nothing more to ask."""
-        return 0
+    enough: ClassVar = 0
+    """With at most this many plates left there is nothing more to ask."""
 
     def decide(self, low: Floats, high: Floats) -> NDArray[np.int8]:
         """IN, BELOW or ABOVE for each plate whose phi is surely from `low` to `high`."""
@@ -210,13 +190,11 @@ class Smallest:
     k: int
 
     def __post_init__(self) -> None:
-        """Check k."""
         if self.k < 1:
             raise ValueError(f"expected k >= 1 nearest plates, got {self.k}")
 
     @property
     def enough(self) -> int:
-        """With k plates left there is nothing more to ask."""
         return self.k
 
     def decide(self, low: Floats, high: Floats) -> NDArray[np.int8]:
@@ -235,11 +213,7 @@ EVERYONE = Between(-inf, inf)
 
 @dataclass(frozen=True)
 class Due:
-    """Who is asked in the next round, by their place among the query's plates, and what each is charged: nano-units.
-
-    >>> Due(np.array([0, 2]), np.array([50, 50])).plates.tolist()
-    [0, 2]
-    """
+    """The plates of the next round, by their index among the query's plates, and their charges in nano-units."""
 
     plates: Integers
     charges: Integers
@@ -247,12 +221,9 @@ class Due:
 
 @dataclass(frozen=True)
 class Round:
-    """What a round found: the plates that were admitted, and their noisy values in steps, a row each. To be recorded.
+    """What is recorded of a round: the plates that were admitted, and their noisy values in steps, a row each.
 
-    `decided` is what each of them is after the round (IN, BELOW or ABOVE); None where that is still to be computed.
-
-    >>> Round(np.array([0, 2]), np.array([[17, -3], [40, 8]])).values.shape
-    (2, 2)
+    `decided` is the status of each of them after the round (IN, BELOW or ABOVE); None if it is not computed yet.
     """
 
     plates: Integers
@@ -262,13 +233,13 @@ class Round:
 
 @dataclass(frozen=True)
 class State:
-    """What is known after some rounds, all of it public. Arrays have a place for every plate of the query.
+    """All that is known after some rounds; it is public. Arrays have an element for every plate of the query.
 
     `status` is IN, BELOW, ABOVE or REFUSED; `weighed` the sum of noisy values by their weights, `precision` the sum of
-    the weights, `sharpest` the largest 1/scale; `asked` rounds; `charged` nano-units; `survivors` how many were in
-    after each round.
+    the weights, `sharpest` the largest 1/scale; `asked` rounds; `charged` nano-units; `survivors` the number of
+    plates that were in after each round.
 
-    >>> begun = Terms("zcdp", np.array([10**9]), "point").elimination(np.ravel, EVERYONE, dimensions=1).begin()
+    >>> begun = Budgeting("zcdp", np.array([10**9]), "point").elimination(np.ravel, EVERYONE, dimensions=1).begin()
     >>> begun.still_in.tolist(), begun.unknown, begun.survivors
     ([0], 0, ())
     """
@@ -284,17 +255,17 @@ class State:
 
     @property
     def still_in(self) -> Integers:
-        """The plates that no round has decided, and that were admitted to all."""
+        """The plates that no round has decided, and that were admitted to every round."""
         return np.flatnonzero(self.status == IN)
 
     @property
     def undecided(self) -> Integers:
-        """The same, with those that were not admitted to a later round than their first."""
+        """These, and the plates that were not admitted to a round after their first."""
         return np.flatnonzero((self.status == IN) | (self.status == REFUSED) & (self.precision > 0))
 
     @property
     def unknown(self) -> int:
-        """Plates that were never admitted: nothing is known of them."""
+        """The number of plates that were never admitted: nothing is known of them."""
         return int(((self.status == REFUSED) & (self.precision == 0)).sum())
 
 
@@ -323,19 +294,18 @@ class Elimination:
     split: Split
     rule: Rule
     beta0: float
-    shared: Shared = "survivors"
+    shared: Literal["survivors", "all"] = "survivors"
+    """Among whom a round's share of beta0 is divided: its plates, as in the paper, or all that the query began with."""
 
     def __post_init__(self) -> None:
-        """Check the terms, and work out every charge and scale."""
         if not 0 < self.beta0 < 1:
             raise ValueError(f"expected 0 < beta0 < 1, got {self.beta0}")
         if self.budgets_nano.ndim != 1 or (self.budgets_nano.size and self.budgets_nano.min() < 1):
             raise ValueError("expected a budget of at least one nano-unit for every plate")
-        _ = self._tariff
+        _ = self._tariff  # ValueError now, and not in a round
 
     @property
     def plates(self) -> int:
-        """Of the query."""
         return self.budgets_nano.size
 
     @cached_property
@@ -344,7 +314,6 @@ class Elimination:
         return Tariff(kind.measure, self.split, self.budgets_nano, kind.moves, kind.dimensions)
 
     def begin(self) -> State:
-        """Everyone is in, nothing is charged."""
         # Columns may share an array: `advance` copies before it changes one.
         n, nothing = self.plates, np.zeros(self.plates)
         count = np.zeros(n, np.int64)
@@ -352,7 +321,7 @@ class Elimination:
         return State(0, np.zeros(n, np.int8), weighed, nothing, nothing, count, count, ())
 
     def due(self, state: State) -> Due | None:
-        """The next round, or None if there is none."""
+        """The next round; None if there is none."""
         plates = state.still_in
         if state.rounds == self.split.rounds or plates.size <= self.rule.enough:
             return None
@@ -373,7 +342,7 @@ class Elimination:
     def advance(self, state: State, found: Round) -> State:
         """The state after a round. Plates that were asked and are not in it were not admitted.
 
-        What the round says that was decided stands; where it says nothing, it is decided here.
+        Decisions of the round stand; where it has none, they are made here.
         """
         self._require_asked(state, found.plates)
         at = found.plates
@@ -397,12 +366,11 @@ class Elimination:
         return replace(after, survivors=(*state.survivors, int((status == IN).sum())))
 
     def settled(self, state: State, found: Round) -> Round:
-        """The round with what it decides, as it is to be recorded."""
+        """The round with its decisions, as it is to be recorded."""
         return replace(found, decided=self.advance(state, found).status[found.plates])
 
     def _decide(self, after: State, plates: Integers) -> NDArray[np.int8]:
-        among = plates.size if self.shared == "survivors" else self.plates
-        beta = self.beta0 / (self.split.rounds * max(1, among))
+        beta = self.beta0 / (self.split.rounds * self.sharing(plates))
         estimate, radius = self.estimate(after, plates), self.radius(after, plates, beta)
         return self.rule.decide(estimate - radius, estimate + radius)
 
@@ -412,12 +380,16 @@ class Elimination:
 
     def radius(self, state: State, plates: Integers, beta: float) -> Floats:
         """How far each estimate is off at most, with probability 1 - beta each."""
-        rounds = state.asked[plates]
-        average = Average(state.precision[plates], state.sharpest[plates], rounds)
-        return self.privatised.radius(average, beta)
+        return self.privatised.radius(self.average(state, plates), beta)
+
+    def sharing(self, plates: Integers) -> int:
+        """The number of plates among which a chance is divided for these."""
+        return max(1, plates.size if self.shared == "survivors" else self.plates)
+
+    def average(self, state: State, plates: Integers) -> Average:
+        return Average(state.precision[plates], state.sharpest[plates], state.asked[plates])
 
     def run(self, positions: Integers, bits: Bits, noise: Draw | None = None) -> State:
-        """All rounds at once, everyone admitted."""
         state = self.begin()
         while (due := self.due(state)) is not None:
             state = self.advance(state, self.draw(state, due.plates, positions[due.plates], bits, noise))
@@ -433,32 +405,9 @@ class Elimination:
         raise ValueError(f"expected plates that round {state.rounds + 1} asks, each once")
 
 
-# What a run answers: a value, and bounds that hold with probability 1 - beta.
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A number, and the interval that holds the truth with probability 1 - beta over the run's noise.
-
-    `unknown` are the plates that gave nothing, because the ledger admitted them to no round.
-
-    >>> Answer(120.0, 117.0, 124.0, unknown=0).high
-    124.0
-    """
-
-    value: float
-    low: float
-    high: float
-    unknown: int
-
-
 @dataclass(frozen=True)
 class Undecided:
-    """The plates that no round decided: their estimates of phi, and the radius that holds for all of them at once.
-
-    >>> Undecided(np.array([3, 8]), np.array([-4.0, 70.0]), np.array([10.0, 10.0])).low.tolist()
-    [-14.0, 60.0]
-    """
+    """The plates that no round decided: their estimates of phi, and the radius that holds for all of them at once."""
 
     plates: Integers
     estimate: Floats
@@ -466,32 +415,28 @@ class Undecided:
 
     @property
     def low(self) -> Floats:
-        """Phi is at least this."""
         return self.estimate - self.radius
 
     @property
     def high(self) -> Floats:
-        """Phi is at most this."""
         return self.estimate + self.radius
 
 
 def undecided(pie: Elimination, state: State, beta1: float) -> Undecided:
-    """Those left, each with an even part of beta1."""
+    """The plates that are left after a run, each with an even part of beta1."""
     plates = state.undecided
-    among = plates.size if pie.shared == "survivors" else pie.plates
-    # before its first round a plate may be anywhere
+    # Before its first round a plate may be anywhere.
     estimate, radius = np.zeros(plates.size), np.full(plates.size, np.inf)
     known = state.precision[plates] > 0
     estimate[known] = pie.estimate(state, plates[known])
-    radius[known] = pie.radius(state, plates[known], beta1 / max(1, among))
+    radius[known] = pie.radius(state, plates[known], beta1 / pie.sharing(plates))
     return Undecided(plates, estimate, radius)
 
 
-# What a query on positions is asked under: budgets, kind of noise, split, and the chance that its bounds fail.
+# The budgeting of a query on positions: each plate's budget, its split, the kind of noise, and the chance of an error.
 #
-# The chance `beta` is divided as in Remark 6 of *Adaptive Privacy Budgeting* (Liang and Yi): a quarter for all that
-# rounds decide, the rest for what is left undecided. Bounds are then no wider than the baseline's once a quarter of the
-# plates has left.
+# That chance, `beta`, is divided as in Remark 6 of the paper: a quarter for all decisions of rounds, the rest for the
+# plates that are left undecided. Bounds are then no wider than the baseline's once a quarter of the plates has left.
 
 How = Literal["point", "distance"]
 """What gets noise: the position (the paper's methods 0) or its distance (its methods 1)."""
@@ -499,19 +444,19 @@ How = Literal["point", "distance"]
 _ROUNDS_SHARE = 0.25
 
 BETA = 0.05
-"""The chance that what is said of an answer is wrong."""
+"""The chance that the bounds of an answer do not hold."""
 
 DEFAULT_SPLIT = Split.even(64)
 """The paper's c64: of its three splits, the one that saves most."""
 
 
 @dataclass(frozen=True)
-class Terms:
-    """Budgets in nano-units, one for each plate, and how they are used.
+class Budgeting:
+    """Each plate's budget in nano-units, and how budgets are used.
 
     >>> from udp_stream.queries.plane import rho_per_square_metre
-    >>> terms = Terms.alike(rho_per_square_metre(1e-4), plates=3)
-    >>> terms.budgets_nano.tolist(), terms.beta0, round(terms.beta1, 4), terms.baseline().beta1
+    >>> budgeting = Budgeting.alike(rho_per_square_metre(1e-4), plates=3)
+    >>> budgeting.budgets_nano.tolist(), budgeting.beta0, round(budgeting.beta1, 4), budgeting.baseline().beta1
     ([100000000000, 100000000000, 100000000000], 0.0125, 0.0375, 0.05)
 
     Raises ValueError for a beta that is no probability.
@@ -522,33 +467,36 @@ class Terms:
     how: How = "distance"
     split: Split = DEFAULT_SPLIT
     beta: float = BETA
-    shared: Shared = "survivors"
     eliminates: bool = True
 
     def __post_init__(self) -> None:
-        """Check beta."""
         if not 0 < self.beta < 1:
             raise ValueError(f"expected 0 < beta < 1, got {self.beta}")
 
     @classmethod
-    def alike(cls, cost: Cost, plates: int, how: How = "distance", split: Split | None = None) -> Terms:
+    def alike(cls, cost: Cost, plates: int, how: How = "distance", split: Split = DEFAULT_SPLIT) -> Budgeting:
         """The same budget for every plate."""
-        budgets = np.full(plates, cost.nano, np.int64)
-        return cls(cost.measure, budgets, how, DEFAULT_SPLIT if split is None else split)
+        return cls(cost.measure, np.full(plates, cost.nano, np.int64), how, split)
 
-    def baseline(self) -> Terms:
-        """Everyone is asked once, for all of its budget: the paper's BM0 and BM1."""
+    def baseline(self) -> Budgeting:
+        """The paper's BM0 and BM1: every plate is asked once, for all of its budget."""
         return replace(self, split=Split.even(1), eliminates=False)
 
     @property
     def beta0(self) -> float:
-        """The chance that some round decides wrongly. The baseline's one round decides nothing."""
+        """The chance that a decision of any round is wrong. The baseline's one round decides nothing."""
         return self.beta * _ROUNDS_SHARE
 
     @property
     def beta1(self) -> float:
-        """The chance that an estimate of what is left undecided is farther off than its radius."""
+        """The chance that the estimate of any undecided plate is farther off than its radius."""
         return self.beta * (1 - _ROUNDS_SHARE) if self.eliminates else self.beta
+
+    @property
+    def least(self) -> Cost:
+        """The smallest part of any budget."""
+        least = int(self.budgets_nano.min()) if self.budgets_nano.size else 10**9
+        return Cost(self.measure, max(1, min(self.split.parts(least))))
 
     def elimination(
         self, phi: Phi, rule: Rule, *, dimensions: int = 2, steps_per_unit: int = QUANTA_PER_KM
@@ -561,11 +509,8 @@ class Terms:
         if self.how == "point":
             kind = PointNoise(self.measure, phi, dimensions, steps_per_unit)
         else:
-            least = int(self.budgets_nano.min()) if self.budgets_nano.size else 10**9
-            parts = self.split.parts(least)
-            kind = DistanceNoise.finest(phi, steps_per_unit, Cost(self.measure, max(1, min(parts))))
-        decides = rule if self.eliminates else EVERYONE
-        return Elimination(kind, self.budgets_nano, self.split, decides, self.beta0, self.shared)
+            kind = DistanceNoise.finest(phi, steps_per_unit, self.least)
+        return Elimination(kind, self.budgets_nano, self.split, rule if self.eliminates else EVERYONE, self.beta0)
 
     def saved(self, state: State) -> float:
         """The share of all budgets that is left: the paper's PrivSav."""

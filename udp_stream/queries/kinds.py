@@ -1,35 +1,78 @@
-"""How many plates are in a region: private range counts (*Adaptive Privacy Budgeting*, Liang and Yi, Section 6.2).
+"""The kinds of queries on positions: range counts, densities, the nearest plates, thresholds; and their answers.
 
-Phi is the signed distance to the region's edge. A plate leaves the rounds when it is surely inside, and then it counts,
-or surely outside. Of those left, each counts by the average of what it gave: with noise on positions, if the average
-position is inside; with noise on distances, if the average distance is below the region's threshold, which a rectangle
-shifts inwards (Appendix B).
+All are of *Adaptive Privacy Budgeting* (Liang and Yi), by elimination (`elimination.py`). For each: phi, the rule by
+which a plate leaves the rounds, and the answer that follows from the last state.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import exp, inf
 
 import numpy as np
 
-from udp_stream.mechanisms.noise import Cost, Floats, Integers
+from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.queries.elimination import (
     ABOVE,
     BELOW,
     IN,
     REFUSED,
-    Answer,
     Between,
+    Budgeting,
     Elimination,
     Smallest,
     State,
-    Terms,
     Undecided,
     undecided,
 )
 from udp_stream.queries.plane import QUANTA_PER_KM, QUANTA_PER_METRE, Region
-from udp_stream.queries.privatised import Average, DistanceNoise, SummedNoise
+from udp_stream.queries.privatised import DistanceNoise, SummedNoise
+
+_NO_PLATES = np.array([], np.int64)
+
+
+@dataclass(frozen=True)
+class Found:
+    """An answer. With probability 1 - beta over the run's noise, all bounds hold.
+
+    A number has a `value`, and the truth lies from `low` to `high`; all are None for the nearest plates. `below` and
+    `sure` are a region's share's alone: whether it is below the share that was asked about (None where no plate took
+    part), and whether that holds with the same probability. `unknown` plates gave nothing, as the ledger admitted them
+    to no round.
+
+    `plates` are the nearest, by their estimates, with distances and radii in metres (none for a plate that gave
+    nothing). For every s, the s-th nearest of them is at most `excess_m` farther away than the s-th nearest of all.
+    That is 0 where exactly k plates were left: these are the k nearest, though noise may have put them in another
+    order. It is None where a plate gave nothing: such a plate is not found, and may be nearer than any.
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    plates: Integers = field(default_factory=lambda: _NO_PLATES)
+    distances_m: tuple[float, ...] = ()
+    radii_m: tuple[float, ...] = ()
+    excess_m: float | None = None
+    below: bool | None = None
+    sure: bool | None = None
+    unknown: int = 0
+
+
+@dataclass(frozen=True)
+class FoundNumber(Found):
+    """An answer that is always a number."""
+
+    value: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+
+
+# How many plates are in a region (Section 6.2).
+#
+# Phi is the signed distance to the region's edge. A plate leaves the rounds when it is surely inside, and then it
+# counts, or surely outside. A plate that is left counts by its average: with noise on positions, if the average
+# position is inside; with noise on distances, if the average distance is below the region's threshold, which a
+# rectangle shifts inwards (Appendix B).
 
 
 @dataclass(frozen=True)
@@ -37,15 +80,15 @@ class RangeCount:
     """A count of the plates in a region.
 
     >>> import os
-    >>> from udp_stream.queries.plane import rho_per_square_metre
-    >>> from udp_stream.queries.plane import Rectangle
+    >>> from udp_stream.queries.plane import Rectangle, rho_per_square_metre
     >>> where = np.repeat([[0, 0], [400_000, 0], [0, -400_000]], 100, axis=0)  # sixteenths of a metre
     >>> count = RangeCount(Rectangle(0, 0, 20_000, 20_000))
-    >>> terms = Terms.alike(rho_per_square_metre(1e-4), plates=300)
-    >>> pie = count.elimination(terms)
+    >>> budgeting = Budgeting.alike(rho_per_square_metre(1e-4), plates=300)
+    >>> pie = count.elimination(budgeting)
     >>> state = pie.run(where, os.urandom)
-    >>> count.answer(terms, pie, state), int(state.charged.max()) < 10**10
-    (Answer(value=100.0, low=100.0, high=100.0, unknown=0), True)
+    >>> answer = count.answer(budgeting, pie, state)
+    >>> answer.value, answer.low, answer.high, int(state.charged.max()) < 10**10
+    (100.0, 100.0, 100.0, True)
 
     `shifted` counts by the region's own threshold where distances have noise; else by 0.
     """
@@ -53,27 +96,24 @@ class RangeCount:
     region: Region
     shifted: bool = True
 
-    def elimination(self, terms: Terms) -> Elimination:
-        """Its rounds; the baseline's with `terms.baseline()`."""
-        return terms.elimination(self.region.signed_distance, Between(0.0, 0.0))
+    def elimination(self, budgeting: Budgeting) -> Elimination:
+        return budgeting.elimination(self.region.signed_distance, Between(0.0, 0.0))
 
-    def answer(self, terms: Terms, pie: Elimination, state: State) -> Answer:
-        """The count. The bounds have those that may be on either side of the edge on both."""
-        left = undecided(pie, state, terms.beta1)
+    def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> FoundNumber:
+        # A plate that may be on either side of the edge is within the bounds on both.
+        left = undecided(pie, state, budgeting.beta1)
         inside = int((state.status == BELOW).sum())
         value = inside + int((left.estimate < self._threshold(pie, state, left)).sum())
         low, high = inside + int((left.high < 0).sum()), inside + int((left.low < 0).sum()) + state.unknown
-        return Answer(float(value), float(low), float(high), state.unknown)
+        return FoundNumber(float(value), float(low), float(high), unknown=state.unknown)
 
     def _threshold(self, pie: Elimination, state: State, left: Undecided) -> Floats:
         if not (self.shifted and isinstance(pie.privatised, DistanceNoise)):
             return np.zeros(left.plates.size)
-        at = left.plates
-        average = Average(state.precision[at], state.sharpest[at], state.asked[at])
-        return self.region.threshold(pie.privatised.deviation(average))
+        return self.region.threshold(pie.privatised.deviation(pie.average(state, left.plates)))
 
 
-# How dense plates are around a place: a Gaussian kernel density estimate (the paper's Section 6.3, Algorithm 7).
+# How dense plates are around a place: a Gaussian kernel density estimate (Section 6.3, Algorithm 7).
 #
 # f = 1/n sum_i exp(-|x_i - p|^2 / (2 b^2)). Phi is the distance to the place. A plate leaves the rounds when it is
 # surely farther away than six bandwidths, where it adds at most e^-18 / n to f. (Algorithm 7 as printed passes the
@@ -96,9 +136,9 @@ class Density:
     >>> from udp_stream.queries.plane import rho_per_square_metre
     >>> where = np.repeat([[0, 0], [400_000, 0]], 100, axis=0)
     >>> density = Density(east=0, north=0, bandwidth=3000)
-    >>> terms = Terms.alike(rho_per_square_metre(1e-3), plates=200, how="point")
-    >>> pie = density.elimination(terms)
-    >>> answer = density.answer(terms, pie, pie.run(where, os.urandom))
+    >>> budgeting = Budgeting.alike(rho_per_square_metre(1e-3), plates=200, how="point")
+    >>> pie = density.elimination(budgeting)
+    >>> answer = density.answer(budgeting, pie, pie.run(where, os.urandom))
     >>> abs(answer.value - 0.5) < 0.05, answer.low < answer.value < answer.high
     (True, True)
 
@@ -110,30 +150,28 @@ class Density:
     bandwidth: float
 
     def __post_init__(self) -> None:
-        """Check the bandwidth."""
         if not 0 < self.bandwidth < inf:
             raise ValueError(f"expected a bandwidth > 0 m, got {self.bandwidth}")
 
-    def elimination(self, terms: Terms) -> Elimination:
-        """Its rounds; the baseline's with `terms.baseline()`."""
-        return terms.elimination(self.distance, Between(-inf, REACH * self._bandwidth))
+    def elimination(self, budgeting: Budgeting) -> Elimination:
+        return budgeting.elimination(self.distance, Between(-inf, REACH * self._bandwidth))
 
     def distance(self, positions: Floats) -> Floats:
         """Phi: how far positions are from the place, in quanta."""
         place = np.array([self.east, self.north]) * QUANTA_PER_METRE
         return np.asarray(np.hypot(*(positions - place).T))
 
-    def answer(self, terms: Terms, pie: Elimination, state: State) -> Answer:
-        """The density among the plates that gave anything; the bounds allow for the others."""
-        left, n = undecided(pie, state, terms.beta1), max(1, pie.plates)
+    def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> FoundNumber:
+        """The density among the plates that gave a value; the bounds allow for the others."""
+        left, n = undecided(pie, state, budgeting.beta1), max(1, pie.plates)
         far = FAR * int((state.status == ABOVE).sum())
         near = float(self._kernel(left.estimate).sum())
-        # the paper's bias term may be left out where it is larger than the rest; it is far below either bound
+        # The paper's bias term may be left out where it is larger than the rest; it is far below either bound.
         value = (near + far if far <= near else near) / max(1, n - state.unknown)
         low = float(self._kernel(np.maximum(np.abs(left.low), np.abs(left.high))).sum()) / n
         nearest = np.where(left.low > 0, left.low, np.where(left.high < 0, -left.high, 0.0))
         high = (float(self._kernel(nearest).sum()) + far + state.unknown) / n
-        return Answer(value, min(low, value), max(high, value), state.unknown)
+        return FoundNumber(value, min(low, value), max(high, value), unknown=state.unknown)
 
     def truth(self, positions: Integers) -> float:
         """The density itself, which is not private."""
@@ -147,36 +185,13 @@ class Density:
         return np.exp(-(distance**2) / (2 * self._bandwidth**2))
 
 
-# The k plates nearest to a place (*Adaptive Privacy Budgeting*, Liang and Yi, Section 6.4, Algorithm 8).
+# The k plates nearest to a place (Section 6.4, Algorithm 8).
 #
 # Phi is the distance to the place. A plate leaves the rounds when k others are surely nearer. If k are left, they are
 # the nearest, with probability 1 - beta0 (Corollary 6.5); else the k with the smallest average distance are taken, and
 # the s-th of them is at most two radii farther away than the s-th nearest (Lemmas 6.6 and 6.7).
 #
 # Noise on a position is sqrt(d) times as long as noise on its distance: take distances.
-
-
-@dataclass(frozen=True)
-class NearestAnswer:
-    """The plates found, by their estimates, and how much farther away the s-th nearest of them may be than the s-th
-    nearest of all, for every s: lattice steps.
-
-    With probability 1 - beta over the run's noise; `excess` is 0 where exactly k plates were left: these are the k
-    nearest, though noise may have put them in another order. It is infinite where a plate gave nothing: it is not
-    found, and may be nearer than any. `unknown` is as in `Answer`.
-
-    >>> NearestAnswer(np.array([7, 2]), 1600.0, 0).excess_metres
-    100.0
-    """
-
-    plates: Integers
-    excess: float
-    unknown: int
-
-    @property
-    def excess_metres(self) -> float:
-        """The same in the plane."""
-        return self.excess / QUANTA_PER_METRE
 
 
 @dataclass(frozen=True)
@@ -187,10 +202,10 @@ class Nearest:
     >>> from udp_stream.queries.plane import rho_per_square_metre
     >>> where = np.column_stack((np.arange(50) * 16_000, np.zeros(50, np.int64)))  # a plate every kilometre
     >>> nearest = Nearest.to_stop(2, east=3000, north=0)
-    >>> terms = Terms.alike(rho_per_square_metre(1e-2), plates=50)
-    >>> pie = nearest.elimination(terms)
-    >>> found = nearest.answer(terms, pie, pie.run(where, os.urandom))
-    >>> int(found.plates[0]), found.plates.size, found.excess_metres < 200
+    >>> budgeting = Budgeting.alike(rho_per_square_metre(1e-2), plates=50)
+    >>> pie = nearest.elimination(budgeting)
+    >>> found = nearest.answer(budgeting, pie, pie.run(where, os.urandom))
+    >>> int(found.plates[0]), found.plates.size, found.excess_m < 200
     (3, 2, True)
 
     Raises ValueError for k < 1.
@@ -205,9 +220,8 @@ class Nearest:
         """To a place in a plane, in metres."""
         return cls(k, (east * QUANTA_PER_METRE, north * QUANTA_PER_METRE))
 
-    def elimination(self, terms: Terms) -> Elimination:
-        """Its rounds; the baseline's with `terms.baseline()`."""
-        return terms.elimination(
+    def elimination(self, budgeting: Budgeting) -> Elimination:
+        return budgeting.elimination(
             self.distance, Smallest(self.k), dimensions=len(self.place), steps_per_unit=self.steps_per_unit
         )
 
@@ -216,15 +230,22 @@ class Nearest:
         off = positions - np.array(self.place)
         return np.asarray(np.sqrt(np.einsum("ij,ij->i", off, off)))
 
-    def answer(self, terms: Terms, pie: Elimination, state: State) -> NearestAnswer:
+    def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> Found:
         """The k plates of smallest estimates, or all if there are fewer."""
-        left = undecided(pie, state, terms.beta1)
-        found = left.plates[np.argsort(left.estimate, kind="stable")[: self.k]]
-        alone = left.plates.size <= self.k and (terms.eliminates or pie.plates <= self.k)
+        left = undecided(pie, state, budgeting.beta1)
+        nearest = np.argsort(left.estimate, kind="stable")[: self.k]
+        alone = left.plates.size <= self.k and (budgeting.eliminates or pie.plates <= self.k)
         excess = 0.0 if alone else float(2 * left.radius.max(initial=0.0))
-        if state.unknown:
-            excess = inf  # a plate of which nothing is known may be at the place itself
-        return NearestAnswer(found, excess, state.unknown)
+        known = nearest[np.isfinite(left.radius[nearest])]
+        return Found(
+            plates=left.plates[nearest],
+            # Noise may make an estimate negative, which no distance is.
+            distances_m=_in_metres(np.maximum(left.estimate[known], 0.0)),
+            radii_m=_in_metres(left.radius[known]),
+            # A plate of which nothing is known may be at the place itself.
+            excess_m=None if state.unknown or excess == inf else excess / QUANTA_PER_METRE,
+            unknown=state.unknown,
+        )
 
     def truth(self, positions: Integers) -> Integers:
         """The k nearest themselves, which is not private."""
@@ -232,37 +253,19 @@ class Nearest:
         return np.argsort(distance, kind="stable")[: self.k].astype(np.int64)
 
 
-# Is the share of plates in a region below q? The threshold query of Appendix C (`kinds.py`) on positions.
+# Is the share of plates in a region below q? The threshold query of Appendix C on positions.
 #
 # In the central model: the sum over all plates gets noise once, and every plate of the sum is charged for it. The
 # rounds end when the share is surely on one side of q, and no plate is charged for the rounds that were not needed.
 #
-# **The edge.** The paper's count moves by one with each person, whatever the distance (the Hamming metric). Of
-# positions that would be no metric privacy: a plate that crosses a sharp edge moves the count by one however little it
-# moves, and that costs without bound by distance. So the region's edge has a width w: a plate counts as
+# **The edge.** The paper's count moves by one with each person, whatever the distance (the Hamming metric). A plate
+# that crosses a sharp edge would move the count by one however little it moves: by distance that costs without bound.
+# So the region's edge has a width w. A plate counts as 1 where it is w/2 or more inside of the edge, as 0 where it is
+# w/2 or more outside, and in between by its depth.
 #
-#     1 where it is w/2 or more inside of the edge, 0 where it is w/2 or more outside, in between by how far inside.
-#
-# What is summed is how far inside each plate is, cut off at w/2 on both sides: a 1-Lipschitz function of its position,
-# as the signed distance is (Lemma 6.3). The sum is w (count - plates/2). So noise on it costs what noise on one plate's
-# distance costs, and the count has a deviation of that noise divided by w.
-
-
-@dataclass(frozen=True)
-class ShareAnswer:
-    """Whether the share is below q, None where no plate took part; `sure` if that holds with probability 1 - beta.
-
-    `value` is the share of those who took part, `low` and `high` bound that of all.
-
-    >>> ShareAnswer(below=True, sure=True, value=0.07, low=0.05, high=0.09).below
-    True
-    """
-
-    below: bool | None
-    sure: bool
-    value: float | None
-    low: float
-    high: float
+# The sum is that of depths, cut off at w/2 on both sides. A depth is a 1-Lipschitz function of the position, as the
+# signed distance is (Lemma 6.3), and the sum is w (count - plates/2). So noise on the sum costs as much as noise on one
+# plate's distance, and the count has the deviation of that noise divided by w.
 
 
 @dataclass(frozen=True)
@@ -270,16 +273,15 @@ class RegionShare:
     """Is the share of plates in a region, with an edge of `edge` metres, below `share`?
 
     >>> import os
-    >>> from udp_stream.queries.plane import rho_per_square_metre
-    >>> from udp_stream.queries.plane import Rectangle
+    >>> from udp_stream.queries.plane import Rectangle, rho_per_square_metre
     >>> where = np.repeat([[0, 0], [400_000, 0], [0, -400_000]], 100, axis=0)  # sixteenths of a metre
     >>> query = RegionShare(Rectangle(0, 0, 20_000, 20_000), share=0.5, edge=500)
-    >>> terms = Terms.alike(rho_per_square_metre(1e-5), plates=1)
-    >>> pie = query.elimination(terms, plates=300)
+    >>> budgeting = Budgeting.alike(rho_per_square_metre(1e-5), plates=1)
+    >>> pie = query.elimination(budgeting, plates=300)
     >>> state = pie.begin()
     >>> while (due := pie.due(state)) is not None:
     ...     state = pie.advance(state, pie.draw(state, due.plates, where, os.urandom))
-    >>> answer = query.answer(terms, pie, state, plates=300)
+    >>> answer = query.answer(budgeting, pie, state, plates=300)
     >>> answer.below, answer.sure, answer.low < query.truth(where) < answer.high
     (True, True, True)
 
@@ -291,7 +293,6 @@ class RegionShare:
     edge: float
 
     def __post_init__(self) -> None:
-        """Check the share and the edge."""
         if not 0 < self.share < 1 or not self.edge > 0:
             raise ValueError(f"expected 0 < share < 1 and an edge > 0 m, got {self.share} and {self.edge}")
 
@@ -301,42 +302,40 @@ class RegionShare:
         depth: Floats = np.clip(-self.region.signed_distance(positions), -half, half)
         return depth
 
-    def elimination(self, terms: Terms, plates: int, unknown: int = 0) -> Elimination:
+    def elimination(self, budgeting: Budgeting, plates: int, unknown: int = 0) -> Elimination:
         """Its rounds, with one "plate", the holder of all positions, and the budget of one plate.
 
         Of all plates of the moment, `unknown` ones do not take part. A share is surely below q if it is with all of
         them inside, and surely not if it is not with all of them outside.
         """
-        budget = terms.budgets_nano[:1]
-        each = DistanceNoise.finest(
-            self.depth, QUANTA_PER_KM, Cost(terms.measure, max(1, min(terms.split.parts(int(budget[0])))))
-        )
         taking = plates - unknown
-        low, high = (self._sum_of(self.share * plates - inside, taking) for inside in (unknown, 0))
-        return Elimination(SummedNoise(each, taking), budget, terms.split, Between(low, high), terms.beta0)
+        noise = replace(SummedNoise.finest(self.depth, QUANTA_PER_KM, budgeting.least), terms=taking)
+        low, high = (self._width * (self.share * plates - inside - taking / 2) for inside in (unknown, 0))
+        return Elimination(noise, budgeting.budgets_nano, budgeting.split, Between(low, high), budgeting.beta0)
 
-    def answer(self, terms: Terms, pie: Elimination, state: State, plates: int, unknown: int = 0) -> ShareAnswer:
-        """By the side that a round found, or else by the average of all.
+    def answer(self, budgeting: Budgeting, pie: Elimination, state: State, plates: int, unknown: int = 0) -> Found:
+        """By the side that a round found, or else by the average of all. `value` is the share of the plates that took
+        part, `low` and `high` bound that of all.
 
         Bounds hold whichever round was the last: before the end of all rounds they are those that rounds decide by.
         """
         if not state.precision[0]:
-            return ShareAnswer(None, False, None, 0.0, 1.0)
+            return Found(low=0.0, high=1.0, sure=False, unknown=unknown)
         taking = plates - unknown
         if state.rounds < pie.split.rounds or state.status[0] != IN:
             among = np.array([0])
             estimate, radius = pie.estimate(state, among)[0], pie.radius(state, among, pie.beta0 / pie.split.rounds)[0]
         else:
-            left = undecided(pie, state, terms.beta1)
+            left = undecided(pie, state, budgeting.beta1)
             estimate, radius = left.estimate[0], left.radius[0]
         count, low, high = (
-            min(max(0.0, self._count_of(float(found), taking)), float(taking))
-            for found in (estimate, estimate - radius, estimate + radius)
+            min(max(0.0, self._count_of(float(total), taking)), float(taking))
+            for total in (estimate, estimate - radius, estimate + radius)
         )
-        low, high = low / plates, (high + unknown) / plates
-        found = state.status[0]
-        below = count < self.share * taking if found in (IN, REFUSED) else bool(found == BELOW)
-        return ShareAnswer(below, high < self.share or low >= self.share, count / taking, low, high)
+        low, high, side = low / plates, (high + unknown) / plates, state.status[0]
+        below = count < self.share * taking if side in (IN, REFUSED) else bool(side == BELOW)
+        sure = high < self.share or low >= self.share
+        return Found(count / taking, low, high, below=below, sure=sure, unknown=unknown)
 
     def truth(self, positions: Integers) -> float:
         """The share itself, which is not private."""
@@ -347,14 +346,11 @@ class RegionShare:
     def _width(self) -> float:
         return self.edge * QUANTA_PER_METRE
 
-    def _sum_of(self, count: float, plates: int) -> float:
-        return self._width * (count - plates / 2)
-
     def _count_of(self, depth: float, plates: int) -> float:
         return depth / self._width + plates / 2
 
 
-# Whether fewer than a share q of N people have a property, in the central model (the paper's Appendix C, Algorithm 9).
+# Whether fewer than a share q of N people have a property, in the central model (Appendix C, Algorithm 9).
 #
 # There is one holder of data, whose count of people moves by at most one with each person (the Hamming distance). Phi
 # is the count. The rounds end when the count is surely on one side of q N, so a clear answer costs little.
@@ -367,10 +363,10 @@ class Threshold:
     """Is a count of N people below q N? It is the one "position" of its run, with noise of its own (`how` "point").
 
     >>> import os
-    >>> query, terms = Threshold(share=0.3, people=10_000), Terms("zcdp", np.array([10**7]), "point")
-    >>> pie = query.elimination(terms)
+    >>> query, budgeting = Threshold(share=0.3, people=10_000), Budgeting("zcdp", np.array([10**7]), "point")
+    >>> pie = query.elimination(budgeting)
     >>> state = pie.run(np.array([[1200]]), os.urandom)
-    >>> query.answer(terms, pie, state), int(state.charged[0])  # one round of 64: 10^7 / 64
+    >>> query.answer(budgeting, pie, state), int(state.charged[0])  # one round of 64: 10^7 / 64
     ((True, True), 156250)
 
     Raises ValueError for a share that is not between 0 and 1, and for no people.
@@ -380,24 +376,26 @@ class Threshold:
     people: int
 
     def __post_init__(self) -> None:
-        """Check the share and the number."""
         if not 0 < self.share < 1 or self.people < 1:
             raise ValueError(f"expected 0 < share < 1 and people >= 1, got {self.share} and {self.people}")
 
     @property
     def limit(self) -> float:
-        """The count q N."""
         return self.share * self.people
 
-    def elimination(self, terms: Terms) -> Elimination:
-        """Its rounds, with one "plate", the holder of the data; one noisy count with `terms.baseline()`: BM1."""
-        return terms.elimination(np.ravel, Between(self.limit, self.limit), dimensions=1, steps_per_unit=1)
+    def elimination(self, budgeting: Budgeting) -> Elimination:
+        """Its rounds, with one "plate", the holder of the data; one noisy count with `budgeting.baseline()`: BM1."""
+        return budgeting.elimination(np.ravel, Between(self.limit, self.limit), dimensions=1, steps_per_unit=1)
 
-    def answer(self, terms: Terms, pie: Elimination, state: State) -> tuple[bool, bool]:
+    def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> tuple[bool, bool]:
         """Whether the count is below q N, by the side that a round found, or else by the average of all; and whether
         that holds with probability 1 - beta."""
         if state.status[0] != IN:
             return bool(state.status[0] == BELOW), True
-        left = undecided(pie, state, terms.beta1)
+        left = undecided(pie, state, budgeting.beta1)
         estimate, radius = float(left.estimate[0]), float(left.radius[0])
         return estimate < self.limit, abs(estimate - self.limit) > radius
+
+
+def _in_metres(quanta: Floats) -> tuple[float, ...]:
+    return tuple((quanta / QUANTA_PER_METRE).tolist())

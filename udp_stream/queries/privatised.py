@@ -1,4 +1,4 @@
-"""What a round's charge buys: the noise's scale, and how far a weighted average of noisy values may be off.
+"""The noise of a round: what of a position gets noise, its scale by the charge, and the error of weighted averages.
 
 Noise is drawn in lattice *steps*. A value that moves by at most `moves` steps for each unit of distance gets, at a
 charge of epsilon (rho) per unit (squared), radial Laplace noise of b = moves / epsilon, or Gaussian noise of sigma =
@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, pi, sqrt
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -55,18 +55,14 @@ _SLOPES = 1 - 2.0 ** np.arange(-1, -9, -0.5)
 """k: from 0.5, for the average of many rounds, up to 0.996, for few."""
 
 LAPLACE_DIMENSIONS_MAX = 3
-"""Of Laplace noise that is averaged."""
+"""Averages of Laplace noise are bounded in so many dimensions."""
 
 _ROOTS = 12
 """Steps of a fixed point that falls towards its root: each of them bounds it."""
 
 
 class Average(NamedTuple):
-    """Of each plate's average: W, in steps^-2; the largest 1/b_j of its rounds, in steps^-1; how many rounds, J.
-
-    >>> Average(np.array([0.25]), np.array([0.5]), 1).rounds
-    1
-    """
+    """Of each plate's average: W, in steps^-2; the largest 1/b_j of its rounds, in steps^-1; how many rounds, J."""
 
     precision: Floats
     sharpest: Floats
@@ -124,11 +120,7 @@ def draw_radial(measure: str, bits: Bits, t: Integers, s: Integers, dimensions: 
 
 
 def gaussian_length(dimensions: int, log_beta: Floats) -> Floats:
-    """lambda(d, beta) of Lemma 6.1: how long a standard normal vector is at most, with probability 1 - beta.
-
-    >>> gaussian_length(2, np.log(np.array([0.05]))).round(3).tolist()
-    [2.448]
-    """
+    """lambda(d, beta) of Lemma 6.1: how long a standard normal vector is at most, with probability 1 - beta."""
     away = -log_beta
     if dimensions == 1:
         return np.asarray(np.sqrt(2 * (away + log(2))))
@@ -138,11 +130,7 @@ def gaussian_length(dimensions: int, log_beta: Floats) -> Floats:
 
 
 def gaussian_radius(of: Average, dimensions: int, beta: float) -> Floats:
-    """How far averages with Gaussian noise are off at most, in steps, with probability 1 - beta each.
-
-    >>> gaussian_radius(Average(np.array([1e-4]), np.array([0.01]), 1), 1, 0.05).round(1).tolist()
-    [271.6]
-    """
+    """How far averages with Gaussian noise are off at most, in steps, with probability 1 - beta each."""
     if dimensions == 1:
         radius: Floats = gaussian_length(1, np.array(log(beta))) / np.sqrt(of.precision)
         return radius
@@ -152,18 +140,14 @@ def gaussian_radius(of: Average, dimensions: int, beta: float) -> Floats:
 
 
 def laplace_radius(of: Average, dimensions: int, beta: float) -> Floats:
-    """The same with radial Laplace noise, in up to three dimensions.
-
-    >>> laplace_radius(Average(np.array([1e-4]), np.array([0.01]), 1), 1, 0.05).round(1).tolist()
-    [301.1]
-    """
+    """The same with radial Laplace noise, in up to three dimensions."""
     log_beta = log(beta) - np.sqrt(dimensions * of.rounds * of.precision)
     rounds = of.precision / of.sharpest**2
     tails = [_sphere_root(dimensions, -log_beta - rounds * (dimensions + 1) / 2 * log(1 - k * k)) / k for k in _SLOPES]
     # 1 / (b W) times r: a = 1 / (min b W)
     average = np.min(tails, axis=0) * of.sharpest / of.precision
-    one = _gamma_root(dimensions, -log_beta) / of.sharpest
-    radius: Floats = np.where(of.rounds == 1, one, average) + sqrt(dimensions) / 2
+    single = _gamma_root(dimensions, -log_beta) / of.sharpest
+    radius: Floats = np.where(of.rounds == 1, single, average) + sqrt(dimensions) / 2
     return radius
 
 
@@ -238,7 +222,6 @@ class PointNoise:
     steps_per_unit: int
 
     def __post_init__(self) -> None:
-        """Averages of Laplace noise are bounded in up to three dimensions."""
         if self.measure == "pure" and self.dimensions > LAPLACE_DIMENSIONS_MAX:
             raise ValueError(
                 f"expected positions of up to {LAPLACE_DIMENSIONS_MAX} dimensions under epsilon, "
@@ -247,19 +230,16 @@ class PointNoise:
 
     @property
     def moves(self) -> int:
-        """The position's own steps."""
         return self.steps_per_unit
 
     def values(self, positions: Integers) -> Integers:
-        """The positions."""
         return positions
 
     def estimate(self, averages: Floats) -> Floats:
-        """Phi of the average position."""
         return self.phi(averages)
 
     def radius(self, of: Average, beta: float) -> Floats:
-        """Phi moves at most as far as the position."""
+        # Phi moves at most as far as the position.
         return radius_of(self.measure, of, self.dimensions, beta)
 
 
@@ -279,7 +259,7 @@ class DistanceNoise:
     dimensions: int = 1
 
     @classmethod
-    def finest(cls, phi: Phi, steps_per_unit: int, least: Cost) -> DistanceNoise:
+    def finest(cls, phi: Phi, steps_per_unit: int, least: Cost) -> Self:
         """On the finest lattice that the noise of a round with the least charge can be drawn on.
 
         Raises ValueError if there is none.
@@ -298,20 +278,18 @@ class DistanceNoise:
 
     @property
     def moves(self) -> int:
-        """2^k + 5/4 for each of the position's steps, rounded up."""
+        # 2^k + 5/4 for each of the position's steps, rounded up
         return (self.steps_per_unit << self.fine_bits) + -(-5 * self.steps_per_unit // 4)
 
     def values(self, positions: Integers) -> Integers:
-        """Phi, rounded."""
         exact = self.phi(positions.astype(np.float64)) * 2.0**self.fine_bits
         return np.rint(exact).astype(np.int64)[:, None]
 
     def estimate(self, averages: Floats) -> Floats:
-        """The average."""
         return averages[:, 0] / 2.0**self.fine_bits
 
     def radius(self, of: Average, beta: float) -> Floats:
-        """The noise's, and half a step of rounding."""
+        # Beside the noise's, half a step of rounding.
         return (radius_of(self.measure, of, 1, beta) + 0.5) / 2.0**self.fine_bits
 
     def deviation(self, of: Average) -> Floats:
@@ -321,47 +299,29 @@ class DistanceNoise:
 
 
 @dataclass(frozen=True)
-class SummedNoise:
-    """The sum of phi over all positions gets noise: the central model, with one holder of all that are summed.
+class SummedNoise(DistanceNoise):
+    """The sum of phi over all positions gets noise: the central model, with one holder of all positions.
 
-    A plate that moves changes one term of the sum, by as much as it changes its own value under `DistanceNoise`: terms
-    are rounded one by one, and their sum is exact. So the noise is that of one plate, and not of each.
+    A plate that moves changes one of the sum's `terms`, by as much as it changes its own value under `DistanceNoise`:
+    terms are rounded one by one, and their sum is exact. So noise for the sum is as large as noise for one plate.
 
-    >>> each = DistanceNoise("zcdp", lambda positions: np.hypot(*positions.T), steps_per_unit=16_000, fine_bits=10)
-    >>> kind = SummedNoise(each, terms=2)
-    >>> kind.values(np.array([[3, 4], [1, 1]])).tolist(), kind.moves == each.moves
-    ([[6568]], True)
+    >>> kind = SummedNoise("zcdp", lambda positions: np.hypot(*positions.T), 16_000, fine_bits=10, terms=2)
+    >>> kind.values(np.array([[3, 4], [1, 1]])).tolist(), kind.moves
+    ([[6568]], 16404000)
     """
 
-    each: DistanceNoise
-    terms: int
-    dimensions: int = 1
-
-    @property
-    def measure(self) -> str:
-        """That of each."""
-        return self.each.measure
-
-    @property
-    def moves(self) -> int:
-        """Those of one term: the others stay where they are."""
-        return self.each.moves
+    terms: int = 1
 
     def values(self, positions: Integers) -> Integers:
         """The sum, in one row; no row for no positions."""
-        total: Integers = self.each.values(positions).sum(axis=0, keepdims=True)
+        total: Integers = super().values(positions).sum(axis=0, keepdims=True)
         return total[: min(1, positions.shape[0])]
 
-    def estimate(self, averages: Floats) -> Floats:
-        """The average."""
-        return self.each.estimate(averages)
-
     def radius(self, of: Average, beta: float) -> Floats:
-        """The noise's, and half a step of rounding for each term."""
-        return (radius_of(self.measure, of, 1, beta) + self.terms / 2) / 2.0**self.each.fine_bits
+        # Beside the noise's, half a step of rounding for each term.
+        return (radius_of(self.measure, of, 1, beta) + self.terms / 2) / 2.0**self.fine_bits
 
 
-Privatised = PointNoise | DistanceNoise | SummedNoise
-"""What gets noise (`values`, in steps: not private), and what follows from the average of noisy values: an `estimate`
-of phi, in lattice steps of positions, and its `radius`. `moves`: by how many steps a value moves at most for each unit
-of distance that charges are counted for."""
+Privatised = PointNoise | DistanceNoise
+"""`values` (in steps) get noise. From the average of noisy values follow an `estimate` of phi, in lattice steps of
+positions, and its `radius`. A value moves by at most `moves` steps for each unit of distance."""

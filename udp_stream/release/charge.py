@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import partial
 from hashlib import blake2b
 from math import ceil
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from udp_stream.planning.policy import (
     BudgetCalendar,
     OneBudget,
     Policy,
+    PositionPeriods,
     SlotInPeriod,
     is_of_positions,
     measure_of,
@@ -45,6 +46,8 @@ from udp_stream.windows.tables import SlotCounts, cell_name
 # and counts, and follows from them again. A `HatInFlight` has both, what was charged, and what is recorded. Its states
 # are those of `HAT_LIFE`. Each step gives a new value, and none of them leads back. A `SlotPlan` has the terms
 # and charges of all HATs of a slot as columns, to travel.
+
+T = TypeVar("T")
 
 _WITHHELD: dict[str, Status] = {
     "few_plates": "withheld_few_plates",
@@ -418,7 +421,7 @@ def _charge(hats: Sequence[HatInFlight], slot: SlotToPlan, ledger: Ledger) -> li
     queue = sorted(hats, key=lambda hat: (hat.terms.turn, hat.rows.start - hat.rows.stop))
 
     def on_terms(i: int, remembered: bytes) -> Admission:
-        terms = terms_from(remembered, queue[i].release_id)
+        terms = terms_from(remembered, queue[i].release_id, Terms)
         # On these very terms, whatever they leave to be chosen: others would never be those remembered.
         queue[i] = queue[i].with_price(terms, _plan(queue[i], slot, terms))
         return queue[i].admission(counts, policy.min_plates, remembered)
@@ -454,26 +457,29 @@ def charge_once(
     return [found.get(i, verdict) for i, verdict in enumerate(verdicts)]
 
 
-def terms_from(remembered: bytes, id_: str) -> Terms:
+def terms_from(remembered: bytes, id_: str, kind: type[T]) -> T:
     """The terms that a ledger remembers; PrivacyRefused if another version of the software wrote them."""
     try:
-        return msgspec.json.decode(remembered, type=Terms)
+        return msgspec.json.decode(remembered, type=kind)
     except msgspec.DecodeError as error:
         raise PrivacyRefused(
             f"{id_} was charged by another version of udp-stream, on terms that this one cannot read, and is not "
-            "recorded yet: finish its slot with the version that charged it"
+            "recorded yet: finish it with the version that charged it"
         ) from error
 
 
 def require_one_promise(
-    period: str, budget_nano: int, calendar: BudgetCalendar, ledger: Ledger, plates: Sequence[bytes]
+    period: str,
+    budget_nano: int,
+    calendar: BudgetCalendar | PositionPeriods,
+    ledger: Ledger,
+    plates: Sequence[bytes],
 ) -> None:
     """PrivacyRefused if plates were charged in periods that overlap this one, or if these plates have one budget for
     speeds and positions, and could lose more than that."""
     known = periods_to_compare(ledger, period)
     require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
-    others = calendar.overlapping(period, known)
-    require_no_overlap(period, others, "hat.timezone, budget.period and budget.accounting")
+    require_no_overlap(period, calendar.overlapping(period, known))
 
 
 # Budgets on a ledger that would add up: refused before anything is charged (status 5).
@@ -491,14 +497,15 @@ NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
 
 
-def require_no_overlap(period: str, others: Sequence[str], settings: str) -> None:
+def require_no_overlap(period: str, others: Sequence[str]) -> None:
     """PrivacyRefused if there are others: periods that overlap this one, and in which plates were charged.
 
-    `settings` are those that the names of periods follow from. Ask before charging, and again before drawing: of two
-    runs that begin at once, at least one sees the other.
+    Ask before charging, and again before drawing: of two runs that begin at once, at least one sees the other.
     """
     if not others:
         return
+    of_speeds, of_positions = "budget.period and budget.accounting", "queries.period and the measure of [queries]"
+    settings = f"hat.timezone, {of_positions if is_of_positions(period) else of_speeds}"
     window = max(period_of(name).window for name in (period, *others))
     length = duration_name(round(window)) if window else ""
     overlaps = f"shares windows of {length} with" if window else "overlaps"

@@ -1,13 +1,13 @@
-"""The record of a standing query's answer at a moment, and the records of the rounds that it was found by.
+"""The records of a standing query at a moment: of each round, and of the answer that follows from them.
 
-A result is published. A round's record never is: it stays in the ledger, for a run to go on from. Both hold what was
-made private already, and what is public: who was asked, as places among the moment's plates, never as plates.
+A result is published. A round's record never is: it stays in the ledger, for a run to go on from. Both hold noisy
+values and public facts alone. Plates that were asked stand there as indices among the moment's plates, never as plates.
 """
 
 from __future__ import annotations
 
 from math import ceil
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -16,8 +16,9 @@ from msgspec import UNSET, UnsetType
 from udp_stream.errors import PrivacyRefused
 from udp_stream.mechanisms.base import NonNegative, Positive
 from udp_stream.mechanisms.noise import MEASURES
-from udp_stream.queries.elimination import BETA, How, Round, State
-from udp_stream.queries.standing import Asked, AskedTogether, Found, Kind, Position, StandingQuery
+from udp_stream.queries.elimination import BETA, How, Round
+from udp_stream.queries.kinds import Found
+from udp_stream.queries.standing import Kind, Position, StandingQuery
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.record import Count
 from udp_stream.units import NANO, duration_name
@@ -29,7 +30,7 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 ResultStatus = Literal["answered", "withheld_other_plates"]
 
 
-class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was asked; places are (longitude, latitude) in degrees.
 
     Of `box`, `polygon` and `cells` a range count and a threshold have one; a density and the nearest have a `place`.
@@ -58,7 +59,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer; with probability `probability` over the noise all that is said of it holds.
+    """The answer; with probability `probability` over the noise all of its bounds hold.
 
     A range count and a density have a `value`, and the truth lies from `low` to `high`. The nearest have the distances
     of those found, in metres, the least first, each off by at most its radius. The s-th nearest of the plates found is
@@ -84,12 +85,8 @@ class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sure: bool | UnsetType = UNSET
 
 
-class Plates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Public counts: with a position at the moment, and of these those that gave nothing, for want of budget.
-
-    >>> Plates(asked=400, gave_nothing=2, rounds=64).asked
-    400
-    """
+class QueryPlates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Public counts: plates with a position at the moment, and those of them that gave nothing, for want of budget."""
 
     asked: Count
     gave_nothing: Count
@@ -135,9 +132,9 @@ class QueryResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: Literal["udp-stream/query/1"]
     release_id: str
     status: ResultStatus
-    query: Query
+    query: QueryRequest
     answer: QueryAnswer | None
-    plates: Plates | None
+    plates: QueryPlates | None
     privacy: GeoPrivacy
     policy: str
     software: str
@@ -145,7 +142,7 @@ class QueryResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _RoundRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Places of plates, their noisy values, what each is after the round."""
+    """Indices of plates, their noisy values, and their status after the round."""
 
     plates: list[int]
     values: list[list[int]]
@@ -202,51 +199,37 @@ def moment_of(id_: str) -> int:
     return int(parts[2]) * 1000
 
 
-# What is written of a query's answer: the rounds' outcome as a `QueryResult`, or that it is withheld.
+# The result of a query, from its last state.
 
 
-def answered(
-    id_: str, query: StandingQuery, asked: Asked | AskedTogether, state: State, moment: Moment, context: ReleaseContext
-) -> QueryResult:
-    """The result of a run's last state. Lengths to 0.1 m, densities to nine digits; all of it after the noise."""
-    found = asked.found(state)
-    shown = context.policy.shows_counts
-    plates = Plates(len(moment.plates), found.unknown, state.rounds) if shown else None
-    amounts = asked.charged(state), int(asked.terms.budgets_nano.max(initial=query.budget_nano))
-    return _result(id_, query, moment, context, amounts, _answer(found), plates)
-
-
-def withheld(id_: str, query: StandingQuery, moment: Moment, context: ReleaseContext, most_nano: int) -> QueryResult:
-    """The result where rounds began with other plates; what these were charged is at most the moment's amount."""
-    return _result(id_, query, moment, context, (most_nano, most_nano), None, None)
-
-
-def _result(
+def result_of(
     id_: str,
     query: StandingQuery,
     moment: Moment,
     context: ReleaseContext,
-    amounts_nano: tuple[int, int],
-    answer: QueryAnswer | None,
-    plates: Plates | None,
+    charged_nano: int,
+    most_nano: int,
+    found: Found | None = None,
+    rounds: int = 0,
 ) -> QueryResult:
-    """Of the amounts, the first is the most that a plate was charged, the second the most that it could be."""
-    charged, most = amounts_nano
+    """The most that a plate was charged, the most that it could be, and the answer: none where rounds began with other
+    plates. Lengths are to 0.1 m, densities to nine digits; all of it after the noise."""
+    counts = None if found is None else QueryPlates(len(moment.plates), found.unknown, rounds)
     return QueryResult(
         schema=SCHEMA,
         release_id=id_,
-        status="withheld_other_plates" if answer is None else "answered",
-        query=_query(query, context.calendar.slots.iso(moment.time_ms)),
-        answer=answer,
-        plates=plates,
+        status="withheld_other_plates" if found is None else "answered",
+        query=_request(query, context.calendar.slots.iso(moment.time_ms)),
+        answer=None if found is None else answer_record(found),
+        plates=counts if context.policy.shows_counts else None,
         privacy=GeoPrivacy(
             unit="license_plate",
             neighbours="positions",
             accounting=query.measure,
             per="km" if MEASURES[query.measure].noise.power == 1 else "km2",
             distances="plane",
-            charged=charged / NANO,
-            moment=most / NANO,
+            charged=charged_nano / NANO,
+            moment=most_nano / NANO,
             period=query.period,
             period_budget=query.period_budget_nano / NANO,
             caveats=context.caveats,
@@ -257,41 +240,30 @@ def _result(
     )
 
 
-def _query(query: StandingQuery, moment: str) -> Query:
-    return Query(
-        name=query.name,
-        kind=query.kind,
-        every=duration_name(query.every_s),
-        moment=moment,
-        age_s=query.age_s,
-        box=query.box,
-        polygon=query.polygon,
-        cells=query.cells,
-        place=query.place,
-        k=query.k if query.kind == "nearest" else None,
-        bandwidth_m=query.bandwidth_m if query.kind == "density" else None,
-        rounds=query.rounds,
-        privatisation=query.privatisation,
-        share=query.share,
-        edge_m=query.edge_m,
-    )
+def _request(query: StandingQuery, moment: str) -> QueryRequest:
+    own: dict[str, Any] = {
+        "moment": moment,
+        "every": duration_name(query.every_s),
+        "k": query.k if query.kind == "nearest" else None,
+        "bandwidth_m": query.bandwidth_m if query.kind == "density" else None,
+    }
+    same = {name: getattr(query, name) for name in QueryRequest.__struct_fields__ if name not in own}
+    return QueryRequest(**own, **same)
 
 
-def _answer(found: Found) -> QueryAnswer:
+def answer_record(found: Found) -> QueryAnswer:
+    """An answer as its record has it; without the plates."""
+    value, low, high = (None if number is None else round(number, 9) for number in (found.value, found.low, found.high))
     return QueryAnswer(
-        value=_digits(found.value),
-        low=_digits(found.low),
-        high=_digits(found.high),
-        distances_m=tuple(round(one, 1) for one in found.distances_m),
+        value=value,
+        low=low,
+        high=high,
+        distances_m=tuple(round(metres, 1) for metres in found.distances_m),
         # Rounded up, as a bound must not shrink by rounding. A radius is 0.1 more, and not 0.05, as the distance in its
         # middle may have moved by 0.05.
-        radii_m=tuple(round(one + 0.1, 1) for one in found.radii_m),
+        radii_m=tuple(round(metres + 0.1, 1) for metres in found.radii_m),
         excess_m=None if found.excess_m is None else ceil(found.excess_m * 10) / 10,
         probability=1 - BETA,
         below=UNSET if found.sure is None else found.below,
         sure=UNSET if found.sure is None else found.sure,
     )
-
-
-def _digits(value: float | None) -> float | None:
-    return None if value is None else round(value, 9)

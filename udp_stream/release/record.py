@@ -94,7 +94,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "software": "what made the record",
         "trial": "true if other runs ask again: the ledger was for one run only",
     },
-    "Query": {
+    "QueryRequest": {
         "name": "the query's name in the configuration",
         "kind": "range: how many plates in a region; density: around a place; nearest: how far the nearest are; "
         "threshold: whether the share of plates in a region is below one",
@@ -124,7 +124,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "below": "of a threshold: whether the share is below the one asked about; null if no plate took part",
         "sure": "of a threshold: whether the bounds say so, or the value alone",
     },
-    "Plates": {
+    "QueryPlates": {
         "asked": "plates with a position at the moment",
         "gave_nothing": "those of them that had too little budget for a first round",
         "rounds": "rounds in which plates were asked",

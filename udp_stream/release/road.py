@@ -172,12 +172,13 @@ def record_slot(
     if not done:
         return RecordedSlot(done, drawn.made, None)
     # MARK. Raised last, so that whatever is published, some mark knows.
-    return RecordedSlot(done, drawn.made, ledger.mark(_witness(done)))
+    payloads = dict(zip(ids_of(hats), drawn.payloads, strict=True))
+    return RecordedSlot(done, drawn.made, ledger.mark(witness(payloads)))
 
 
-def _witness(hats: Sequence[HatInFlight]) -> str:
-    """The record that tells this ledger from any other: the longest one has noise in it, if any of them has."""
-    return max(hats, key=lambda hat: len(hat.payload or b"")).release_id
+def witness(payloads: Mapping[str, bytes]) -> str:
+    """The id of the record that tells this ledger from any other: the longest has noise in it, if any of them has."""
+    return max(payloads, key=lambda id_: len(payloads[id_]))
 
 
 @dataclass(frozen=True, slots=True)
