@@ -362,7 +362,7 @@ class PositionPeriods:
 
     def start_of(self, moment_ms: int) -> int:
         """The start of the period of a moment, Unix ms; 0 of a lifetime."""
-        return 0 if self.grid is None else int(self.grid.place(np.array([moment_ms - 1]))[0][0])
+        return 0 if self.grid is None else self.grid.start_of(moment_ms - 1)
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
         """The known periods of positions that overlap this one of ours, and are not ours themselves."""

@@ -30,7 +30,6 @@ from functools import partial
 from hashlib import blake2b
 
 import msgspec
-import numpy as np
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Ledger, Mark
@@ -227,7 +226,7 @@ class _Rounds:
             if number > 1:  # they follow from the first round's: `charge_once` refuses others
                 return asked
             # With the very bytes: written anew by this version they could differ, and would be other terms.
-            self._take(terms_from(remembered, asked.release_id, _RoundTerms, "moment"), remembered)
+            self._take(terms_from(remembered, asked.release_id, _RoundTerms), remembered)
             # Where the moment holds other plates now, indices among them say nothing: nobody is charged.
             return self._admission(1, self._asked.due(self._asked.pie.begin()) if self._is_ours else None, budget)
 
@@ -287,8 +286,7 @@ class QuerySet:
 
     def due(self, time_ms: int) -> list[StandingQuery]:
         """The queries that are asked at this moment, Unix ms, in the order in which they are answered."""
-        at = np.array([time_ms])
-        asked = (every_s for every_s, grid in sorted(self.grids.items()) if int(grid.place(at)[0][0]) == time_ms)
+        asked = (every_s for every_s, grid in sorted(self.grids.items()) if grid.start_of(time_ms) == time_ms)
         return [query for every_s in asked for query in self._queries[every_s]]
 
     def record(self, moment: Moment, ledger: Ledger, every_s: int | None = None) -> AnsweredMoment | None:

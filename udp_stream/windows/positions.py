@@ -1,11 +1,11 @@
 """Each plate's latest position at the moments at which queries are asked, by the clock of the log.
 
-A *moment* is a boundary of a grid in time. It is due once the clock has passed it and the grace, as a slot's end is. A
-plate is in it with its last accepted ping before the moment, unless that is older than the age that is allowed. So what
-a moment holds follows from the log alone, and so does when it is due.
+A *moment* is a boundary of a grid in time. It is due once the clock has passed it and the grace, as a slot's end is. It
+has each plate's last accepted ping before it, unless that is older than the age that is allowed. So what a moment holds
+follows from the log alone, and so does when it is due. A moment at which no plate has a position is left out.
 
-A ping that comes later than the grace is not in its moment; it may still be the latest of its plate at a later one.
-A ping that is late for its slot is refused, and is in none. A moment at which no plate has a position is none.
+A ping that comes later than the grace is not in its moment; it may still be the latest of its plate at a later moment.
+A ping that is late for its slot is refused, and is in no moment.
 
 **Of several pings of one plate and time, the first in the log counts.** Positions are what queries protect, so no
 position may decide which one counts: where it did, a plate that moved a little could have jumped to its other ping.
@@ -43,9 +43,6 @@ class Moment:
     """Plates as keyed hashes, ascending, with a position each in degrees; `time_ms` is the boundary, Unix ms.
 
     `seen_ms` is when each was there, Unix ms. It is needed to join the moments of several logs, and for nothing else.
-
-    >>> Moment(900_000, (b"hash of A",), np.array([30.27]), np.array([-97.74])).time_ms
-    900000
     """
 
     time_ms: int
@@ -56,18 +53,16 @@ class Moment:
 
 
 class RowPlaces(NamedTuple):
-    """Of each row that is pushed: the offset of its message, and the watermark before it.
-
-    >>> RowPlaces(np.array([40]), np.array([7_000])).offset.tolist()
-    [40]
-    """
+    """Of each row that is pushed: the offset of its message, and the watermark before it."""
 
     offset: NDArray[np.int64]
     before_ms: NDArray[np.int64]
 
 
 class LatestPositions:
-    """The latest positions of one log, at every boundary of a grid.
+    """The latest positions of one log, at every boundary of a grid; those up to `closed_ms` have been told already.
+
+    `hash_plate` turns a plate into its keyed hash; nothing behind this knows plates.
 
     >>> from datetime import UTC
     >>> latest = LatestPositions(SlotGrid(900, UTC), age_ms=600_000, grace_ms=0, hash_plate=str.encode)
@@ -89,15 +84,13 @@ class LatestPositions:
         hash_plate: Callable[[str], bytes],
         closed_ms: int | None = None,
     ) -> None:
-        """`hash_plate` turns a plate into its keyed hash; nothing behind this knows plates. Moments up to the boundary
-        `closed_ms` have been told already."""
         self._grid, self._age_ms, self._grace_ms, self._hash_plate = grid, age_ms, grace_ms, hash_plate
         self._codes: dict[str, int] = {}
         self._rows: NDArray[np.void] = np.empty(0, _ROW)
         self._fresh: list[NDArray[np.void]] = []
         self._fresh_rows = 0
         self._closed_ms = closed_ms
-        self._earliest_ms = None if closed_ms is None else self._end_of(closed_ms)
+        self._earliest_ms = None if closed_ms is None else grid.end_of(closed_ms)
 
     def push(
         self, pings: Pings, rows: NDArray[np.int64], watermark_ms: int | None, places: RowPlaces | None = None
@@ -113,7 +106,7 @@ class LatestPositions:
         return found
 
     def segments(self, before_ms: NDArray[np.int64]) -> list[int]:
-        """Where to cut rows in the order of the log, so that a moment is taken between the rows it is due between.
+        """Where to cut rows in the order of the log, so that each moment is taken behind the rows that make it due.
 
         `before_ms` is the watermark before each row. A log whose frames are cut anywhere is pushed in these pieces.
         """
@@ -136,11 +129,11 @@ class LatestPositions:
     def flush(self) -> list[Moment]:
         """The log has ended: every moment up to the end of the stretch that its last ping lies in."""
         rows = self._gathered()
-        return list(self._due(self._end_of(int(rows["time"].max())))) if rows.size else []
+        return list(self._due(self._grid.end_of(int(rows["time"].max())))) if rows.size else []
 
     def _add(self, pings: Pings, rows: NDArray[np.int64], places: RowPlaces | None) -> None:
         if self._closed_ms is None:
-            first = self._end_of(int(pings.time_ms[rows].min()))
+            first = self._grid.end_of(int(pings.time_ms[rows].min()))
             self._earliest_ms = first if self._earliest_ms is None else min(first, self._earliest_ms)
         is_needed = self._are_needed(pings.time_ms[rows])
         rows = rows[is_needed]
@@ -166,31 +159,24 @@ class LatestPositions:
         return self._rows
 
     def _due(self, until_ms: int) -> Iterator[Moment]:
-        while (moment_ms := self._next()) is not None and moment_ms <= until_ms:
-            if (moment := self._closed(moment_ms)) is not None:
-                yield moment
-
-    def _next(self) -> int | None:
-        """The first boundary behind the oldest row that was not a moment yet."""
-        rows = self._gathered()
-        if not rows.size:
-            return None
-        first = self._end_of(int(rows["time"].min()))
-        return first if self._closed_ms is None else max(first, self._end_of(self._closed_ms))
-
-    def _closed(self, moment_ms: int) -> Moment | None:
-        """The moment; what no later one can ask for is dropped."""
-        rows = self._gathered()
-        before = rows["time"] < moment_ms
-        found = _latest(rows[before])
-        self._close_through(moment_ms)
-        # What is needed no more leaves here. So no row is older than allowed when its next moment comes.
-        rows = np.concatenate([found, rows[~before]])
-        self._rows = rows[self._are_needed(rows["time"])]
-        # Before names are forgotten: `found` still has the old codes.
-        names = list(self._codes)
-        self._forget_names(names)
-        return self._moment(moment_ms, found, names) if found.size else None
+        """The moments from the first boundary behind the oldest row that has been in no moment."""
+        while (rows := self._gathered()).size:
+            moment_ms = self._grid.end_of(int(rows["time"].min()))
+            if self._closed_ms is not None:
+                moment_ms = max(moment_ms, self._grid.end_of(self._closed_ms))
+            if moment_ms > until_ms:
+                return
+            before = rows["time"] < moment_ms
+            found = _latest(rows[before])
+            self._close_through(moment_ms)
+            # Rows that no later moment can have leave here. So no row is too old when its next moment comes.
+            rows = np.concatenate([found, rows[~before]])
+            self._rows = rows[self._are_needed(rows["time"])]
+            # Before names are forgotten: `found` still has the old codes.
+            names = list(self._codes)
+            self._forget_names(names)
+            if found.size:
+                yield self._moment(moment_ms, found, names)
 
     def _are_needed(self, time_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether positions of these times are young enough for the next moment that may have them."""
@@ -200,10 +186,10 @@ class LatestPositions:
         return np.asarray(time_ms >= first_ms - self._age_ms)
 
     def _close_through(self, until_ms: int) -> None:
-        """No moment up to here is taken any more, also where there was none."""
-        boundary = int(self._grid.place(np.array([until_ms]))[0][0])
+        """No moment up to this time is taken any more, also where there was none."""
+        boundary = self._grid.start_of(until_ms)
         self._closed_ms = boundary if self._closed_ms is None else max(boundary, self._closed_ms)
-        self._earliest_ms = self._end_of(self._closed_ms)
+        self._earliest_ms = self._grid.end_of(self._closed_ms)
 
     def _moment(self, moment_ms: int, found: NDArray[np.void], names: list[str]) -> Moment:
         hashes = [self._hash_plate(names[code]) for code in found["plate"].tolist()]
@@ -217,13 +203,10 @@ class LatestPositions:
             self._rows["plate"] = again
             self._codes = {names[code]: i for i, code in enumerate(used.tolist())}
 
-    def _end_of(self, time_ms: int) -> int:
-        return int(self._grid.place(np.array([time_ms]))[1][0])
-
 
 def _latest(rows: NDArray[np.void], stretch: NDArray[np.int64] | None = None) -> NDArray[np.void]:
-    """Each plate's latest row; of each of its stretches, where they are given. Of rows of one plate and time the first,
-    which is the first in the log: rows are added in its order."""
+    """Each plate's latest row; of each of its stretches, if they are given. Of rows of one plate and time it is the
+    first, which is the first in the log: rows are added in its order."""
     stretches = np.zeros(rows.size, np.int64) if stretch is None else stretch
     order = np.lexsort((-np.arange(rows.size), rows["time"], stretches, rows["plate"]))
     plate, part = rows["plate"][order], stretches[order]
@@ -235,9 +218,9 @@ def _latest(rows: NDArray[np.void], stretch: NDArray[np.int64] | None = None) ->
 # The moments of one source partition: its plates' latest positions at every boundary that its log has passed.
 #
 # It has a clock of its own. A restart reads again from the oldest ping that a later moment may need, which can be
-# before the pings that open slots need; and whether such a ping was late for its slot, when it was read first, follows
-# from the watermark of that place in the log. So the checkpoint keeps the watermark before the oldest ping needed, and
-# the clock begins there. Moments that were due by the checkpoint's own watermark have been told and are not told again.
+# before the pings that open slots need. Whether such a ping was late for its slot, when it was read first, follows
+# from the watermark at its offset. So the checkpoint keeps the watermark before the oldest ping needed, and the clock
+# begins there. Moments that were due by the checkpoint's own watermark have been told and are not told again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +238,7 @@ class MomentRules:
 
     def through_at(self, time_ms: int) -> int:
         """The last boundary up to this time, Unix ms."""
-        return max(int(grid.place(np.array([time_ms]))[0][0]) for grid in self.grids)
+        return max(grid.start_of(time_ms) for grid in self.grids)
 
     def of_source(
         self,
@@ -271,7 +254,8 @@ class MomentRules:
 class SourceMoments:
     """Pings of one source partition in, moments out, in order of time and each of them once.
 
-    Two pings, and a tick a quarter of an hour later:
+    It resumes at a checkpoint: with its watermark, and that before the first ping needed, if that differs. Two pings,
+    and a tick a quarter of an hour later:
 
     >>> from datetime import UTC
     >>> from udp_stream.windows.slots import LogPlaces
@@ -294,7 +278,6 @@ class SourceMoments:
         watermark_ms: int | None,
         before_ms: int | None = None,
     ) -> None:
-        """Resume at a checkpoint: with its watermark, and that before the first ping needed, if it is another one."""
         self._rules, self._grace_ms = rules, windows.grace_ms
         start_ms = watermark_ms if before_ms is None else before_ms
         self._clock = AppendClock(windows, None if start_ms == NEVER else start_ms)
@@ -305,7 +288,7 @@ class SourceMoments:
                 rules.age_ms,
                 windows.grace_ms,
                 hash_plate,
-                None if until_ms is None else int(grid.place(np.array([until_ms]))[0][0]),
+                None if until_ms is None else grid.start_of(until_ms),
             )
             for grid in rules.grids
         ]
@@ -321,19 +304,14 @@ class SourceMoments:
         of_rows = RowPlaces(places.offset[frame.pings.message[rows]], observed.watermark_before_ms[rows])
         found: dict[int, Moment] = {}
         for latest in self._latest:
-            for moment in self._told(latest, frame, rows, of_rows):
-                found.setdefault(moment.time_ms, moment)  # a boundary of several grids holds the same in each
+            # The first piece is empty: moments that a tick or refused pings have made due come before the first row.
+            for first, end in pairwise([0, 0, *latest.segments(of_rows.before_ms), rows.size]):
+                before_ms = int(of_rows.before_ms[end]) if end < rows.size else self.watermark_ms
+                watermark_ms, here = None if before_ms == NEVER else before_ms, slice(first, end)
+                of_piece = RowPlaces(of_rows.offset[here], of_rows.before_ms[here])
+                for moment in latest.push(frame.pings, rows[here], watermark_ms, of_piece):
+                    found.setdefault(moment.time_ms, moment)  # a boundary of several grids holds the same in each
         return [found[time_ms] for time_ms in sorted(found)]
-
-    def _told(self, latest: LatestPositions, frame: Frame, rows: NDArray[np.int64], places: RowPlaces) -> list[Moment]:
-        # The first piece is empty: what a tick or refused pings have made due comes before the first row.
-        cuts, found = [0, 0, *latest.segments(places.before_ms), rows.size], list[Moment]()
-        for first, end in pairwise(cuts):
-            before_ms = int(places.before_ms[end]) if end < rows.size else self._clock.watermark_ms
-            watermark_ms, here = None if before_ms == NEVER else before_ms, slice(first, end)
-            of_rows = RowPlaces(places.offset[here], places.before_ms[here])
-            found += latest.push(frame.pings, rows[here], watermark_ms, of_rows)
-        return found
 
     def through_at(self, watermark_ms: int) -> int:
         """Every moment up to this time is complete at this watermark."""
@@ -341,8 +319,7 @@ class SourceMoments:
 
     def first_needed(self) -> tuple[int, int] | None:
         """Of the first message that a later moment may need: its offset, and the watermark before it. None for none."""
-        needed = [one for latest in self._latest if (one := latest.first_needed()) is not None]
-        return min(needed, default=None)
+        return min((first for latest in self._latest if (first := latest.first_needed()) is not None), default=None)
 
     @property
     def watermark_ms(self) -> int:

@@ -683,8 +683,7 @@ class SourceReader:
 
     def through_at(self, watermark_ms: int) -> int:
         """What would be closed at this watermark."""
-        starts, _ = self._rules.grid.place(np.array([watermark_ms - self._rules.windows.grace_ms]))
-        return int(starts[0])
+        return self._rules.grid.start_of(watermark_ms - self._rules.windows.grace_ms)
 
     @property
     def moments_ms(self) -> int | None:

@@ -168,6 +168,10 @@ class SlotGrid:
             starts[here], ends[here] = boundaries[at - 1], boundaries[at]
         return starts, ends
 
+    def start_of(self, time_ms: int) -> int:
+        """When the slot of this time starts; both Unix ms."""
+        return int(self.place(np.array([time_ms]))[0][0])
+
     def end_of(self, time_ms: int) -> int:
         """When the slot of this time ends; both Unix ms."""
         return int(self.place(np.array([time_ms]))[1][0])

@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from streams.feed import Feed, Pace
 from streams.kafka import read_topic
@@ -94,8 +93,7 @@ def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags
 def _last_slot(fleet: Fleet, settings: Settings) -> str:
     """When the slot starts in which the fleet's run ends."""
     grid, end_ms = settings.calendar.slots, fleet.start.timestamp() * 1000 + fleet.hours * 3_600_000
-    starts, _ = grid.place(np.array([round(end_ms) - 1]))
-    return grid.iso(int(starts[0]))
+    return grid.iso(grid.start_of(round(end_ms) - 1))
 
 
 def _until_settled(
