@@ -1,4 +1,4 @@
-"""`[queries]`, what a plate may lose of its positions; `[[query]]`, what is asked; and what the core makes of both."""
+"""The sections `[queries]`, the budget of plates' positions, and `[[query]]`, a standing query: keys, rules, values."""
 
 from __future__ import annotations
 
@@ -24,20 +24,18 @@ from udp_stream.units import amount_text, duration_name, nano_allowance, parse_d
 Box = tuple[float, float, float, float]
 
 _NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}")
-
 _REGIONS = "box", "polygon", "cells"
-
 _AMOUNT_MAX = 1e6
 
 ROUNDS: dict[str, int] = {"zcdp": 64, "pure": 4}
 """Even rounds. The paper's c64 under rho: they save most at the same error (`docs/mechanisms/elimination.md`). Its c4
-under epsilon, which errs by the square root of the rounds more than one of all of it."""
+under epsilon, where rounds err more than a single round, by the square root of their number."""
 
 EDGE_M = 500.0
-"""Of a threshold's region: noise on its count is that of a plate's place in metres, divided by it."""
+"""The edge of a threshold's region: noise on its count is that on a plate's distance in metres, divided by the edge."""
 
 BANDWIDTH_M = 500.0
-"""Of a density: of the scale at which a city's streets are crowded or empty."""
+"""The bandwidth of a density: the scale at which a city's streets are crowded or empty."""
 
 HOW: dict[Kind, How] = {"range": "distance", "density": "point", "nearest": "distance", "threshold": "distance"}
 """What gets noise, by what errs less: a density from noisy distances is biased upwards."""
@@ -51,11 +49,6 @@ class PositionBudget(NamedTuple):
 
     measure: str
     nano: int
-
-    @property
-    def amount(self) -> str:
-        """In its unit, without it."""
-        return amount_text(self.nano)
 
 
 class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,14 +68,14 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     schedule: Literal["even", "ramp"] = "even"
 
     def shared_nano(self, budget_nano: int) -> int:
-        """Of a plate's one budget, what positions have of it, rounded down; 0 where they have one of their own."""
+        """The part of a plate's one budget that positions have, rounded down; 0 if they have a budget of their own."""
         return floor(budget_nano * Fraction(str(self.share)))
 
     def position_budget(self, measure: str, budget_nano: int) -> PositionBudget:
-        """Their own; or of the one budget, which is in this measure, their share by its unit of distance."""
-        if not self.share:
+        """Their own budget; or their share of the one budget, which is in this measure, by its unit of distance."""
+        if (one := self.one_budget(measure, budget_nano)) is None:
             return PositionBudget("pure" if self.epsilon else "zcdp", nano_allowance(self.epsilon or self.rho))
-        one, most = self._one_budget(measure, budget_nano), nano_allowance(_AMOUNT_MAX)
+        most = nano_allowance(_AMOUNT_MAX)
         least_m = 1000 * (one.positions_nano / most) ** (1 / MEASURES[measure].noise.power)
         more = f"more than {_AMOUNT_MAX:,.0f} per {MEASURES[measure].distance}"
         rule = f"at least {1.005 * least_m:.3g}: below, positions have {more}"
@@ -90,15 +83,14 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return PositionBudget(measure, one.by_distance_nano)
 
     def one_budget(self, measure: str, budget_nano: int) -> OneBudget | None:
-        """What speeds and positions have together; None where positions have a budget of their own."""
-        return self._one_budget(measure, budget_nano) if self.share else None
-
-    def _one_budget(self, measure: str, budget_nano: int) -> OneBudget:
+        """The budget of speeds and positions together; None if positions have a budget of their own."""
+        if not self.share:
+            return None
         return OneBudget(measure, budget_nano, self.shared_nano(budget_nano), Decimal(str(self.unit_m or 1)))
 
     @property
     def period_seconds(self) -> int | None:
-        """Of the budget; None for a lifetime. ConfigError if it is no length of a period."""
+        """None for a lifetime. ConfigError if it is no length of a period."""
         return None if self.period == "lifetime" else whole_seconds("queries.period", self.period)
 
     @property
@@ -122,57 +114,72 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     budget: Annotated[float, msgspec.Meta(gt=0, le=_AMOUNT_MAX)] | Literal["auto"] = "auto"
     share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
 
+    def key(self, key: str) -> str:
+        """How a refusal names one of these keys."""
+        return f"query.{key} of {self.name}"
+
+    def require(self, holds: bool, key: str, rule: str, value: object) -> None:
+        """ConfigError for this key of the query, unless it holds."""
+        require(holds, self.key(key), rule, value)
+
 
 def standing_queries(
     section: QueriesSection, asked: Sequence[QuerySection], box: Box | None, budget: PositionBudget
 ) -> tuple[StandingQuery, ...]:
-    """The queries as the core takes them; `box` is that of pings. ConfigError for one that cannot be asked."""
+    """The queries as the core takes them; `box` is that of pings. ConfigError for a query that cannot be asked."""
     if not asked:
         return ()
     _check_section(section)
-    center = _center(section, box)
-    names = [one.name for one in asked]
-    for one in asked:
-        require(bool(_NAME.fullmatch(one.name)), "query.name", "lower-case letters, digits and -", repr(one.name))
-        require(names.count(one.name) == 1, "query.name", "another name for each query", f"{one.name!r} twice")
-    queries = tuple(_standing(section, one, center, len(asked), budget) for one in asked)
+    center, names = _center(section, box), [query.name for query in asked]
+    for name in names:
+        require(bool(_NAME.fullmatch(name)), "query.name", "lower-case letters, digits and -", repr(name))
+        require(names.count(name) == 1, "query.name", "another name for each query", f"{name!r} twice")
+    queries = tuple(_standing(section, query, center, len(asked), budget) for query in asked)
     if section.schedule == "even":
         return queries
-    fixed = next((_key(one, "budget") for one in asked if one.budget != "auto"), "")
     rule = '"auto" where queries.schedule is "ramp": what is handed on are savings of even parts'
-    require(not fixed, fixed, rule, "an amount")
+    for query in asked:
+        query.require(query.budget == "auto", "budget", rule, "an amount")
     ramp = tuple(sorted((query.every_s, query.budget_nano) for query in queries))
     return tuple(msgspec.structs.replace(query, ramp=ramp) for query in queries)
 
 
 def _standing(
-    section: QueriesSection, one: QuerySection, center: Position, queries: int, budget: PositionBudget
+    section: QueriesSection, asked: QuerySection, center: Position, queries: int, budget: PositionBudget
 ) -> StandingQuery:
-    every_s = _every(section, one)
-    _check_place(one)
-    _check_kind(one)
+    every_s = _every(section, asked)
+    _check_places(asked)
+    _check_kind(asked)
     query = StandingQuery(
-        name=one.name,
-        kind=one.kind,
+        name=asked.name,
+        kind=asked.kind,
         center=center,
-        box=one.box,
-        polygon=one.polygon,
-        cells=one.cells,
-        place=one.place,
-        k=1 if one.k is None else one.k,
+        box=asked.box,
+        polygon=asked.polygon,
+        cells=asked.cells,
+        place=asked.place,
+        k=1 if asked.k is None else asked.k,
         bandwidth_m=BANDWIDTH_M,
         every_s=every_s,
         age_s=milliseconds(section.age) / 1000,
         rounds=ROUNDS[budget.measure],
-        privatisation=HOW[one.kind],
+        privatisation=HOW[asked.kind],
         measure=budget.measure,
-        budget_nano=_budget(section, one, every_s, queries, budget),
+        budget_nano=_budget(section, asked, every_s, queries, budget),
         period=section.period_name,
         period_budget_nano=budget.nano,
-        share=UNSET if one.share is None else one.share,
-        edge_m=EDGE_M if one.kind == "threshold" else UNSET,
+        share=UNSET if asked.share is None else asked.share,
+        edge_m=EDGE_M if asked.kind == "threshold" else UNSET,
     )
-    _try(query, one, section)
+    try:
+        query.region_or_place()
+    except ValueError as error:
+        given = next((name for name in (*_REGIONS, "place") if getattr(asked, name) is not None), "box")
+        raise ConfigError(f"{asked.key(given)}: {error}") from error
+    try:
+        query.asked(plates=1)
+    except ValueError as error:
+        raise ConfigError(_too_small(query, asked, section)) from error
     return query
 
 
@@ -191,7 +198,8 @@ def _check_section(section: QueriesSection) -> None:
 
 
 def _center(section: QueriesSection, box: Box | None) -> Position:
-    """The middle of the plane in which distances are measured; one for all queries, so that their losses add up."""
+    """The middle of the plane in which distances are measured; it is the same for all queries, so that their losses add
+    up."""
     if (center := section.center) is None:
         rule = "[longitude, latitude] of the city's middle, or a pings.box, whose middle is taken"
         if box is None:
@@ -202,89 +210,66 @@ def _center(section: QueriesSection, box: Box | None) -> Position:
     return center
 
 
-def _every(section: QueriesSection, one: QuerySection) -> int:
-    key = _key(one, "every")
+def _every(section: QueriesSection, asked: QuerySection) -> int:
     try:
-        seconds = parse_duration(one.every)
+        seconds = parse_duration(asked.every)
     except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from error
+        raise ConfigError(f"{asked.key('every')}: {error}") from error
     whole = int(seconds) if seconds < float("inf") else 0
     fits = whole >= 1 and whole == seconds and 86_400 % whole == 0
-    require(fits, key, "a whole number of seconds that divides a day", repr(one.every))
+    asked.require(fits, "every", "a whole number of seconds that divides a day", repr(asked.every))
     period = section.period_seconds
     rule = f"a duration that divides queries.period ({section.period})"
-    require(period is None or period % whole == 0, key, rule, repr(one.every))
+    asked.require(period is None or period % whole == 0, "every", rule, repr(asked.every))
     return whole
 
 
-def _check_place(one: QuerySection) -> None:
-    """A range count and a threshold have one region, the others a place, each on earth."""
-    given = [name for name in _REGIONS if getattr(one, name) is not None]
-    if one.kind in ("range", "threshold"):
+def _check_places(asked: QuerySection) -> None:
+    """A range count and a threshold have one region, the other kinds a place, each on earth."""
+    given, box = [name for name in _REGIONS if getattr(asked, name) is not None], asked.box
+    if asked.kind in ("range", "threshold"):
         got = ", ".join(given) or "none"
-        require(len(given) == 1, _key(one, "box"), f"one of box, polygon and cells for a {one.kind}", got)
-        require(one.place is None, _key(one, "place"), f"none for a {one.kind}", list(one.place or ()))
+        asked.require(len(given) == 1, "box", f"one of box, polygon and cells for a {asked.kind}", got)
+        asked.require(asked.place is None, "place", f"none for a {asked.kind}", list(asked.place or ()))
     else:
-        require(not given, _key(one, (given or ["box"])[0]), f"none where kind is {one.kind}", ", ".join(given))
-        require(one.place is not None, _key(one, "place"), f"[longitude, latitude] for {one.kind}", "none")
-    for place in (*([one.place] if one.place else ()), *(one.polygon or ())):
+        asked.require(not given, (given or ["box"])[0], f"none where kind is {asked.kind}", ", ".join(given))
+        asked.require(asked.place is not None, "place", f"[longitude, latitude] for {asked.kind}", "none")
+    for place in (*([asked.place] if asked.place else ()), *(asked.polygon or ())):
         fits = abs(place[0]) <= 180 and abs(place[1]) <= 90
-        require(fits, _key(one, "place" if one.place else "polygon"), "[longitude, latitude] on earth", list(place))
-    if (box := one.box) is not None:
+        asked.require(fits, "place" if asked.place else "polygon", "[longitude, latitude] on earth", list(place))
+    if box is not None:
         on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
-        rule = "[west, south, east, north] with west < east and south < north"
-        require(on_earth, _key(one, "box"), rule, list(box))
+        asked.require(on_earth, "box", "[west, south, east, north] with west < east and south < north", list(box))
 
 
-def _check_kind(one: QuerySection) -> None:
+def _check_kind(asked: QuerySection) -> None:
     """A threshold has a share. Keys of one kind have no meaning in another."""
-    if one.kind == "threshold":
-        require(one.share is not None, _key(one, "share"), "a number above 0 and below 1 for a threshold", "none")
+    has_share = asked.kind != "threshold" or asked.share is not None
+    asked.require(has_share, "share", "a number above 0 and below 1 for a threshold", "none")
     for key, kind in _OF_ONE_KIND.items():
-        got = getattr(one, key)
-        require(got is None or one.kind == kind, _key(one, key), f"none where kind is {one.kind}", got)
+        got = getattr(asked, key)
+        asked.require(got is None or asked.kind == kind, key, f"none where kind is {asked.kind}", got)
 
 
-def _budget(section: QueriesSection, one: QuerySection, every_s: int, queries: int, budget: PositionBudget) -> int:
+def _budget(section: QueriesSection, asked: QuerySection, every_s: int, queries: int, budget: PositionBudget) -> int:
     """The most that a plate is charged at a moment; "auto" is an even share of the period's, which then never ends."""
-    if one.budget != "auto":
-        nano = nano_allowance(one.budget)
-        rule = f"at most the budget of a period ({budget.amount})"
-        require(nano <= budget.nano, _key(one, "budget"), rule, one.budget)
+    if asked.budget != "auto":
+        nano = nano_allowance(asked.budget)
+        rule = f"at most the budget of a period ({amount_text(budget.nano)})"
+        asked.require(nano <= budget.nano, "budget", rule, asked.budget)
         return nano
     if (period := section.period_seconds) is None:
-        raise ConfigError(f'{_key(one, "budget")}: expected an amount where queries.period is "lifetime", got auto')
+        raise ConfigError(f'{asked.key("budget")}: expected an amount where queries.period is "lifetime", got auto')
     return budget.nano * every_s // period // queries
 
 
-def _try(query: StandingQuery, one: QuerySection, section: QueriesSection) -> None:
-    """ConfigError for a region that is none, and for a budget whose rounds are too small to draw noise for."""
-    if query.budget_nano < query.rounds:
-        raise ConfigError(_too_small(query, one, section))
-    try:
-        query.region_or_place()
-    except ValueError as error:
-        given = next((name for name in (*_REGIONS, "place") if getattr(one, name) is not None), "box")
-        raise ConfigError(f"{_key(one, given)}: {error}") from error
-    try:
-        query.asked(plates=1)
-    except ValueError as error:
-        raise ConfigError(_too_small(query, one, section)) from error
-
-
-def _too_small(query: StandingQuery, one: QuerySection, section: QueriesSection) -> str:
+def _too_small(query: StandingQuery, asked: QuerySection, section: QueriesSection) -> str:
     measure = MEASURES[query.measure]
-    if one.budget != "auto":
-        remedy = "raise it"
-    else:
-        amount = f"queries.{measure.unit}"
-        amount = "queries.share, lower queries.unit_m" if section.share else amount
+    remedy = "raise it"
+    if asked.budget == "auto":
+        amount = "queries.share, lower queries.unit_m" if section.share else f"queries.{measure.unit}"
         remedy = f"raise {amount}, or ask less often"
     return (
-        f"{_key(one, 'budget')}: expected enough for {counted(query.rounds, 'round')}, "
+        f"{asked.key('budget')}: expected enough for {counted(query.rounds, 'round')}, "
         f"got {query.budget_nano / 1e9:g} ({measure.unit} per {measure.distance}) for a moment: {remedy}"
     )
-
-
-def _key(one: QuerySection, key: str) -> str:
-    return f"query.{key} of {one.name}"
