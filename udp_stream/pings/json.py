@@ -428,20 +428,20 @@ def _time(pieces: _Pieces, path: Path, is_epoch: bool) -> TimeValue:
     return number(text, json_path(path))
 
 
-class Moment(int):
+class ReadyTime(int):
     """A time that is worked out already: Unix milliseconds.
 
-    >>> times_of([Moment(1709622048000)], FeedMapping(message_time="sent"))[0]
+    >>> times_of([ReadyTime(1709622048000)], FeedMapping(message_time="sent"))[0]
     array([1709622048000])
     """
 
 
 def times_of(values: Sequence[TimeValue], mapping: FeedMapping) -> Times:
     """A column of times as a mapping has them, some of which may be worked out already."""
-    ready = [at for at, value in enumerate(values) if type(value) is Moment] if mapping.message_time else []
+    ready = [at for at, value in enumerate(values) if type(value) is ReadyTime] if mapping.message_time else []
     if not ready:
         return read_times(values, mapping.time_format, mapping.zone)
-    # In the others' format a moment is a count that is too large, or no text: it is written over.
+    # In the format of the others it is a count that is too large, or no text: it is written over.
     time_ms, status = read_times(
         values, ISO if mapping.time_format == SECONDS_AGO else mapping.time_format, mapping.zone
     )
@@ -461,12 +461,12 @@ def _time_by_message(pieces: _Pieces, mapping: FeedMapping, said: Raw | None) ->
         raise Fault(Reason.MISSING_FIELD, json_path(mapping.message_steps))
     sent_ms = _moment(bytes(said), mapping)
     if not counts_back:
-        return Moment(sent_ms)
+        return ReadyTime(sent_ms)
     seconds = _number(pieces, path)
     ago_s = number_of(seconds) if isinstance(seconds, str) else seconds
     if ago_s is None:
         raise Fault(Reason.WRONG_TYPE, json_path(path))
-    return Moment(sent_ms - round(min(max(ago_s, -_AGO_MAX_S), _AGO_MAX_S) * 1000))
+    return ReadyTime(sent_ms - round(min(max(ago_s, -_AGO_MAX_S), _AGO_MAX_S) * 1000))
 
 
 def _moment(text: bytes, mapping: FeedMapping) -> int:

@@ -1,23 +1,23 @@
-"""A city as a plane: positions to whole sixteenths of a metre, east and north of a centre, and the unit of their cost.
+"""A city as a plane: positions in whole sixteenths of a metre, east and north of a centre; and regions of it.
 
 **Projection.** Transverse Mercator around the centre's meridian (Krueger's series to the third order, WGS 84). It
 keeps angles; lengths come out too long by one part in 2 (R/x)^2 at x metres east or west of the centre, R = 6.37e6,
 whatever the latitude: 8 parts in a million at 25 km, 3 in 100,000 at 50 km, 1.2 in 10,000 at 100 km.
 
-**What is private is the distance in this plane**, between positions rounded to the lattice. Rounding moves a position
-by at most 1/32 m in each direction, so two *unrounded* positions at distance d are told apart as two rounded ones at
-up to d + 0.09 m.
+**Privacy is by the distance in this plane**, between positions rounded to the lattice. Rounding moves a position by at
+most 1/32 m in each direction, so two *unrounded* positions at distance d are told apart as two rounded positions at up
+to d + 0.09 m.
 
 **On the ground.** Two positions that are d metres apart on the ground, wherever on earth, are at most 1.01 d apart in
-the plane (1.01). *Up to 8 degrees of arc from the centre* a length is at most 1 / cos(8 degrees) = 1.0099
-times too long, as the distance from the centre's meridian is at most 8 degrees, and the circle is convex. *A position
-that is farther away* is moved to the circle, along its great circle. Up to 90 degrees that shortens all distances: at
-r degrees by the factor sin(8) / sin(r) across, and to nothing along. Farther away the result is also drawn towards the
-centre, by (180 - r) / 90. Nothing of that is longer than a quarter of what it was on the ground, and the opposite point
-of the earth is at the centre: there is no seam.
+the plane. *Up to 8 degrees of arc from the centre* a length is at most 1 / cos(8 degrees) = 1.0099 times too long, as
+the distance from the centre's meridian is at most 8 degrees, and the circle is convex. *A position that is farther
+away* is moved to the circle, along its great circle. Up to 90 degrees that shortens all distances: at r degrees by the
+factor sin(8) / sin(r) across, and to nothing along. Farther away the result is also drawn towards the centre, by
+(180 - r) / 90. No distance there is longer than a quarter of that on the ground, and the opposite point of the earth
+is at the centre: there is no seam.
 
-**Cost** is counted per kilometre: nano-epsilon per kilometre, nano-rho per square kilometre. Parts of a budget for one
-of many rounds would be a nano or two per square metre, and rounding them would be most of them.
+**Cost** is counted per kilometre: nano-epsilon per kilometre, nano-rho per square kilometre. Per square metre a
+round's part of a budget would be a nano or two, and most of it rounding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EDGE = 2**24
 """Positions lie within +- this, 1049 km: products of two are exact in floating point, and their sums in 64 bits."""
 
 _DEGREES = 8.0
-"""Of arc: a position that is farther from the centre is moved. What a query is about may not lie farther."""
+"""Of arc: a position that is farther from the centre is moved. Regions and places of queries may not lie farther."""
 
 _LATITUDE_MAX = 80.0
 
@@ -70,7 +70,6 @@ class Plane:
     longitude: float
 
     def __post_init__(self) -> None:
-        """Check the centre."""
         if not (abs(self.latitude) <= _LATITUDE_MAX and abs(self.longitude) <= 180):
             raise ValueError(
                 f"expected a centre with |latitude| <= {_LATITUDE_MAX:g} and |longitude| <= 180, "
@@ -91,10 +90,8 @@ class Plane:
         return found * share[:, None]
 
     def metres_of_places(self, latitude: Floats, longitude: Floats) -> Floats:
-        """The same of places that a query is about, none of which is moved.
-
-        Raises ValueError for one that is farther away: the answer would be about another place.
-        """
+        """The same for places that a query is about. ValueError for a place that would be moved: the answer would be
+        about another place."""
         away, _, _ = self._seen(latitude, self._east(longitude))
         for at in np.flatnonzero(away > np.radians(_DEGREES))[:1]:
             raise ValueError(
@@ -104,7 +101,7 @@ class Plane:
         return self.metres(latitude, longitude)
 
     def quanta(self, latitude: Floats, longitude: Floats) -> Integers:
-        """The same in whole sixteenths of a metre: what plates' positions are here."""
+        """Plates' positions: the same in whole sixteenths of a metre."""
         rounded = np.rint(self.metres(latitude, longitude) * QUANTA_PER_METRE)
         positions: Integers = np.clip(rounded, -EDGE, EDGE).astype(np.int64)
         return positions
@@ -114,8 +111,8 @@ class Plane:
         return (longitude - self.longitude + 180) % 360 - 180
 
     def _seen(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
-        """How far from the centre positions are, in radians of arc; the centre as a unit vector; and for each position
-        the direction in which it is seen from there, as a row that is at right angles to the centre."""
+        """How far from the centre positions are, in radians of arc; the centre as a unit vector; and each position's
+        direction from there, as a row that is at right angles to the centre."""
         centre = _on_sphere(np.array([self.latitude]), np.zeros(1))[0]
         position = _on_sphere(latitude, east)
         along = position @ centre
@@ -124,8 +121,8 @@ class Plane:
         return np.arctan2(length, along), centre, across / np.maximum(length, np.finfo(np.float64).tiny)[:, None]
 
     def _moved_nearer(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
-        """Positions up to the circle as they are; the others on the circle, and what share of their distance to the
-        centre is left."""
+        """Positions up to the circle as they are; the others on the circle, and the share of their distance to the
+        centre that is left."""
         away, centre, direction = self._seen(latitude, east)
         limit = np.radians(_DEGREES)
         x, y, z = (np.cos(limit) * centre + np.sin(limit) * direction).T
@@ -196,14 +193,13 @@ class Rectangle:
     height: float
 
     def __post_init__(self) -> None:
-        """Check its size and place."""
         if not (self.width > 0 and self.height > 0 and np.isfinite([self.east, self.north]).all()):
             raise ValueError(f"expected a width and height > 0, got {self.width} x {self.height}")
         reach = max(abs(self.east) + self.width / 2, abs(self.north) + self.height / 2)
         _require_in_plane(reach * QUANTA_PER_METRE)
 
     def signed_distance(self, positions: Floats) -> Floats:
-        """The greater of what both sides say where one of them is inside, else their hypotenuse."""
+        # The greater of both coordinates' distances where either is inside, else their hypotenuse.
         middle, half = self._middle_and_half
         beyond = np.abs(np.asarray(positions, np.float64) - middle) - half
         outside = np.hypot(*np.maximum(beyond, 0.0).T)
@@ -213,9 +209,9 @@ class Rectangle:
     def threshold(self, deviation: Floats) -> Floats:
         """The shifted threshold of Appendix B, -a g: as much of the plane is wrongly taken in as left out, roughly.
 
-        g is the noise's deviation, w and l are the sides. With square corners, as the paper has it, the rectangle grown
-        by (1 - a) g on each side is larger than the given one by as much as that is than the one shrunk by (1 + a) g
-        (of which nothing is left where 2 g is at least a side). So both bands begin at the edge, not at -a g.
+        g is the noise's deviation, w and l are the sides. Corners are square, as in the paper. The band between the
+        rectangle and itself grown by (1 - a) g on each side is as large as the band between it and itself shrunk by
+        (1 + a) g (to nothing where 2 g is at least a side). So both bands begin at the edge, not at -a g.
         """
         width, height = 2 * self._middle_and_half[1]
         g, both = np.asarray(deviation, np.float64), width + height
@@ -235,7 +231,8 @@ class Rectangle:
 
 
 class Polygon:
-    """What closed loops of corners enclose; a point in an even number of them is outside, so holes are loops too.
+    """The area in closed loops of corners, in metres around a plane's centre. A loop's last corner is joined to its
+    first. A point in an even number of loops is outside, so holes are loops too.
 
     >>> corners = np.array([[0, 0], [100, 0], [0, 100]])  # metres east and north
     >>> Polygon([corners]).signed_distance(np.array([[160, 160], [-160, 0]])).tolist()
@@ -245,7 +242,6 @@ class Polygon:
     """
 
     def __init__(self, loops: Sequence[Floats]) -> None:
-        """Loops in metres around a plane's centre; the last corner is joined to the first."""
         starts, ends = [], []
         for loop in loops:
             corners = np.rint(np.asarray(loop, np.float64) * QUANTA_PER_METRE)
@@ -264,7 +260,7 @@ class Polygon:
             raise ValueError("expected a loop that encloses something, got one place alone")
 
     def signed_distance(self, positions: Floats) -> Floats:
-        """The distance to the nearest edge, and the parity of edges crossed on the way to the east."""
+        # The distance to the nearest edge; the sign is the parity of edges crossed on the way to the east.
         places = np.asarray(positions, np.float64)
         rows = max(1, _AT_ONCE // self._start.shape[0])
         # At least one part, also of no positions: numpy cannot join none.
@@ -273,7 +269,7 @@ class Polygon:
         return distances
 
     def threshold(self, deviation: Floats) -> Floats:
-        """The edge itself: Appendix B is about rectangles."""
+        # The edge itself: Appendix B is about rectangles.
         return np.zeros_like(deviation)
 
     def _of(self, places: Floats) -> Floats:
@@ -293,7 +289,6 @@ class Polygon:
 
 
 Region = Rectangle | Polygon
-"""Something with an inside."""
 
 
 def cell_set(cells: Sequence[int], plane: Plane) -> Polygon:
@@ -301,15 +296,15 @@ def cell_set(cells: Sequence[int], plane: Plane) -> Polygon:
 
     Its edges are straight in the plane; H3's are parts of great circles on its sphere, a few centimetres beside them.
 
-    Raises ValueError for no cells, for cells of several resolutions, for what is no cell, and for one that is far from
-    the plane's centre.
+    Raises ValueError for no cells, for cells of several resolutions, for a number that is no cell, and for a cell far
+    from the plane's centre.
     """
     loops = outlines_of(cells)
     return Polygon([plane.metres_of_places(loop[:, 0], loop[:, 1]) for loop in loops])
 
 
 def positions_inside(region: Region, positions: Integers) -> int:
-    """How many positions lie inside: the truth, which is not private."""
+    """How many positions lie inside; that is not private."""
     return int((region.signed_distance(positions.astype(np.float64)) < 0).sum())
 
 

@@ -6,7 +6,7 @@ moves / sqrt(2 rho) in every coordinate (*Adaptive Privacy Budgeting*, Liang and
 Both are discrete and exact (`mechanisms/noise`).
 
 **Averages.** Noisy values v_j of one plate are averaged with weights 1/b_j^2, or 1/sigma_j^2: W is their sum, over the
-rounds that the plate was in. `*_radius` bound the length of what noise adds to the average, with probability 1 - beta.
+rounds that the plate was in. `*_radius` bound the length of the average's noise, with probability 1 - beta.
 
 *Gaussian.* Real Gaussian noise averages to deviation 1/sqrt(W), and has length at most lambda(d, beta) / sqrt(W)
 (Lemma 6.1, Fact 6.2). A discrete Gaussian's moment generating function is at most a real one's: complete the square,
@@ -182,11 +182,11 @@ def radius_of(measure: str, of: Average, dimensions: int, beta: float) -> Floats
     return laplace_radius(of, dimensions, beta) if measure == "pure" else gaussian_radius(of, dimensions, beta)
 
 
-# What of a position gets noise: the position itself, a distance, or a sum. With radius and estimate, a valid triple.
+# What gets noise: the position itself, a distance, or a sum of distances.
 #
-# A *valid triple* (M, g, h) for a 1-Lipschitz function phi (*Adaptive Privacy Budgeting*, Liang and Yi, Definition 5):
-# M makes a value noisy, g estimates phi from the noisy values of several rounds, h bounds the estimate's error with
-# probability 1 - beta. Two kinds are theirs:
+# Each is a *valid triple* (M, g, h) for a 1-Lipschitz function phi (*Adaptive Privacy Budgeting*, Definition 5): M adds
+# noise to a value, g estimates phi from the noisy values of several rounds, h bounds the estimate's error with
+# probability 1 - beta. Two kinds are the paper's:
 #
 # * `PointNoise`: M moves the position, g is phi of the average position, h the average's radius (Corollary 6.1).
 # * `DistanceNoise`: M moves phi of the position, g is the average, h its radius (Corollary 6.2).
@@ -194,8 +194,8 @@ def radius_of(measure: str, of: Average, dimensions: int, beta: float) -> Floats
 # **Exactness.** Positions are on a lattice (`plane.py`), and so is their noise: the guarantee is exact. A distance is a
 # real number. It is computed in floating point, rounded to a lattice 2^-k as fine as the positions', and its noise is
 # made for a distance that moves by 2^k + 5/4 fine steps for each step of the position. *Proof that this covers
-# rounding.* Two different positions are D >= 1 steps apart, phi of them at most D, what is computed at most D +
-# 2^-(k+2), for it is off by less than 2^-(k+3) (by less than 2^-20, `plane.py`; k <= 10). Rounded, the values differ
+# rounding.* Two different positions are D >= 1 steps apart, their phi at most D, computed values of phi at most D +
+# 2^-(k+2), for each is off by less than 2^-(k+3) (by less than 2^-20, `plane.py`; k <= 10). Rounded, the values differ
 # by at most 2^k D + 1/4 + 1 <= (2^k + 5/4) D fine steps. QED. k is as large as the sampler's scales allow, up to 10:
 # the noise is then 0.12 % larger than a real number's would be, 0.5 % at k = 8, and never more than 8 %.
 
@@ -203,7 +203,6 @@ Phi = Callable[[Floats], Floats]
 """A 1-Lipschitz function of positions, one row each, in lattice steps; its values are in lattice steps too."""
 
 FINE_BITS_MAX = 10
-
 _FINE_BITS_MIN = 4
 
 

@@ -7,10 +7,10 @@ follows from the log alone, and so does when it is due. A moment at which no pla
 A ping that comes later than the grace is not in its moment; it may still be the latest of its plate at a later moment.
 A ping that is late for its slot is refused, and is in no moment.
 
-**Of several pings of one plate and time, the first in the log counts.** Positions are what queries protect, so no
-position may decide which one counts: where it did, a plate that moved a little could have jumped to its other ping.
-The latest position is one of the plate's positions, and which one follows from plates, times and the log's order
-alone. So it moves no farther than the plate's pings do. A ping that is delivered twice changes nothing.
+**Of several pings of one plate and time, the first in the log counts.** Queries protect positions, so no position may
+decide which ping counts: if it did, a plate that moved a little could have jumped to its other ping. The latest
+position is that of a ping which follows from plates, times and the log's order alone. So it moves no farther than the
+plate's pings do. A ping that is delivered twice changes nothing.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _latest(rows: NDArray[np.void], stretch: NDArray[np.int64] | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class MomentRules:
-    """At which boundaries positions are asked, and how old one may be then.
+    """The boundaries at which positions are asked, and how old a position may be then.
 
     >>> from datetime import UTC
     >>> rules = MomentRules((SlotGrid(900, UTC), SlotGrid(3600, UTC)), age_ms=600_000)
