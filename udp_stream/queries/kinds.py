@@ -240,8 +240,8 @@ class Nearest:
         return Found(
             plates=left.plates[nearest],
             # Noise may make an estimate negative, which no distance is.
-            distances_m=_in_metres(np.maximum(left.estimate[known], 0.0)),
-            radii_m=_in_metres(left.radius[known]),
+            distances_m=tuple((np.maximum(left.estimate[known], 0.0) / QUANTA_PER_METRE).tolist()),
+            radii_m=tuple((left.radius[known] / QUANTA_PER_METRE).tolist()),
             # A plate of which nothing is known may be at the place itself.
             excess_m=None if state.unknown or excess == inf else excess / QUANTA_PER_METRE,
             unknown=state.unknown,
@@ -271,6 +271,9 @@ class Nearest:
 @dataclass(frozen=True)
 class RegionShare:
     """Is the share of plates in a region, with an edge of `edge` metres, below `share`?
+
+    Its rounds have one "plate", the holder of all positions, with the budget of one plate. Of all plates of the moment,
+    `unknown` plates do not take part.
 
     >>> import os
     >>> from udp_stream.queries.plane import Rectangle, rho_per_square_metre
@@ -303,11 +306,8 @@ class RegionShare:
         return depth
 
     def elimination(self, budgeting: Budgeting, plates: int, unknown: int = 0) -> Elimination:
-        """Its rounds, with one "plate", the holder of all positions, and the budget of one plate.
-
-        Of all plates of the moment, `unknown` ones do not take part. A share is surely below q if it is with all of
-        them inside, and surely not if it is not with all of them outside.
-        """
+        # A share is surely below q if it is so with all unknown plates inside, and surely not if it is not so with all
+        # of them outside.
         taking = plates - unknown
         noise = replace(SummedNoise.finest(self.depth, QUANTA_PER_KM, budgeting.least), terms=taking)
         low, high = (self._width * (self.share * plates - inside - taking / 2) for inside in (unknown, 0))
@@ -360,7 +360,8 @@ class RegionShare:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Is a count of N people below q N? It is the one "position" of its run, with noise of its own (`how` "point").
+    """Is a count of N people below q N? The count is the only "position" of the run (`how` "point"), and its holder the
+    only "plate". One noisy count, with `Budgeting.baseline`, is BM1.
 
     >>> import os
     >>> query, budgeting = Threshold(share=0.3, people=10_000), Budgeting("zcdp", np.array([10**7]), "point")
@@ -384,7 +385,6 @@ class Threshold:
         return self.share * self.people
 
     def elimination(self, budgeting: Budgeting) -> Elimination:
-        """Its rounds, with one "plate", the holder of the data; one noisy count with `budgeting.baseline()`: BM1."""
         return budgeting.elimination(np.ravel, Between(self.limit, self.limit), dimensions=1, steps_per_unit=1)
 
     def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> tuple[bool, bool]:
@@ -395,7 +395,3 @@ class Threshold:
         left = undecided(pie, state, budgeting.beta1)
         estimate, radius = float(left.estimate[0]), float(left.radius[0])
         return estimate < self.limit, abs(estimate - self.limit) > radius
-
-
-def _in_metres(quanta: Floats) -> tuple[float, ...]:
-    return tuple((quanta / QUANTA_PER_METRE).tolist())
