@@ -33,12 +33,8 @@ ResultStatus = Literal["answered", "withheld_other_plates"]
 class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was asked; places are (longitude, latitude) in degrees.
 
-    Of `box`, `polygon` and `cells` a range count and a threshold have one; a density and the nearest have a `place`.
-    `share` and `edge_m` are of a threshold, and absent for other kinds.
-
-    >>> from udp_stream.testing import a_result
-    >>> a_result().query.every, a_result().query.moment
-    ('15m', '2022-01-01T04:30:00+00:00')
+    A range count and a threshold have a `box`, a `polygon` or `cells`; a density and the nearest have a `place`.
+    `share` and `edge_m` are a threshold's, and absent for other kinds.
     """
 
     name: str
@@ -61,17 +57,8 @@ class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer; with probability `probability` over the noise all of its bounds hold.
 
-    A range count and a density have a `value`, and the truth lies from `low` to `high`. The nearest have the distances
-    of those found, in metres, the least first, each off by at most its radius. The s-th nearest of the plates found is
-    at most `excess_m` farther away than the s-th nearest of all, null where nothing is known of some plate; noise may
-    have put them in another order. A plate that no round asked has no distance. Which plates they are is not told. A
-    threshold has as its `value` the share of plates inside, whether that is `below` the share that was asked for (null
-    where no plate took part), and whether that is `sure`. Other kinds have neither.
-
-    >>> from udp_stream.testing import a_result
-    >>> answer = a_result().answer
-    >>> answer.low <= answer.value <= answer.high, answer.probability
-    (True, 0.95)
+    The nearest have distances and an excess, the other kinds a value with bounds; of them a threshold alone has `below`
+    and `sure`. Noise may have put the nearest in another order. A plate that no round asked has no distance.
     """
 
     value: Finite | None
@@ -100,11 +87,6 @@ class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kilometres apart are told apart by at most epsilon d, or rho d^2. Distances are those of the plane around
     `queries.center`: at most 1.01 times those on the ground, wherever on earth. These are no losses of speeds. They are
     added to them only where both have one budget, in its units (`queries.share`).
-
-    >>> from udp_stream.testing import a_result
-    >>> cost = a_result().privacy
-    >>> 0 < cost.charged <= cost.moment, cost.moment, cost.period_budget, cost.per
-    (True, 20.0, 200.0, 'km2')
     """
 
     unit: Literal["license_plate"]
@@ -125,8 +107,13 @@ class QueryResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `answer` is null where the plates of the moment were others when its rounds began: nothing can go on from these.
 
     >>> from udp_stream.testing import a_result
-    >>> a_result().release_id, a_result().plates.asked
-    ('query:in-the-middle:1641011400', 8)
+    >>> result = a_result()
+    >>> result.release_id, result.query.moment, result.plates.asked
+    ('query:in-the-middle:1641011400', '2022-01-01T04:30:00+00:00', 8)
+    >>> result.answer.low <= result.answer.value <= result.answer.high, result.answer.probability
+    (True, 0.95)
+    >>> 0 < result.privacy.charged <= result.privacy.moment, result.privacy.moment, result.privacy.per
+    (True, 20.0, 'km2')
     """
 
     schema: Literal["udp-stream/query/1"]

@@ -280,21 +280,18 @@ class QuerySet:
         self._queries: dict[int, list[StandingQuery]] = {}
         for query in queries:
             self._queries.setdefault(query.every_s, []).append(query)
-        self.grids = {every_s: SlotGrid(every_s, zone) for every_s in self._queries}
+        self.grids = {every_s: SlotGrid(every_s, zone) for every_s in sorted(self._queries)}
         age_ms = round(1000 * max(query.age_s for query in queries))
         self.moments = MomentRules(tuple(self.grids.values()), age_ms)
-
-    def due(self, time_ms: int) -> list[StandingQuery]:
-        """The queries that are asked at this moment, Unix ms, in the order in which they are answered."""
-        asked = (every_s for every_s, grid in sorted(self.grids.items()) if grid.start_of(time_ms) == time_ms)
-        return [query for every_s in asked for query in self._queries[every_s]]
 
     def record(self, moment: Moment, ledger: Ledger, every_s: int | None = None) -> AnsweredMoment | None:
         """Charge, draw and record the queries that are due at a moment, or those of one interval; None for no query.
 
         Before anything is charged the ledger is told what the queries' fingerprints stand for.
         """
-        if not (due := self.due(moment.time_ms) if every_s is None else self._queries[every_s]):
+        at_ms, asked = moment.time_ms, [every_s] if every_s else self.grids
+        due = [query for s in asked if self.grids[s].start_of(at_ms) == at_ms for query in self._queries[s]]
+        if not due:
             return None
         for query in due:
             ledger.note(f"{QUERY_NOTE}{query.fingerprint()}", msgspec.json.encode(query).decode())
