@@ -13,7 +13,7 @@ from tests.chaos.proxy import Proxy
 from tests.integration.amqp_brokers import PASSWORD, USER, connected
 from tests.runtime.harness import fleet_log
 from udp_stream.errors import DependencyUnavailable, UsageError
-from udp_stream.pings.json import PLAIN
+from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.amqp import QueueSource
 from udp_stream.sources.live import Handover
@@ -74,7 +74,7 @@ def password(tmp_path):
 def source(where, password, said=None, port=None, scheme="amqp", prefetch=10, ca_file=""):
     live = LiveSection(queue=where.name, username=USER, password_file=password, timeout="5s", ca_file=ca_file)
     name, say = f"{scheme}://127.0.0.1:{port or where.port}/", ([] if said is None else said).append
-    return QueueSource(name, live, PLAIN, say, prefetch, fraction=lambda: 0.0)
+    return QueueSource(name, Settings(live=live), say, prefetch=prefetch)
 
 
 def plates(messages):
@@ -201,7 +201,7 @@ def test_a_wrong_password_is_said_without_it(queue, tmp_path):
 def test_a_name_that_is_none_is_refused_without_what_may_be_secret(queue, password, name, words):
     live = LiveSection(queue="q", username="u", password_file=password)
     with pytest.raises(UsageError, match=words) as refused:
-        QueueSource(name, live, PLAIN, print)
+        QueueSource(name, Settings(live=live), print)
     assert "asecret" not in str(refused.value)
 
 

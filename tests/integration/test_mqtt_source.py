@@ -16,9 +16,8 @@ from tests.integration.mqtt_brokers import MOSQUITTO, PASSWORD, USER, mqtt, pass
 from tests.runtime.harness import fleet_log
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.pings.decode import PingDecoder, PingRules
-from udp_stream.pings.json import PLAIN
-from udp_stream.settings import load
-from udp_stream.settings.sections import LiveSection
+from udp_stream.settings import Settings, load
+from udp_stream.settings.sections import KafkaSection, LiveSection, SpeedSection
 from udp_stream.sources.live import Handover
 from udp_stream.sources.mqtt import TopicSource, kept_seed
 from udp_stream.sources.opening import live_source
@@ -58,7 +57,8 @@ def pings(*numbers):
 def source(port, topic, said=None, scheme="mqtt", seed="one", **options):
     live = LiveSection(topics=(f"{topic}/#",), timeout="5s", **options)
     say = ([] if said is None else said).append
-    return TopicSource(f"{scheme}://127.0.0.1:{port}", live, PLAIN, say, lambda: seed, fraction=lambda: 0.0)
+    settings = Settings(live=live, kafka=KafkaSection(prefix=seed), speed=SpeedSection(unit="mps"))
+    return TopicSource(f"{scheme}://127.0.0.1:{port}", settings, say)
 
 
 def first_of(live):
@@ -87,7 +87,7 @@ def nothing_more(handover, seconds=1.0):
 def reading(live, said=None):
     """While a session reads; begun once it has subscribed."""
     said = [] if said is None else said
-    live._say = live._retries._say = said.append
+    live.say = live._retries._say = said.append
     with Handover(live) as handover:
         deadline = time.monotonic() + SECONDS_MAX
         while not any("reading" in one for one in said):
@@ -289,13 +289,14 @@ def test_names_topics_and_logins_that_are_none_are_refused(tmp_path):
     say = [].append
     for name in ("mqtt://", "mqtt://me:secret@host", "mqtt://host/topic", "mqtt://host:port"):
         with pytest.raises(UsageError) as refused:
-            TopicSource(name, LiveSection(topics=("a",)), PLAIN, say, str)
+            TopicSource(name, Settings(live=LiveSection(topics=("a",))), say)
         assert "secret" not in str(refused.value)
     for topics in ((), ("",), ("a/#/b",), ("a#",), ("a/b+",)):
         with pytest.raises(ConfigError, match=r"live\.topics"):
-            TopicSource("mqtt://host", LiveSection(topics=topics), PLAIN, say, str)
+            TopicSource("mqtt://host", Settings(live=LiveSection(topics=topics)), say)
     with pytest.raises(ConfigError, match=r"live\.username"):
-        TopicSource("mqtt://host", LiveSection(topics=("a",), password_file=str(tmp_path / "p")), PLAIN, say, str)
+        live = LiveSection(topics=("a",), password_file=str(tmp_path / "p"))
+        TopicSource("mqtt://host", Settings(live=live), say)
 
 
 def test_the_seed_of_a_session_is_kept_in_the_folder(tmp_path):

@@ -15,8 +15,8 @@ from tests import http_server as server
 from tests.gtfs import snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
-from udp_stream.pings.json import PLAIN
-from udp_stream.settings.sections import LiveSection
+from udp_stream.settings import Settings
+from udp_stream.settings.sections import LiveSection, SpeedSection
 from udp_stream.sources.http import HttpGet, PolledSource
 from udp_stream.sources.live import Failed, Handover
 
@@ -39,8 +39,8 @@ TWO = answer(ping("A1", 1), ping("B2"))
 
 def source(url, said=None, every_s=0.03, timeout_s=0.5, max_bytes=10**6, unit=None, form="auto", **options):
     live = LiveSection(every=f"{every_s}s", timeout=f"{timeout_s}s", format=form, **options)
-    get, say = HttpGet(url, live, "udp-stream/test", max_bytes), (said if said is not None else []).append
-    return PolledSource(get, live, unit, PLAIN, say, fraction=lambda: 0.0)
+    say = (said if said is not None else []).append
+    return PolledSource(url, Settings(live=live, speed=SpeedSection(unit=unit)), say, max_bytes=max_bytes)
 
 
 def plates(frame):

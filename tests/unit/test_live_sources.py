@@ -9,10 +9,9 @@ import time
 import pytest
 
 from udp_stream.errors import UsageError
-from udp_stream.pings.json import PLAIN
-from udp_stream.settings.sections import LiveSection
+from udp_stream.settings import Settings
 from udp_stream.sources.files import prompt_messages, read_messages
-from udp_stream.sources.live import BrokerSource, Failed, Handover
+from udp_stream.sources.live import ConnectedSource, Failed, Handover
 from udp_stream.sources.opening import PipeSource
 
 LINES = [b'{"license_plate": "A%d", "speed": %d}' % (number, number) for number in range(5)]
@@ -161,24 +160,31 @@ def test_a_source_waits_while_its_messages_are_not_taken():
     assert source.closed
 
 
-class TwoConnections(BrokerSource):
+class TwoConnections(ConnectedSource):
     """The first is lost before what it gave is acknowledged; in the second messages have the same numbers again."""
 
     def __init__(self):
-        super().__init__("broker", LiveSection(), PLAIN, lambda _: None, 100, lambda: 0.0)
-        self.acknowledged = []
+        super().__init__("broker", Settings(), lambda _: None)
+        self.script, self.acknowledged = [[(1, b"{}")], [(2, b"[]")], Failed("is gone"), [(1, b"{ }")], []], []
 
-    def _session(self):
-        self._connections += 1
-        for number, message in ((1, b"{}"), (2, b"[]")) if self._connections == 1 else ((1, b"{ }"),):
-            yield self._frame([(number, message)])
-        if self._connections == 1:
-            raise Failed("is gone")
-        self.acknowledged += self._newly_kept()
+    def open(self):
+        pass
+
+    def read(self):
+        if not self.script:
+            self.stop()
+            return []
+        step = self.script.pop(0)
+        if isinstance(step, Failed):
+            raise step
+        return step
+
+    def acknowledge(self, ids):
+        self.acknowledged.append(ids)
 
 
 def test_numbers_of_a_lost_connection_are_not_acknowledged_in_the_next_one():
     source = TwoConnections()
     for frames, _ in enumerate(source.messages(), 1):
-        source.kept(frames)
-    assert frames == 3 and source.acknowledged == [1]
+        source.kept(0 if frames < 3 else frames)
+    assert frames == 3 and source.acknowledged == [[1]]

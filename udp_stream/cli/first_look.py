@@ -41,7 +41,7 @@ from udp_stream.pings.snapshots import STANDING
 from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.settings.limits import seconds_of
-from udp_stream.sources.recordings import LIVE, Source, open_sources, scheme_of
+from udp_stream.sources.recordings import Source, open_sources, scheme_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slots import AgreementClock, ReadResult, WindowRules, are_rolled_over
 
@@ -348,9 +348,8 @@ class LiveLook:
     ) -> None:
         """Nothing has come yet. A recording, or a pipe, has no age: it need not tell of now."""
         self._name, self._settings, self._warn, self._clock = source_name(source), settings, warn, clock
-        is_live = scheme_of(source) in LIVE
         self._decoder = replace(settings.decoder, rules=unclamped(settings))
-        self._max_age_s = seconds_of("live.max_age", settings.live.max_age) if is_live else math.inf
+        self._max_age_s = seconds_of("live.max_age", settings.live.max_age) if scheme_of(source) else math.inf
         self._newest_ms = self._said_s = -math.inf
         self._held: list[bytes] = []
         self._held_s = clock()

@@ -14,27 +14,24 @@ pika and not aio-pika: that one expects properties of RabbitMQ which other broke
 from __future__ import annotations
 
 import logging
-import random
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from udp_stream.errors import ConfigError, needs
 from udp_stream.files import secret_of, tls_context
-from udp_stream.pings.json import FeedForm
+from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
-from udp_stream.sources.live import DRAIN_S, BrokerSource, Failed, broker_address
+from udp_stream.sources.live import ConnectedSource, Failed, broker_address, failure_of
+from udp_stream.sources.recordings import Say
 from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
-    from pika import BlockingConnection
-    from pika.adapters.blocking_connection import BlockingChannel
     from pika.connection import Parameters
 
 LOOK_S = 0.2
-"""Between two looks at what was kept, and whether to stop."""
+"""As long as one call of `read` waits."""
 
 PREFETCH = 1000
 """Messages that are on their way at once, and come again after a crash: ten seconds of 1,000 buses."""
@@ -45,80 +42,68 @@ REMEMBERED_PREFETCHES = 4
 PORTS = {"amqp": 5672, "amqps": 5671}
 
 
-class QueueSource(BrokerSource):
-    """Consumes a queue until it is stopped."""
+class QueueSource(ConnectedSource):
+    """A queue. UsageError for a name that is no broker's, ConfigError without a password."""
 
     def __init__(
-        self,
-        name: str,
-        live: LiveSection,
-        form: FeedForm,
-        say: Callable[[str], None],
-        prefetch: int = PREFETCH,
-        fraction: Callable[[], float] = random.random,
+        self, name: str, settings: Settings, say: Say, _folder: Path | None = None, prefetch: int = PREFETCH
     ) -> None:
-        """Nothing is connected yet; `form` is the feed's. UsageError for a name that is none, ConfigError without a
-        password."""
-        self._parameters, shown = _parameters(name, live)
-        super().__init__(shown, live, form, say, REMEMBERED_PREFETCHES * prefetch, fraction)
-        self._queue, self._prefetch = live.queue, prefetch
+        self._parameters, shown = _parameters(name, settings.live)
+        super().__init__(shown, settings, say, remembered=REMEMBERED_PREFETCHES * prefetch)
+        from pika.exceptions import AMQPError
 
-    def _session(self) -> Iterator[list[bytes]]:
+        self.errors = (*self.errors, AMQPError)
+        self._queue, self._prefetch = settings.live.queue, prefetch
+        self._arrived: list[tuple[int, bytes]] = []
+
+    def open(self) -> None:
         from pika import BlockingConnection
-        from pika.exceptions import AMQPError
 
-        try:
-            connection = BlockingConnection(self._parameters)
-        except (AMQPError, OSError, ValueError) as error:
-            raise _failure(error) from None
-        self._connections += 1
-        try:
-            yield from self._consumed(connection)
-        finally:
-            with suppress(Exception):  # it may be gone already; the broker takes back what it had given
-                connection.close()
+        self._arrived, self._cancelled = [], list[object]()
+        self._connection = BlockingConnection(self._parameters)
+        self._channel = self._connection.channel()
+        # Before the consumer: a prefetch holds only for consumers that come after it.
+        self._channel.basic_qos(prefetch_count=self._prefetch)
+        self._channel.add_on_cancel_callback(self._cancelled.append)
+        self._consumer = self._channel.basic_consume(
+            self._queue,
+            lambda _channel, method, _properties, body: self._arrived.append((method.delivery_tag or 0, body)),
+        )
+        self.say(f"{self.name}: reading, with at most {self._prefetch:,} messages on their way")
 
-    def _consumed(self, connection: BlockingConnection) -> Iterator[list[bytes]]:
-        from pika.exceptions import AMQPError
+    def read(self) -> Sequence[tuple[int, bytes]]:
+        if self.stopped.is_set() and self._consumer:  # the broker is to send nothing more
+            self._channel.basic_cancel(self._consumer)
+            self._consumer = ""
+        self._connection.process_data_events(LOOK_S)
+        if self._cancelled:
+            raise Failed("has taken the queue away")
+        arrived, self._arrived = self._arrived, []
+        return arrived
 
-        try:
-            channel = connection.channel()
-            # Before the consumer: a prefetch holds only for consumers that come after it.
-            channel.basic_qos(prefetch_count=self._prefetch)
-            arrived: list[tuple[int, bytes]] = []
-            cancelled: list[object] = []
-            channel.add_on_cancel_callback(cancelled.append)
-            consumer = channel.basic_consume(
-                self._queue,
-                lambda _channel, method, _properties, body: arrived.append((method.delivery_tag or 0, body)),
-            )
-            # Not when it was connected: a queue that is not there is refused only by `basic_consume`.
-            self._retries.worked()
-            self._say(f"{self.name}: reading, with at most {self._prefetch:,} messages on their way")
-            while not self._stopped.is_set():
-                connection.process_data_events(LOOK_S)
-                self._acknowledge(channel)
-                if cancelled:
-                    raise Failed("has taken the queue away")
-                if arrived:
-                    frame = self._frame(arrived)
-                    arrived.clear()
-                    yield frame
-            # Cancelled before the wait, so that the broker sends nothing more meanwhile.
-            channel.basic_cancel(consumer)
-            self._drain(connection, channel)
-        except (AMQPError, OSError, ValueError) as error:
-            raise _failure(error) from None
+    def acknowledge(self, ids: Sequence[int]) -> None:
+        self._channel.basic_ack(ids[-1], multiple=True)
 
-    def _acknowledge(self, channel: BlockingChannel) -> None:
-        if tags := self._newly_kept():
-            channel.basic_ack(tags[-1], multiple=True)
+    def disconnect(self) -> None:
+        self._connection.close()
 
-    def _drain(self, connection: BlockingConnection, channel: BlockingChannel) -> None:
-        deadline_s = time.monotonic() + DRAIN_S
-        while self._given and self._is_waiting and time.monotonic() < deadline_s:
-            connection.process_data_events(LOOK_S / 4)
-            self._acknowledge(channel)
+    def failure(self, error: BaseException) -> Failed:
+        from pika import exceptions as amqp
+
+        if isinstance(error, amqp.ProbableAuthenticationError | amqp.AuthenticationError):
+            return Failed("does not accept the username and password", is_final=True)
+        if isinstance(error, amqp.ProbableAccessDeniedError):
+            return Failed("does not let this user into the virtual host", is_final=True)
+        if isinstance(error, amqp.ChannelClosedByBroker):
+            why = {
+                404: "there is no such queue",
+                403: "this user may not read it",
+                405: "another one has it for itself",
+            }
+            return Failed(f"does not give the queue: {why.get(error.reply_code, error.reply_code)}", is_final=True)
+        if isinstance(error, amqp.ConnectionClosedByBroker):
+            return Failed(f"has closed the connection ({error.reply_code})")
+        return failure_of(error)
 
 
 def _parameters(name: str, live: LiveSection) -> tuple[Parameters, str]:
@@ -145,29 +130,3 @@ def _parameters(name: str, live: LiveSection) -> tuple[Parameters, str]:
         heartbeat=HEARTBEAT_S,
     )
     return parameters, f"{parts.scheme}://{host}:{port}{parts.path}"
-
-
-def _failure(error: Exception) -> Failed:
-    """What an error means, in words that hold nothing of the broker's."""
-    import ssl
-
-    from pika import exceptions as amqp
-
-    causes = [error, error.__cause__, error.__context__, *error.args]
-    causes += [getattr(cause, "exception", None) for cause in causes]
-    for cause in causes:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            said = cause.verify_message or "verification failed"
-            return Failed(f"has a certificate that is not trusted ({said})", is_final=True)
-    if isinstance(error, amqp.ProbableAuthenticationError | amqp.AuthenticationError):
-        return Failed("does not accept the username and password", is_final=True)
-    if isinstance(error, amqp.ProbableAccessDeniedError):
-        return Failed("does not let this user into the virtual host", is_final=True)
-    if isinstance(error, amqp.ChannelClosedByBroker):
-        why = {404: "there is no such queue", 403: "this user may not read it", 405: "another one has it for itself"}
-        return Failed(f"does not give the queue: {why.get(error.reply_code, error.reply_code)}", is_final=True)
-    if isinstance(error, amqp.ConnectionClosedByBroker):
-        return Failed(f"has closed the connection ({error.reply_code})")
-    if "refused" in repr(causes).lower():
-        return Failed("refuses connections")
-    return Failed(f"lost the connection ({type(error).__name__})")

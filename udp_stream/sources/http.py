@@ -12,39 +12,32 @@ without it, and is not followed at all from https to http, or where the server h
 from __future__ import annotations
 
 import math
-import random
 import socket
 import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import counted
-from udp_stream.pings.json import FeedForm
-from udp_stream.pings.snapshots import (
-    FROM_ID,
-    FROM_LICENSE_PLATE,
-    GTFS_REALTIME,
-    STANDING,
-    UNIT,
-    Unrepeated,
-    gtfs_formats,
-)
+from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, STANDING, Unrepeated, gtfs_formats
 from udp_stream.pings.texts import trim
+from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GzipError, inflated
-from udp_stream.sources.live import Failed, Retries
-from udp_stream.sources.recordings import VEHICLES_MAX, require_one_form, require_unit, sentences
+from udp_stream.sources.live import ConnectedSource, Failed
+from udp_stream.sources.recordings import VEHICLES_MAX, Say, require_gtfs, sentences
 from udp_stream.units import parse_duration
+from udp_stream.version import __version__
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -298,122 +291,85 @@ _PAGE_BYTES = 1000
 """Of an answer, in which a page has its first element."""
 
 
-class PolledSource:
-    """Polls until it is stopped."""
+class PolledSource(ConnectedSource):
+    """An address that is polled.
+
+    UsageError for an address that cannot be asked. ConfigError for one that is known to be GTFS-realtime where no unit
+    is set, or beside a form of a feed's own.
+    """
 
     def __init__(
-        self,
-        get: HttpGet,
-        live: LiveSection,
-        unit: str | None,
-        form: FeedForm,
-        say: Callable[[str], None],
-        fraction: Callable[[], float] = random.random,
+        self, name: str, settings: Settings, say: Say, _folder: Path | None = None, max_bytes: int = BYTES_MAX
     ) -> None:
-        """Nothing is asked yet. `unit` is what speeds are said to be in; `form` is the feed's. `say` is given sentences
-        for people, without a plate, a speed or a token.
-
-        ConfigError for an address that is known to be GTFS-realtime where no unit is said, or beside a `form` of a
-        feed's own.
-        """
-        self._get, self._say, self._form, self.format = get, say, form, form.format
-        self._unit = unit if form.mapping.speed else UNIT  # speeds that are not looked at may be in any
-        self._every_s = parse_duration(live.every)
-        self._retries = Retries(get.name, self._every_s, say, time.monotonic, fraction)
-        self._stopped = threading.Event()
-        self._format, self._why = _known(live.format, get.name)
-        self._is_named = bool(self._format)
+        self._get = HttpGet(name, settings.live, f"udp-stream/{__version__}", max_bytes)
+        self._every_s = parse_duration(settings.live.every)
+        super().__init__(self._get.name, settings, say, first_pause_s=self._every_s)
+        self._settings, self.format = settings, settings.form.format  # pings are handed on as the feed's JSON has them
+        self._kind, self._why = _known(settings.live.format, self.name)
+        self._is_named = bool(self._kind)
         self._require_unit()
-        self._unrepeated: Unrepeated | None = None
+        self._reader: Unrepeated | None = None
+        self._due_s = 0.0
         self._validators: dict[str, str] = {}
-        self._changed_s = time.monotonic()
+        self._changed_s = self._said_s = time.monotonic()
         self._tally: Counter[str] = Counter()
-        self._said_s = time.monotonic()
         self._plates_said: set[str] = set()
 
-    def messages(self) -> Iterator[list[bytes]]:
-        """A frame for each poll that has something new.
+    def open(self) -> None:
+        """Each poll is a connection."""
 
-        DependencyUnavailable if the first answers say that the address or the token is wrong, ConfigError if it is
-        GTFS-realtime and no unit was said.
-        """
-        while not self._stopped.is_set():
-            began_s = time.monotonic()
-            try:
-                frame = self._poll()
-            except Failed as failure:
-                if self._stopped.is_set():  # then it was our stop that ended the call
-                    return
-                pause_s = self._retries.failed(failure)
-            else:
-                self._retries.worked()
-                if frame:
-                    yield frame
-                pause_s = began_s + self._every_s - time.monotonic()
-            self._say_tally()
-            self._stopped.wait(max(0.0, pause_s))
+    def read(self) -> Sequence[tuple[None, bytes]]:
+        self._say_tally()
+        self.stopped.wait(max(0.0, self._due_s - time.monotonic()))
+        self._began_s, self._due_s = time.monotonic(), 0.0
+        is_fresh = self._began_s - self._changed_s < UNCHANGED_S
+        self._answer = self._get.get(self._validators if is_fresh else {})
+        self._tally["polls"] += 1
+        if self._answer.body is not None:
+            return [(None, self._answer.body)]
+        self._tally["unchanged"] += 1
+        self._due_s = self._began_s + self._every_s
+        return []
 
-    def kept(self, frames: int) -> None:
+    def acknowledge(self, ids: Sequence[None]) -> None:
         """Nothing is acknowledged to a server that is polled."""
 
-    def stop(self, wait: bool = True) -> None:  # noqa: ARG002 (there is nothing to wait for)
-        """Poll no more, and give up on an answer that has not come."""
-        self._stopped.set()
-        self._get.stop()
-
-    def close(self) -> None:
-        """No connection is kept between polls."""
-
-    def _poll(self) -> list[bytes]:
-        is_fresh = time.monotonic() - self._changed_s < UNCHANGED_S
-        answer = self._get.get(self._validators if is_fresh else {})
-        self._tally["polls"] += 1
-        if answer.body is None:
-            self._tally["unchanged"] += 1
-            return []
-        frame = self._read(answer, answer.body) if answer.body.strip() else []
+    def take(self, message: bytes) -> list[bytes]:
+        frame = self._read(message) if message.strip() else []
         # Kept only of an answer that could be read: one that could not must be sent again.
-        self._validators, self._changed_s = answer.validators, time.monotonic()
+        self._validators, self._changed_s = self._answer.validators, time.monotonic()
+        self._due_s = self._began_s + self._every_s
         return frame
 
-    def _read(self, answer: Answer, body: bytes) -> list[bytes]:
+    def stop(self, wait: bool = True) -> None:
+        super().stop(wait)
+        self._get.stop()
+
+    def _read(self, body: bytes) -> list[bytes]:
         """What is new in an answer. Failed if it is none of a feed."""
-        if not self._is_named and not self._has_read:
-            self._look(answer, body)
-        reader = self._reader()
-        before = reader.counts.copy()
+        if not self._is_named and not (self._reader is not None and self._reader.counts["read"]):
+            # Until an answer had a ping, the last one may have been an error's, in another form.
+            kind, why = _seen(self._answer.content_type, body)
+            if kind != self._kind:
+                self._kind, self._why, self._reader = kind, why, None
+        if self._reader is None:
+            self._require_unit()
+            read = gtfs_formats(self._settings.form)[0] if self._kind == GTFS else self.format
+            self._reader = Unrepeated(read, BYTES_MAX, VEHICLES_MAX)
+            title = "GTFS-realtime" if self._kind == GTFS else "JSON"
+            self.say(f"{self.name}: {title} {self._why}, polled every {self._every_s:g} s")
+        reader, before = self._reader, self._reader.counts.copy()
         frame = reader.take(body)
         if reader.unreadable:
-            what = "GTFS-realtime message" if self._format == GTFS else "JSON of pings"
+            what = "GTFS-realtime message" if self._kind == GTFS else "JSON of pings"
             raise Failed(f"answers with what is no {what} ({reader.unreadable})")
         self._tally.update({name: reader.counts[name] - before[name] for name in ("read", "repeats", "refused")})
         self._say_fields(reader.counts)
         return frame
 
-    @property
-    def _has_read(self) -> bool:
-        """Whether any answer had a ping: until then the last one may have been an error's, in another form."""
-        return self._unrepeated is not None and self._unrepeated.counts["read"] > 0
-
-    def _look(self, answer: Answer, body: bytes) -> None:
-        """See what the answers are; what the ones before were, by which nothing was read, does not count."""
-        format_, why = _seen(answer.content_type, body)
-        if format_ != self._format:
-            self._format, self._why, self._unrepeated = format_, why, None
-
-    def _reader(self) -> Unrepeated:
-        if self._unrepeated is None:
-            self._require_unit()
-            read = gtfs_formats(self._form)[0] if self._format == GTFS else self.format
-            self._unrepeated = Unrepeated(read, BYTES_MAX, VEHICLES_MAX)
-            title = "GTFS-realtime" if self._format == GTFS else "JSON"
-            self._say(f"{self._get.name}: {title} {self._why}, polled every {self._every_s:g} s")
-        return self._unrepeated
-
     def _require_unit(self) -> None:
-        if self._format == GTFS:
-            require_one_form(self._form, [GTFS_REALTIME], f"{self._get.name}, GTFS-realtime {self._why}")
-            require_unit(self._unit, self._get.name, self._say)
+        if self._kind == GTFS:
+            require_gtfs(self._settings, f"{self.name}, GTFS-realtime {self._why}", self.say)
 
     def _say_fields(self, counts: Counter[str]) -> None:
         """Which field plates are from, when a field comes up for the first time."""
@@ -421,7 +377,7 @@ class PolledSource:
         if fields != self._plates_said:
             self._plates_said = fields
             for sentence in sentences(counts):
-                self._say(f"{self._get.name}: {sentence}")
+                self.say(f"{self.name}: {sentence}")
 
     def _say_tally(self) -> None:
         if time.monotonic() - self._said_s < SAY_S:
@@ -430,7 +386,7 @@ class PolledSource:
         new = tally["read"] + tally["refused"] - tally["repeats"]
         answers = f"{counted(tally['polls'], 'answer')} in the last minute, {tally['unchanged']:,} unchanged"
         repeats = counted(tally["repeats"], "repeat")
-        self._say(f"{self._get.name}: {answers}; {counted(new, 'new ping')}, {repeats}, {tally['refused']:,} refused")
+        self.say(f"{self.name}: {answers}; {counted(new, 'new ping')}, {repeats}, {tally['refused']:,} refused")
 
 
 def _known(setting: str, name: str) -> tuple[str, str]:

@@ -1,22 +1,25 @@
-"""A live source: one that goes on until it is stopped, and what such sources share."""
+"""Live sources: what they have in common, and the thread that reads one for the program that keeps its messages."""
 
 from __future__ import annotations
 
+import random
+import socket
+import ssl
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 from urllib.parse import SplitResult, urlsplit
 
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.logs import counted
-from udp_stream.pings.json import FeedForm
 from udp_stream.pings.snapshots import Unrepeated, gtfs_formats
-from udp_stream.settings.sections import LiveSection
-from udp_stream.sources.recordings import SNAPSHOT_BYTES_MAX, VEHICLES_MAX, Source
+from udp_stream.settings import Settings
+from udp_stream.sources.recordings import SNAPSHOT_BYTES_MAX, VEHICLES_MAX, Say, Source, require_gtfs
 from udp_stream.units import duration_name
 
 
@@ -118,7 +121,7 @@ class Retries:
         self,
         name: str,
         first_s: float,
-        say: Callable[[str], None],
+        say: Say,
         clock: Callable[[], float],
         fraction: Callable[[], float],
     ) -> None:
@@ -167,7 +170,7 @@ def _seconds(seconds: float) -> str:
     return duration_name(round(seconds)) if seconds >= 0.5 else "0s"
 
 
-# What a queue of AMQP and topics of MQTT share: a broker sends, and again what was not acknowledged.
+# A feed behind a connection: what every kind of live source shares.
 
 FIRST_PAUSE_S = 1.0
 """After a first failure, at most."""
@@ -175,39 +178,89 @@ FIRST_PAUSE_S = 1.0
 DRAIN_S = 10.0
 """As long as the last messages are waited for to be kept, when the source is stopped."""
 
+REMEMBERED_MESSAGES = 4000
+"""Messages that a new one is compared with: what was not acknowledged comes again."""
 
-class BrokerSource(ABC):
-    """Messages of a broker until it is stopped, acknowledged once their pings are kept. What comes twice, the last
-    `remembered` messages are compared with. A kind of broker has a `_session`, which all happens in one thread."""
+
+class ConnectedSource(ABC):
+    """A feed behind a connection, which is opened again when it fails. Messages are acknowledged once they are kept.
+
+    A kind of source has three methods: `open`, `read` and `acknowledge`. All of them, and `disconnect`, run in the
+    thread that reads `messages`. Each may raise one of `errors`, which `failure` puts into words; the source is then
+    opened again after a pause. A message that comes twice is handed on once.
+
+    `settings` have the feed's form, and `live.format`. `say` is given sentences for people, without anything of a
+    message. `name` is the source's for people.
+    """
+
+    errors: tuple[type[Exception], ...] = (Failed, OSError, ValueError)
 
     def __init__(
         self,
         name: str,
-        live: LiveSection,
-        form: FeedForm,
-        say: Callable[[str], None],
-        remembered: int,
-        fraction: Callable[[], float],
+        settings: Settings,
+        say: Say,
+        *,
+        remembered: int = REMEMBERED_MESSAGES,
+        first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
-        """Nothing is connected yet; messages are of the feed's form, or of GTFS-realtime (`live.format`)."""
-        self.name, self._say = name, say
-        read, self.format = gtfs_formats(form) if live.format == "gtfs-rt" else (form.format, form.format)
-        self._retries = Retries(name, FIRST_PAUSE_S, say, time.monotonic, fraction)
+        """Connects to nothing. ConfigError for GTFS-realtime without a unit, or beside a form of the feed's own."""
+        self.name, self.say, form = name, say, settings.form
+        read, self.format = form.format, form.format
+        if settings.live.format == "gtfs-rt":
+            require_gtfs(settings, name, say)
+            read, self.format = gtfs_formats(form)
+        self._retries = Retries(name, first_pause_s, say, time.monotonic, random.random)
         self._unrepeated = Unrepeated(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX, remembered)
-        self._stopped = threading.Event()
+        self.stopped = threading.Event()
         self._is_waiting = True
         self._kept_frames = self._frames = self._connections = 0
-        self._given: deque[tuple[int, int, int]] = deque()  # a frame, and a message in it: its connection and number
+        self._given: deque[tuple[int, int, Any]] = deque()  # of each message: its frame, its connection, its id there
+
+    @abstractmethod
+    def open(self) -> None:
+        """Connect, and ask for messages."""
+
+    @abstractmethod
+    def read(self) -> Sequence[tuple[Any, bytes]]:
+        """The messages that have come, after waiting for them a fraction of a second; each with the id by which it is
+        acknowledged, or None."""
+
+    @abstractmethod
+    def acknowledge(self, ids: Sequence[Any]) -> None:
+        """The messages with these ids are kept, in the order in which they came: the feed need not send them again."""
+
+    def disconnect(self) -> None:  # noqa: B027 - a source may have no connection to end
+        """End a connection that has failed, or is no longer needed. What it raises is left out."""
+
+    def take(self, message: bytes) -> list[bytes]:
+        """The pings of a message that are new, a message each."""
+        return self._unrepeated.take(message)
+
+    def failure(self, error: BaseException) -> Failed:
+        """What one of `errors` means, in words that hold nothing of the server's."""
+        return failure_of(error)
 
     def messages(self) -> Iterator[list[bytes]]:
         """A frame for the messages that have come, as single pings. DependencyUnavailable if the first connection is
-        refused for what it is: a wrong password, or nothing that this user may read."""
-        while not self._stopped.is_set():
+        refused for a lasting reason: a wrong password, or nothing that this user may read."""
+        while not self.stopped.is_set():
             try:
-                yield from self._session()
-                return
-            except Failed as failure:
-                self._stopped.wait(self._retries.failed(failure))
+                self.open()
+                self._connections += 1
+                while not self.stopped.is_set():
+                    frame = self._frame(self.read())
+                    self._retries.worked()
+                    self._acknowledge()
+                    if frame is not None:
+                        yield frame
+                self._drain()
+            except self.errors as error:
+                if not self.stopped.is_set():
+                    self.stopped.wait(self._retries.failed(self.failure(error)))
+            finally:
+                with suppress(Exception):
+                    self.disconnect()
 
     def kept(self, frames: int) -> None:
         """How many frames are kept: their messages are acknowledged soon."""
@@ -216,32 +269,60 @@ class BrokerSource(ABC):
     def stop(self, wait: bool = True) -> None:
         """Take no more messages, and end when those taken are acknowledged; without `wait` they come again."""
         self._is_waiting = wait
-        self._stopped.set()
+        self.stopped.set()
 
     def close(self) -> None:  # noqa: B027 - nothing is left to do
         """The connection ends with `messages`."""
 
-    @abstractmethod
-    def _session(self) -> Iterator[list[bytes]]:
-        """The frames of one connection, until the source is stopped. Failed if there is none, or it is lost."""
-
-    def _frame(self, arrived: Iterable[tuple[int, bytes]]) -> list[bytes]:
-        """Of messages with their numbers in this connection; 0 for one that is not acknowledged."""
+    def _frame(self, arrived: Sequence[tuple[Any, bytes]]) -> list[bytes] | None:
+        """The new pings of these messages; None if there are none, and no message to acknowledge."""
+        frame = [ping for _, message in arrived for ping in self.take(message)]
+        ids = [number for number, _ in arrived if number is not None]
+        if not frame and not ids:
+            return None
         self._frames += 1
-        frame: list[bytes] = []
-        for number, body in arrived:
-            frame += self._unrepeated.take(body)
-            if number:
-                self._given.append((self._frames, self._connections, number))
+        self._given += [(self._frames, self._connections, number) for number in ids]
         return frame
 
-    def _newly_kept(self) -> list[int]:
-        """The numbers of messages to acknowledge. Those of an earlier connection come again under other ones."""
-        numbers = []
+    def _acknowledge(self) -> None:
+        """Messages of an earlier connection come again under other ids: theirs are dropped."""
+        ids = []
         while self._given and self._given[0][0] <= self._kept_frames:
             _, connection, number = self._given.popleft()
-            numbers += [number] if connection == self._connections else []
-        return numbers
+            ids += [number] if connection == self._connections else []
+        if ids:
+            self.acknowledge(ids)
+
+    def _drain(self) -> None:
+        """Wait until what was given is kept. Messages that still come are dropped: they come again."""
+        deadline_s = time.monotonic() + DRAIN_S
+        self._acknowledge()
+        while self._given and self._is_waiting and time.monotonic() < deadline_s:
+            self.read()
+            self._acknowledge()
+
+
+def failure_of(error: BaseException, otherwise: str = "lost the connection") -> Failed:
+    """What an error of a connection means, in words that hold nothing of the server's."""
+    if isinstance(error, Failed):
+        return error
+    causes = [error, error.__cause__, error.__context__, *error.args]
+    causes += [getattr(cause, "exception", None) for cause in causes]  # as pika has it
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            said = cause.verify_message or "verification failed"
+            return Failed(f"has a certificate that is not trusted ({said})", is_final=True)
+    for kind, sentence in _FAILURES.items():
+        if any(isinstance(cause, kind) for cause in causes):
+            return Failed(sentence)
+    return Failed(f"{otherwise} ({type(error).__name__})")
+
+
+_FAILURES: Mapping[type[Exception], str] = {
+    socket.gaierror: "cannot be found: its name has no address",
+    ConnectionRefusedError: "refuses connections",
+    TimeoutError: "did not answer in time (live.timeout)",
+}
 
 
 def broker_address(name: str, expected: str, ports: Mapping[str, int]) -> tuple[SplitResult, int]:

@@ -13,13 +13,12 @@ messages, or another small number, before they wait for acknowledgements, so the
 
 from __future__ import annotations
 
-import random
 import secrets
 import select
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -28,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import draft_of, link_first, secret_of, tls_context
 from udp_stream.logs import counted
-from udp_stream.pings.json import FeedForm
-from udp_stream.settings.sections import LiveSection
-from udp_stream.sources.live import DRAIN_S, BrokerSource, Failed, broker_address
+from udp_stream.settings import Settings
+from udp_stream.sources.live import ConnectedSource, Failed, broker_address
+from udp_stream.sources.recordings import Say
 from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
@@ -49,28 +48,20 @@ _NO_TOPIC = "udp-stream/none"
 """Nobody subscribes to it."""
 
 KEEPALIVE_S = 30
-REMEMBERED = 4000
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 QOS = 1
 
 
-class TopicSource(BrokerSource):
-    """Reads topics until it is stopped."""
+class TopicSource(ConnectedSource):
+    """Topics. UsageError for a name that is no broker's, ConfigError for topics that are none.
 
-    def __init__(
-        self,
-        name: str,
-        live: LiveSection,
-        form: FeedForm,
-        say: Callable[[str], None],
-        seed: Callable[[], str],
-        fraction: Callable[[], float] = random.random,
-    ) -> None:
-        """Nothing is connected yet; `form` is the feed's. `seed`: of the session, asked for when it begins. UsageError
-        for a name that is none, ConfigError without topics, or for one that is none."""
+    The session's seed is kept in `folder`; without one it is this host with this Kafka.
+    """
+
+    def __init__(self, name: str, settings: Settings, say: Say, folder: Path | None = None) -> None:
         with needs("MQTT client", "sources"):
             import paho.mqtt.client  # noqa: F401 (so that its absence is said before anything else)
-        expected = "expected mqtt://HOST:PORT or mqtts://HOST:PORT, and the topics in live.topics"
+        live, expected = settings.live, "expected mqtt://HOST:PORT or mqtts://HOST:PORT, and the topics in live.topics"
         parts, self._port = broker_address(name, expected, PORTS)
         if parts.path.strip("/"):
             raise UsageError(expected)
@@ -79,9 +70,10 @@ class TopicSource(BrokerSource):
         self._host, self._username, self._timeout_s = parts.hostname or "", live.username, parse_duration(live.timeout)
         self._password = secret_of("live.password_file", live.password_file) if live.password_file else None
         self._tls = tls_context("live", live.ca_file) if parts.scheme == "mqtts" else None
-        super().__init__(f"{parts.scheme}://{self._host}:{self._port}", live, form, say, REMEMBERED, fraction)
-        self._topics, self._seed = live.topics, seed
+        super().__init__(f"{parts.scheme}://{self._host}:{self._port}", settings, say)
+        self._folder, self._ours = folder, f"{socket.gethostname()} {settings.kafka.bootstrap} {settings.kafka.prefix}"
         _require_topics(live.topics)
+        self._topics = live.topics
         self._arrived: list[MQTTMessage] = []
         self._refused: Failed | None = None
         self._is_subscribed = self._is_parted = False
@@ -89,26 +81,46 @@ class TopicSource(BrokerSource):
         for end in (self._wake, self._waker):
             end.setblocking(False)
 
-    def _session(self) -> Iterator[list[bytes]]:
-        client = self._client()
-        try:
-            yield from self._read(client)
-        finally:
-            with suppress(Exception):  # it may be gone already; the broker keeps what was not acknowledged
-                client.disconnect()
+    def open(self) -> None:
+        self._refused, self._is_subscribed = None, False
+        self._arrived.clear()
+        self._client = self._new_client()
+        self._client.connect(self._host, self._port, KEEPALIVE_S)
+        deadline_s = time.monotonic() + self._timeout_s
+        while not self._is_subscribed and not self.stopped.is_set():
+            self._go_on()
+            if time.monotonic() > deadline_s:
+                raise Failed(f"did not answer within {self._timeout_s:g} s (live.timeout)")
+        if self._is_subscribed:
+            self.say(f"{self.name}: reading {counted(len(self._topics), 'topic')}, with QoS {QOS}")
+
+    def read(self) -> Sequence[tuple[int | None, bytes]]:
+        self._go_on()
+        arrived, self._arrived = self._arrived, []
+        return [(message.mid if message.qos else None, bytes(message.payload)) for message in arrived]
+
+    def acknowledge(self, ids: Sequence[int]) -> None:
+        for number in ids:
+            self._client.ack(number, QOS)
+
+    def disconnect(self) -> None:
+        if self.stopped.is_set() and self._is_subscribed:
+            # It answers in order: once it answers this question, which changes nothing, it has read what was before it.
+            self._client.unsubscribe(_NO_TOPIC)
+            deadline_s = time.monotonic() + PARTING_S
+            while not self._is_parted and time.monotonic() < deadline_s:
+                self._go_on()
+        self._client.disconnect()
 
     def kept(self, frames: int) -> None:
-        """How many frames are kept: their messages are acknowledged at once."""
         super().kept(frames)
         self._awake()
 
     def stop(self, wait: bool = True) -> None:
-        """Take no more messages, and end when those taken are acknowledged; without `wait` they come again."""
         super().stop(wait)
         self._awake()
 
     def close(self) -> None:
-        """The connection ends with `messages`."""
         self._wake.close()
         self._waker.close()
 
@@ -116,11 +128,12 @@ class TopicSource(BrokerSource):
         with suppress(OSError):  # full: it wakes in any case; closed: nobody sleeps
             self._waker.send(b"!")
 
-    def _client(self) -> Client:
+    def _new_client(self) -> Client:
         from paho.mqtt.client import Client, MQTTv311
         from paho.mqtt.enums import CallbackAPIVersion
 
-        named = "\n".join([self._seed(), self.name, *sorted(self._topics)])
+        seed = self._ours if self._folder is None else kept_seed(self._folder)
+        named = "\n".join([seed, self.name, *sorted(self._topics)])
         # 23 letters and digits: what every broker takes.
         name = f"udp{blake2b(named.encode(), digest_size=10).hexdigest()}"
         client = Client(CallbackAPIVersion.VERSION2, name, clean_session=False, protocol=MQTTv311, manual_ack=True)
@@ -148,32 +161,9 @@ class TopicSource(BrokerSource):
     def _on_unsubscribe(self, *_: object) -> None:
         self._is_parted = True
 
-    def _read(self, client: Client) -> Iterator[list[bytes]]:
-        self._refused, self._is_subscribed, self._connections = None, False, self._connections + 1
-        self._arrived.clear()
-        is_said = False
-        try:
-            client.connect(self._host, self._port, KEEPALIVE_S)
-            deadline_s = time.monotonic() + self._timeout_s
-            while not self._stopped.is_set():
-                self._go_on(client)
-                if self._is_subscribed and not is_said:
-                    self._retries.worked()
-                    self._say(f"{self.name}: reading {counted(len(self._topics), 'topic')}, with QoS {QOS}")
-                    is_said = True
-                if not is_said and time.monotonic() > deadline_s:
-                    raise Failed(f"did not answer within {self._timeout_s:g} s (live.timeout)")
-                self._acknowledge(client)
-                if arrived := self._arrived:
-                    self._arrived = []
-                    yield self._frame((one.mid if one.qos else 0, bytes(one.payload)) for one in arrived)
-            self._drain(client)
-        except (OSError, ValueError) as error:
-            raise _failure(error) from None
-
-    def _go_on(self, client: Client) -> None:
+    def _go_on(self) -> None:
         """Read what has come, after waiting for it; write what is to be written. Failed if the connection is over."""
-        wait_s = LOOK_S
+        wait_s, client = LOOK_S, self._client
         while (end := client.socket()) is not None:
             is_pending = isinstance(end, ssl.SSLSocket) and end.pending() > 0
             writing = [end] if client.want_write() else []
@@ -193,24 +183,6 @@ class TopicSource(BrokerSource):
             raise self._refused
         if client.socket() is None:
             raise Failed("has closed the connection" if self._is_subscribed else "refuses connections")
-
-    def _acknowledge(self, client: Client) -> None:
-        for message in self._newly_kept():
-            client.ack(message, QOS)
-
-    def _drain(self, client: Client) -> None:
-        """Wait until what was given is kept, and until the broker has read that it is. What still comes is dropped: it
-        comes again."""
-        deadline_s = time.monotonic() + DRAIN_S
-        self._acknowledge(client)
-        while self._given and self._is_waiting and time.monotonic() < deadline_s:
-            self._go_on(client)
-            self._acknowledge(client)
-        # It answers in order: once it answers this question, which changes nothing, it has read what was before it.
-        client.unsubscribe(_NO_TOPIC)
-        deadline_s = time.monotonic() + PARTING_S
-        while not self._is_parted and time.monotonic() < deadline_s:
-            self._go_on(client)
 
 
 def kept_seed(folder: Path) -> str:
@@ -242,17 +214,3 @@ def _refusal(name: str) -> Failed:
     if name == "Client identifier not valid":
         return Failed("does not accept the id of this client", is_final=True)
     return Failed("refuses the connection for now")
-
-
-def _failure(error: Exception) -> Failed:
-    """What an error means, in words that hold nothing of the broker's."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        said = error.verify_message or "verification failed"
-        return Failed(f"has a certificate that is not trusted ({said})", is_final=True)
-    if isinstance(error, socket.gaierror):
-        return Failed("cannot be found: its name has no address")
-    if isinstance(error, ConnectionRefusedError):
-        return Failed("refuses connections")
-    if isinstance(error, TimeoutError):
-        return Failed("did not answer in time (live.timeout)")
-    return Failed(f"lost the connection ({type(error).__name__})")

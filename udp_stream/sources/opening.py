@@ -1,24 +1,22 @@
-"""Live sources by name. First standard input: what a program writes is handed on, a line as soon as it is whole."""
+"""Live sources by name: the table of their schemes, and standard input, whose lines are handed on as they come."""
 
 from __future__ import annotations
 
 import os
 import select
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from udp_stream.errors import UsageError
 from udp_stream.pings.json import PLAIN, FeedForm
-from udp_stream.pings.snapshots import GTFS_REALTIME, UNIT
 from udp_stream.settings import Settings
 from udp_stream.sources.amqp import QueueSource
 from udp_stream.sources.files import prompt_messages, require_readable
-from udp_stream.sources.http import HttpGet, PolledSource
-from udp_stream.sources.live import LiveSource
-from udp_stream.sources.mqtt import TopicSource, kept_seed
-from udp_stream.sources.recordings import require_one_form, require_unit, scheme_of
-from udp_stream.version import __version__
+from udp_stream.sources.http import PolledSource
+from udp_stream.sources.live import LiveSource, RecordedSource
+from udp_stream.sources.mqtt import TopicSource
+from udp_stream.sources.recordings import Say, open_source, require_one_form, scheme_of
 
 _BLOCK_BYTES = 2**18
 
@@ -71,21 +69,35 @@ class PipeSource:
         raise _Stopped
 
 
-# The others, by their schemes, as a deployment's settings have them.
+LIVE: dict[str, Callable[[str, Settings, Say, Path | None], LiveSource]] = {
+    "amqp": QueueSource,
+    "amqps": QueueSource,
+    "http": PolledSource,
+    "https": PolledSource,
+    "mqtt": TopicSource,
+    "mqtts": TopicSource,
+}
+"""By the scheme of its name, what makes a live source: of the name, the settings, what takes sentences for people, and
+the folder in which a source may keep the name of its session. Nothing is connected yet."""
 
 
-def live_source(name: str, settings: Settings, say: Callable[[str], None], folder: Path | None = None) -> LiveSource:
-    """The source of a name whose scheme is in `LIVE`, nothing of which is read yet; `say` is given sentences for
-    people. `folder`: where its session with a broker is kept, once it reads; without one it is this host's with this
-    Kafka."""
-    live, form = settings.live, settings.form
-    if name.lower().startswith("http"):
-        get = HttpGet(name, live, f"udp-stream/{__version__}")
-        return PolledSource(get, live, settings.speed.unit, form, say)
-    if live.format == "gtfs-rt":
-        require_one_form(form, [GTFS_REALTIME])
-        require_unit(settings.speed.unit if form.mapping.speed else UNIT, f"what {scheme_of(name)}:// sends", say)
-    if name.lower().startswith("mqtt"):
-        ours = f"{socket.gethostname()} {settings.kafka.bootstrap} {settings.kafka.prefix}"
-        return TopicSource(name, live, form, say, lambda: ours if folder is None else kept_seed(folder))
-    return QueueSource(name, live, form, say)
+def live_source(name: str, settings: Settings, say: Say, folder: Path | None = None) -> LiveSource:
+    """The source of a name: standard input for `-`, a file, or a live source. Nothing is read yet.
+
+    UsageError for a scheme that is not in `LIVE`. Other errors are those of the source, and of `require_one_form`.
+    """
+    if name == "-":
+        return PipeSource(settings.form)
+    scheme = scheme_of(name)
+    source: LiveSource
+    if scheme is None:
+        source = RecordedSource(open_source(name, settings.speed.unit, say=say, form=settings.form))
+    elif scheme in LIVE:
+        source = LIVE[scheme](name, settings, say, folder)
+    else:
+        known = ", ".join(f"{each}://" for each in LIVE)
+        raise UsageError(
+            f"expected a file, - for standard input, or a name that begins with one of {known}; got {scheme}://"
+        )
+    require_one_form(settings.form, [source.format])
+    return source

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.logs import counted
@@ -23,6 +23,7 @@ from udp_stream.pings.json import PLAIN, FeedForm
 from udp_stream.pings.snapshots import (
     FROM_ID,
     FROM_LICENSE_PLATE,
+    GTFS_REALTIME,
     HEADER_TAG,
     NO_VEHICLE,
     OLD,
@@ -35,6 +36,7 @@ from udp_stream.pings.snapshots import (
     gtfs_formats,
     header_time,
 )
+from udp_stream.settings import Settings
 from udp_stream.sources.files import GTFS_ENDS, FileSource, GzipError, Progress, inflated
 
 SNAPSHOT_BYTES_MAX = 64 * 2**20
@@ -214,9 +216,6 @@ class Source(Protocol):
         ...
 
 
-LIVE: Final = ("amqp", "amqps", "http", "https", "mqtt", "mqtts")
-"""Schemes of sources that go on until they are stopped (`sources/live.py`)."""
-
 Say = Callable[[str], None]
 """Takes a sentence for people: what a source did that its pings do not show."""
 
@@ -236,10 +235,9 @@ def open_source(
     cannot be read. ConfigError: a source that has a unit by its specification, where none is said.
     """
     if (scheme := scheme_of(name)) is not None:
-        is_live = f" {scheme}:// goes on until it is stopped: `run` releases it, `feed` sends it to Kafka."
         raise UsageError(  # without the rest of the name, which may hold a password
             f"expected a file, or - for standard input, got a name that begins with {scheme}://. Give a file by its "
-            f"path; where its name begins so, as ./NAME.{is_live if scheme in LIVE else ''}"
+            "path; where its name begins so, as ./NAME. `run` and `feed` read live sources"
         )
     if is_gtfs_file(name):
         return _gtfs_files([name], unit, lambda _: progress, say, form)
@@ -293,6 +291,12 @@ def require_unit(unit: str | None, what: str, say: Say) -> None:
         )
     if unit != UNIT:
         say(f"{what} is GTFS-realtime, in {UNIT} by its specification; its speeds are read in {unit} (speed.unit)")
+
+
+def require_gtfs(settings: Settings, what: str, say: Say) -> None:
+    """ConfigError for what is GTFS-realtime, where no unit is set, or beside a form of a feed's own."""
+    require_one_form(settings.form, [GTFS_REALTIME], what)
+    require_unit(settings.speed.unit if settings.form.mapping.speed else UNIT, what, say)
 
 
 def require_one_form(form: FeedForm, formats: Iterable[PingFormat], what: str = "GTFS-realtime") -> None:

@@ -20,8 +20,8 @@ from udp_stream.logs import WARNING, begin_log, counted, say
 from udp_stream.pings.json import json_messages
 from udp_stream.settings import Settings
 from udp_stream.sources.live import Handover, LiveSource
-from udp_stream.sources.opening import PipeSource, live_source
-from udp_stream.sources.recordings import LIVE, open_sources, require_one_form, scheme_of
+from udp_stream.sources.opening import live_source
+from udp_stream.sources.recordings import open_sources, require_one_form, scheme_of
 
 
 def create(_arguments: argparse.Namespace, settings: Settings) -> None:
@@ -110,13 +110,10 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
 def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | None:
     """The live source that is to be sent; None for files and fleets. Standard input at a pace is read like a file."""
     names = arguments.files
-    named = [name for name in names if scheme_of(name) in LIVE]
-    has_pace = arguments.rate or arguments.speedup
-    if names == ["-"] and not has_pace and arguments.fleet is None:
-        return PipeSource(settings.form)
-    if not named:
+    has_pace = arguments.rate or arguments.speedup or arguments.fleet is not None
+    if not any(map(scheme_of, names)) and (names != ["-"] or has_pace):
         return None
-    if len(names) > 1 or has_pace or arguments.fleet is not None:
+    if len(names) > 1 or has_pace:
         raise UsageError("a live source goes on until it is stopped: expected it alone, without --rate or --speedup")
     return live_source(names[0], settings, say_of_source)
 

@@ -30,9 +30,8 @@ from udp_stream.release.facts import Summary
 from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog, rejected_writer
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import Journal
-from udp_stream.sources.live import Handover, LiveSource, RecordedSource
-from udp_stream.sources.opening import PipeSource, live_source
-from udp_stream.sources.recordings import LIVE, open_source, require_one_form, scheme_of
+from udp_stream.sources.live import Handover, LiveSource
+from udp_stream.sources.opening import live_source
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -48,7 +47,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     with ExitStack() as stack:
         observers = stack.enter_context(observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint()))
         folder = _folder(arguments, settings)
-        source = _source(arguments.source, settings, folder)
+        source = live_source(arguments.source, settings, say_of_source, folder)
         require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
         opening = ledger_and_keys(settings.ledger)
         ledger, keys = stack.enter_context(opening)
@@ -118,19 +117,6 @@ def _go_on(
             runtime.close_what_is_over()
     runtime.stop()
     return not asked()
-
-
-def _source(name: str, settings: Settings, folder: Path) -> LiveSource:
-    """Live by its scheme, standard input, or a file, which ends."""
-    if name == "-":
-        return PipeSource(settings.form)
-    source: LiveSource
-    if scheme_of(name) in LIVE:
-        source = live_source(name, settings, say_of_source, folder)
-    else:
-        source = RecordedSource(open_source(name, settings.speed.unit, say=say_of_source, form=settings.form))
-    require_one_form(settings.form, [source.format])
-    return source
 
 
 def _folder(arguments: argparse.Namespace, settings: Settings) -> Path:
