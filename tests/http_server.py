@@ -40,6 +40,7 @@ def stall(request):
 
 def drip(request):
     """A byte of a header now and then, for ever: no single read ever times out."""
+    request.connection.sendall(b"HTTP/1.1 200 OK\r\nX-Words: ")
     for _ in range(3000):
         if request.server.stalled.wait(0.02):
             return

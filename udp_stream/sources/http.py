@@ -1,9 +1,7 @@
-"""One GET of an address, within limits: of time in all, of bytes after decompression, of redirects.
+"""Addresses that are polled: GTFS-realtime, JSON or XML by HTTP, within limits of time, bytes and redirects.
 
-urllib3's connections carry it: they check certificates, names, and that a body is as long as was promised, bring no
-other package, and need no event loop. Not its pool and not `requests`: those follow redirects by rules of their own
-(`requests` also takes passwords from ~/.netrc), and hold a timeout for each read, so that a server that sends a byte a
-second is never given up. Here a timer shuts the connection down when the time for the whole answer is over.
+aiohttp carries the requests. It checks certificates, names, and that a body is as long as was promised. The time for an
+answer is one for all: a server that sends a byte a second is given up. Redirects are followed here, by a rule of ours:
 
 **The token goes to the address that was named, and to no other scheme, host or port.** A redirect elsewhere is followed
 without it, and is not followed at all from https to http, or where the server has put the token into the new address.
@@ -11,19 +9,16 @@ without it, and is not followed at all from https to http, or where the server h
 
 from __future__ import annotations
 
+import asyncio
 import math
-import socket
-import ssl
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 
 from udp_stream.errors import ConfigError, UsageError, needs
@@ -34,19 +29,19 @@ from udp_stream.pings.texts import trim
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GzipError, inflated
-from udp_stream.sources.live import ConnectedSource, Failed
+from udp_stream.sources.live import ConnectedSource, Failed, failure_of
 from udp_stream.sources.recordings import VEHICLES_MAX, Say, require_gtfs, sentences
 from udp_stream.units import parse_duration
 from udp_stream.version import __version__
 
 if TYPE_CHECKING:
-    from urllib3 import BaseHTTPResponse
-    from urllib3.connection import HTTPConnection
+    from aiohttp import ClientResponse
 
 REDIRECTS_MAX = 5
 _REDIRECTS = {301, 302, 303, 307, 308}
 _LATER = {408, 425, 429}
-_BLOCK_BYTES = 2**16
+_BLOCK_BYTES = _HEADER_MAX = 2**16
+SOFTWARE = f"udp-stream/{__version__}"
 
 BYTES_MAX = 64 * 2**20
 """Of an answer or a message after decompression: 300 times what Delhi's 1,715 buses take."""
@@ -64,19 +59,18 @@ class Answer:
 
 
 class HttpGet:
-    """Gets one address, again and again; `stop`, from another thread, ends a call."""
+    """Gets one address, again and again. UsageError for an address that cannot be asked, ConfigError for a bad token
+    file. An answer has at most `max_bytes`, decompressed."""
 
-    def __init__(self, address: str, live: LiveSection, software: str, max_bytes: int = BYTES_MAX) -> None:
-        """Nothing is sent yet; an answer has at most `max_bytes`, decompressed. UsageError for an address that cannot
-        be asked, ConfigError for a bad token file."""
+    def __init__(self, address: str, live: LiveSection, max_bytes: int = BYTES_MAX) -> None:
         with needs("HTTP client", "sources"):
-            import urllib3  # noqa: F401 (so that its absence is said before anything else)
+            import aiohttp  # noqa: F401 (so that its absence is said before anything else)
         self._parts = _checked(address)
-        self._live, self._software, self._max_bytes = live, software, max_bytes
+        self._live, self._max_bytes = live, max_bytes
         self._timeout_s = parse_duration(live.timeout)
         self._tls = tls_context("live", live.ca_file)
-        self._handle: socket.socket | None = None
         self._is_stopped = False
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None] | None = None
         _ = self._token()  # a bad file is to be an error at the start, not at the first poll
 
     @property
@@ -86,31 +80,54 @@ class HttpGet:
 
     def get(self, validators: dict[str, str]) -> Answer:
         """What the address answers; `validators` are those of an earlier answer. Failed if there is no good answer."""
-        deadline_s = time.monotonic() + self._timeout_s
+        from aiohttp import ClientError
+
+        try:
+            return asyncio.run(self._answered(validators))
+        except (ClientError, OSError, ValueError, asyncio.CancelledError) as error:
+            raise self._failure(error) from None  # its text may quote the server, or the address
+
+    def stop(self) -> None:
+        """End a call that is going on, and those to come, with Failed. For another thread than that of `get`."""
+        self._is_stopped = True
+        match self._running:
+            case loop, asyncio.Task() as task:
+                with suppress(RuntimeError):  # it has ended meanwhile
+                    loop.call_soon_threadsafe(task.cancel)
+
+    def _token(self) -> str:
+        """Read for each call: tokens of the exchange expire, and are renewed by a program that writes the file."""
+        return secret_of("live.token_file", self._live.token_file) if self._live.token_file else ""
+
+    async def _answered(self, validators: dict[str, str]) -> Answer:
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+        from yarl import URL
+
+        self._running = asyncio.get_running_loop(), asyncio.current_task()
+        if self._is_stopped:  # before there was a task that `stop` could cancel
+            raise Failed("was stopped")
         try:
             token = self._token()
         except ConfigError as error:  # while it is being renewed, perhaps
             raise Failed(f"was not asked: {error}") from None
         address = self._parts.geturl()
-        for _ in range(REDIRECTS_MAX + 1):
-            parts = urlsplit(address)
-            headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip", "User-Agent": self._software, **validators}
-            if token and _origin(parts) == _origin(self._parts):
-                headers[self._live.token_header] = token
-            found = self._exchange(parts, headers, deadline_s)
-            if isinstance(found, Answer):
-                return found
-            address = self._redirected(address, found, token)
+        headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip", "User-Agent": SOFTWARE, **validators}
+        async with (
+            asyncio.timeout(self._timeout_s),
+            ClientSession(
+                connector=TCPConnector(ssl=self._tls, force_close=True), timeout=ClientTimeout(), headers=headers,
+                cookie_jar=DummyCookieJar(), auto_decompress=False, max_line_size=_HEADER_MAX,
+                max_field_size=_HEADER_MAX,
+            ) as session,
+        ):  # fmt: skip
+            for _ in range(REDIRECTS_MAX + 1):
+                is_ours = token and _origin(urlsplit(address)) == _origin(self._parts)
+                own = {self._live.token_header: token} if is_ours else {}
+                async with session.get(URL(address, encoded=True), headers=own, allow_redirects=False) as response:
+                    if response.status not in _REDIRECTS or not (location := response.headers.get("Location")):
+                        return await self._judged(response)
+                address = self._redirected(address, location, token)
         raise Failed(f"redirects more than {REDIRECTS_MAX} times", is_final=True)
-
-    def stop(self) -> None:
-        """End a call that is going on, and those to come, with Failed."""
-        self._is_stopped = True
-        self._shut_down()
-
-    def _token(self) -> str:
-        """Read for each call: tokens of the exchange expire, and are renewed by a program that writes the file."""
-        return secret_of("live.token_file", self._live.token_file) if self._live.token_file else ""
 
     def _redirected(self, address: str, location: str, token: str) -> str:
         try:
@@ -125,99 +142,48 @@ class HttpGet:
             raise Failed("redirects to another host with the token in the address: not followed", is_final=True)
         return target
 
-    def _exchange(self, parts: SplitResult, headers: dict[str, str], deadline_s: float) -> Answer | str:
-        """An answer, or where to ask instead."""
-        from urllib3.exceptions import HTTPError
-
-        with ExitStack() as stack:
-            try:
-                connection = stack.enter_context(closing(self._connected(parts, deadline_s, stack)))
-                target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-                connection.request("GET", target, headers=headers, preload_content=False, decode_content=False)
-                return self._judged(connection.getresponse())
-            except (HTTPError, HTTPException, OSError, ValueError) as error:
-                raise self._failure(error, deadline_s) from None  # its text may quote the server, or the address
-
-    def _connected(self, parts: SplitResult, deadline_s: float, stack: ExitStack) -> HTTPConnection:
-        """A connection that is shut down when the time is over, even in the middle of a TLS handshake."""
-        from urllib3.connection import HTTPConnection, HTTPSConnection
-
-        host, (_, _, port), rest_s = parts.hostname or "", _origin(parts), max(0.001, deadline_s - time.monotonic())
-        connected = stack.enter_context(socket.create_connection((host, port), rest_s))
-        # TLS takes the socket over, and gives nothing back before it has greeted: this is a second handle.
-        self._handle = stack.enter_context(connected.dup())
-        timer = threading.Timer(max(0.0, deadline_s - time.monotonic()), self._shut_down)
-        timer.daemon = True
-        stack.callback(timer.cancel)
-        timer.start()
-        # `stop` may have come before there was a handle that it could shut down.
-        if self._is_stopped:
-            self._shut_down()
-        is_tls = parts.scheme == "https"
-        connection = (HTTPSConnection if is_tls else HTTPConnection)(host, port, timeout=rest_s)
-        connection.sock = self._tls.wrap_socket(connected, server_hostname=host) if is_tls else connected
-        return connection
-
-    def _judged(self, response: BaseHTTPResponse) -> Answer | str:
+    async def _judged(self, response: ClientResponse) -> Answer:
         status, headers = response.status, response.headers
-        if status in _REDIRECTS and (location := headers.get("Location")):
-            return str(location)
-        kind = str(headers.get("Content-Type", "")).partition(";")[0].strip().lower()
+        kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
         pairs = ("If-None-Match", headers.get("ETag")), ("If-Modified-Since", headers.get("Last-Modified"))
-        validators = {name: str(value) for name, value in pairs if value}
+        validators = {name: value for name, value in pairs if value}
         if status == 304:
             return Answer(None, kind, {})
         if status == 204:
             return Answer(b"", kind, validators)
         if status == 200:
-            encoding = str(headers.get("Content-Encoding", "identity")).strip().lower()
-            if encoding not in ("identity", "gzip", "x-gzip"):
+            if headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", "gzip", "x-gzip"):
                 raise Failed("answers in an encoding that was not asked for", is_final=True)
-            return Answer(self._body(response), kind, validators)
+            return Answer(await self._body(response), kind, validators)
         if status in (401, 403):
             said = "does not accept the token" if self._live.token_file else "asks for a token (live.token_file)"
             raise Failed(f"answers {status}: it {said}", is_final=True)
         is_passing = status >= 500 or status in _LATER
         raise Failed(f"answers {status}", is_final=not is_passing, wait_s=_seconds(headers.get("Retry-After")))
 
-    def _body(self, response: BaseHTTPResponse) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        for block in inflated(response.stream(_BLOCK_BYTES, decode_content=False)):
-            size += len(block)
-            if size > self._max_bytes:
-                raise Failed(f"answers with more than {self._max_bytes:,} bytes")
-            parts.append(block)
-        return b"".join(parts)
+    async def _body(self, response: ClientResponse) -> bytes:
+        packed, body = bytearray(), bytearray()
+        async for block in response.content.iter_chunked(_BLOCK_BYTES):
+            packed += block
+            self._require_size(packed)
+        for block in inflated(iter([bytes(packed)])):
+            body += block
+            self._require_size(body)
+        return bytes(body)
 
-    def _shut_down(self) -> None:
-        """End reads and writes of the connection, in whichever thread they are."""
-        if (handle := self._handle) is not None:
-            with suppress(OSError):  # it is closed already
-                handle.shutdown(socket.SHUT_RDWR)
+    def _require_size(self, body: bytearray) -> None:
+        if len(body) > self._max_bytes:
+            raise Failed(f"answers with more than {self._max_bytes:,} bytes")
 
-    def _failure(self, error: Exception, deadline_s: float) -> Failed:
+    def _failure(self, error: BaseException) -> Failed:
         """What an error means, in words that hold nothing of the server's and nothing of the address."""
-        from urllib3.exceptions import TimeoutError as ReadTimeout
-
-        causes = (error, error.__cause__, error.__context__, *error.args)
         if self._is_stopped:
             return Failed("was stopped")
-        for cause in causes:
-            if isinstance(cause, ssl.SSLCertVerificationError):
-                said = cause.verify_message or "verification failed"
-                return Failed(f"has a certificate that is not trusted ({said})", is_final=True)
         if isinstance(error, GzipError):
             return Failed(f"answers with gzip data that {error}")
-        if isinstance(error, socket.gaierror):
-            return Failed("cannot be found: its name has no address")
-        if isinstance(error, ConnectionRefusedError):
-            return Failed("refuses connections")
-        if isinstance(error, TimeoutError | ReadTimeout) or time.monotonic() >= deadline_s - 0.01:
+        if isinstance(error, TimeoutError):
             return Failed(f"gave no whole answer within {self._timeout_s:g} s (live.timeout)")
-        if isinstance(error, ssl.SSLError) or any(isinstance(cause, ssl.SSLError) for cause in causes):
-            return Failed("does not speak TLS as we do")
-        return Failed(f"cut the answer short ({type(error).__name__})")
+        return failure_of(error, "cut the answer short")
 
 
 def _checked(address: str) -> SplitResult:
@@ -301,7 +267,7 @@ class PolledSource(ConnectedSource):
     def __init__(
         self, name: str, settings: Settings, say: Say, _folder: Path | None = None, max_bytes: int = BYTES_MAX
     ) -> None:
-        self._get = HttpGet(name, settings.live, f"udp-stream/{__version__}", max_bytes)
+        self._get = HttpGet(name, settings.live, max_bytes)
         self._every_s = parse_duration(settings.live.every)
         super().__init__(self._get.name, settings, say, first_pause_s=self._every_s)
         self._settings, self.format = settings, settings.form.format  # pings are handed on as the feed's JSON has them

@@ -308,10 +308,9 @@ def failure_of(error: BaseException, otherwise: str = "lost the connection") -> 
         return error
     causes = [error, error.__cause__, error.__context__, *error.args]
     causes += [getattr(cause, "exception", None) for cause in causes]  # as pika has it
-    for cause in causes:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            said = cause.verify_message or "verification failed"
-            return Failed(f"has a certificate that is not trusted ({said})", is_final=True)
+    if untrusted := [cause for cause in causes if isinstance(cause, ssl.SSLCertVerificationError)]:
+        said = [words for cause in untrusted if (words := getattr(cause, "verify_message", ""))]
+        return Failed(f"has a certificate that is not trusted ({[*said, 'verification failed'][0]})", is_final=True)
     for kind, sentence in _FAILURES.items():
         if any(isinstance(cause, kind) for cause in causes):
             return Failed(sentence)
@@ -322,6 +321,7 @@ _FAILURES: Mapping[type[Exception], str] = {
     socket.gaierror: "cannot be found: its name has no address",
     ConnectionRefusedError: "refuses connections",
     TimeoutError: "did not answer in time (live.timeout)",
+    ssl.SSLError: "does not speak TLS as we do",
 }
 
 
