@@ -1,11 +1,26 @@
-"""Gzip, decompressed as it comes: any number of members, one after another, and zeros behind any of them.
+"""Files of pings, and standard input, as frames of raw messages for `PingDecoder`.
 
-Output comes in blocks of bounded size, however well the data are packed. Of damaged data, what was whole
-before the damage is given first.
+What a file is, is decided in this order:
+
+1. Gzip by its first two bytes, under any name.
+2. A name ending in `.csv` or `.tsv` (or with `.gz`) is CSV, in `.ndjson` or `.jsonl` (or with `.gz`) is lines.
+3. Else by content, after a byte order mark. It is XML if it begins with `<`: a document on each line, or over all of
+   them, read as the JSON that says the same. It is CSV if the first line has the name of the plate and a separator in
+   it and does not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it
+   is no beginning of JSON. It is one document otherwise: a single line, or JSON laid out over many.
+
+Lines: one message each. A document: an array of pings, bare or in an object (as the feed's format has it), gives a
+message per ping, so that a huge file is not one oversized message; anything else is one message. A document that does
+not parse is read as lines, so that a first line cut short costs only itself; one that ends too early gives the pings
+before its end, and then a UsageError. CSV: see `rows.py`.
+
+Nothing is judged here. What is broken is passed on as it is, for the decoder to refuse it by name. Sources raise
+`UsageError`, and only for what is wrong with the file as a whole.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import itertools
 import os
@@ -16,7 +31,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar, cast
 
 import msgspec
 
@@ -30,71 +45,31 @@ from udp_stream.sources.rows import csv_batches, looks_like_csv
 MAGIC = b"\x1f\x8b"
 """The first two bytes of every member."""
 
-_PIECE_BYTES = 2**12  # of the input: of damaged data, zlib keeps to itself what it made of the same piece
-_GZIP = 16 + zlib.MAX_WBITS  # 16: zlib is to expect a header of gzip, and no other
+_PIECE_BYTES = 2**12
+"""Of the input, at a time: of damaged data, zlib keeps to itself what it made of the same piece."""
 
 
 class GzipError(ValueError):
-    """The data are no gzip, or not whole; the message ends the sentence "the data ...".
-
-    >>> list(GzipMembers(1000).end())
-    Traceback (most recent call last):
-    udp_stream.sources.files.GzipError: end too early
-    """
+    """The data are no gzip, or not whole; the message ends the sentence "the data ..."."""
 
 
-class GzipMembers:
-    """Feed it the data as they come, in blocks of any size, and end it once.
+class _Packed:
+    """Blocks as the file that `gzip` reads: it gives what there is, and waits for no more."""
 
-    >>> import gzip
-    >>> members = GzipMembers(block_bytes=4)
-    >>> [*members.feed(gzip.compress(b"2022-01-01") + gzip.compress(b"T10") + bytes(9)), *members.end()]
-    [b'2022', b'-01-', b'01', b'T10']
-    """
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self._rest = blocks, b""
 
-    def __init__(self, block_bytes: int) -> None:
-        """Blocks of output have at most this many bytes."""
-        self._block_bytes = block_bytes
-        self._member = zlib.decompressobj(_GZIP)
-        self._is_between = False  # members: one has ended, and of the next nothing has come
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The output of the next data. GzipError if they are damaged, after what comes out before the
-        damage."""
-        for first in range(0, len(data), _PIECE_BYTES):
-            rest = data[first : first + _PIECE_BYTES]
-            while rest := self._begun(rest):
-                if out := self._decompress(rest):
-                    yield out
-                self._is_between = self._member.eof
-                rest = self._member.unused_data if self._is_between else self._member.unconsumed_tail
-
-    def end(self) -> Iterator[bytes]:
-        """What is left. GzipError if the last member has not ended."""
-        while not self._member.eof and (out := self._decompress(b"")):
-            yield out
-        if not self._member.eof:
-            raise GzipError("end too early")
-
-    def _begun(self, rest: bytes) -> bytes:
-        """What belongs to a member, and that member begun: between members zeros are skipped."""
-        if self._is_between and (rest := rest.lstrip(b"\0")):
-            self._member, self._is_between = zlib.decompressobj(_GZIP), False
-        return rest
-
-    def _decompress(self, data: bytes) -> bytes:
-        try:
-            return self._member.decompress(data, self._block_bytes)
-        except zlib.error as error:
-            raise GzipError(f"are damaged ({error})") from error
+    def read(self, most: int = -1) -> bytes:
+        self._rest = self._rest or next((block for block in self._blocks if block), b"")
+        size = min(most, _PIECE_BYTES)
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
 
 
 def inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks, decompressed if they begin as gzip does. GzipError as of `GzipMembers`.
+    """The blocks, decompressed if they begin as gzip does: any number of members, and zeros behind any of them.
 
-    >>> import gzip
-    >>> list(inflated(iter([b"{", b"}"]))), list(inflated(iter([gzip.compress(b"{}")])))
-    ([b'{}'], [b'{}'])
+    Output comes in blocks of bounded size. GzipError if the data are damaged, after what came before the damage.
     """
     start = b""
     while len(start) < len(MAGIC) and (block := next(blocks, b"")):
@@ -103,10 +78,16 @@ def inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
     if not start.startswith(MAGIC):
         yield from blocks
         return
-    members = GzipMembers(_BLOCK_BYTES)
-    for block in blocks:
-        yield from members.feed(block)
-    yield from members.end()
+    file = gzip.GzipFile(fileobj=cast(BinaryIO, _Packed(blocks)))
+    try:
+        while block := file.read1(_BLOCK_BYTES):
+            yield block
+    except EOFError as error:
+        raise GzipError("end too early") from error
+    except gzip.BadGzipFile as error:  # its text may quote the data
+        raise GzipError("are damaged (a header or a checksum is wrong)") from error
+    except zlib.error as error:
+        raise GzipError(f"are damaged ({error})") from error
 
 
 # How files end: of one that is damaged, what came before the damage is used, and the damage is said.
@@ -224,25 +205,6 @@ def is_named_as_csv(path: str) -> bool:
     """
     return path.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
 
-
-# Recorded pings: files, or standard input, as frames of raw messages for `PingDecoder`.
-#
-# What a file is, is decided in this order:
-#
-# 1. Gzip by its first two bytes, under any name.
-# 2. A name ending in `.csv` or `.tsv` (or with `.gz`) is CSV, in `.ndjson` or `.jsonl` (or with `.gz`) is lines.
-# 3. Else by content, after a byte order mark. It is XML if it begins with `<`: a document on each line, or over all of
-#    them, read as the JSON that says the same. It is CSV if the first line has the name of the plate and a separator in
-#    it and does not begin as JSON does. It is lines if the first line is JSON by itself and another follows, or if it
-#    is no beginning of JSON. It is one document otherwise: a single line, or JSON laid out over many.
-#
-# Lines: one message each. A document: an array of pings, bare or in an object (as the feed's format has it), gives a
-# message per ping, so that a huge file is not one oversized message; anything else is one message. A document that does
-# not parse is read as lines, so that a first line cut short costs only itself; one that ends too early gives the pings
-# before its end, and then a UsageError. CSV: see `csv_rows`. How any of them may begin: see `beginnings`.
-#
-# Nothing is judged here. What is broken is passed on as it is, for the decoder to refuse it by name. Sources raise
-# `UsageError`, and only for what is wrong with the file as a whole.
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
