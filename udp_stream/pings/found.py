@@ -92,23 +92,23 @@ _WORD = re.compile(r"[^\W\d][\w ./()°%-]{0,39}")
 """A name that may be shown, if it has no two digits, and a small letter where it has one: else it may be a plate."""
 
 
-def flat(value: object) -> Record | None:
-    """An object or array of JSON as a flat record; None for anything else."""
+def flat(value: object, elements: int = _ELEMENTS_MAX) -> Record | None:
+    """An object or array of JSON as a flat record, with so many elements of each array; None for anything else."""
     found: dict[Path, Value] = {}
     if isinstance(value, dict | list):
-        _flatten(value, (), found)
+        _flatten(value, (), found, elements)
     return found if isinstance(value, dict | list) else None
 
 
-def _flatten(value: object, path: Path, found: dict[Path, Value]) -> None:
+def _flatten(value: object, path: Path, found: dict[Path, Value], elements: int) -> None:
     if len(path) > _DEPTH_MAX or len(found) >= _FIELDS_MAX:
         return
     if isinstance(value, dict):
         for key, inner in value.items():
-            _flatten(inner, (*path, str(key)), found)
+            _flatten(inner, (*path, str(key)), found, elements)
     elif isinstance(value, list):
-        for at, inner in enumerate(value[:_ELEMENTS_MAX]):
-            _flatten(inner, (*path, at), found)
+        for at, inner in enumerate(value[:elements]):
+            _flatten(inner, (*path, at), found, elements)
     elif path and isinstance(value, str | int | float | None):
         found[path] = value
 

@@ -29,16 +29,16 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
 import msgspec
 
 from udp_stream.errors import UsageError
-from udp_stream.pings.decode import PingFormat
 from udp_stream.pings.found import KIND_BYTES, other_kind
 from udp_stream.pings.json import PLAIN, FeedForm
+from udp_stream.pings.mapping import FeedMapping
 from udp_stream.pings.texts import BYTE_ORDER_MARK, UNREADABLE, finite, from_xml, whole_part
 from udp_stream.sources.rows import csv_batches, looks_like_csv
 
@@ -168,24 +168,31 @@ def from_header(blocks: Iterator[bytes]) -> Iterator[bytes]:
     yield from blocks
 
 
+def _to_first_line(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Blocks up to the end of the first line that is not blank."""
+    is_begun = False
+    for block in blocks:
+        yield block
+        text = block if is_begun else block.lstrip()
+        is_begun = is_begun or bool(text)
+        if b"\n" in text:
+            return
+
+
 def first_line_and_more(blocks: Iterator[bytes]) -> tuple[list[bytes], bool]:
     """Blocks up to the first line that is not blank and the beginning of a second; and whether that is all there is.
 
     >>> first_line_and_more(iter([b"\\n[1,", b"\\n2", b"]"]))
     ([b'\\n[1,', b'\\n2'], False)
     """
-    head: list[bytes] = []
-    is_line_begun = is_line_ended = False
-    for block in blocks:
+    head = [*_to_first_line(blocks)]
+    _, _, rest = b"".join(head).lstrip().partition(b"\n")
+    while not rest.strip():
+        if (block := next(blocks, None)) is None:
+            return head, True
         head.append(block)
-        text = block if is_line_begun else block.lstrip()
-        is_line_begun = is_line_begun or bool(text)
-        if not is_line_ended:
-            _, newline, text = text.partition(b"\n")
-            is_line_ended = bool(newline)
-        if is_line_ended and text.strip():
-            return head, False
-    return head, True
+        rest = block
+    return head, False
 
 
 def is_named_as_lines(path: str) -> bool:
@@ -224,32 +231,29 @@ _parse = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def read_messages(
-    path: str, batch: int = 4096, progress: Progress | None = None, form: FeedForm = PLAIN
+    path: str, batch: int = 4096, progress: Progress | None = None, form: FeedForm | None = PLAIN
 ) -> Generator[list[bytes], None, None]:
     """Batches of `batch` messages (the last may be shorter) of a file, or of standard input for `-`.
 
-    `form` says where CSV has its columns, and what a JSON document is cut into.
+    `form` says where CSV has its columns, and what a JSON document is cut into. Without one rows have all of their
+    columns, and a document is one message.
 
     UsageError, when the first batch is asked for, if the file cannot be read or is of a kind that is not; and later if
     its compressed data are damaged or cut short, after the whole lines before that (of a document nothing) were given.
     """
     if batch < 1:
         raise UsageError(f"expected batch >= 1, got {batch}")
-    _refuse_gtfs(path)
-    try:
-        with _open(path) as file:
-            blocks = text_of(path, _inflate(path, _read_blocks(file, progress)))
-            yield from _batches(_messages(path, blocks, form), batch)
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    with closing(open_blocks(path, progress)) as blocks:
+        yield from _batches(_messages(path, blocks, form), batch)
 
 
-def open_blocks(path: str) -> Generator[bytes, None, None]:
-    """The content of a file in blocks, decompressed, without a byte order mark; UsageError if it cannot be read.
+def open_blocks(path: str, progress: Progress | None = None) -> Generator[bytes, None, None]:
+    """The content of a file in blocks, decompressed, without what may stand before its text; UsageError if it cannot
+    be read.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
-    ...     size = file.write("\\ufeff[]".encode())
+    ...     size = file.write("\ufeff[]".encode())
     ...     file.flush()
     ...     b"".join(open_blocks(file.name))
     b'[]'
@@ -257,7 +261,7 @@ def open_blocks(path: str) -> Generator[bytes, None, None]:
     _refuse_gtfs(path)
     try:
         with _open(path) as file:
-            blocks = text_of(path, _inflate(path, _read_blocks(file, None)))
+            blocks = text_of(path, _inflate(path, _read_blocks(file, progress)))
             yield from blocks if is_named_as_lines(path) else from_header(blocks)
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -372,26 +376,32 @@ def _batches(messages: Iterator[list[bytes]], size: int) -> Iterator[list[bytes]
         yield held
 
 
-def _messages(path: str, blocks: Iterator[bytes], form: FeedForm) -> Iterator[list[bytes]]:
+def _messages(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iterator[list[bytes]]:
     """The messages in runs of no particular length, read by the rule at the top of this file."""
     if is_named_as_lines(path):
         yield from _lines(blocks)
-        return
-    blocks = from_header(blocks)
-    if is_named_as_csv(path):
-        yield from csv_batches(path, _lines(blocks), form.mapping)
+    elif is_named_as_csv(path):
+        yield from csv_batches(path, _lines(blocks), _mapping_of(form))
     else:
         head, is_all = first_line_and_more(blocks)
-        blocks = itertools.chain(head, blocks)
-        first, _, _ = b"".join(head).lstrip().partition(b"\n")
-        if looks_like_csv(first, form.mapping):
-            yield from csv_batches(path, _lines(blocks), form.mapping)
-        elif first.startswith(b"<"):
-            yield from _xml(path, first, blocks, form.format)
-        elif is_all or _is_cut_short(first):
-            yield from _document(path, blocks, form.format)
-        else:
-            yield from _lines(blocks)
+        yield from _by_content(path, head, blocks, form, is_all) or _lines(itertools.chain(head, blocks))
+
+
+def _by_content(
+    path: str, head: list[bytes], blocks: Iterator[bytes], form: FeedForm | None, is_all: bool = False
+) -> Iterator[list[bytes]] | None:
+    """The messages of CSV, of XML or of one document, by the first line, which the head has; None for other lines."""
+    first, _, _ = b"".join(head).lstrip().partition(b"\n")
+    blocks = itertools.chain(head, blocks)
+    if looks_like_csv(first, _mapping_of(form)):
+        return csv_batches(path, _lines(blocks), _mapping_of(form))
+    if first.startswith(b"<"):
+        return _xml(path, first, blocks, form)
+    return _document(path, blocks, form) if is_all or _is_cut_short(first) else None
+
+
+def _mapping_of(form: FeedForm | None) -> FeedMapping | None:
+    return None if form is None else form.mapping
 
 
 def _is_cut_short(line: bytes) -> bool:
@@ -405,19 +415,19 @@ def _is_cut_short(line: bytes) -> bool:
     return False
 
 
-def _document(path: str, blocks: Iterator[bytes], ping_format: PingFormat) -> Iterator[list[bytes]]:
+def _document(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iterator[list[bytes]]:
     """A message for each ping of one JSON document; a document that does not parse, as lines."""
     text = _whole(path, blocks)
     try:
         _parse(finite(text))
     except (msgspec.DecodeError, RecursionError) as error:
-        pings = _split(whole_part(text) if "truncated" in str(error) else None, ping_format)
+        pings = _split(whole_part(text) if "truncated" in str(error) else None, form)
         if pings is None:
             yield from _lines(iter([text]))
             return
         yield pings
         raise UsageError(f"{path}: its JSON ends too early; what came before was read") from error
-    pings = _split(text, ping_format)
+    pings = _split(text, form)
     yield [text.strip()] if pings is None else pings
 
 
@@ -431,18 +441,20 @@ def _whole(path: str, blocks: Iterator[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def _xml(path: str, first: bytes, blocks: Iterator[bytes], ping_format: PingFormat) -> Iterator[list[bytes]]:
+def _xml(path: str, first: bytes, blocks: Iterator[bytes], form: FeedForm | None) -> Iterator[list[bytes]]:
     """A message for each ping of XML: of a document on each line, if the first line is one, or of one over all."""
     runs = _lines(blocks) if from_xml(first) is not first else iter([[_whole(path, blocks).strip()]])
     for run in runs:
         for text in map(from_xml, run):
-            yield _split(text, ping_format) or [text]
+            yield _split(text, form) or [text]
 
 
-def _split(text: bytes | None, ping_format: PingFormat) -> list[bytes] | None:
+def _split(text: bytes | None, form: FeedForm | None) -> list[bytes] | None:
     """The pings of a document; None if what should be their array is none."""
+    if text is None or form is None:
+        return None if text is None else [text]
     try:
-        pings = None if text is None else ping_format.split(text)
+        pings = form.format.split(text)
     except (*UNREADABLE, ValueError):
         return None
     return None if pings is None else [bytes(ping) for ping in pings]
@@ -487,24 +499,10 @@ def prompt_messages(path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN) 
     UsageError as `read_messages` raises it.
     """
     blocks = from_header(text_of(path, _inflate(path, blocks)))
-    first, newline, rest = b"".join(_to_first_line(blocks)).lstrip().partition(b"\n")
-    if looks_like_csv(first, form.mapping):
-        yield from csv_batches(path, _lines(itertools.chain([first + newline], [rest], blocks)), form.mapping)
-    elif first.startswith(b"<"):
-        yield from _xml(path, first, itertools.chain([first + newline], [rest], blocks), form.format)
-    elif _is_cut_short(first):
-        yield from _document(path, itertools.chain([first + newline], [rest], blocks), form.format)
-    else:
-        yield from _document(path, iter([first]), form.format) if first else ()
-        yield from _lines(itertools.chain([rest], blocks))
-
-
-def _to_first_line(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Blocks up to the end of the first line that is not blank."""
-    is_begun = False
-    for block in blocks:
-        yield block
-        text = block if is_begun else block.lstrip()
-        is_begun = is_begun or bool(text)
-        if b"\n" in text:
-            return
+    head = [*_to_first_line(blocks)]
+    if (messages := _by_content(path, head, blocks, form)) is not None:
+        yield from messages
+        return
+    first, _, rest = b"".join(head).lstrip().partition(b"\n")
+    yield from _document(path, iter([first]), form) if first else ()
+    yield from _lines(itertools.chain([rest], blocks))

@@ -14,7 +14,7 @@ from operator import itemgetter, methodcaller
 import msgspec
 
 from udp_stream.errors import UsageError
-from udp_stream.pings.found import found_time_form, odd_text, shown_names
+from udp_stream.pings.found import found_time_form, no_pings, odd_text, shown_names
 from udp_stream.pings.mapping import FeedMapping, Path, steps_of
 from udp_stream.pings.texts import trim
 from udp_stream.pings.times import number_of
@@ -129,6 +129,9 @@ _JSON_NUMBER = re.compile(r"\s*(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9
 _DECIMAL_COMMA = re.compile(r"\s*-?[0-9]+,[0-9]+\s*", re.ASCII)
 _TYPE = ("location", "type")
 
+_LOOKED_AT = 50
+"""Lines by which a delimiter is found."""
+
 _FEW = 16
 """As many cells are looked at one by one, where one of them is no plain number."""
 
@@ -141,29 +144,39 @@ _decode_numbers = msgspec.json.Decoder(list[float]).decode
 _Row = Sequence[str]
 
 
-def csv_batches(path: str, runs: Iterator[list[bytes]], mapping: FeedMapping) -> Iterator[list[bytes]]:
+def csv_batches(path: str, runs: Iterator[list[bytes]], mapping: FeedMapping | None) -> Iterator[list[bytes]]:
     """A JSON ping for every line but the first, which names the columns; UsageError if one that is needed is absent.
 
-    Lines come in runs of any length. No line at all is no ping, as in any other file.
+    Without a mapping all columns are read. Lines come in runs of any length. No line at all is no ping, as in any other
+    file.
     """
     first = next((run for run in runs if run), None)
     if first is None:
         return
-    reader = _RowReader(_columns(path, first[0], mapping))
+    reader = _RowReader(_all_columns(path, first) if mapping is None else _columns(path, first[0], mapping))
     for run in chain([first[1:]], runs):
         if run:
             yield reader.messages(run)
 
 
-def looks_like_csv(line: bytes, mapping: FeedMapping) -> bool:
-    """Whether a first line is a header with a column for the plate, among others.
+def looks_like_csv(line: bytes, mapping: FeedMapping | None) -> bool:
+    """Whether a first line is a header with a column for the plate, among others; without a mapping, of any columns.
 
     >>> looks_like_csv(b"license_plate;speed", FeedMapping()), looks_like_csv(b'{"license_plate":1,', FeedMapping())
     (True, False)
     """
-    is_json = trim(line).startswith((b"{", b"[", b'"{', b'"[', b'"\\', b'" '))
-    plate = _name(mapping.steps["plate"]).encode()
-    return not is_json and plate in line and any(delimiter.encode() in line for delimiter in DELIMITERS)
+    is_other = trim(line).startswith((b"{", b"[", b'"{', b'"[', b'"\\', b'" ', b"<"))
+    plate = _name(mapping.steps["plate"]).encode() if mapping else b""
+    return not is_other and plate in line and any(delimiter.encode() in line for delimiter in DELIMITERS)
+
+
+def delimiter_of(lines: Sequence[bytes]) -> str:
+    """The delimiter that cuts the most columns out of header and rows alike; "" if there is none."""
+    widths = {one: [len(_cells(line, one) or []) for line in lines[:_LOOKED_AT]] for one in DELIMITERS}
+    fitting = [
+        one for one, (first, *rest) in widths.items() if first > 1 and 2 * rest.count(first) >= max(1, len(rest))
+    ]
+    return max(fitting, key=lambda one: widths[one][0], default="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +201,22 @@ def _columns(path: str, line: bytes, mapping: FeedMapping) -> _Columns:
     if (kind := odd_text(line)) is not None:
         raise UsageError(f"{path}: expected text in UTF-8, found {kind}")
     raise UsageError(f"{path}: expected a CSV header with {', '.join(missing)}{_found_in(line, mapping)}")
+
+
+def _all_columns(path: str, lines: Sequence[bytes]) -> _Columns:
+    """Every column that a path can name; of two of one name the first."""
+    delimiter = delimiter_of(lines)
+    header = (_cells(lines[0], delimiter) if delimiter else None) or []
+    if looks_like_row(header):
+        raise UsageError(f"{path}: {ROW_NO_HEADER}")
+    fields: dict[Path, int] = {}
+    for at, name in enumerate(header):
+        with suppress(ValueError):
+            fields.setdefault(steps_of(name.strip()), at)
+    if not fields:
+        found = no_pings(b"\n".join(lines[:_LOOKED_AT])) or "text"
+        raise UsageError(f"{path}: expected pings in CSV with a header and rows as wide, found {found}")
+    return _Columns(delimiter, len(header), tuple((steps, at, Cell.ARRAY) for steps, at in fields.items()))
 
 
 def _found_in(line: bytes, mapping: FeedMapping) -> str:

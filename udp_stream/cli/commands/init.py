@@ -8,7 +8,6 @@ movement. That verdict is for the operator, who may see the pings; U is never ta
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import pathlib
@@ -20,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from itertools import islice
 from math import ceil, floor
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
+from msgspec import Raw
 from numpy.typing import NDArray
 
 from udp_stream.cli.first_look import is_sea, named, require_files, rollover_warning, still_warning, zone_of
@@ -35,7 +36,7 @@ from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
-from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Reason, originals
+from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, originals
 from udp_stream.pings.found import (
     ALL_ZERO,
     LABEL,
@@ -56,19 +57,19 @@ from udp_stream.pings.found import (
     unit_evidence,
     unit_of_name,
 )
-from udp_stream.pings.json import ENVELOPES, PLAIN, FeedForm, mapped_form, without_speeds
-from udp_stream.pings.mapping import FIELDS, MESSAGE_TIME, PRESETS, FeedMapping, Path, Preset, steps_of
+from udp_stream.pings.json import ENVELOPES, PLAIN, Fault, FeedForm, mapped_form, unwrap, without_speeds
+from udp_stream.pings.mapping import FIELDS, MESSAGE_TIME, PRESETS, FeedMapping, Path, Preset
 from udp_stream.pings.snapshots import UNIT
-from udp_stream.pings.texts import UNREADABLE, from_xml, trim, value_of, whole_part
+from udp_stream.pings.texts import UNREADABLE, from_xml, trim, value_of
 from udp_stream.pings.times import ISO, read_numbers
 from udp_stream.settings import Settings, load
-from udp_stream.sources.files import as_far_as_whole, is_named_as_csv, open_blocks
+from udp_stream.sources.files import as_far_as_whole, is_named_as_csv, open_blocks, read_messages
 from udp_stream.sources.recordings import is_gtfs_file, open_sources
-from udp_stream.sources.rows import DELIMITERS, ROW_NO_HEADER, looks_like_row
+from udp_stream.sources.rows import delimiter_of, looks_like_csv
 from udp_stream.units import KMH_PER_UNIT
 
-SAMPLE_BYTES, DOCUMENT_BYTES, RECORDS_MAX = 2**23, 2**28, 5_000
-"""Of a file: lines that are looked at, a JSON document that is cut up whole, and records of either."""
+SAMPLE_BYTES, RECORDS_MAX = 2**23, 5_000
+"""Of a file: lines that are looked at, or records."""
 
 _TRIED, _READ_MAX = 500, 200_000
 """Messages that each form is tried on; and that are read, of all files together, with the one that was found."""
@@ -85,12 +86,11 @@ _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
 
 
 class Sample(NamedTuple):
-    """Records; what they are written in, and the delimiter of CSV; the path of the array of records in a message; what
-    a message has beside it."""
+    """Records; what they are written in; the path of the array of records in a message; and what a message has beside
+    it."""
 
     records: list[Record]
     form: str
-    delimiter: str
     envelope: Path
     beside: list[Record]
 
@@ -98,47 +98,63 @@ class Sample(NamedTuple):
 def read_samples(path: str) -> list[Sample]:
     """The beginning of a file, by each of the arrays that records may be in, the longest first. UsageError if it cannot
     be read, or is neither JSON, XML nor CSV."""
-    damages: list[str] = []
-    with closing(open_blocks(path)) as whole:
-        blocks = as_far_as_whole(whole, damages.append)
-        text = _joined(blocks, SAMPLE_BYTES)
-        lines = [line for line in text.split(b"\n") if line.strip()]
-        if len(lines) > 1 and not text.endswith(b"\n") and (damages or len(text) >= SAMPLE_BYTES):
-            lines.pop()  # cut short
-        if is_named_as_csv(path) or not trim(text).startswith((b"{", b"[", b'"{', b'"[', b'"\\', b"<")):
-            delimiter, records = _csv_records(path, lines)
-            return [Sample(records, f"CSV with {delimiter!r}", delimiter, (), [])]
-        is_xml = trim(text).startswith(b"<")
-        values = [value for line in lines if (value := _decoded(line)) is not None]
-        if len(lines) == 1 or 2 * len(values) <= len(lines) or (is_xml and _decoded(lines[0]) is None):  # one document
-            text += _joined(blocks, DOCUMENT_BYTES)
-            value = _decoded(text)
-            if value is None and (part := whole_part(text)) is not None:
-                value = _decoded(part)
-            values = values if value is None else [value]
+    messages: list[bytes] = []
+    with closing(read_messages(path, form=None)) as batches:
+        for some in as_far_as_whole(batches, lambda _: None):
+            messages += map(_unwrapped, some)
+            if len(messages) >= RECORDS_MAX or sum(map(len, messages)) >= SAMPLE_BYTES:
+                break
+    written = _written_in(path)
+    values = [_decoded(message) for message in messages[:_TRIED]]
     samples = []
-    for envelope in _envelopes(values[:_TRIED], is_xml):
-        cuts = [_cut(value, envelope) for value in values]
-        found = (flat(one) for records, _ in cuts for one in records)
-        if records := list(islice((record for record in found if record), RECORDS_MAX)):
-            beside = [record for _, left in cuts[:_TRIED] if envelope and (record := flat(left))]
-            samples.append(Sample(records, "XML" if is_xml else "JSON", "", envelope, beside))
+    for envelope in [()] if written.startswith("CSV") else _envelopes(values, written == "XML"):
+        pieces = (piece for message in messages for piece in _pieces(message, envelope))
+        if records := list(islice(filter(None, (flat(_decoded(piece)) for piece in pieces)), RECORDS_MAX)):
+            outside = [flat(value, elements=0) or {} for value in values] if envelope else []
+            beside = [{path: one[path] for path in one if path[: len(envelope)] != envelope} for one in outside]
+            samples.append(Sample(records, written, envelope, list(filter(None, beside))))
     if not samples:
-        raise UsageError(f"{path}: expected pings in JSON, XML or CSV, found {no_pings(text) or 'no object'}")
+        found = no_pings(b"\n".join(messages)) or "no object" if messages else "an empty file"
+        raise UsageError(f"{path}: expected pings in JSON, XML or CSV, found {found}")
     return samples
 
 
-def _joined(blocks: Iterator[bytes], most: int) -> bytes:
-    parts: list[bytes] = []
-    while sum(map(len, parts)) < most and (block := next(blocks, b"")):
-        parts.append(block)
-    return b"".join(parts)
+def _written_in(path: str) -> str:
+    """XML, JSON, or CSV with its delimiter, by how the file begins."""
+    with closing(open_blocks(path)) as blocks:
+        lines = [line for line in next(blocks, b"").split(b"\n") if line.strip()]
+    if lines and (is_named_as_csv(path) or looks_like_csv(lines[0], None)):
+        return f"CSV with {delimiter_of(lines)!r}"
+    return "XML" if lines and lines[0].lstrip().startswith(b"<") else "JSON"
 
 
-def _decoded(text: bytes) -> object:
-    """A value of JSON, also one that is in a string, or XML as one; None if it is none."""
+def _unwrapped(message: bytes) -> bytes:
+    """JSON without the string that it may be in."""
+    text = trim(from_xml(trim(message)))
     try:
-        value = value_of(from_xml(trim(text)))
+        return trim(unwrap(text)) if text.startswith(b'"') else text
+    except Fault:
+        return text
+
+
+def _pieces(message: bytes, envelope: Path) -> Sequence[bytes | Raw]:
+    """The records of a message, as a mapping with this path cuts it up."""
+    try:
+        pieces = _reader_of(dotted(envelope)).split(message)
+    except (*UNREADABLE, ValueError):
+        return []
+    return pieces if pieces is not None else [message] if not envelope else []
+
+
+@cache
+def _reader_of(records: str) -> PingFormat:
+    return mapped_form(FeedMapping(records=records)).format
+
+
+def _decoded(text: bytes | Raw) -> object:
+    """A value of JSON, also one that is in a string; None if it is none."""
+    try:
+        value = value_of(bytes(text))
         return value_of(value.encode()) if isinstance(value, str) else value
     except UNREADABLE:
         return None
@@ -172,64 +188,6 @@ def _arrays(value: dict[str, object], path: Path, is_xml: bool) -> Iterator[tupl
             yield len(inner), here
             if len(inner) == 1 and isinstance(inner[0], dict):
                 yield from _arrays(inner[0], (*here, 0), is_xml)
-
-
-def _cut(value: object, envelope: Path) -> tuple[list[object], object]:
-    """The records of a message, and what it has beside them."""
-    if not envelope:
-        held = _decoded(value.encode()) if isinstance(value, str) else value
-        return held if isinstance(held, list) else [held], None
-    key, rest = envelope[0], envelope[1:]
-    if isinstance(value, dict) and key in value:
-        records, left = _cut(value[key], rest)
-        return records, value | {key: left}
-    if isinstance(value, list) and value and key == 0:
-        records, left = _cut(value[0], rest)
-        return records, [left]
-    return [value] if isinstance(value, list) else [], value
-
-
-def _csv_records(path: str, lines: Sequence[bytes]) -> tuple[str, list[Record]]:
-    """By the separator that cuts the most columns out of header and rows alike."""
-    found = [(rows, one) for one in DELIMITERS if (rows := _rows(lines[: RECORDS_MAX + 1], one))]
-    if not found:
-        what = no_pings(b"\n".join(lines[:50])) if lines else "an empty file"
-        wanted = "expected pings in JSON, or in CSV with a header and rows as wide"
-        raise UsageError(f"{path}: {wanted}, found {what or 'text'}")
-    rows, delimiter = max(found, key=lambda one: len(one[0][0]))
-    if looks_like_row(rows[0]):
-        raise UsageError(f"{path}: {ROW_NO_HEADER}")
-    header: list[Path | None] = []
-    for name in rows[0]:
-        with suppress(ValueError):
-            steps = steps_of(name.strip())
-            header.append(None if steps in header else steps)  # of two columns of one name the first is read
-            continue
-        header.append(None)
-    return delimiter, [_record(header, row) for row in rows[1:]]
-
-
-def _rows(lines: Sequence[bytes], delimiter: str) -> list[list[str]]:
-    """The rows as wide as the header; none if it has one column, or few rows fit it."""
-    try:
-        header = lines[0].decode()
-        texts = [line.decode(errors="replace") for line in lines[1:] if line.count(b'"') % 2 == 0]
-        rows = list(csv.reader([header, *texts], delimiter=delimiter, strict=True))
-    except (UnicodeDecodeError, csv.Error, IndexError):
-        return []
-    fitting = [row for row in rows if len(row) == len(rows[0])]
-    return fitting if len(rows[0]) > 1 and len(fitting) > 1 and 2 * len(fitting) >= len(lines) else []
-
-
-def _record(header: Sequence[Path | None], row: Sequence[str]) -> Record:
-    """A row; a cell that is JSON's array is its elements."""
-    record: dict[Path, str | int | float | bool | None] = {}
-    for path, cell in zip(header, row, strict=True):
-        if path is None or not cell:
-            continue
-        inner = flat(_decoded(cell.encode())) if cell.lstrip().startswith("[") else None
-        record |= {path: cell} if inner is None else {(*path, *below): value for below, value in inner.items()}
-    return record
 
 
 Keys = dict[str, str | tuple[str, ...]]
@@ -274,7 +232,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     if _reads(paths, PLAIN):
         return _found(paths, PLAIN, sample.form, None, "")
     for name, preset in PRESETS.items():
-        if not sample.delimiter and preset.unit is not None and (form := _preset_form(paths, preset)):
+        if not sample.form.startswith("CSV") and preset.unit is not None and (form := _preset_form(paths, preset)):
             feed = _found(paths, form, sample.form, preset.unit, "specification")
             zone: Keys = {} if preset.mapping.reads_offsets else {"time_zone": feed.zone}
             if feed.unit == preset.unit:
@@ -284,7 +242,7 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
         return _found(paths, silent, sample.form, None, "")
     sample, mapping, times = _mapped(samples, named(paths))
     records = "" if sample.envelope in ((), ("results",), ("features",)) else dotted(sample.envelope)
-    mapping = replace(mapping, records=records, delimiter=sample.delimiter)
+    mapping = replace(mapping, records=records)
     lon, lat = (_median_of(sample, mapping.steps[field]) for field in ("longitude", "latitude"))
     is_exchanged = is_sea(zone_of(lon, lat)) and not is_sea(zone_of(lat, lon))
     if is_exchanged:
