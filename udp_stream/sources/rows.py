@@ -1,121 +1,38 @@
-"""Rows of cells to JSON: values at paths, as nested objects and arrays, and a template for rows that have all cells."""
+"""CSV: rows of cells to JSON messages, as they were before pandas, or another writer, flattened them.
+
+Columns are found by the paths of the feed's mapping, in any order, others ignored: `location.coordinates.0`, or as
+`location.coordinates[0]`; both coordinates may be one column `location.coordinates` with text such as `[72.83,
+21.17]`. Cells are separated by a comma, a semicolon, a tab or a bar: the one by which the header has the columns,
+unless the mapping says which. An empty cell is a missing field. A cell of longitude, latitude or speed that holds a
+JSON number becomes one, also with a decimal comma where no comma separates; any other stays text, for the decoder to
+refuse by its path.
+
+Rows become JSON, and are no `PingFormat` of their own, because topics hold JSON, and so does what is kept of a refused
+row. A row is a line: quoted cells cannot hold line breaks. A line that is no row of the header's width, or not UTF-8,
+is passed on as it is, which no decoder takes for JSON.
+
+A block of lines is read a column at a time. Rows that lack a cell, and blocks with anything odd in them, are read row
+by row, which decides.
+"""
 
 from __future__ import annotations
 
 import csv
 import enum
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter, methodcaller
+from typing import Any
 
 import msgspec
 
 from udp_stream.errors import UsageError
-from udp_stream.pings.found import found_time_form, no_pings, odd_text, shown_names
+from udp_stream.pings.found import dotted, found_time_form, no_pings, odd_text, shown_names
 from udp_stream.pings.mapping import FeedMapping, Path, steps_of
 from udp_stream.pings.texts import trim
 from udp_stream.pings.times import number_of
-
-_encode = msgspec.json.Encoder().encode
-
-# No name of a field looks like a mark: in JSON a control character of a name is escaped.
-_MARK = re.compile("\x01([0-9]+)\x01")
-
-
-class Cell(enum.Enum):
-    """What the cell of a column holds.
-
-    >>> Cell.TEXT.name
-    'TEXT'
-    """
-
-    TEXT = enum.auto()
-    NUMBER = enum.auto()
-    ARRAY = enum.auto()
-
-
-def nested(pairs: Sequence[tuple[Path, str | msgspec.Raw]]) -> dict[str, object] | list[object]:
-    """Values at their paths; elements of arrays that have none are null. Keys are in the order of the pairs.
-
-    >>> nested([(("id",), "A1"), (("at", 1), "y"), (("at", 0), "x")])
-    {'id': 'A1', 'at': ['x', 'y']}
-    """
-    root = _container(pairs[0][0][0] if pairs else "")
-    for path, value in pairs:
-        here = root
-        for step, following in zip(path, (*path[1:], None), strict=True):
-            if following is None:
-                _put(here, step, value)
-                break
-            inner = _at(here, step)
-            if not isinstance(inner, dict | list):
-                inner = _container(following)
-                _put(here, step, inner)
-            here = inner
-    return root
-
-
-def _container(step: str | int) -> dict[str, object] | list[object]:
-    """What a step leads into."""
-    if isinstance(step, int):
-        return []
-    return {}
-
-
-def _at(container: dict[str, object] | list[object], step: str | int) -> object:
-    if isinstance(container, dict):
-        return container.get(str(step))
-    return container[step] if isinstance(step, int) and step < len(container) else None
-
-
-def _put(container: dict[str, object] | list[object], step: str | int, value: object) -> None:
-    if isinstance(container, dict):
-        container[str(step)] = value
-    elif isinstance(step, int):
-        container.extend([None] * (step + 1 - len(container)))
-        container[step] = value
-
-
-class Template:
-    """The JSON of a row, with holes for its values.
-
-    >>> Template([("id",), ("at", 1), ("at", 0)]).filled([['"A1"'], ["21.1"], ["72.8"]])
-    [b'{"id":"A1","at":[72.8,21.1]}']
-    """
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        """A hole at each path."""
-        marked = nested([(path, msgspec.Raw(f"\x01{at}\x01".encode())) for at, path in enumerate(paths)])
-        text = _encode(marked).decode()
-        self._order = [int(at) for at in _MARK.findall(text)]
-        self._text = _MARK.sub("%s", text.replace("%", "%%"))
-
-    def filled(self, columns: Sequence[Sequence[str]]) -> list[bytes]:
-        """The JSON of every row; columns are in the order of the paths, their cells JSON."""
-        rows = list(map(self._text.__mod__, zip(*(columns[at] for at in self._order), strict=True)))
-        return "\n".join(rows).encode().split(b"\n") if rows else []  # JSON on one line has no line break
-
-
-# Rows of CSV, as pandas flattens pings, to the JSON messages that they were.
-#
-# Columns are found by the paths of the feed's mapping, in any order, others ignored: `location.coordinates.0`, or as
-# `location.coordinates[0]`; both coordinates may be one column `location.coordinates` with text such as `[72.83,
-# 21.17]`. Cells are separated by a comma, a semicolon, a tab or a bar: the one by which the header has the columns,
-# unless the mapping says which. An empty cell is a missing field. A cell of longitude, latitude or speed that holds a
-# JSON number becomes one, also with a decimal comma where no comma separates; any other stays text, for the decoder to
-# refuse by its path.
-#
-# Why rows become JSON, and are no `PingFormat` of their own: topics hold JSON, so `feed` needs the text anyway; what is
-# kept of a refused row is that text (docs); and whether a file is CSV is known from its content, once it is being read.
-#
-# A row is a line: quoted cells cannot hold line breaks. A line that is no row of the header's width, or not UTF-8, is
-# passed on as it is, which no decoder takes for JSON.
-#
-# A block of lines is read a column at a time: what most rows have in common is decided once for all of them. Rows that
-# lack a cell, and blocks with anything odd in them, are read row by row, which decides.
 
 DELIMITERS = (",", ";", "\t", "|")
 """What may separate cells, the likeliest first."""
@@ -125,9 +42,10 @@ ROW_NO_HEADER = (
     "plate,time,lon,lat,speed. (A line that begins with # is left out: no header.)"
 )
 
+_MARK = re.compile("\x01([0-9]+)\x01")  # no name of a field looks so: in JSON control characters are escaped
 _JSON_NUMBER = re.compile(r"\s*(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"\s*-?[0-9]+,[0-9]+\s*", re.ASCII)
-_TYPE = ("location", "type")
+_TYPE: Path = ("location", "type")
 
 _LOOKED_AT = 50
 """Lines by which a delimiter is found."""
@@ -138,10 +56,9 @@ _FEW = 16
 _STAND_IN = "0"
 """In place of a cell that is not there, as any kind of column has it; the row is made anew."""
 
+_encode = msgspec.json.Encoder().encode
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_numbers = msgspec.json.Decoder(list[float]).decode
-
-_Row = Sequence[str]
 
 
 def csv_batches(path: str, runs: Iterator[list[bytes]], mapping: FeedMapping | None) -> Iterator[list[bytes]]:
@@ -153,80 +70,17 @@ def csv_batches(path: str, runs: Iterator[list[bytes]], mapping: FeedMapping | N
     first = next((run for run in runs if run), None)
     if first is None:
         return
-    reader = _RowReader(_all_columns(path, first) if mapping is None else _columns(path, first[0], mapping))
+    reader = _all_columns(path, first) if mapping is None else _mapped_columns(path, first[0], mapping)
     for run in chain([first[1:]], runs):
         if run:
             yield reader.messages(run)
 
 
 def looks_like_csv(line: bytes, mapping: FeedMapping | None) -> bool:
-    """Whether a first line is a header with a column for the plate, among others; without a mapping, of any columns.
-
-    >>> looks_like_csv(b"license_plate;speed", FeedMapping()), looks_like_csv(b'{"license_plate":1,', FeedMapping())
-    (True, False)
-    """
+    """Whether a first line is a header with a column for the plate, among others; without a mapping, of any columns."""
     is_other = trim(line).startswith((b"{", b"[", b'"{', b'"[', b'"\\', b'" ', b"<"))
-    plate = _name(mapping.steps["plate"]).encode() if mapping else b""
+    plate = dotted(mapping.steps["plate"]).encode() if mapping else b""
     return not is_other and plate in line and any(delimiter.encode() in line for delimiter in DELIMITERS)
-
-
-def delimiter_of(lines: Sequence[bytes]) -> str:
-    """The delimiter that cuts the most columns out of header and rows alike; "" if there is none."""
-    widths = {one: [len(_cells(line, one) or []) for line in lines[:_LOOKED_AT]] for one in DELIMITERS}
-    fitting = [
-        one for one, (first, *rest) in widths.items() if first > 1 and 2 * rest.count(first) >= max(1, len(rest))
-    ]
-    return max(fitting, key=lambda one: widths[one][0], default="")
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Which column has which value: the path where JSON has it, the place in a row, and how a cell is read."""
-
-    delimiter: str
-    width: int
-    fields: tuple[tuple[Path, int, Cell], ...]
-
-
-def _columns(path: str, line: bytes, mapping: FeedMapping) -> _Columns:
-    delimiters = (mapping.delimiter,) if mapping.delimiter else DELIMITERS
-    missing: list[str] = []
-    for delimiter in delimiters:
-        header = [_column_name(cell) for cell in _cells(line, delimiter) or []]
-        fields, absent = _fields(header, mapping)
-        if not absent:
-            return _Columns(delimiter, len(header), fields)
-        if not missing or len(absent) < len(missing):
-            missing = absent
-    if (kind := odd_text(line)) is not None:
-        raise UsageError(f"{path}: expected text in UTF-8, found {kind}")
-    raise UsageError(f"{path}: expected a CSV header with {', '.join(missing)}{_found_in(line, mapping)}")
-
-
-def _all_columns(path: str, lines: Sequence[bytes]) -> _Columns:
-    """Every column that a path can name; of two of one name the first."""
-    delimiter = delimiter_of(lines)
-    header = (_cells(lines[0], delimiter) if delimiter else None) or []
-    if looks_like_row(header):
-        raise UsageError(f"{path}: {ROW_NO_HEADER}")
-    fields: dict[Path, int] = {}
-    for at, name in enumerate(header):
-        with suppress(ValueError):
-            fields.setdefault(steps_of(name.strip()), at)
-    if not fields:
-        found = no_pings(b"\n".join(lines[:_LOOKED_AT])) or "text"
-        raise UsageError(f"{path}: expected pings in CSV with a header and rows as wide, found {found}")
-    return _Columns(delimiter, len(header), tuple((steps, at, Cell.ARRAY) for steps, at in fields.items()))
-
-
-def _found_in(line: bytes, mapping: FeedMapping) -> str:
-    """What the header has instead, by the separator that gives the most columns; no cell of what may be a row."""
-    delimiters = (mapping.delimiter,) if mapping.delimiter else DELIMITERS
-    cells = max((_cells(line, delimiter) or [] for delimiter in delimiters), key=len)
-    if looks_like_row(cells):
-        return f"; {ROW_NO_HEADER}"
-    found = shown_names((cell.strip(),) for cell in cells)
-    return f"; found {found}: `udp-stream init FILE` writes which is which" if found and len(cells) > 1 else ""
 
 
 def looks_like_row(cells: Sequence[str]) -> bool:
@@ -238,133 +92,138 @@ def looks_like_row(cells: Sequence[str]) -> bool:
     return any(number_of(cell) is not None or found_time_form([cell]) is not None for cell in cells)
 
 
-def _fields(header: Sequence[str], mapping: FeedMapping) -> tuple[tuple[tuple[Path, int, Cell], ...], list[str]]:
-    """What the columns of a header are, and the names of those that it lacks."""
-    place = {name: at for at, name in reversed(list(enumerate(header)))}  # of equal names, the first
-    array = _array_of(mapping)
-    joined = array if array is not None and _name(array) in place else None
-    fields: list[tuple[Path, int, Cell]] = []
-    missing: list[str] = []
-    for field, path in mapping.leaves:
-        if field == "longitude" and path[:1] == _TYPE[:1] and _name(_TYPE) in place:
-            fields.append((_TYPE, place[_name(_TYPE)], Cell.TEXT))
-        kind = Cell.TEXT if field in ("plate", "time") else Cell.NUMBER
-        if joined is not None and field in ("longitude", "latitude"):
-            if field == "longitude":
-                fields.append((joined, place[_name(joined)], Cell.ARRAY))
-        elif _name(path) in place:
-            fields.append((path, place[_name(path)], kind))
-        else:
-            missing.append(_name(path if array is None or kind is Cell.TEXT or field == "speed" else array))
-    return tuple(fields), sorted(dict.fromkeys(missing), key=lambda name: array is not None and name == _name(array))
+def delimiter_of(lines: Sequence[bytes]) -> str:
+    """The delimiter that cuts the most columns out of header and rows alike; "" if there is none."""
+    widths = {one: [len(_cells(line, one) or []) for line in lines[:_LOOKED_AT]] for one in DELIMITERS}
+    fitting = [
+        one for one, (first, *rest) in widths.items() if first > 1 and 2 * rest.count(first) >= max(1, len(rest))
+    ]
+    return max(fitting, key=lambda one: widths[one][0], default="")
 
 
-def _array_of(mapping: FeedMapping) -> Path | None:
-    """The array that has both coordinates, if one has."""
+def _mapped_columns(path: str, line: bytes, mapping: FeedMapping) -> _RowReader:
+    delimiters = (mapping.delimiter,) if mapping.delimiter else DELIMITERS
+    headers = {delimiter: _cells(line, delimiter) or [] for delimiter in delimiters}
+    lacking: list[list[Path]] = []
+    for delimiter, header in headers.items():
+        columns = _places(header)
+        wanted, missing = _wanted(columns, mapping)
+        if not missing:
+            fields = [(steps, columns[steps], cell) for steps, cell in wanted.items()]
+            return _RowReader(delimiter, len(header), fields)
+        lacking.append(missing)
+    if (kind := odd_text(line)) is not None:
+        raise UsageError(f"{path}: expected text in UTF-8, found {kind}")
+    cells = max(headers.values(), key=len)
+    least = min(lacking, key=lambda paths: len(paths))
+    names, found = ", ".join(map(dotted, least)), shown_names((cell.strip(),) for cell in cells)
+    instead = f"; found {found}: `udp-stream init FILE` writes which is which" if found and len(cells) > 1 else ""
+    instead = f"; {ROW_NO_HEADER}" if looks_like_row(cells) else instead  # which shows no cell
+    raise UsageError(f"{path}: expected a CSV header with {names}{instead}")
+
+
+def _all_columns(path: str, lines: Sequence[bytes]) -> _RowReader:
+    delimiter = delimiter_of(lines)
+    header = (_cells(lines[0], delimiter) if delimiter else None) or []
+    if looks_like_row(header):
+        raise UsageError(f"{path}: {ROW_NO_HEADER}")
+    if not (columns := _places(header)):
+        found = no_pings(b"\n".join(lines[:_LOOKED_AT])) or "text"
+        raise UsageError(f"{path}: expected pings in CSV with a header and rows as wide, found {found}")
+    return _RowReader(delimiter, len(header), [(steps, at, Cell.ARRAY) for steps, at in columns.items()])
+
+
+def _places(header: Sequence[str]) -> dict[Path, int]:
+    """Where the columns are that a path can name; of two of one name, the first."""
+    found: dict[Path, int] = {}
+    for at, name in enumerate(header):
+        with suppress(ValueError):
+            found.setdefault(steps_of(name.strip()), at)
+    return found
+
+
+def _wanted(columns: Mapping[Path, int], mapping: FeedMapping) -> tuple[dict[Path, Cell], list[Path]]:
+    """The columns that are read, and those of them that there are not."""
     lon, lat = mapping.steps["longitude"], mapping.steps["latitude"]
-    is_one = lon[:-1] == lat[:-1] and isinstance(lon[-1], int) and len(lon) > 1
-    return lon[:-1] if is_one else None
+    is_array = lon[:-1] == lat[:-1] and isinstance(lon[-1], int) and len(lon) > 1
+    array = lon[:-1] if is_array else None
+    wanted = {_TYPE: Cell.TEXT} if lon[:1] == _TYPE[:1] and _TYPE in columns else {}
+    for field, path in mapping.leaves:
+        if array in columns and path[:-1] == array:
+            wanted[path[:-1]] = Cell.ARRAY
+        else:
+            wanted[path] = Cell.TEXT if field in ("plate", "time") else Cell.NUMBER
+    missing = [array if path[:-1] == array else path for path in wanted if path not in columns]
+    return wanted, sorted(dict.fromkeys(missing), key=lambda path: path == array)
 
 
-def _name(path: Path) -> str:
-    """A column's name for a path."""
-    return ".".join(map(str, path))
+class Cell(enum.Enum):
+    """How the cells of a column are read: as they are, as numbers, or as arrays where they are arrays of JSON."""
 
-
-def _column_name(cell: str) -> str:
-    """The same for a cell of a header, in whichever spelling of paths it is; another one stays as it is."""
-    try:
-        return _name(steps_of(cell.strip()))
-    except ValueError:
-        return cell.strip()
+    TEXT = enum.auto()
+    NUMBER = enum.auto()
+    ARRAY = enum.auto()
 
 
 class _RowReader:
-    """Rows of one header to JSON."""
+    """Rows of one header to JSON. `fields`: where JSON has a value, its place in a row, and how its cell is read."""
 
-    def __init__(self, columns: _Columns) -> None:
-        self._columns = columns
-        self._needed = [place for _, place, cell in columns.fields]
-        self._template = Template([path for path, _, _ in columns.fields])
+    def __init__(self, delimiter: str, width: int, fields: Sequence[tuple[Path, int, Cell]]) -> None:
+        self._delimiter, self._width, self._fields = delimiter, width, fields
+        self._needed = [place for _, place, _ in fields]
+        self._template = Template([path for path, _, _ in fields])
 
     def messages(self, lines: list[bytes]) -> list[bytes]:
         """A message for each line."""
-        text = _plain_text(lines)
-        if text is None:
-            return [self._message(line, _cells(line, self._columns.delimiter)) for line in lines]
-        if '"' not in text and (columns := self._flat(lines, text)) is not None:
-            return self._joined(lines, columns)
-        rows = self._rows(text)
-        if len(rows) != len(lines):  # a quoted cell went on behind the end of its line, or a quote has no other
-            return [self._message(line, _cells(line, self._columns.delimiter)) for line in lines]
-        width = self._columns.width
+        width, delimiter, rows = self._width, self._delimiter, list[list[str]]()
+        if (text := _plain_text(lines)) is not None:
+            if '"' not in text and set(map(methodcaller("count", delimiter.encode()), lines)) == {width - 1}:
+                cells = text.replace("\n", delimiter).split(delimiter)  # in one go: quotes are the exception
+                return self._joined(lines, [cells[place::width] for place in self._needed])
+            with suppress(csv.Error):  # a quote has no other
+                rows = list(csv.reader(text.split("\n"), delimiter=delimiter, strict=True))
+        if len(rows) != len(lines):  # or a quoted cell went on behind the end of its line
+            return [self._message(line, _cells(line, delimiter)) for line in lines]
         even = [row if len(row) == width else [""] * width for row in rows]
         return self._joined(lines, [list(map(itemgetter(place), even)) for place in self._needed])
 
-    def _flat(self, lines: list[bytes], text: str) -> list[list[str]] | None:
-        """The needed columns of rows without quotes, cut in one go; None if a row lacks a cell, or has one too many."""
-        width, delimiter = self._columns.width, self._columns.delimiter
-        if set(map(methodcaller("count", delimiter.encode()), lines)) != {width - 1}:
-            return None
-        cells = text.replace("\n", delimiter).split(delimiter)
-        return [cells[place::width] for place in self._needed]
-
-    def _rows(self, text: str) -> list[list[str]]:
-        """The cells of all lines; none if a quote has no other."""
-        lines, delimiter = text.split("\n"), self._columns.delimiter
-        if '"' not in text:
-            return [line.split(delimiter) for line in lines]
-        try:
-            return list(csv.reader(lines, delimiter=delimiter, strict=True))
-        except csv.Error:
-            return []
-
     def _joined(self, lines: list[bytes], columns: list[list[str]]) -> list[bytes]:
-        """Messages of rows by their needed columns, which it may change; rows that lack a cell one by one, in their
-        places."""
-        lacking = sorted({row for column in columns for row in _empty(column)})
+        """Messages of rows by their needed columns, which it may change. Rows that lack a cell are made one by one."""
+        odd = [column for column in columns if "" in column]
+        lacking = sorted({row for column in odd for row, cell in enumerate(column) if not cell})
         for column in columns:
             for row in lacking:
                 column[row] = _STAND_IN
-        made = self._made(columns)
+        kinds = [cell for _, _, cell in self._fields]
+        made = self._template.filled([self._column(*one) for one in zip(columns, kinds, strict=True)])
         for row in lacking:
-            made[row] = self._message(lines[row], _cells(lines[row], self._columns.delimiter))
+            made[row] = self._message(lines[row], _cells(lines[row], self._delimiter))
         return made
 
-    def _made(self, columns: list[list[str]]) -> list[bytes]:
-        """Messages of the needed columns, none of whose cells is empty."""
-        cells = [cell for _, _, cell in self._columns.fields]
-        return self._template.filled([self._column(*one) for one in zip(columns, cells, strict=True)])
-
     def _column(self, column: list[str], cell: Cell) -> Sequence[str]:
-        """The JSON of a column's cells."""
+        """The JSON of a column's cells, in one go where none of them needs a look of its own."""
         if cell is Cell.TEXT:
             joined = "".join(column)
             if joined.isprintable() and '"' not in joined and "\\" not in joined:
                 return [f'"{text}"' for text in column]
         if cell is Cell.NUMBER:
-            return self._numbers(column)
+            if (numbers := _numbers_at_once(column, self._delimiter)) is not None:
+                return numbers
+            if len(column) > _FEW:  # so that an odd cell costs those around it little
+                half = len(column) // 2
+                return [*self._column(column[:half], cell), *self._column(column[half:], cell)]
         return [_encode(self._value(text, cell)).decode() for text in column]
-
-    def _numbers(self, column: list[str]) -> Sequence[str]:
-        """The JSON of a column of numbers; a cell that needs a look of its own costs the cells around it little."""
-        if (numbers := _numbers_at_once(column, self._columns.delimiter)) is not None:
-            return numbers
-        if len(column) <= _FEW:
-            return [_encode(self._value(text, Cell.NUMBER)).decode() for text in column]
-        half = len(column) // 2
-        return [*self._numbers(column[:half]), *self._numbers(column[half:])]
 
     def _value(self, text: str, cell: Cell) -> str | msgspec.Raw:
         if cell is Cell.NUMBER:
-            return _number(text, self._columns.delimiter)
+            return _number(text, self._delimiter)
         return _array(text) if cell is Cell.ARRAY else text
 
-    def _message(self, line: bytes, row: _Row | None) -> bytes:
+    def _message(self, line: bytes, row: Sequence[str] | None) -> bytes:
         """The message of one row, with the fields that are there; the line as it is if it is no row."""
-        if row is None or len(row) != self._columns.width:
+        if row is None or len(row) != self._width:
             return line
-        found = [(path, row[place], cell) for path, place, cell in self._columns.fields]
+        found = [(path, row[place], cell) for path, place, cell in self._fields]
         absent = {path[:-1] for path, text, _ in found if not text and isinstance(path[-1], int)}
         pairs = [
             (path, self._value(text, cell))
@@ -374,12 +233,50 @@ class _RowReader:
         return _encode(nested(pairs))
 
 
-def _empty(column: list[str]) -> Iterator[int]:
-    """The rows without a cell, which are few as a rule."""
-    with suppress(ValueError):
-        row = -1
-        while True:
-            yield (row := column.index("", row + 1))
+def nested(pairs: Iterable[tuple[Path, str | msgspec.Raw]]) -> Any:
+    """Values at their paths; elements of arrays that have none are null. Keys are in the order of the pairs.
+
+    >>> nested([(("id",), "A1"), (("at", 1), "y"), (("at", 0), "x")])
+    {'id': 'A1', 'at': ['x', 'y']}
+    """
+    root: dict[str | int, Any] = {}
+    for path, value in pairs:
+        here = root
+        for step in path[:-1]:
+            if not isinstance(here.get(step), dict):
+                here[step] = {}
+            here = here[step]
+        here[path[-1]] = value
+    return _with_arrays(root)
+
+
+def _with_arrays(value: Any) -> Any:
+    """Objects whose keys are all indices, as arrays."""
+    if not isinstance(value, dict):
+        return value
+    made = {step: _with_arrays(inner) for step, inner in value.items()}
+    if not made or not all(isinstance(step, int) for step in made):
+        return {str(step): inner for step, inner in made.items()}
+    return [made.get(at) for at in range(max(made) + 1)]
+
+
+class Template:
+    """The JSON of a row, with holes for its values.
+
+    >>> Template([("id",), ("at", 1), ("at", 0)]).filled([['"A1"'], ["21.1"], ["72.8"]])
+    [b'{"id":"A1","at":[72.8,21.1]}']
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        marked = nested([(path, msgspec.Raw(f"\x01{at}\x01".encode())) for at, path in enumerate(paths)])
+        text = _encode(marked).decode()
+        self._order = [int(at) for at in _MARK.findall(text)]
+        self._text = _MARK.sub("%s", text.replace("%", "%%"))
+
+    def filled(self, columns: Sequence[Sequence[str]]) -> list[bytes]:
+        """The JSON of every row; columns are in the order of the paths, their cells JSON."""
+        rows = list(map(self._text.__mod__, zip(*(columns[at] for at in self._order), strict=True)))
+        return "\n".join(rows).encode().split(b"\n") if rows else []  # JSON on one line has no line break
 
 
 def _plain_text(lines: list[bytes]) -> str | None:
