@@ -29,9 +29,9 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO, TypeVar, cast
+from typing import BinaryIO, cast
 
 import msgspec
 
@@ -90,28 +90,13 @@ def inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
         raise GzipError(f"are damaged ({error})") from error
 
 
-# How files end: of one that is damaged, what came before the damage is used, and the damage is said.
-
-Part = TypeVar("Part")
-"""A block of bytes, or a frame of messages."""
-
-
-def as_far_as_whole(parts: Iterator[Part], say: Callable[[str], None]) -> Iterator[Part]:
-    """The parts up to a UsageError behind the first of them, which is said; one before any is raised.
-
-    >>> from udp_stream.sources.files import text_of
-    >>> def cut():
-    ...     yield b"id;time"
-    ...     raise UsageError("bus.csv.gz: its gzip data end too early; what came before was read")
-    >>> list(as_far_as_whole(text_of("bus.csv.gz", cut()), print))
-    bus.csv.gz: its gzip data end too early; what came before was read
-    [b'id;time']
-    """
+def as_far_as_whole(frames: Iterator[list[bytes]], say: Callable[[str], None]) -> Iterator[list[bytes]]:
+    """The frames before the damage that a file ends with, which is said. The UsageError is raised if there are none."""
     is_begun = False
     try:
-        for part in parts:
+        for frame in frames:
             is_begun = True
-            yield part
+            yield frame
     except UsageError as error:
         if not is_begun:
             raise
@@ -119,26 +104,17 @@ def as_far_as_whole(parts: Iterator[Part], say: Callable[[str], None]) -> Iterat
 
 
 # How files begin: a byte order mark and lines before a header are left out; what is no text in UTF-8 is refused.
-#
 # Lines before a header are `sep=;`, which spreadsheets write, and such as begin with `#`. Neither can begin a ping.
-# Nothing is left out behind the header: a line that is no ping is refused by the decoder.
 
 _LINE_BEFORE = re.compile(rb"""\s*(?:#[^\n]*|["']?sep=[^\n]{1,4})\n""", re.IGNORECASE)
 _MAY_BE_ONE = re.compile(rb"""\s*(?:#|["']?s(?:e(?:p(?:=[^\n]{0,4})?)?)?\r?$|$)""", re.IGNORECASE)
 
 _HELD_MAX = 2**20
-"""Bytes of lines before a header: what goes on longer is none."""
+"""Bytes of lines before a header: a line that goes on longer is a ping, or refused."""
 
 
-def text_of(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks of a text without its byte order mark. UsageError, with what would help, for files of other kinds.
-
-    >>> b"".join(text_of("bus.csv", iter([BYTE_ORDER_MARK + b"{}", b"[]"])))
-    b'{}[]'
-    >>> list(text_of("bus.csv", iter([b"PK", b"\\x03\\x04"])))
-    Traceback (most recent call last):
-    udp_stream.errors.UsageError: bus.csv: expected text in UTF-8, found a zip archive or a spreadsheet
-    """
+def _text_of(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks of a text without its byte order mark. UsageError, with what would help, for files of other kinds."""
     start = b""
     for block in blocks:
         start += block
@@ -150,12 +126,8 @@ def text_of(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
     yield from blocks
 
 
-def from_header(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks without the lines before a header; what cannot be one is handed on at once.
-
-    >>> b"".join(from_header(iter([b"sep=;\\r", b"\\n# by ", b"X\\nbus;v\\n#1;2"])))
-    b'bus;v\\n#1;2'
-    """
+def _from_header(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks without the lines before a header; what cannot be such a line is handed on at once."""
     held = b""
     for block in blocks:
         held += block
@@ -179,12 +151,8 @@ def _to_first_line(blocks: Iterator[bytes]) -> Iterator[bytes]:
             return
 
 
-def first_line_and_more(blocks: Iterator[bytes]) -> tuple[list[bytes], bool]:
-    """Blocks up to the first line that is not blank and the beginning of a second; and whether that is all there is.
-
-    >>> first_line_and_more(iter([b"\\n[1,", b"\\n2", b"]"]))
-    ([b'\\n[1,', b'\\n2'], False)
-    """
+def _first_line_and_more(blocks: Iterator[bytes]) -> tuple[list[bytes], bool]:
+    """Blocks up to the first line that is not blank and the beginning of a second; and whether that is all there is."""
     head = [*_to_first_line(blocks)]
     _, _, rest = b"".join(head).lstrip().partition(b"\n")
     while not rest.strip():
@@ -196,20 +164,12 @@ def first_line_and_more(blocks: Iterator[bytes]) -> tuple[list[bytes], bool]:
 
 
 def is_named_as_lines(path: str) -> bool:
-    """Whether the name says that each line is a message.
-
-    >>> is_named_as_lines("monday.NDJSON.gz"), is_named_as_lines("monday.json")
-    (True, False)
-    """
+    """Whether the name says that each line is a message."""
     return path.lower().removesuffix(".gz").endswith((".ndjson", ".jsonl"))
 
 
 def is_named_as_csv(path: str) -> bool:
-    """Whether the name says that each line but the first is a row.
-
-    >>> is_named_as_csv("monday.csv.gz"), is_named_as_csv("-")
-    (True, False)
-    """
+    """Whether the name says that each line but the first is a row."""
     return path.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
 
 
@@ -248,21 +208,20 @@ def read_messages(
 
 
 def open_blocks(path: str, progress: Progress | None = None) -> Generator[bytes, None, None]:
-    """The content of a file in blocks, decompressed, without what may stand before its text; UsageError if it cannot
-    be read.
-
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile() as file:
-    ...     size = file.write("\ufeff[]".encode())
-    ...     file.flush()
-    ...     b"".join(open_blocks(file.name))
-    b'[]'
-    """
+    """The text of a file in blocks, without what may stand before it. UsageError as of `blocks_of`, and for files of
+    other kinds."""
     _refuse_gtfs(path)
+    with closing(blocks_of(path, progress)) as blocks:
+        text = _text_of(path, blocks)
+        yield from text if is_named_as_lines(path) else _from_header(text)
+
+
+def blocks_of(path: str, progress: Progress | None = None) -> Generator[bytes, None, None]:
+    """The content of a file in blocks, decompressed. UsageError if it cannot be read; if its compressed data are
+    damaged, after what came before."""
     try:
         with _open(path) as file:
-            blocks = text_of(path, _inflate(path, _read_blocks(file, progress)))
-            yield from blocks if is_named_as_lines(path) else from_header(blocks)
+            yield from _inflate(path, _read_blocks(file, progress))
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -298,10 +257,6 @@ def require_readable(paths: Iterable[str]) -> None:
     """UsageError for the first that is not there, is a directory, is of a kind that is not read, or may not be read.
 
     Nothing is read, and no pipe is opened: opening it would disturb its writer.
-
-    >>> require_readable(["vehicles.pb"])
-    Traceback (most recent call last):
-    udp_stream.errors.UsageError: vehicles.pb: GTFS-realtime files (.pb) cannot be read here
     """
     for path in paths:
         _refuse_gtfs(path)
@@ -333,21 +288,15 @@ def _open(path: str) -> AbstractContextManager[BinaryIO | io.FileIO]:
 def _read_blocks(file: BinaryIO | io.FileIO, progress: Progress | None) -> Iterator[bytes]:
     """What there is, up to a block at a time; a pipe is not waited for until it fills one."""
     read: Callable[[int], bytes | None] = file.read1 if isinstance(file, io.BufferedReader) else file.read
-    total = _size(file)
-    done = 0
+    done, total = 0, None
+    with suppress(OSError):  # standard input that is no file at all
+        status = os.fstat(file.fileno())
+        total = status.st_size if stat.S_ISREG(status.st_mode) else None
     while block := read(_BLOCK_BYTES):
         done += len(block)
         yield block
         if progress is not None:
             progress(done, total)
-
-
-def _size(file: BinaryIO | io.FileIO) -> int | None:
-    try:
-        status = os.fstat(file.fileno())
-    except OSError:  # standard input that is no file at all
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _inflate(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -383,7 +332,7 @@ def _messages(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iter
     elif is_named_as_csv(path):
         yield from csv_batches(path, _lines(blocks), _mapping_of(form))
     else:
-        head, is_all = first_line_and_more(blocks)
+        head, is_all = _first_line_and_more(blocks)
         yield from _by_content(path, head, blocks, form, is_all) or _lines(itertools.chain(head, blocks))
 
 
@@ -498,7 +447,7 @@ def prompt_messages(path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN) 
 
     UsageError as `read_messages` raises it.
     """
-    blocks = from_header(text_of(path, _inflate(path, blocks)))
+    blocks = _from_header(_text_of(path, _inflate(path, blocks)))
     head = [*_to_first_line(blocks)]
     if (messages := _by_content(path, head, blocks, form)) is not None:
         yield from messages

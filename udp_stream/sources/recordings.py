@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Protocol
@@ -37,7 +37,7 @@ from udp_stream.pings.snapshots import (
     header_time,
 )
 from udp_stream.settings import Settings
-from udp_stream.sources.files import GTFS_ENDS, FileSource, GzipError, Progress, inflated
+from udp_stream.sources.files import GTFS_ENDS, FileSource, Progress, blocks_of
 
 SNAPSHOT_BYTES_MAX = 64 * 2**20
 """Of a message, after decompression: 600,000 vehicles."""
@@ -45,29 +45,21 @@ SNAPSHOT_BYTES_MAX = 64 * 2**20
 VEHICLES_MAX = 100_000
 """Of a message: ten times the largest fleets of buses."""
 
-_HEAD_BYTES = 4096
-_BLOCK_BYTES = 2**18
-
 
 def is_gtfs_file(name: str) -> bool:
-    """Whether a path is one of a GTFS-realtime file: by its end, and for `.bin` also by how the file begins.
-
-    >>> is_gtfs_file("vehicles.pb"), is_gtfs_file("A.PBF.gz"), is_gtfs_file("pings.json"), is_gtfs_file("none.bin")
-    (True, True, False, False)
-    """
+    """Whether a path is one of a GTFS-realtime file: by its end, and for `.bin` also by how the file begins."""
     named = name.lower().removesuffix(".gz")
     if not named.endswith(".bin"):
         return named.endswith(GTFS_ENDS)
-    with suppress(OSError):  # then it is said as of any other file
+    with suppress(UsageError):  # then it is said as of any other file
         return _head(name).startswith(HEADER_TAG)
     return False
 
 
 def _head(name: str) -> bytes:
-    """The first bytes of a file, decompressed. OSError."""
-    with Path(name).open("rb") as file, suppress(GzipError):  # of gzip, they end too early
-        return next(inflated(iter([file.read(_HEAD_BYTES)])), b"")
-    return b""
+    """The first bytes of a file, decompressed. UsageError if it cannot be read."""
+    with closing(blocks_of(name)) as blocks:
+        return next(blocks, b"")
 
 
 class GtfsFiles:
@@ -91,7 +83,7 @@ class GtfsFiles:
     ) -> None:
         """Reads the headers alone. UsageError for a file that cannot be read. `say` is given sentences for
         people."""
-        named = [(_time_of(name), name, progress_of(name)) for name in names]
+        named = [(header_time(_head(name)), name, progress_of(name)) for name in names]
         if all(time_s is not None for time_s, _, _ in named):
             named.sort(key=lambda each: each[0] or 0)
         self._files = [(name, progress) for _, name, progress in named]
@@ -156,35 +148,14 @@ def _have(count: int) -> str:
     return f"{counted(count, 'ping')} {'has its plate' if count == 1 else 'have their plates'}"
 
 
-def _time_of(name: str) -> int | None:
-    """The time in a file's header; None if it has none that can be found."""
-    try:
-        return header_time(_head(name))
-    except OSError as error:
-        raise _unreadable(name, error) from error
-
-
 def _read(name: str) -> bytes:
     """The message in a file. UsageError if the file cannot be read, is damaged, or holds more than a message may."""
     parts: list[bytes] = []
-    size = 0
-    try:
-        with Path(name).open("rb") as file:
-            for block in inflated(iter(lambda: file.read(_BLOCK_BYTES), b"")):
-                parts.append(block)
-                size += len(block)
-                if size > SNAPSHOT_BYTES_MAX:
-                    rule = f"at most {SNAPSHOT_BYTES_MAX:,} bytes"
-                    raise UsageError(f"{name}: expected one GTFS-realtime message of {rule}")
-    except OSError as error:
-        raise _unreadable(name, error) from error
-    except GzipError as error:
-        raise UsageError(f"{name}: its gzip data {error}; what came before was read") from error
+    for block in blocks_of(name):
+        parts.append(block)
+        if sum(map(len, parts)) > SNAPSHOT_BYTES_MAX:
+            raise UsageError(f"{name}: expected one GTFS-realtime message of at most {SNAPSHOT_BYTES_MAX:,} bytes")
     return b"".join(parts)
-
-
-def _unreadable(name: str, error: OSError) -> UsageError:
-    return UsageError(f"{name}: the GTFS-realtime file cannot be read: {error.strerror or error}")
 
 
 # Recorded sources by name: a path, or `-` for standard input.
@@ -234,14 +205,8 @@ def open_source(
     `form` is that of the feed (`[source]`); `say` is given sentences for people. UsageError: a scheme, or a file that
     cannot be read. ConfigError: a source that has a unit by its specification, where none is said.
     """
-    if (scheme := scheme_of(name)) is not None:
-        raise UsageError(  # without the rest of the name, which may hold a password
-            f"expected a file, or - for standard input, got a name that begins with {scheme}://. Give a file by its "
-            "path; where its name begins so, as ./NAME. `run` and `feed` read live sources"
-        )
-    if is_gtfs_file(name):
-        return _gtfs_files([name], unit, lambda _: progress, say, form)
-    return FileSource(name, progress, form)
+    ((_, source),) = open_sources([name], unit, lambda _: progress, say, form=form)
+    return source
 
 
 def open_sources(
@@ -255,10 +220,19 @@ def open_sources(
     """A source for each name, in order, with the name; GTFS-realtime files that stand together are one, under the first
     one's. Errors as of `open_source`."""
     for some in together(names):
-        if len(some) > 1:
-            yield some[0], _gtfs_files(some, unit, progress_of, say, form)
-        else:
-            yield some[0], open_source(some[0], unit, progress_of(some[0]), say, form=form)
+        name = some[0]
+        if (scheme := scheme_of(name)) is not None:
+            raise UsageError(  # without the rest of the name, which may hold a password
+                f"expected a file, or - for standard input, got a name that begins with {scheme}://. Give a file by "
+                "its path; where its name begins so, as ./NAME. `run` and `feed` read live sources"
+            )
+        if not is_gtfs_file(name):
+            yield name, FileSource(name, progress_of(name), form)
+            continue
+        source = GtfsFiles(some, progress_of, say, form)
+        if form.mapping.speed:
+            require_unit(unit, name, say)
+        yield name, source
 
 
 def together(names: Sequence[str]) -> Iterator[list[str]]:
@@ -266,20 +240,6 @@ def together(names: Sequence[str]) -> Iterator[list[str]]:
     for is_gtfs, group in groupby(names, is_gtfs_file):
         some = list(group)
         yield from [some] if is_gtfs else [[name] for name in some]
-
-
-def _gtfs_files(
-    names: Sequence[str],
-    unit: str | None,
-    progress_of: Callable[[str], Progress | None],
-    say: Say,
-    form: FeedForm,
-) -> Source:
-    """One source; ConfigError if no unit is set for speeds that are looked at."""
-    source = GtfsFiles(names, progress_of, say, form)
-    if form.mapping.speed:
-        require_unit(unit, names[0], say)
-    return source
 
 
 def require_unit(unit: str | None, what: str, say: Say) -> None:
@@ -309,10 +269,6 @@ def require_one_form(form: FeedForm, formats: Iterable[PingFormat], what: str = 
 
 
 def scheme_of(name: str) -> str | None:
-    """The scheme of a name, in lower case; None for a path and for standard input.
-
-    >>> scheme_of("MQTT://broker"), scheme_of("C://pings.csv"), scheme_of("2022-01-01T10:10.csv"), scheme_of("-")
-    ('mqtt', None, None, None)
-    """
+    """The scheme of a name, in lower case; None for a path and for standard input."""
     match = _SCHEME.match(name)
     return match[1].lower() if match else None
