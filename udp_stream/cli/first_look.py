@@ -61,11 +61,7 @@ def zone_of(lon: float, lat: float) -> str:
 
 
 def is_sea(zone: str) -> bool:
-    """Whether a zone is none of any land: no city has it.
-
-    >>> is_sea(zone_of(21.19, 72.83)), is_sea("Asia/Kolkata")
-    (True, False)
-    """
+    """Whether a zone is none of any land: no city has it."""
     return zone.startswith("Etc/")
 
 
@@ -192,9 +188,6 @@ def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[by
 def joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
     """Larger frames: pairs of one plate's pings are looked for within one, and the first one says which unit they are
     in. They have a size, as a recording may be larger than the memory.
-
-    >>> list(joined(iter([[b"1"], [b"2", b"3"]])))
-    [[b'1', b'2', b'3']]
     """
     held: list[bytes] = []
     size = 0
@@ -209,11 +202,7 @@ def joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
 
 
 def is_on_disk(name: str) -> bool:
-    """Whether a name is a file that can be read twice.
-
-    >>> is_on_disk("-"), is_on_disk(__file__)
-    (False, True)
-    """
+    """Whether a name is a file that can be read twice."""
     return name != "-" and scheme_of(name) is None and Path(name).is_file()
 
 
@@ -270,7 +259,6 @@ class FeedWatch:
     """Before something is said."""
 
     def __init__(self, settings: Settings, warn: Callable[[str, str, Mapping[str, object]], None] = _warn) -> None:
-        """Nothing was read yet."""
         self._settings, self._warn = settings, warn
         self._sample: list[Refused] = []
         self._refused: Counter[str] = Counter()
@@ -404,11 +392,7 @@ FUTURE_S = 60.0
 
 
 def named(files: Sequence[str]) -> str:
-    """The first of the files, and how many more there are.
-
-    >>> named(["1.pb"]), named(["1.pb", "2.pb", "3.pb"])
-    ('1.pb', '1.pb and 2 more')
-    """
+    """The first of the files, and how many more there are."""
     return files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
 
 

@@ -66,7 +66,6 @@ class PingRules:
     max_pings_per_message: int = 10_000
 
     def __post_init__(self) -> None:
-        """Hold every field to its rule."""
         _expect(self.unit in KMH_PER_UNIT, "unit", self.unit, f"to be one of {', '.join(KMH_PER_UNIT)}")
         highest = _MAX_QUANTA // QUANTA_PER_KMH
         _expect(KMH_QUANTUM <= self.max_kmh <= highest, "max_kmh", self.max_kmh, f"in [{KMH_QUANTUM}, {highest}]")
@@ -95,11 +94,7 @@ def _expect(holds: bool, name: str, value: object, rule: str) -> None:
 
 
 class Reason(enum.StrEnum):
-    """The closed list. Names are public: in `bus.pings.rejected.v1`, in metrics and in the docs.
-
-    >>> Reason("late") is Reason.LATE
-    True
-    """
+    """The closed list. Names are public: in `bus.pings.rejected.v1`, in metrics and in the docs."""
 
     NOT_JSON = "not_json"
     NOT_GTFS_REALTIME = "not_gtfs_realtime"
@@ -131,9 +126,6 @@ class Refusal:
     `message` is its index in the batch; `position` is the ping's place in the message's array, or -1 if the message is
     the ping itself or is refused whole. `path` is a JSON path to the fault within the refused piece, such as
     `$.location.coordinates[1]`; it never holds content. `lag_ms`: how late, for `late`.
-
-    >>> Refusal(message=3, position=-1, reason=Reason.LATE, path="$.observationDateTime", lag_ms=90_000).reason.value
-    'late'
     """
 
     message: int
@@ -148,24 +140,14 @@ NOT_IN_ARRAY = -1
 
 
 class Point(Struct, array_like=True, gc=False):
-    """Degrees in GeoJSON's order; an altitude, or anything else behind the first two, is skipped.
-
-    >>> from msgspec import json
-    >>> json.decode(b"[72.8, 21.1, 12.0]", type=Point)
-    Point(lon=72.8, lat=21.1)
-    """
+    """Degrees in GeoJSON's order; an altitude, or anything else behind the first two, is skipped."""
 
     lon: float
     lat: float
 
 
 class Location(Struct, gc=False):
-    """A GeoJSON point; `type` may be left out.
-
-    >>> from msgspec import json
-    >>> json.encode(Location(Point(72.8, 21.1)))
-    b'{"coordinates":[72.8,21.1],"type":"Point"}'
-    """
+    """A GeoJSON point; `type` may be left out."""
 
     coordinates: Point
     type: Literal["Point"] = "Point"
@@ -175,9 +157,6 @@ class WirePing(Struct, gc=False):
     """A ping whose fields have the right types; their values are not checked yet.
 
     `observationDateTime` is a text that `times` reads; `speed` is in the source's unit.
-
-    >>> WirePing("A1", "2022-01-01T10:10:35+05:30", Location(Point(72.8, 21.1)), 12.5).location.coordinates.lat
-    21.1
     """
 
     license_plate: str
@@ -187,12 +166,7 @@ class WirePing(Struct, gc=False):
 
 
 class PlacedPing(Struct, gc=False):
-    """A ping whose speed is derived later: none is written, and 0 stands in its column.
-
-    >>> ping = PlacedPing("A1", "2022-01-01T10:10:35+05:30", Location(Point(72.8, 21.1)))
-    >>> ping.speed, ping.__struct_fields__
-    (0.0, ('license_plate', 'observationDateTime', 'location'))
-    """
+    """A ping whose speed is derived later: none is written, and 0 stands in its column."""
 
     license_plate: str
     observationDateTime: str  # noqa: N815  the feed's name
@@ -205,10 +179,6 @@ class WireColumns:
     """The same as columns of one length, for formats that have them without making an object of each ping.
 
     `time_ms`, `time_status`: as `times.parse_timestamps` gives them. `speed` is in the source's unit.
-
-    >>> none = np.zeros(0)
-    >>> len(WireColumns([], none.astype(np.int64), none.astype(np.uint8), none, none, none).plates)
-    0
     """
 
     plates: Sequence[str]
@@ -220,11 +190,7 @@ class WireColumns:
 
 
 class FieldPaths(NamedTuple):
-    """Where a format has each field, as JSON paths: what a refusal names.
-
-    >>> FieldPaths().longitude
-    '$.location.coordinates[0]'
-    """
+    """Where a format has each field, as JSON paths: what a refusal names."""
 
     plate: str = "$.license_plate"
     time: str = "$.observationDateTime"
@@ -311,7 +277,6 @@ class Pings:
     position: NDArray[np.int32]
 
     def __len__(self) -> int:
-        """How many pings."""
         return len(self.plate)
 
 

@@ -178,9 +178,6 @@ class TimeForm:
 
     `span_ms` is from the first to the last of them, read as UTC where they do not say. `is_ambiguous`: with day and
     month exchanged the format reads them over the same span.
-
-    >>> found_time_form(["25.01.2024 10:35:00", "26.01.2024 09:00:00"])
-    TimeForm(time_format='%d.%m.%Y %H:%M:%S', has_offset=False, span_ms=80700000, is_ambiguous=False)
     """
 
     time_format: str
@@ -535,9 +532,6 @@ class UnitEvidence:
 
     `unit` is the unit that fits, of several (`fits`) the configured one, or the nearest; None if none does, and, with
     ratio nan, if there are too few pairs to say. `pairs` and `ratio` follow from raw speeds: not to be shown.
-
-    >>> UnitEvidence(pairs=500, ratio=3.58, unit="mps").unit
-    'mps'
     """
 
     pairs: int
@@ -623,11 +617,7 @@ OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE, Reason.TIM
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One refusal and the bytes of what was refused.
-
-    >>> Refused(Refusal(0, -1, Reason.NOT_JSON, "$"), b"junk").refusal.path
-    '$'
-    """
+    """One refusal and the bytes of what was refused."""
 
     refusal: Refusal
     original: bytes

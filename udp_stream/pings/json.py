@@ -94,9 +94,6 @@ Opened = tuple[Sequence[Row], Sequence[int], list[Refusal]]
 class FeedForm:
     """How messages spell pings: the mapping, and the format that reads messages by it. `gtfs_plate`: the fields of
     GTFS-realtime's vehicle that name it, where its own order is not meant.
-
-    >>> PLAIN.is_plain, mapped_form(FeedMapping(plate="bus")).format.paths.plate
-    (True, '$.bus')
     """
 
     mapping: FeedMapping
@@ -116,12 +113,7 @@ def mapped_form(mapping: FeedMapping) -> FeedForm:
 
 
 def without_speeds(form: FeedForm) -> FeedForm:
-    """The same for who derives speeds from positions: no message needs one, and one that is there is not looked at.
-
-    >>> form = without_speeds(mapped_form(FeedMapping(plate="bus", time="at", longitude="x", latitude="y")))
-    >>> form.format.read([b'{"bus":7,"at":"2024-01-25T10:35:53Z","x":1.5,"y":2.5,"speed":null}'], 99, 1).columns.speed
-    array([0.])
-    """
+    """The same for who derives speeds from positions: no message needs one, and one that is there is not looked at."""
     mapping = replace(form.mapping, speed="")
     return replace(form, mapping=mapping, format=JSON_WITHOUT_SPEEDS) if form.is_plain else mapped_form(mapping)
 
@@ -155,7 +147,6 @@ class _Reader:
         self._decode_all = _never if is_slow else msgspec.json.Decoder(GenericAlias(list, row)).decode
 
     def read(self, messages: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
-        """As `PingFormat.read`."""
         rows: list[Row] = []
         refusals: list[Refusal] = []
         pings_in_message = np.ones(len(messages), np.int32)
@@ -429,11 +420,7 @@ def _time(pieces: _Pieces, path: Path, is_epoch: bool) -> TimeValue:
 
 
 class ReadyTime(int):
-    """A time that is worked out already: Unix milliseconds.
-
-    >>> times_of([ReadyTime(1709622048000)], FeedMapping(message_time="sent"))[0]
-    array([1709622048000])
-    """
+    """A time that is worked out already: Unix milliseconds."""
 
 
 def times_of(values: Sequence[TimeValue], mapping: FeedMapping) -> Times:
@@ -516,11 +503,7 @@ def _number(pieces: _Pieces, path: Path) -> float | str:
 
 
 class Single(NamedTuple):
-    """What a sender asks of a message that is one ping: the plate, the time as it stands, the length of the speed.
-
-    >>> Single("A1", "2024-01-25", 4).speed_bytes
-    4
-    """
+    """What a sender asks of a message that is one ping: the plate, the time as it stands, the length of the speed."""
 
     plate: str
     time: TimeValue
@@ -553,11 +536,7 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An object or an array of the form: its struct, and for each of its fields a node, a leaf's number, or None.
-
-    >>> node_of([(("id",), 0)], (str,)).children
-    (0,)
-    """
+    """An object or an array of the form: its struct, and for each of its fields a node, a leaf's number, or None."""
 
     struct: type[Row]
     children: tuple[Node | int | None, ...]
@@ -611,14 +590,9 @@ def built(node: Node, values: Sequence[object]) -> Row:
 
 
 class Fault(Exception):
-    """Why a careful reader gave up: a reason and a path. It never leaves the readers.
-
-    >>> Fault(Reason.NOT_JSON, "$").path
-    '$'
-    """
+    """Why a careful reader gave up: a reason and a path. It never leaves the readers."""
 
     def __init__(self, reason: Reason, path: str) -> None:
-        """A reason, and a JSON path to the fault."""
         super().__init__(reason, path)
         self.reason, self.path = reason, path
 

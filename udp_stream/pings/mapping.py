@@ -65,7 +65,6 @@ class FeedMapping:
     delimiter: str = ""
 
     def __post_init__(self) -> None:
-        """Hold every path, and the format of times, to its rule."""
         check_time_format(self.time_format)
         if self.time_format == SECONDS_AGO and not self.message_time:
             raise ValueError("message_time: expected the path of the time that seconds_ago count from, got none")
@@ -200,11 +199,7 @@ def check_time_format(time_format: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The keys of `[source]` that a feed needs, and the unit of its speeds; None where the feed does not say.
-
-    >>> PRESETS["gtfs-rt"].keys["records"], PRESETS["gtfs-rt"].unit
-    ('entity', 'mps')
-    """
+    """The keys of `[source]` that a feed needs, and the unit of its speeds; None where the feed does not say."""
 
     title: str
     unit: str | None

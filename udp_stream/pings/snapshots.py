@@ -176,7 +176,6 @@ class _Batch:
         self.notes: Counter[str] = Counter()
 
     def add(self, index: int, feed: FeedMessage) -> None:
-        """The entities of one message."""
         header = feed.header
         for place, entity in enumerate(feed.entity):
             if entity.is_deleted or not entity.HasField("vehicle"):
@@ -201,7 +200,6 @@ class _Batch:
             self.places.append((index, place))
 
     def finished(self) -> WireBatch:
-        """All of it."""
         for ping, text in zip(self.pings, _time_texts(self.seconds), strict=True):
             ping.observationDateTime = text
         message, position = np.array(self.places, np.int32).reshape(-1, 2).T

@@ -64,11 +64,7 @@ def _words_before(text: bytes) -> bytes:
 
 
 def frame_of(text: bytes) -> int | None:
-    """The number of the schema in a registry's frame; None where there is none.
-
-    >>> frame_of(b"\\0\\0\\0\\7{..."), frame_of(b"{}")
-    (1915, None)
-    """
+    """The number of the schema in a registry's frame; None where there is none."""
     is_one = len(text) > _FRAME_BYTES and text[0] == 0
     return int.from_bytes(text[1:_FRAME_BYTES], "big") if is_one else None
 

@@ -239,17 +239,14 @@ class FileSource:
     """
 
     def __init__(self, path: str, progress: Progress | None = None, form: FeedForm = PLAIN) -> None:
-        """UsageError as `require_readable` raises it; nothing is read yet."""
         require_readable([path])
         self.format = form.format
         self._messages = read_messages(path, progress=progress, form=form)
 
     def messages(self) -> Iterator[list[bytes]]:
-        """As `read_messages` gives them."""
         return self._messages
 
     def close(self) -> None:
-        """Close the file, wherever reading is."""
         self._messages.close()
 
 

@@ -39,9 +39,6 @@ _SUFFIX = ".journal"
 class Arrived(NamedTuple):
     """A frame: the offset of its first message, when it arrived (Unix ms), its messages; a tick has none, and one
     offset.
-
-    >>> Arrived(40, 7_000, [b"{}", b"{}"]).behind
-    42
     """
 
     offset: int
@@ -64,13 +61,7 @@ _decode = msgspec.msgpack.Decoder(_Frame).decode
 
 
 def journal_size(folder: Path) -> int:
-    """Bytes of the segments in a journal's folder, also while another run has it; the journal is not opened.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     journal_size(Path(folder))
-    0
-    """
+    """Bytes of the segments in a journal's folder, also while another run has it; the journal is not opened."""
     found = 0
     for path in folder.glob(f"*{_SUFFIX}"):
         with suppress(FileNotFoundError):  # dropped meanwhile: no longer needed
@@ -113,11 +104,9 @@ class Journal:
         self._began_ms = 0
 
     def __enter__(self) -> Journal:
-        """It is open already."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of it."""
         if self._out is not None:
             self._out.close()
         os.close(self._lock)

@@ -47,7 +47,6 @@ class Failed(Exception):
     """
 
     def __init__(self, sentence: str, *, is_final: bool = False, wait_s: float | None = None) -> None:
-        """`wait_s` of None: it did not say."""
         super().__init__(sentence)
         self.sentence, self.is_final, self.wait_s = sentence, is_final, wait_s
 
@@ -56,40 +55,25 @@ class Failed(Exception):
 
 
 class RecordedSource:
-    """The frames of a source, until it ends or is stopped. Nothing is acknowledged to it.
-
-    >>> from contextlib import closing
-    >>> from tempfile import TemporaryDirectory
-    >>> from pathlib import Path
-    >>> from udp_stream.sources.recordings import open_source
-    >>> with TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "pings").write_bytes(b"[1,2]")
-    ...     with closing(RecordedSource(open_source(f"{folder}/pings", "kmh"))) as source:
-    ...         list(source.messages())
-    [[b'1', b'2']]
-    """
+    """The frames of a source, until it ends or is stopped. Nothing is acknowledged to it."""
 
     def __init__(self, source: Source) -> None:
-        """Nothing is read yet."""
         self._source, self._is_stopped = source, False
         self.format = source.format
 
     def messages(self) -> Iterator[list[bytes]]:
-        """Its frames."""
         for frame in self._source.messages():
             if self._is_stopped:
                 return
             yield frame
 
     def kept(self, frames: int) -> None:
-        """A recording is not acknowledged."""
+        pass
 
     def stop(self, wait: bool = True) -> None:  # noqa: ARG002 (there is nothing to wait for)
-        """Give no more frames."""
         self._is_stopped = True
 
     def close(self) -> None:
-        """Let go of its file."""
         self._source.close()
 
 
@@ -134,7 +118,6 @@ class Retries:
         self._said = ""
 
     def worked(self) -> None:
-        """A try went well."""
         if self._count:
             past = self._since(self._began_s)
             self._say(f"{self._name} works again, after {counted(self._count, 'failure')} in {past}")
@@ -263,16 +246,14 @@ class ConnectedSource(ABC):
                     self.disconnect()
 
     def kept(self, frames: int) -> None:
-        """How many frames are kept: their messages are acknowledged soon."""
         self._kept_frames = frames
 
     def stop(self, wait: bool = True) -> None:
-        """Take no more messages, and end when those taken are acknowledged; without `wait` they come again."""
         self._is_waiting = wait
         self.stopped.set()
 
     def close(self) -> None:  # noqa: B027 - nothing is left to do
-        """The connection ends with `messages`."""
+        pass
 
     def _frame(self, arrived: Sequence[tuple[Any, bytes]]) -> list[bytes] | None:
         """The new pings of these messages; None if there are none, and no message to acknowledge."""
@@ -365,7 +346,6 @@ class Handover:
     """Reads a source in a thread while the block runs."""
 
     def __init__(self, source: LiveSource, messages_max: int = MESSAGES_MAX) -> None:
-        """Reading begins with the block."""
         self._source = source
         self._messages_max = messages_max
         self._changed = threading.Condition()
@@ -377,7 +357,6 @@ class Handover:
         self._thread = threading.Thread(target=self._read, name="live source", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to read."""
         self._thread.start()
         return self
 

@@ -32,24 +32,21 @@ class PipeSource:
     """
 
     def __init__(self, form: FeedForm = PLAIN) -> None:
-        """Nothing is read yet; `form` is that of the feed (`[source]`)."""
         require_readable(["-"])
         self._form, self.format = form, form.format
         self._input = sys.stdin.fileno()
         self._wake, self._waker = os.pipe()
 
     def messages(self) -> Iterator[list[bytes]]:
-        """The lines that are whole, as they come. UsageError if compressed data are damaged."""
         try:
             yield from prompt_messages("-", self._blocks(), self._form)
         except _Stopped:
             return
 
     def kept(self, frames: int) -> None:
-        """A pipe is not acknowledged."""
+        pass
 
     def stop(self, wait: bool = True) -> None:  # noqa: ARG002 (there is nothing to wait for)
-        """Read no more: what was read is handed on."""
         if self._waker >= 0:
             os.write(self._waker, b"!")
 

@@ -94,7 +94,6 @@ class GtfsFiles:
             say(f"{counted(len(names), 'GTFS-realtime file')}: read in the order of the times in their headers")
 
     def messages(self) -> Iterator[list[bytes]]:
-        """A frame for each file that has something new. UsageError for one that cannot be read, after those before."""
         for name, progress in self._files:
             frame = self._unrepeated.take(_read(name))
             if reason := self._unrepeated.unreadable:

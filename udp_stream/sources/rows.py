@@ -84,11 +84,7 @@ def looks_like_csv(line: bytes, mapping: FeedMapping | None) -> bool:
 
 
 def looks_like_row(cells: Sequence[str]) -> bool:
-    """Whether the cells of a first line are values: one is a number or a time. Then none of them may be shown.
-
-    >>> looks_like_row(["AB12CDE", "2024-01-25T10:35:53Z", "on time"]), looks_like_row(["bus", "time", "coordinates.0"])
-    (True, False)
-    """
+    """Whether the cells of a first line are values: one is a number or a time. Then none of them may be shown."""
     return any(number_of(cell) is not None or found_time_form([cell]) is not None for cell in cells)
 
 
@@ -174,7 +170,6 @@ class _RowReader:
         self._template = Template([path for path, _, _ in fields])
 
     def messages(self, lines: list[bytes]) -> list[bytes]:
-        """A message for each line."""
         width, delimiter, rows = self._width, self._delimiter, list[list[str]]()
         if (text := _plain_text(lines)) is not None:
             if '"' not in text and set(map(methodcaller("count", delimiter.encode()), lines)) == {width - 1}:
