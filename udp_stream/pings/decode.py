@@ -37,6 +37,8 @@ _MAX_QUANTA = 2**31 - 1  # speeds are kept in columns of 32 bits, signed
 PLACEHOLDERS = frozenset({"null", "none", "n/a", "na", "nan", "unknown", "undefined"})
 """Words, in small letters, that stand where a plate is missing. All vehicles without one would share a budget."""
 
+_PLACEHOLDER_CHARS = max(map(len, PLACEHOLDERS))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingRules:
@@ -213,11 +215,6 @@ class WireBatch:
     by one, or all of them as `columns`. `notes`: what a person should know of how pings were read, such as the field
     that plates are from, and of how many. `untimed`: which pings have no time but their message's, where a format can
     tell and places may be looked at.
-
-    >>> of_messages = np.array([0, 1, 1], np.int32), np.array([NOT_IN_ARRAY, 0, 1], np.int32)
-    >>> three = WireBatch([WirePing("A1", "now", Location(Point(0, 0)), 5.0)] * 3, *of_messages, [])
-    >>> three.pings[2].speed, three.message[2], three.position[2]
-    (5.0, np.int32(1), np.int32(1))
     """
 
     pings: Sequence[WirePing | PlacedPing]
@@ -260,11 +257,6 @@ class Pings:
     them. `time_ms`: Unix milliseconds, UTC, rounded down. `lat`, `lon`: degrees. `speed`: quanta of 1/4096 km/h,
     rounded to the nearest, in [0, max_quanta]. `message`: index of the message in the batch. `position`: the ping's
     place in its message's array, -1 if the message is the ping itself.
-
-    >>> from udp_stream.pings.json import JSON
-    >>> pings, _ = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON).decode([])
-    >>> len(pings), pings.plates, pings.speed
-    (0, (), array([], dtype=int32))
     """
 
     plates: tuple[str, ...]
@@ -305,104 +297,80 @@ class PingDecoder:
         Every ping of every message is in one of the two; so is every message, but for an array without pings.
         """
         batch = self.format.read(messages, self.rules.max_message_bytes, self.rules.max_pings_per_message)
-        columns = _Columns(batch, self.rules)
-        refused = columns.refusals(self.format.paths)
-        if not refused:
-            return columns.pings(slice(None)), batch.refusals
-        everything = sorted(batch.refusals + refused, key=lambda refusal: (refusal.message, refusal.position))
-        return columns.pings(columns.fault == 0), everything
-
-
-# What the value checks find, in their order. The number in the fault column is the place here, plus 1; 0 is no fault.
-_FAULTS = (
-    (Reason.EMPTY_PLATE, "plate"),
-    (Reason.PLACEHOLDER_PLATE, "plate"),
-    (Reason.WRONG_TYPE, "plate"),
-    (Reason.WRONG_TYPE, "time"),
-    (Reason.NO_UTC_OFFSET, "time"),
-    (Reason.TIME_OUT_OF_RANGE, "time"),
-    (Reason.COORDINATES_OUT_OF_RANGE, "longitude"),
-    (Reason.COORDINATES_OUT_OF_RANGE, "latitude"),
-    (Reason.ZERO_COORDINATES, "position"),
-    (Reason.OUTSIDE_BOX, "position"),
-    (Reason.SPEED_NOT_FINITE, "speed"),
-    (Reason.SPEED_NEGATIVE, "speed"),
-    (Reason.SPEED_ABOVE_LIMIT, "speed"),
-)
-
-
-_PLACEHOLDER_CHARS = max(map(len, PLACEHOLDERS))
-
-
-class _Columns:
-    """The columns of a batch before the values are checked, and `fault`, what the checks found in each row."""
-
-    def __init__(self, batch: WireBatch, rules: PingRules) -> None:
         wire = _columns_of(batch.pings) if batch.columns is None else batch.columns
-        size = len(wire.plates)
-        self.message, self.position, self.rules = batch.message, batch.position, rules
-        self.plates, self.plate = _index_plates(wire.plates)
-        self.time_ms, self.time_status = wire.time_ms, wire.time_status
-        self.lon, self.lat, self.source_speed = wire.lon, wire.lat, wire.speed
+        plates, plate = _index_plates(wire.plates)
         with np.errstate(over="ignore"):  # becomes infinite, and is refused for it
-            self.kmh = self.source_speed * KMH_PER_UNIT[rules.unit]
-        self.fault = np.zeros(size, np.uint8)
-        checks = self._checks()
+            kmh = wire.speed * KMH_PER_UNIT[self.rules.unit]
+        checks = list(_checks(wire, plates, plate, kmh, self.rules, self.format.paths))
+        fault = np.zeros(len(plate), np.uint8)  # the place of a ping's first fault in the checks, plus 1
         for number in range(len(checks), 0, -1):  # backwards: the first fault is written last, and stands
-            self.fault[checks[number - 1]] = number
+            fault[checks[number - 1][0]] = number
+        rows = np.flatnonzero(fault)
+        if not rows.size:
+            return self._pings(batch, wire, plates, plate, kmh), batch.refusals
+        found = zip(batch.message[rows].tolist(), batch.position[rows].tolist(), fault[rows].tolist(), strict=True)
+        refused = [Refusal(message, position, *checks[number - 1][1:]) for message, position, number in found]
+        every = sorted(batch.refusals + refused, key=lambda refusal: (refusal.message, refusal.position))
+        kept = fault == 0
+        in_use = np.zeros(len(plates), np.bool_)  # not the plates that only refused pings had
+        in_use[plate[kept]] = True
+        plate = np.cumsum(in_use, dtype=np.uint32)[plate] - np.uint32(1)
+        plates = [text for text, used in zip(plates, in_use.tolist(), strict=True) if used]
+        return self._pings(batch, wire, plates, plate, kmh, kept), every
 
-    def _checks(self) -> tuple[NDArray[np.bool_], ...]:
-        """Where each of `_FAULTS` is found."""
-        rules, lon, lat = self.rules, self.lon, self.lat
-        lengths = np.fromiter(map(len, self.plates), np.int64, len(self.plates))
-        chars, are_words = lengths[self.plate], np.zeros(len(self.plates), np.bool_)
-        for short in np.flatnonzero(lengths <= _PLACEHOLDER_CHARS).tolist():  # plates are longer, nearly all
-            are_words[short] = self.plates[short].lower() in PLACEHOLDERS
-        if rules.box is None:
-            outside = np.zeros(len(lon), np.bool_)
-        else:
-            west, south, east, north = rules.box
-            outside = (lon < west) | (lon > east) | (lat < south) | (lat > north)
-        return (
-            chars == 0,
-            are_words[self.plate],
-            chars > MAX_PLATE_CHARS,
-            self.time_status == NO_TIME,
-            self.time_status == NO_OFFSET,
-            (self.time_ms < rules.earliest_ms) | (self.time_ms >= rules.latest_ms),
-            ~(np.abs(lon) <= 180),  # so, and not with >: JSON has no nan, but another format may
-            ~(np.abs(lat) <= 90),
-            (lon == 0) & (lat == 0),
-            outside,
-            ~np.isfinite(self.source_speed),
-            self.source_speed < 0,
-            self.kmh > rules.reject_above_kmh,
-        )
-
-    def refusals(self, paths: FieldPaths) -> list[Refusal]:
-        """One for each row with a fault."""
-        rows = np.flatnonzero(self.fault)
-        found = zip(self.message[rows].tolist(), self.position[rows].tolist(), self.fault[rows].tolist(), strict=True)
-        faults = [(reason, getattr(paths, name)) for reason, name in _FAULTS]
-        return [Refusal(message, position, *faults[fault - 1]) for message, position, fault in found]
-
-    def pings(self, kept: slice | NDArray[np.bool_]) -> Pings:
-        """The rows that are kept, all of them without fault, in their final form."""
-        plates, plate = self.plates, self.plate[kept]
-        if not isinstance(kept, slice):  # forget the plates that only refused pings had
-            in_use = np.zeros(len(plates), np.bool_)
-            in_use[plate] = True
-            plate = (np.cumsum(in_use, dtype=np.uint32) - np.uint32(1))[plate]
-            plates = [text for text, used in zip(plates, in_use.tolist(), strict=True) if used]
+    def _pings(
+        self,
+        batch: WireBatch,
+        wire: WireColumns,
+        plates: list[str],
+        plate: NDArray[np.uint32],
+        kmh: NDArray[np.float64],
+        kept: slice | NDArray[np.bool_] = slice(None),
+    ) -> Pings:
+        """The rows that are kept, all of them without fault."""
         # Clamped here, before anything is stored: sensitivities rest on no speed being above max_quanta.
-        quanta = np.minimum(np.rint(self.kmh[kept] * QUANTA_PER_KMH), self.rules.max_quanta).astype(np.int32)
+        quanta = np.minimum(np.rint(kmh[kept] * QUANTA_PER_KMH), self.rules.max_quanta).astype(np.int32)
         columns: tuple[NDArray[Any], ...] = (
-            *(plate, self.time_ms[kept], self.lat[kept], self.lon[kept]),
-            *(quanta, self.message[kept], self.position[kept]),
+            *(plate[kept], wire.time_ms[kept], wire.lat[kept], wire.lon[kept]),
+            *(quanta, batch.message[kept], batch.position[kept]),
         )
         for column in columns:
             column.flags.writeable = False
         return Pings(tuple(plates), *columns)
+
+
+def _checks(
+    wire: WireColumns,
+    plates: list[str],
+    plate: NDArray[np.uint32],
+    kmh: NDArray[np.float64],
+    rules: PingRules,
+    paths: FieldPaths,
+) -> Iterator[tuple[NDArray[np.bool_], Reason, str]]:
+    """What is asked of values, in this order: where it does not hold, the reason, and the path."""
+    lengths = np.fromiter(map(len, plates), np.int64, len(plates))
+    chars, are_words = lengths[plate], np.zeros(len(plates), np.bool_)
+    for short in np.flatnonzero(lengths <= _PLACEHOLDER_CHARS).tolist():  # plates are longer, nearly all
+        are_words[short] = plates[short].lower() in PLACEHOLDERS
+    yield chars == 0, Reason.EMPTY_PLATE, paths.plate
+    yield are_words[plate], Reason.PLACEHOLDER_PLATE, paths.plate
+    yield chars > MAX_PLATE_CHARS, Reason.WRONG_TYPE, paths.plate
+    yield wire.time_status == NO_TIME, Reason.WRONG_TYPE, paths.time
+    yield wire.time_status == NO_OFFSET, Reason.NO_UTC_OFFSET, paths.time
+    is_other_time = (wire.time_ms < rules.earliest_ms) | (wire.time_ms >= rules.latest_ms)
+    yield is_other_time, Reason.TIME_OUT_OF_RANGE, paths.time
+    lon, lat = wire.lon, wire.lat
+    # So, and not with >: JSON has no nan, but another format may.
+    yield ~(np.abs(lon) <= 180), Reason.COORDINATES_OUT_OF_RANGE, paths.longitude
+    yield ~(np.abs(lat) <= 90), Reason.COORDINATES_OUT_OF_RANGE, paths.latitude
+    yield (lon == 0) & (lat == 0), Reason.ZERO_COORDINATES, paths.position
+    if rules.box is not None:
+        west, south, east, north = rules.box
+        outside = (lon < west) | (lon > east) | (lat < south) | (lat > north)
+        yield outside, Reason.OUTSIDE_BOX, paths.position
+    yield ~np.isfinite(wire.speed), Reason.SPEED_NOT_FINITE, paths.speed
+    yield wire.speed < 0, Reason.SPEED_NEGATIVE, paths.speed
+    yield kmh > rules.reject_above_kmh, Reason.SPEED_ABOVE_LIMIT, paths.speed
 
 
 def _columns_of(wire: Sequence[WirePing | PlacedPing]) -> WireColumns:
