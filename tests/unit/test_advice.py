@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from udp_stream.pings.decode import PingDecoder, PingRules, originals
-from udp_stream.pings.found import Refused, advise, is_shown
+from udp_stream.pings.found import advise, is_shown
 from udp_stream.pings.json import PLAIN, mapped_form
 from udp_stream.pings.mapping import FeedMapping
 from udp_stream.pings.snapshots import SINGLE
@@ -19,7 +19,7 @@ RULES = PingRules(max_kmh=65, reject_above_kmh=200, box=(72.5, 21.0, 73.0, 21.5)
 def said_of(*messages, form=PLAIN, rules=RULES):
     _, refusals = PingDecoder(rules, form.format).decode(messages)
     pieces = originals(messages, refusals, form.format)
-    return advise([Refused(refusal, piece) for refusal, piece in zip(refusals, pieces, strict=True)], form, rules.box)
+    return advise(list(zip(refusals, pieces, strict=True)), form, rules.box)
 
 
 @pytest.mark.parametrize(

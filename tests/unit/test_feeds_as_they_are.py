@@ -13,7 +13,7 @@ from google.transit.gtfs_realtime_pb2 import FeedMessage
 from udp_stream.cli.commands.init import city_file, find_feed
 from udp_stream.errors import ConfigError
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason, Refusal
-from udp_stream.pings.found import Doubt, Refused, advise, no_pings
+from udp_stream.pings.found import Doubt, advise, no_pings
 from udp_stream.pings.json import JSON, PLAIN, mapped_form, single_ping
 from udp_stream.pings.mapping import PRESETS, FeedMapping
 from udp_stream.pings.snapshots import GTFS_REALTIME, Unrepeated
@@ -63,7 +63,7 @@ def test_a_number_that_is_not_finite_costs_its_ping_alone(word, envelope):
         pings, refusals = decoded(JSON, text)
         assert [plate for plate, *_ in pings] == ["A1", "C3"]
         assert refusals == [(1, "speed_not_finite", "$.speed")]
-    said = advise([Refused(Refusal(0, 1, Reason.SPEED_NOT_FINITE, "$.speed"), json.dumps(array[1]).encode())], PLAIN)
+    said = advise([(Refusal(0, 1, Reason.SPEED_NOT_FINITE, "$.speed"), json.dumps(array[1]).encode())], PLAIN)
     assert said == ["speed_not_finite at $.speed: found NaN or Infinity, wanted a number, 0 or more"]
 
 
@@ -341,7 +341,7 @@ def test_a_label_names_a_vehicle_where_it_is_asked_to_and_is_named_where_it_is_n
     assert polled(tmp_path, both)[0] == ["7"]
     assert polled(tmp_path, poll(({"label": "a/b", "id": "7"}, START_S)), plate=("id", "label"))[0] == ["7/a~1b"]
     (message,) = (one for one in Unrepeated(GTFS_REALTIME, 10**6, 100).take(both) if b"license_plate" not in one)
-    (said,) = advise([Refused(Refusal(0, -1, Reason.MISSING_FIELD, "$.license_plate"), message)], PLAIN)
+    (said,) = advise([(Refusal(0, -1, Reason.MISSING_FIELD, "$.license_plate"), message)], PLAIN)
     assert "vehicle.vehicle.label is set" in said and "4711" not in said
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
-from udp_stream.pings.found import Refused, advise
+from udp_stream.pings.found import advise
 from udp_stream.pings.json import JSON, FeedForm, mapped_form
 from udp_stream.pings.mapping import FeedMapping
 from udp_stream.pings.snapshots import PIECE_BYTES_MAX, Unrepeated
@@ -48,7 +48,7 @@ def test_a_large_answer_that_is_refused_whole_is_shortened_and_refused_for_the_s
     assert len(piece) <= PIECE_BYTES_MAX < len(body) and short == whole and whole[0].reason != Reason.NOT_JSON
     plain = FeedForm(FeedMapping(), JSON)
     if form == "features":
-        assert "found features.0.geometry.coordinates.0" in advise([Refused(short[0], piece)], plain)[0]
+        assert "found features.0.geometry.coordinates.0" in advise([(short[0], piece)], plain)[0]
 
 
 @pytest.mark.parametrize("where", ["speed", "longitude", "latitude", "both"])

@@ -26,12 +26,11 @@ import numpy as np
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, say
-from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, originals
+from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.pings.found import (
     OF_A_SPEED,
     OF_THE_CLOCK,
     Doubt,
-    Refused,
     advise,
     plate_warning,
     unit_evidence,
@@ -212,10 +211,10 @@ def require_mostly_read(messages: Sequence[bytes], ping_format: PingFormat, sett
     refusals = [one for one in refusals if one.reason != Reason.OTHER_EVENT]
     faults = [one for one in refusals if one.reason not in OF_A_SPEED]
     read = len(pings) + len(refusals) - len(faults)
-    refused = list(map(Refused, faults, originals(messages, faults, ping_format)))
-    if len(refused) > read:
-        said = advise(refused[:SAMPLE_MAX], FeedForm(settings.form.mapping, ping_format), settings.pings.box)
-        text = f"{len(refused):,} of {counted(read + len(refused), 'ping')} {what}"
+    if len(faults) > read:
+        sample = list(zip(faults, originals(messages, faults, ping_format), strict=True))[:SAMPLE_MAX]
+        said = advise(sample, FeedForm(settings.form.mapping, ping_format), settings.pings.box)
+        text = f"{len(faults):,} of {counted(read + len(faults), 'ping')} {what}"
         raise UsageError(text + "".join(f"\n  {sentence}" for sentence in said))
     return pings
 
@@ -245,10 +244,10 @@ class FeedWatch:
     """Says once, in the log, that of a feed that goes on more is refused than accepted, and what would help.
 
     >>> from udp_stream.pings.decode import Refusal
-    >>> from udp_stream.windows.slots import Refused as ReadRefused
+    >>> from udp_stream.windows.slots import Refused
     >>> watch = FeedWatch(Settings(), lambda text, event, _: print(f"{event}: {text}"))
     >>> page = b"<html>"
-    >>> watch.look([page], ReadResult([], [ReadRefused(0, Refusal(0, -1, Reason.NOT_JSON, "$"), page)], 1, 0))
+    >>> watch.look([page], ReadResult([], [Refused(0, Refusal(0, -1, Reason.NOT_JSON, "$"), page)], 1, 0))
     >>> watch.end()
     refused: 1 of 1 ping refused: not_json at $: found XML or HTML in which no ping is found
     >>> watch.accepted_nothing
@@ -260,7 +259,7 @@ class FeedWatch:
 
     def __init__(self, settings: Settings, warn: Callable[[str, str, Mapping[str, object]], None] = _warn) -> None:
         self._settings, self._warn = settings, warn
-        self._sample: list[Refused] = []
+        self._sample: list[tuple[Refusal, bytes]] = []
         self._refused: Counter[str] = Counter()
         self._accepted, self._is_said = 0, False
 
@@ -269,9 +268,8 @@ class FeedWatch:
         every = [one for one in read.refused if one.refusal.reason != Reason.OTHER_EVENT]
         faults = [one for one in every if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
         self._accepted += read.pings + len(every) - len(faults)
-        refused = [Refused(one.refusal, one.original) for one in faults]
-        self._refused.update(str(one.refusal.reason) for one in refused)
-        self._sample += refused[: SAMPLE_MAX - len(self._sample)]
+        self._refused.update(str(one.refusal.reason) for one in faults)
+        self._sample += [(one.refusal, one.original) for one in faults[: SAMPLE_MAX - len(self._sample)]]
         self._judge(self.REFUSALS_MIN)
 
     def end(self) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
+from functools import cache
 from math import inf, isinf, isnan, log, nan
 from typing import Any
 from unicodedata import normalize
@@ -161,10 +163,6 @@ _DATES = (
     *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%b %d %Y", "%a, %d %b %Y"),
 )
 _CLOCKS = ("%H:%M:%S", "%H:%M:%S.%f", "%H:%M", "%I:%M:%S %p", "%I:%M %p", "%H%M%S", "%H.%M.%S")
-_PATTERNS = (
-    *(f"{date}{joint}{clock}" for date in _DATES for joint in (" ", "T", ", ", "", "-") for clock in _CLOCKS),
-    *(f"{clock}{joint}{date}" for date in _DATES for joint in (" ", ", ") for clock in _CLOCKS),
-)
 _COUNT_MIN = 1e8
 """Seconds since 1970: what is less is no time of our days."""
 
@@ -187,27 +185,24 @@ class TimeForm:
 
 
 def found_time_form(values: Sequence[Value]) -> TimeForm | None:
-    """The format of these times; None if they are none. Of several formats, the one that gives the shortest span: a
+    """The format of these times; None if they are none. Of several patterns, the one that gives the shortest span: a
     recording is of few days. If that does not tell, the day is first.
     """
     values = values[:: -(-len(values) // _TIMES_MAX) or 1]  # from all over the sample
     times: list[TimeValue] = [value for value in values if isinstance(value, str | int | float) and value is not True]
+    least, texts = SHARE_MIN * len(times), [value for value in times if isinstance(value, str)]
     if not times or len(times) < SHARE_MIN * len(values):
         return None
     numbers = [number_of(value) if isinstance(value, str) else as_float(value) for value in times]
-    if sum(number is not None and number > _COUNT_MIN for number in numbers) >= SHARE_MIN * len(times):
-        forms = [form for one in EPOCHS if (form := _form(times, one)) is not None]
-        if forms:
-            return forms[0]
-    if sum(isinstance(value, str) for value in times) < SHARE_MIN * len(times):
+    is_count = sum(number is not None and number > _COUNT_MIN for number in numbers) >= least
+    is_text = len(texts) >= least
+    for one in (*(EPOCHS if is_count else ()), *((ISO,) if is_text else ())):
+        if form := _form(times, one):
+            return form
+    forms = [form for one in (_patterns(texts[0]) if is_text else ()) if (form := _form(times, one))]
+    if not forms:
         return None
-    if (iso := _form(times, ISO)) is not None:
-        return iso
-    example = next(value for value in times if isinstance(value, str))
-    forms = [form for pattern in _patterns(example) if (form := _form(times, pattern)) is not None]
-    best = min(forms, key=lambda form: form.span_ms, default=None)
-    if best is None:
-        return None
+    best = min(forms, key=lambda form: form.span_ms)
     exchanged = re.sub("%d(.)%m", r"%m\1%d", best.time_format)
     same = {form.time_format for form in forms if form.span_ms == best.span_ms} - {best.time_format}
     return replace(best, is_ambiguous=exchanged in same)
@@ -222,16 +217,25 @@ def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
     return TimeForm(time_format, bool(says), int(np.ptp(time_ms[good])))
 
 
-def _patterns(example: str) -> list[str]:
-    """Patterns that the example's look allows: digits stand where digits can stand, words where words can."""
-    readings = [("", example)]  # as it is, too: what looks like an offset may be a year, as in 10:35 25-01-2024
-    if match := re.search(r"( ?)[+-][0-9]{2}:?[0-9]{2}$", example):
-        readings.append((f"{match[1]}%z", example[: match.start()]))
-    elif example.endswith("Z"):
+def _patterns(example: str) -> Iterator[str]:
+    """Patterns that the example's look allows; also as it is, where what looks like an offset may be a year."""
+    if example.endswith("Z"):
         readings = [("%z", example[:-1])]
-    stand_in = {pattern: re.sub("%[bBap]", "a", pattern) for pattern in _PATTERNS}
-    looks = {pattern: _look(re.sub("%.", "0", text)) for pattern, text in stand_in.items()}
-    return [f"{pattern}{tail}" for tail, rest in readings for pattern in _PATTERNS if looks[pattern] == _look(rest)]
+    else:
+        offset = re.search(r"( ?)[+-][0-9]{2}:?[0-9]{2}$", example)
+        readings = [("", example), *([(f"{offset[1]}%z", example[: offset.start()])] if offset else [])]
+    for tail, rest in readings:
+        yield from (f"{pattern}{tail}" for pattern in _patterns_by_look()[_look(rest)])
+
+
+@cache
+def _patterns_by_look() -> Mapping[str, list[str]]:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    dates_first = [f"{day}{joint}{clock}" for day in _DATES for joint in (" ", "T", ", ", "", "-") for clock in _CLOCKS]
+    clocks_first = [f"{clock}{joint}{day}" for day in _DATES for joint in (" ", ", ") for clock in _CLOCKS]
+    for pattern in dates_first + clocks_first:
+        found[_look(re.sub("%.", "0", re.sub("%[bBap]", "a", pattern)))].append(pattern)
+    return found
 
 
 def _look(text: str) -> str:
@@ -274,33 +278,37 @@ def plate_warning(pings: Pings, field: str = "source.plate") -> str | None:
     return None
 
 
-Names = tuple[str, ...]
+_NAMES = {
+    "plate": (
+        "licenseplate licenceplate platenumber plate registrationnumber registration regno vehicleregistration "
+        "vehicleid vehiclevehicleid busid vehiclenumber busnumber vehicleno busno vid vehicleref vehiclecode "
+        "vehicle bus ordem veh unitid fleetnumber vehiclelabel kennzeichen fahrzeugnummer fahrzeugid fahrzeug "
+        "wagennummer wagen immatriculation plaque vehicule matricula patente placa vehiculo veiculo prefixo label "
+        "deviceid device trackerid imei id 0"
+    ),
+    "time": (
+        "observationdatetime observedat recordedattime recordedat gpstime gpstimestamp fixtime timestamp tmstmp "
+        "datetime locationtime lastlocationupdatetime positiontime time tst datahora zeitstempel zeitpunkt "
+        "datumzeit zeit uhrzeit horodatage dateheure fechahora fecha hora heure datum ts date updatedat lastupdated "
+        "lastupdate t 1"
+    ),
+    "longitude": ("longitude lon lng long coordinates0 x geolon geolng longitud laengengrad langengrad laenge lange"),
+    "latitude": "latitude lat coordinates1 y geolat latitud breitengrad breite",
+    "speed": (
+        "speed speedkmh speedkmhr speedkph speedmps speedms speedmph velocity vehiclespeed gpsspeed velocidade spd "
+        "geschwindigkeit vitesse velocidad tempo v kmh vkmh kph kmph mph knots"
+    ),
+    "ago": "secssincereport secondssincereport secondsago secsago ageinseconds",
+    "operator": "oper operator operatorref operatorid operatorcode agency agencyid",
+}
+"""Of fields, and of what else is looked for, as keys have them: the likeliest first."""
 
-
-def _names(words: str) -> Names:
-    """The likeliest first."""
-    return tuple(words.split())
-
-
-_PLATES = _names(
-    "licenseplate licenceplate platenumber plate registrationnumber registration regno vehicleregistration vehicleid "
-    "vehiclevehicleid busid vehiclenumber busnumber vehicleno busno vid vehicleref vehiclecode vehicle bus ordem veh "
-    "unitid fleetnumber vehiclelabel kennzeichen fahrzeugnummer fahrzeugid fahrzeug wagennummer wagen immatriculation "
-    "plaque vehicule matricula patente placa vehiculo veiculo prefixo label deviceid device trackerid imei id 0"
-)
-_TIMES = _names(
-    "observationdatetime observedat recordedattime recordedat gpstime gpstimestamp fixtime timestamp tmstmp datetime "
-    "locationtime lastlocationupdatetime positiontime time tst datahora zeitstempel zeitpunkt datumzeit zeit uhrzeit "
-    "horodatage dateheure fechahora fecha hora heure datum ts date updatedat lastupdated lastupdate t 1"
-)
-_LONGITUDES = _names("longitude lon lng long coordinates0 x geolon geolng longitud laengengrad langengrad laenge lange")
-_LATITUDES = _names("latitude lat coordinates1 y geolat latitud breitengrad breite")
-_SPEEDS = _names(
-    "speed speedkmh speedkmhr speedkph speedmps speedms speedmph velocity vehiclespeed gpsspeed velocidade spd "
-    "geschwindigkeit vitesse velocidad tempo v kmh vkmh kph kmph mph knots"
-)
-_NEVER = re.compile(r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b")
-_NO_PLATE = re.compile(r"trip|route|stop|\bline|driver|block|direction|shape|agency")
+_OTHERS = r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b"
+_NEVER = {
+    "plate": re.compile(r"trip|route|stop|\bline|driver|block|direction|shape|agency"),
+    "time": re.compile(_OTHERS),
+    "speed": re.compile(_OTHERS),
+}
 """Words that no name of the field has; searched in names whose words stand apart."""
 
 _UNITS = (
@@ -406,35 +414,29 @@ def kind_of(values: Sequence[Value]) -> str:
 def _ranked(values: Mapping[Path, list[Value]], field: str, taken: Mapping[str, Path]) -> list[Path]:
     """Paths with a name of the field, the likeliest first: of one name, those that lie nearer the longitude. None
     through a key that may be a plate."""
-    (names, never), place = _NAMES[field], taken.get("longitude", ())
-    ranked = [
-        (rank, path)
-        for path in values
-        if path not in taken.values() and is_shown(path[:-1]) and (rank := _rank(path, names, never)) is not None
-    ]
-    return [
-        path
-        for (name, depth), path in sorted(ranked, key=lambda one: (one[0][0], -len(common((one[1], place))), one[0][1]))
-    ]
+    place = taken.get("longitude", ())
+    open_paths = (path for path in values if path not in taken.values() and is_shown(path[:-1]))
+    ranks = {path: rank for path in open_paths if (rank := _rank(path, field)) is not None}
+    return sorted(ranks, key=lambda path: (ranks[path], -len(common((path, place))), len(path)))
 
 
-def _rank(path: Path, names: Names, never: re.Pattern[str] | None) -> tuple[int, int] | None:
-    """How likely a path is one of these names, the least first: by its last keys, then by how deep it lies."""
+def _rank(path: Path, field: str) -> int | None:
+    """How likely a path is the field's, by its last keys, the least first; None if it is not."""
+    names, never = _NAMES[field].split(), _NEVER.get(field)
     steps = path[:-1] if len(path) > 1 and path[-1] == "value" else path  # as NGSI has it
     words = [re.sub(r"[^a-z0-9]", "", normalize("NFKD", str(step).lower())) for step in steps]
     if never is not None and never.search(" ".join(re.findall("[A-Z]?[a-z]+|[A-Z]+", dotted(path))).lower()):
         return None
     endings = {words[-1], "".join(words[-2:]), "".join(words[-3:]), "".join(words)}
     ranks = [at for at, name in enumerate(names) if name in endings]
-    if not ranks:
-        ranks = [len(names) + at for at, name in enumerate(names) if len(name) > 3 and name in words[-1]]
-    return (min(ranks), len(path)) if ranks else None
+    longer = (len(names) + at for at, name in enumerate(names) if len(name) > 3 and name in words[-1])
+    return min(ranks or longer, default=None)
 
 
 def _is_named(path: Path) -> bool:
     """Whether it ends in a name that plates have, and not only in a longer one, such as the vehicle's type."""
-    rank = _rank(path, *_NAMES["plate"])
-    return rank is not None and rank[0] < len(_PLATES)
+    rank = _rank(path, "plate")
+    return rank is not None and rank < len(_NAMES["plate"].split())
 
 
 def _numbers(values: Sequence[Value]) -> list[float]:
@@ -469,15 +471,6 @@ def _may_be_vehicles(plates: Sequence[Value], times: Sequence[Value], form: Time
     return form.span_ms <= SNAPSHOT_MS or len(set(plates)) <= PLATES_PER_PING * len(plates)
 
 
-_NAMES: Mapping[str, tuple[Names, re.Pattern[str] | None]] = {
-    "plate": (_PLATES, _NO_PLATE),
-    "time": (_TIMES, _NEVER),
-    "longitude": (_LONGITUDES, None),
-    "latitude": (_LATITUDES, None),
-    "speed": (_SPEEDS, _NEVER),
-    "ago": (("secssincereport", "secondssincereport", "secondsago", "secsago", "ageinseconds"), None),
-    "operator": (("oper", "operator", "operatorref", "operatorid", "operatorcode", "agency", "agencyid"), None),
-}
 _FITS: Mapping[str, Callable[[Sequence[Value]], bool]] = {
     "plate": _are_plates,
     "time": lambda values: found_time_form(values) is not None,
@@ -487,24 +480,21 @@ _FITS: Mapping[str, Callable[[Sequence[Value]], bool]] = {
 }
 
 
-# Are speeds in the unit that the configuration says? The pings themselves tell: a bus moves as fast as it reports.
+# The unit of speeds, as the pings themselves tell it: a bus moves as fast as it reports.
 #
-# Between two consecutive pings of a bus that goes at an even speed, the distance over the time is that speed. With the
-# wrong unit the two differ by the ratio of the units: 3.6, 1.6, 2.2, or one over it. A unit is told only if the two
-# agree in it. Else none is: speeds may be in knots, or ten times too large.
+# Between two pings of a bus that goes at an even speed, the distance over the time is that speed. In the wrong unit the
+# two differ by the ratio of the units: 3.6, 1.6, 2.2, or one over it. A unit is told only if the two agree in it, as
+# speeds may be in knots, or ten times too large. On 100 pairs the logarithm of the ratio is -0.05 to 0.07 in 98 of 100
+# draws. Feet a second, the nearest unit that is none of ours, lies 0.09 above km/h. Below there is none as near, and
+# sparse pings cut corners: `_ABOVE`, `_BELOW`.
 #
-# How near they must agree was measured: the logarithm of the ratio is -0.05 to 0.07 in 98 of 100 draws of 100 pairs.
-# The least unit that is none of ours, feet a second, lies 0.09 above km/h, so a ratio may be `_ABOVE` more than one.
-# Below there is none as near, and sparse pings cut corners: it may be `_BELOW` less.
+# Buses that send once or twice a minute stop between two pings. There the distance of all pairs is set against the mean
+# of the speeds at both ends. On 500 pairs of Austin's and Surat's buses the logarithm is -0.18 to 0.12. Mph and knots,
+# 0.14 apart, may both fit: the nearest to the middle is then the likeliest (right in 94 of 100 draws), and what is
+# configured, or said by the feed, is not doubted.
 #
 # This looks at speeds without noise. Only the unit may be shown: the ratio, or the number of pairs, would tell one
 # plate's speeds to a reader who knows all others.
-#
-# Buses that send once or twice a minute have few such pairs, and between two pings they stop. There the distance of all
-# pairs is set against what all of them report, standing ones too: the mean of the speeds at both ends is that of a
-# moment on the way. Of 500 pairs of Austin's and Surat's buses the ratio's logarithm is -0.18 to 0.12 in 98 of 100
-# draws. So km/h, mph and m/s are told apart. Mph and knots, 0.14 apart, may both fit; the nearest to the middle is then
-# the likeliest (right in 94 of 100 draws), and what is configured, or said by the feed, is not doubted.
 
 PAIRS_MIN = 100
 """With fewer pairs of pings 4 to 30 s apart they are looked for farther apart."""
@@ -615,34 +605,29 @@ OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE, Reason.TIM
 """Reasons that are not in a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """One refusal and the bytes of what was refused."""
-
-    refusal: Refusal
-    original: bytes
-
-
 Box = tuple[float, float, float, float]
 """West, south, east, north, in degrees."""
 
 EARTH: Box = -180.0, -90.0, 180.0, 90.0
 
 
-def advise(refused: Sequence[Refused], form: FeedForm, box: Box | None = None) -> list[str]:
-    """A sentence for each of the commonest kinds of refusals of a sample; `box` is `pings.box`."""
-    kinds = Counter((one.refusal.reason, one.refusal.path) for one in refused)
-    sentences = []
-    for (reason, path), _ in kinds.most_common(SENTENCES_MAX):
-        pieces = [one.original for one in refused if (one.refusal.reason, one.refusal.path) == (reason, path)]
-        said = _said(reason, path, pieces, form, box)
-        sentences.append(f"{reason} at {path}: {said}" if said else f"{reason} at {path}")
-    return sentences
+def advise(refused: Sequence[tuple[Refusal, bytes]], form: FeedForm, box: Box | None = None) -> list[str]:
+    """A sentence for each of the commonest kinds of refusals of a sample, which has the bytes that were refused; `box`
+    is `pings.box`."""
+    kinds: defaultdict[tuple[Reason, str], list[bytes]] = defaultdict(list)
+    for refusal, original in refused:
+        kinds[refusal.reason, refusal.path].append(original)
+    commonest = sorted(kinds.items(), key=lambda kind: -len(kind[1]))[:SENTENCES_MAX]
+    said = ((reason, path, _said(reason, path, pieces, form, box)) for (reason, path), pieces in commonest)
+    return [f"{reason} at {path}{f': {words}' if words else ''}" for reason, path, words in said]
 
 
 def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, box: Box | None) -> str | None:
     """What was found, and what is wanted."""
-    records = [record for piece in pieces if (record := _record_of(piece)) is not None]
+    records: list[Record] = []
+    for piece in pieces:
+        with suppress(*UNREADABLE):
+            records += filter(None, [flat(value_of(trim(piece)))])
     field = _field_at(path, form)
     if reason in (Reason.NOT_JSON, Reason.NOT_GTFS_REALTIME) or not records:
         found = no_pings(pieces[0])
@@ -650,8 +635,8 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, bo
     if reason == Reason.MISSING_FIELD:
         if any((LABEL,) in record for record in records):
             return f"vehicle.vehicle.id is unset; {LABEL} is set: {LABEL_PLATE}"
-        common = Counter(one for record in records for one in record)
-        names = shown_names(sorted((one for one, count in common.items() if 2 * count >= len(records)), key=dotted))
+        paths = Counter(one for record in records for one in record)
+        names = shown_names(sorted((one for one, count in paths.items() if 2 * count >= len(records)), key=dotted))
         name = path.removeprefix("$.") if field is None else dotted(form.mapping.steps[field])
         return f"found {names or 'no name that may be shown'}, wanted {name} (`udp-stream init FILE` writes [source])"
     if reason in OF_A_PLACE and _look_exchanged(records, form, box or EARTH):
@@ -662,7 +647,12 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, bo
         return None
     values = [record[form.mapping.steps[field]] for record in records if form.mapping.steps[field] in record]
     if field == "time":
-        return f"found {_time_found(values)}, wanted {_time_wanted(reason, form)}"
+        times = found_time_form(values)
+        found = kind_of(values) if times is None else times.time_format
+        found += " without an offset" if times is not None and not times.has_offset else ""
+        if reason == Reason.NO_UTC_OFFSET:
+            return f'found {found}, wanted an offset, or source.time_zone = "Area/City" of the feed\'s clock'
+        return f'found {found}, wanted source.time_format = "{form.mapping.time_format}"'
     if reason in (Reason.EMPTY_PLATE, Reason.PLACEHOLDER_PLATE):
         return "wanted the vehicle's: pings without a plate protect none"
     if reason == Reason.SPEED_NOT_FINITE:
@@ -691,13 +681,6 @@ def _exchanged(form: FeedForm, box: Box | None) -> str:
     return f"{what}: {keys} read the feed" + (f". {unreadable}" if form.is_plain else "")
 
 
-def _record_of(piece: bytes) -> Record | None:
-    try:
-        return flat(value_of(trim(piece)))
-    except UNREADABLE:
-        return None
-
-
 def _field_at(path: str, form: FeedForm) -> str | None:
     """The field whose path a refusal's path is, or leads to."""
     for field, steps in form.mapping.steps.items() if path != "$" else ():
@@ -705,14 +688,3 @@ def _field_at(path: str, form: FeedForm) -> str | None:
         if ours == path or ours.startswith((f"{path}.", f"{path}[")):
             return field
     return None
-
-
-def _time_found(values: Sequence[Value]) -> str:
-    form = found_time_form(values)
-    return kind_of(values) if form is None else form.time_format + ("" if form.has_offset else " without an offset")
-
-
-def _time_wanted(reason: Reason, form: FeedForm) -> str:
-    if reason == Reason.NO_UTC_OFFSET:
-        return 'an offset, or source.time_zone = "Area/City" of the feed\'s clock'
-    return f'source.time_format = "{form.mapping.time_format}"'

@@ -36,7 +36,7 @@ from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
-from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, originals
+from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.pings.found import (
     ALL_ZERO,
     LABEL,
@@ -45,7 +45,6 @@ from udp_stream.pings.found import (
     PINGS_JUDGED_MIN,
     Doubt,
     Record,
-    Refused,
     TimeForm,
     advise,
     dotted,
@@ -281,7 +280,7 @@ def _mapped(samples: Sequence[Sample], what: str) -> tuple[Sample, FeedMapping, 
 def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
     """Of GTFS-realtime; by its labels where nothing else names its vehicles."""
     _, refused, *_ = _read(paths, PLAIN, _TRIED)
-    is_labelled = any(f'"{LABEL}"'.encode() in one.original for one in refused)
+    is_labelled = any(f'"{LABEL}"'.encode() in original for _, original in refused)
     form = replace(PLAIN, gtfs_plate=("label",)) if is_labelled else PLAIN
     pings, refused, *_ = _read(paths, form, _TRIED)
     form = form if _is_mostly_read(pings, refused) or not _lacks_speeds(refused) else without_speeds(form)
@@ -292,10 +291,10 @@ def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
     return replace(feed, keys={"plate": LABEL})
 
 
-def _lacks_speeds(refused: Sequence[Refused]) -> bool:
+def _lacks_speeds(refused: Sequence[tuple[Refusal, bytes]]) -> bool:
     """Whether the speed is what most of these lack; it is the last field that is asked for."""
     of_speed = (Reason.MISSING_FIELD, PLAIN.mapping.paths.speed)
-    return 2 * sum((one.refusal.reason, one.refusal.path) == of_speed for one in refused) > len(refused)
+    return 2 * sum((refusal.reason, refusal.path) == of_speed for refusal, _ in refused) > len(refused)
 
 
 def _preset_form(paths: Sequence[str], preset: Preset) -> FeedForm | None:
@@ -334,12 +333,12 @@ def _middle(pings: Pings) -> tuple[float, float]:
     return float(np.median(pings.lon)), float(np.median(pings.lat))
 
 
-def _is_mostly_read(pings: Pings, refused: Sequence[Refused]) -> bool:
-    of_a_speed = sum(one.refusal.reason in OF_A_SPEED for one in refused)
+def _is_mostly_read(pings: Pings, refused: Sequence[tuple[Refusal, bytes]]) -> bool:
+    of_a_speed = sum(refusal.reason in OF_A_SPEED for refusal, _ in refused)
     return len(pings) > 0 and len(pings) + of_a_speed >= _READ_MIN * (len(pings) + len(refused))
 
 
-def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[Refused], str, int]:
+def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[tuple[Refusal, bytes]], str, int]:
     """The pings of as many messages, as many of each source; what was refused; the damage that a file ends with;
     and how many were of other events. Polls of GTFS-realtime are one source."""
     messages: list[bytes] = []
@@ -356,7 +355,7 @@ def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[
                     break
     pings, refusals = PingDecoder(_WIDE, ping_format).decode(messages)
     faults = [one for one in refusals if one.reason != Reason.OTHER_EVENT]
-    refused = list(map(Refused, faults, originals(messages, faults, ping_format)))
+    refused = list(zip(faults, originals(messages, faults, ping_format), strict=True))
     damage = "; ".join([*damages, *(one for one in said if isinstance(one, Doubt))])
     return pings, refused, damage, len(refusals) - len(faults)
 
