@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from hashlib import blake2b
+from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,16 @@ from udp_stream.pings.decode import (
     originals,
 )
 from udp_stream.pings.found import LABEL
-from udp_stream.pings.json import JSON, JSON_WITHOUT_SPEEDS, Fault, FeedForm, joined_plates, unwrap, with_infinite
+from udp_stream.pings.json import (
+    JSON,
+    JSON_WITHOUT_SPEEDS,
+    PLAIN,
+    Fault,
+    FeedForm,
+    joined_plates,
+    unwrap,
+    with_infinite,
+)
 from udp_stream.pings.texts import from_xml, trim
 
 if TYPE_CHECKING:
@@ -84,42 +94,118 @@ _CONTINUES = 0x80
 _encode = msgspec.json.Encoder().encode
 
 
-def read_batch(
-    messages: Sequence[bytes],
-    max_message_bytes: int,
-    max_pings_per_message: int,
-    plate: tuple[str, ...] = (),
-    speeds: bool = True,
-) -> WireBatch:
-    """The pings of a batch of messages; nothing is raised, whatever the bytes. `plate`: the fields of the vehicle that
-    name it, if not those of the table. Without `speeds` none is looked at."""
-    batch = _Batch(plate, speeds)
-    for index, message in enumerate(messages):
-        try:
-            if len(message) > max_message_bytes:
-                raise Fault(Reason.OVERSIZED_MESSAGE, "$")
-            feed = _parse(message)
-            if len(feed.entity) > max_pings_per_message:
-                raise Fault(Reason.TOO_MANY_PINGS, "$")
-        except Fault as fault:
-            batch.refusals.append(Refusal(index, NOT_IN_ARRAY, fault.reason, fault.path))
-        else:
-            batch.add(index, feed)
-    return batch.finished()
+class _VehicleReader:
+    """Messages of VehiclePositions. `named`: the fields that name a vehicle, if not those of the table; without
+    `speeds` none is looked at."""
+
+    def __init__(self, named: tuple[str, ...] = (), speeds: bool = True) -> None:
+        self._named, self._speeds = named, speeds
+
+    def read(self, messages: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
+        pings: list[WirePing | PlacedPing] = []
+        seconds: list[int] = []
+        places: list[tuple[int, int]] = []
+        untimed: list[bool] = []
+        refusals: list[Refusal] = []
+        notes: Counter[str] = Counter()
+        for index, message in enumerate(messages):
+            place = NOT_IN_ARRAY
+            try:
+                feed = _parse(message, max_message_bytes, max_pings)
+            except Fault as fault:
+                refusals.append(Refusal(index, place, fault.reason, fault.path))
+                continue
+            header = feed.header
+            for place, entity in enumerate(feed.entity):
+                vehicle = entity.vehicle
+                if entity.is_deleted or not entity.HasField("vehicle"):
+                    notes[NO_VEHICLE] += 1
+                    continue
+                try:
+                    ping, time_s, source = self._ping(vehicle, header)
+                except Fault as fault:
+                    refusals.append(Refusal(index, place, fault.reason, fault.path))
+                    continue
+                notes[source] += 1
+                is_timed = vehicle.HasField("timestamp")
+                notes[TIME_OF_HEADER] += not is_timed
+                untimed.append(self._speeds and not is_timed)
+                if (vehicle.timestamp or header.timestamp) >= _MILLISECONDS_MIN:
+                    notes[TIME_IN_MS] += 1
+                else:
+                    notes[OLD] += is_timed and header.timestamp - vehicle.timestamp > OLD_S
+                pings.append(ping)
+                seconds.append(time_s)
+                places.append((index, place))
+        for ping, text in zip(pings, _time_texts(seconds), strict=True):
+            ping.observationDateTime = text
+        message_of, position = np.array(places, np.int32).reshape(-1, 2).T
+        return WireBatch(pings, message_of, position, refusals, notes=notes, untimed=untimed)
+
+    def split(self, message: bytes) -> list[bytes]:
+        """Every entity as the JSON ping that it is, without the fields that it lacks; its label, where nothing else
+        names it."""
+        feed = _parse(message)
+        pieces = []
+        for entity in feed.entity:
+            (plate, _), time_s, location, speed = self._values(entity.vehicle, feed.header)
+            label = entity.vehicle.vehicle.label
+            values = {
+                LABEL: label if plate is None and label.strip() else None,
+                "license_plate": list(plate) if isinstance(plate, bytes) else plate,  # so that it stays a wrong type
+                "observationDateTime": None if time_s is None else _time_texts([time_s])[0],
+                "location": location,
+                "speed": speed,
+            }
+            pieces.append(_encode({name: value for name, value in values.items() if value is not None}))
+        return pieces
+
+    def _ping(self, vehicle: VehiclePosition, header: FeedHeader) -> tuple[WirePing | PlacedPing, int, str]:
+        """One vehicle, its time and the source of its plate, or the first fault in the order of the contract's
+        fields."""
+        (plate, source), time_s, location, speed = self._values(vehicle, header)
+        if isinstance(plate, bytes):
+            raise Fault(Reason.WRONG_TYPE, "$.license_plate")
+        if plate is None or time_s is None or location is None:
+            field = "license_plate" if plate is None else "observationDateTime" if time_s is None else "location"
+            raise Fault(Reason.MISSING_FIELD, f"$.{field}")
+        if not self._speeds:
+            return PlacedPing(plate, "", location), time_s, source
+        if speed is None:
+            raise Fault(Reason.MISSING_FIELD, "$.speed")
+        return WirePing(plate, "", location, speed), time_s, source
+
+    def _values(self, vehicle: VehiclePosition, header: FeedHeader) -> _Values:
+        where = vehicle.position
+        has = where.HasField
+        location = Location(Point(where.longitude, where.latitude)) if has("longitude") and has("latitude") else None
+        return self._plate(vehicle), _time_s(vehicle, header), location, where.speed if has("speed") else None
+
+    def _plate(self, vehicle: VehiclePosition) -> tuple[str | bytes | None, str]:
+        """The first of plate and id that is not blank, and which; bytes if it is not UTF-8, None if there is none. Or
+        what the fields that are named say together."""
+        described = vehicle.vehicle
+        if self._named:
+            texts = [getattr(described, name) for name in self._named]
+            if not all(isinstance(text, str) and text.strip() for text in texts):
+                return next((text for text in texts if not isinstance(text, str)), None), FROM_NAMED
+            return (joined_plates(*([text] for text in texts))[0] if texts[1:] else texts[0]), FROM_NAMED
+        for text, source in ((described.license_plate, FROM_LICENSE_PLATE), (described.id, FROM_ID)):
+            if text.strip():
+                return text, source
+        return None, FROM_ID
 
 
-def split_message(message: bytes, plate: tuple[str, ...] = ()) -> list[bytes]:
-    """Every entity of a message that could be opened as the JSON ping that it is, without the fields that it lacks."""
-    feed = _parse(message)
-    return [_encode(_fields(entity.vehicle, feed.header, plate)) for entity in feed.entity]
+_Values = tuple[tuple[str | bytes | None, str], int | None, Location | None, float | None]
+"""Of a vehicle: its plate and where that is from, its time, place and speed."""
 
 
-def gtfs_realtime(plate: tuple[str, ...] = (), speeds: bool = True) -> PingFormat:
-    """Messages of VehiclePositions, whose vehicles these fields name; without `speeds` they need none."""
-    return PingFormat(partial(read_batch, plate=plate, speeds=speeds), partial(split_message, plate=plate))
+def _format(form: FeedForm) -> PingFormat:
+    reader = _VehicleReader(form.gtfs_plate, bool(form.mapping.speed))
+    return PingFormat(reader.read, reader.split)
 
 
-GTFS_REALTIME = gtfs_realtime()
+GTFS_REALTIME = _format(PLAIN)
 """Messages of VehiclePositions."""
 
 
@@ -139,10 +225,8 @@ SINGLE = PingFormat(_read_single, JSON.split)
 
 def gtfs_formats(form: FeedForm) -> tuple[PingFormat, PingFormat]:
     """Of messages, and of single pings, where feeds of JSON are in this form: with speeds, or without."""
-    if form.mapping.speed:
-        return gtfs_realtime(form.gtfs_plate), SINGLE
-    single = partial(_read_single, plain=JSON_WITHOUT_SPEEDS)
-    return gtfs_realtime(form.gtfs_plate, speeds=False), PingFormat(single, JSON.split)
+    without = PingFormat(partial(_read_single, plain=JSON_WITHOUT_SPEEDS), JSON.split)
+    return _format(form), SINGLE if form.mapping.speed else without
 
 
 def header_time(start: bytes) -> int | None:
@@ -163,103 +247,6 @@ def header_time(start: bytes) -> int | None:
     return _seconds(header.timestamp) or None
 
 
-class _Batch:
-    """What the messages of a batch have given so far."""
-
-    def __init__(self, plate: tuple[str, ...], speeds: bool) -> None:
-        self.plate, self._speeds = plate, speeds
-        self.pings: list[WirePing | PlacedPing] = []
-        self.seconds: list[int] = []
-        self.places: list[tuple[int, int]] = []
-        self.untimed: list[bool] = []
-        self.refusals: list[Refusal] = []
-        self.notes: Counter[str] = Counter()
-
-    def add(self, index: int, feed: FeedMessage) -> None:
-        header = feed.header
-        for place, entity in enumerate(feed.entity):
-            if entity.is_deleted or not entity.HasField("vehicle"):
-                self.notes[NO_VEHICLE] += 1
-                continue
-            vehicle = entity.vehicle
-            try:
-                ping, time_s, source = _ping(vehicle, header, self.plate, self._speeds)
-            except Fault as fault:
-                self.refusals.append(Refusal(index, place, fault.reason, fault.path))
-                continue
-            self.notes[source] += 1
-            is_timed = vehicle.HasField("timestamp")
-            self.notes[TIME_OF_HEADER] += not is_timed
-            self.untimed.append(self._speeds and not is_timed)
-            if (vehicle.timestamp or header.timestamp) >= _MILLISECONDS_MIN:
-                self.notes[TIME_IN_MS] += 1
-            else:
-                self.notes[OLD] += is_timed and header.timestamp - vehicle.timestamp > OLD_S
-            self.pings.append(ping)
-            self.seconds.append(time_s)
-            self.places.append((index, place))
-
-    def finished(self) -> WireBatch:
-        for ping, text in zip(self.pings, _time_texts(self.seconds), strict=True):
-            ping.observationDateTime = text
-        message, position = np.array(self.places, np.int32).reshape(-1, 2).T
-        return WireBatch(self.pings, message, position, self.refusals, notes=self.notes, untimed=self.untimed)
-
-
-def _ping(
-    vehicle: VehiclePosition, header: FeedHeader, named: tuple[str, ...], speeds: bool
-) -> tuple[WirePing | PlacedPing, int, str]:
-    """One vehicle, its time and the source of its plate, or the first fault in the order of the contract's fields."""
-    plate, source = _plate(vehicle, named)
-    if plate is None:
-        raise Fault(Reason.MISSING_FIELD, "$.license_plate")
-    if not isinstance(plate, str):
-        raise Fault(Reason.WRONG_TYPE, "$.license_plate")
-    if (time_s := _time_s(vehicle, header)) is None:
-        raise Fault(Reason.MISSING_FIELD, "$.observationDateTime")
-    has = (where := vehicle.position).HasField
-    if not (has("longitude") and has("latitude")):
-        raise Fault(Reason.MISSING_FIELD, "$.location")
-    location = Location(Point(where.longitude, where.latitude))
-    if not speeds:
-        return PlacedPing(plate, "", location), time_s, source
-    if not has("speed"):
-        raise Fault(Reason.MISSING_FIELD, "$.speed")
-    return WirePing(plate, "", location, where.speed), time_s, source
-
-
-def _fields(vehicle: VehiclePosition, header: FeedHeader, named: tuple[str, ...]) -> dict[str, object]:
-    """The contract's fields that a vehicle has, and its label where nothing else names it."""
-    (plate, _), time_s, where = _plate(vehicle, named), _time_s(vehicle, header), vehicle.position
-    found: dict[str, object] = {}
-    if plate is None and vehicle.vehicle.label.strip():
-        found[LABEL] = vehicle.vehicle.label
-    if plate is not None:
-        found["license_plate"] = plate if isinstance(plate, str) else list(plate)  # so that it stays a wrong type
-    if time_s is not None:
-        (found["observationDateTime"],) = _time_texts([time_s])
-    if where.HasField("longitude") and where.HasField("latitude"):
-        found["location"] = Location(Point(where.longitude, where.latitude))
-    if where.HasField("speed"):
-        found["speed"] = where.speed
-    return found
-
-
-def _plate(vehicle: VehiclePosition, named: tuple[str, ...]) -> tuple[str | bytes | None, str]:
-    """The first of plate and id that is not blank, and which; bytes if it is not UTF-8, None if there is none. Or what
-    the fields that are named say together."""
-    described = vehicle.vehicle
-    if named:
-        texts = [getattr(described, name) for name in named]
-        if not all(isinstance(text, str) and text.strip() for text in texts):
-            return next((text for text in texts if not isinstance(text, str)), None), FROM_NAMED
-        return (joined_plates(*([text] for text in texts))[0] if texts[1:] else texts[0]), FROM_NAMED
-    for text, source in ((described.license_plate, FROM_LICENSE_PLATE), (described.id, FROM_ID)):
-        if text.strip():
-            return text, source
-    return None, FROM_ID
-
-
 def _time_s(vehicle: VehiclePosition, header: FeedHeader) -> int | None:
     """POSIX seconds. A time that was set to 0 stays 0, which is refused: only an absent one is the header's."""
     if vehicle.HasField("timestamp"):
@@ -277,7 +264,9 @@ def _time_texts(seconds: Sequence[int]) -> list[str]:
     return [f"{text}Z" for text in np.datetime_as_string(times).tolist()]
 
 
-def _parse(message: bytes) -> FeedMessage:
+def _parse(message: bytes, max_bytes: int | None = None, max_pings: int | None = None) -> FeedMessage:
+    if max_bytes is not None and len(message) > max_bytes:
+        raise Fault(Reason.OVERSIZED_MESSAGE, "$")
     _, message_class, error_class = _bindings()
     try:
         feed = message_class.FromString(message)
@@ -285,6 +274,8 @@ def _parse(message: bytes) -> FeedMessage:
         raise Fault(Reason.NOT_GTFS_REALTIME, "$") from None
     if not feed.HasField("header"):  # the specification demands it; a few other bytes can be read as a message, too
         raise Fault(Reason.NOT_GTFS_REALTIME, "$")
+    if max_pings is not None and len(feed.entity) > max_pings:
+        raise Fault(Reason.TOO_MANY_PINGS, "$")
     return feed
 
 
@@ -363,11 +354,14 @@ class Unrepeated:
         self.counts["read"] += batch.message.size
         self.counts["refused"] += len(refused)
         self.counts.update(batch.notes)
-        self.unreadable = next((one.reason for one in batch.refusals if _is_of_all(one)), None)
+        whole = (one for one in batch.refusals if one.position == NOT_IN_ARRAY and one.path in ("$", "$.results"))
+        self.unreadable = next((one.reason for one in whole), None)  # no message, too large, or without its array
         self._count_standing(batch)
         positions, new = self._new_pings(snapshot, batch)
         if refused:
-            both = [*zip(positions, new, strict=True), *self._new_pieces(refused)]
+            others = self._new([blake2b(piece, digest_size=16).digest() for _, piece in refused])
+            self.counts["repeats"] += len(refused) - len(others)
+            both = [*zip(positions, new, strict=True), *(refused[at] for at in others)]
             new = [message for _, message in sorted(both, key=itemgetter(0))]
         self._taken += 1
         self._forget()
@@ -382,7 +376,7 @@ class Unrepeated:
         positions = batch.position[new].tolist()
         if batch.pings:
             # In one go, and cut at the ends of lines: in JSON's texts an end of a line is `\\n`.
-            messages = with_infinite(_encode_lines(_chosen(batch.pings, new))).split(b"\n")[:-1]
+            messages = with_infinite(_encode_lines([batch.pings[at] for at in new])).split(b"\n")[:-1]
         else:
             places = [Refusal(0, position, Reason.WRONG_TYPE, "$") for position in positions]
             text = trim(snapshot)
@@ -437,11 +431,6 @@ class Unrepeated:
             seen[key] = taken
         return new
 
-    def _new_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        new = self._new([blake2b(piece, digest_size=16).digest() for _, piece in pieces])
-        self.counts["repeats"] += len(pieces) - len(new)
-        return [pieces[at] for at in new]
-
     def _forget(self) -> None:
         """Drop what the last snapshots did not have; not at every one, as that would cost more than the reading."""
         if self._taken % self._remembered == 0:
@@ -461,25 +450,10 @@ def _beginnings(value: Any) -> Any:
 
 def _keys(batch: WireBatch) -> Sequence[_Key]:
     """What says which ping each is. A time in milliseconds has no blank, so a text of both is as good as a pair."""
-    if batch.untimed:
-        pings = zip(batch.pings, batch.untimed, strict=True)
-        return [(ping.license_plate, _when(ping, is_untimed)) for ping, is_untimed in pings]
     if batch.columns is None:
-        return [(ping.license_plate, ping.observationDateTime) for ping in batch.pings]
+        return [
+            (ping.license_plate, str(ping.location.coordinates) if is_untimed else ping.observationDateTime)
+            for ping, is_untimed in zip(batch.pings, batch.untimed or repeat(False), strict=False)
+        ]
     rows = zip(batch.columns.time_ms.tolist(), batch.columns.plates, strict=True)
     return [f"{time_ms} {plate}" for time_ms, plate in rows]
-
-
-def _when(ping: WirePing | PlacedPing, is_untimed: bool) -> str:
-    """Its time, or where it has none its place."""
-    return str(ping.location.coordinates) if is_untimed else ping.observationDateTime
-
-
-def _chosen(pings: Sequence[WirePing | PlacedPing], places: Sequence[int]) -> list[WirePing | PlacedPing]:
-    every = list(pings)
-    return every if len(places) == len(every) else [every[at] for at in places]
-
-
-def _is_of_all(refusal: Refusal) -> bool:
-    """Whether a snapshot could not be opened: it is no message, is too large, or its array of pings is none."""
-    return refusal.position == NOT_IN_ARRAY and refusal.path in ("$", "$.results")
