@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
@@ -140,12 +140,8 @@ def dotted(path: Path) -> str:
 
 def is_shown(path: Path) -> bool:
     """Whether a path may be shown: no key of it may be a plate."""
-    return all(isinstance(step, int) or _is_word(step) for step in path)
-
-
-def _is_word(name: str) -> bool:
-    digits = sum(map(str.isdigit, name))
-    return _WORD.fullmatch(name) is not None and digits <= any(map(str.islower, name))
+    keys = [step for step in path if isinstance(step, str)]
+    return all(_WORD.fullmatch(key) and sum(map(str.isdigit, key)) <= any(map(str.islower, key)) for key in keys)
 
 
 def shown_names(paths: Iterable[Path]) -> str:
@@ -328,17 +324,11 @@ def found_mapping(records: Sequence[Record], beside: Sequence[Record] = ()) -> t
     """The mapping of these records, and what their times are; `beside`: what messages have beside their records, such
     as a time for all of them. Where nothing is called a speed, `speed` is "". ValueError with a clause for each field
     for which no path was found: what was found, what is wanted.
-
-    >>> rows = [{("bus",): at % 3, ("t",): 1706159153 + at, ("pos", "lng"): 72.8, ("pos", "lat"): 21.1, ("kmh",): "7,5"}
-    ...         for at in range(9)]
-    >>> mapping, times = found_mapping(rows)
-    >>> mapping.plate, mapping.longitude, times.time_format
-    ('bus', 'pos.lng', 'epoch_s')
     """
     values = values_by_path(records)
     paths: dict[str, Path] = {}
     for field in ("longitude", "latitude", "speed", "time"):  # the plate last: much can be one
-        fitting = [path for path in _ranked(values, field, paths) if _FITS[field](values[path])]
+        fitting = [path for path in _ranked(values, field, paths) if _fits(field, values[path])]
         if fitting:
             paths[field] = fitting[0]
     form = found_time_form(values[paths["time"]]) if "time" in paths else None
@@ -349,8 +339,9 @@ def found_mapping(records: Sequence[Record], beside: Sequence[Record] = ()) -> t
         ago = [one for one in _ranked(values, "ago", paths) if _numbers(values[one])]
         paths["time"] = ago[0] if ago else path
         form = replace(form, time_format=SECONDS_AGO) if ago else form
-    plates = [path for path in _ranked(values, "plate", paths) if _FITS["plate"](values[path])]
-    plates = [path for path in plates if _is_named(path)] or plates
+    plates = [path for path in _ranked(values, "plate", paths) if _fits("plate", values[path])]
+    # A plate's own name, and not only a longer one, such as the vehicle's type.
+    plates = [path for path in plates if (_rank(path, "plate") or 0) < len(_NAMES["plate"].split())] or plates
     vehicles = [path for path in plates if _may_be_vehicles(values[path], values.get(paths.get("time", ()), ()), form)]
     if plates:
         paths["plate"] = (vehicles or plates)[0]
@@ -433,33 +424,27 @@ def _rank(path: Path, field: str) -> int | None:
     return min(ranks or longer, default=None)
 
 
-def _is_named(path: Path) -> bool:
-    """Whether it ends in a name that plates have, and not only in a longer one, such as the vehicle's type."""
-    rank = _rank(path, "plate")
-    return rank is not None and rank < len(_NAMES["plate"].split())
-
-
 def _numbers(values: Sequence[Value]) -> list[float]:
     """The values that are numbers, or texts of one."""
     found = [number_of(value) if isinstance(value, str) else value for value in values if not isinstance(value, bool)]
     return [float(number) for number in found if number is not None and abs(number) < 1e300]
 
 
-def _are_degrees(values: Sequence[Value]) -> bool:
+def _fits(field: str, values: Sequence[Value]) -> bool:
+    """Whether nearly all of these values are what the field is."""
     numbers = _numbers(values)
-    within = sum(abs(number) <= 180 for number in numbers)
-    return within >= SHARE_MIN * len(values) and any(number % 1 for number in numbers)
-
-
-def _are_speeds(values: Sequence[Value]) -> bool:
-    """Feeds write -1 for a speed that they do not know; not all of them are that."""
-    speeds = sum(0 <= number < 1000 for number in _numbers(values))
-    return speeds > 0 and speeds + sum(value in (-1, "-1") for value in values) >= SHARE_MIN * len(values)
-
-
-def _are_plates(values: Sequence[Value]) -> bool:
-    texts = sum(isinstance(value, str) and 0 < len(value.strip()) <= 64 for value in values)
-    return texts + sum(type(value) is int for value in values) >= SHARE_MIN * len(values)
+    match field:
+        case "time":
+            return found_time_form(values) is not None
+        case "plate":
+            texts = sum(isinstance(value, str) and 0 < len(value.strip()) <= 64 for value in values)
+            good = texts + sum(type(value) is int for value in values)
+        case "speed":  # feeds write -1 for a speed that they do not know; not all of them are that
+            good = sum(0 <= number < 1000 for number in numbers)
+            good += sum(value in (-1, "-1") for value in values) if good else 0
+        case _:
+            good = sum(abs(number) <= 180 for number in numbers) if any(number % 1 for number in numbers) else 0
+    return good >= max(1, SHARE_MIN * len(values))
 
 
 def _may_be_vehicles(plates: Sequence[Value], times: Sequence[Value], form: TimeForm | None) -> bool:
@@ -469,15 +454,6 @@ def _may_be_vehicles(plates: Sequence[Value], times: Sequence[Value], form: Time
     if len(set(plates)) == 1:  # one vehicle's pings differ in their times, those of many do not
         return len(set(times)) > PLATES_PER_PING * len(times)
     return form.span_ms <= SNAPSHOT_MS or len(set(plates)) <= PLATES_PER_PING * len(plates)
-
-
-_FITS: Mapping[str, Callable[[Sequence[Value]], bool]] = {
-    "plate": _are_plates,
-    "time": lambda values: found_time_form(values) is not None,
-    "longitude": _are_degrees,
-    "latitude": _are_degrees,
-    "speed": _are_speeds,
-}
 
 
 # The unit of speeds, as the pings themselves tell it: a bus moves as fast as it reports.

@@ -72,7 +72,8 @@ def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | Non
     local = np.flatnonzero(status == NO_OFFSET)
     if zone is not None and local.size:
         status[local] = READ
-        time_ms[local] -= _offsets_ms(time_ms[local], zone)
+        minutes, which = np.unique(time_ms[local] // 60_000, return_inverse=True)
+        time_ms[local] -= np.array([_offset_ms(minute, zone) for minute in minutes.tolist()], np.int64)[which]
     return time_ms, status
 
 
@@ -166,13 +167,8 @@ def _from_iso(texts: Sequence[str]) -> Times:
     return time_ms, status
 
 
-def _offsets_ms(local_ms: NDArray[np.int64], zone: tzinfo) -> NDArray[np.int64]:
-    """How far the zone's clock is ahead of UTC when it shows these times; asked once a minute of them."""
-    minutes, which = np.unique(local_ms // 60_000, return_inverse=True)
-    return np.array([_offset_ms(minute, zone) for minute in minutes.tolist()], np.int64)[which]
-
-
 def _offset_ms(minute: int, zone: tzinfo) -> int:
+    """How far the zone's clock is ahead of UTC when it shows this minute."""
     try:
         shown = (_EPOCH + timedelta(minutes=minute)).replace(tzinfo=zone)
         return (shown.utcoffset() or timedelta(0)) // _MILLISECOND
