@@ -1,14 +1,10 @@
 """A queue of AMQP 0-9-1 as a source, as the exchange serves its subscribers.
 
-A message is acknowledged once its pings are kept: in Kafka, or in a journal. The broker gives what was not acknowledged
-to the next connection, so nothing is lost when a connection, this program, or Kafka goes away. What it then gives
-twice, the last few thousand messages are compared with, and downstream a plate and a time count once in any case.
+The broker sends a message that was not acknowledged again, over the next connection. So nothing is lost when a
+connection, this program, or Kafka goes away. The queue is consumed with a prefetch: the broker stops sending when that
+many messages are not acknowledged. The queue is not declared: its owner does that.
 
-Everything happens in the thread that reads `messages`: pika's connections belong to one thread. `kept` and `stop`
-leave notes, which that thread reads five times a second. It has the queue consumed with a prefetch, so the broker
-stops sending when that many messages are not acknowledged. The queue is not declared: that is its owner's to do.
-
-pika and not aio-pika: that one expects properties of RabbitMQ which other brokers do not send.
+A connection of pika belongs to one thread. aio-pika expects properties of RabbitMQ that other brokers do not send.
 """
 
 from __future__ import annotations

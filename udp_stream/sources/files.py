@@ -91,7 +91,7 @@ def inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def as_far_as_whole(frames: Iterator[list[bytes]], say: Callable[[str], None]) -> Iterator[list[bytes]]:
-    """The frames before the damage that a file ends with, which is said. The UsageError is raised if there are none."""
+    """The frames before a UsageError, which is said; it is raised if no frame came before it."""
     is_begun = False
     try:
         for frame in frames:
@@ -227,7 +227,7 @@ def blocks_of(path: str, progress: Progress | None = None) -> Generator[bytes, N
 
 
 class FileSource:
-    """A file, or standard input for `-`, as a source: read once, from its beginning to its end.
+    """A file, or standard input for `-`, as a source. UsageError as of `require_readable`.
 
     >>> from contextlib import closing
     >>> from tempfile import TemporaryDirectory
@@ -297,7 +297,6 @@ def _read_blocks(file: BinaryIO | io.FileIO, progress: Progress | None) -> Itera
 
 
 def _inflate(path: str, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same, of a file; UsageError."""
     try:
         yield from inflated(blocks)
     except GzipError as error:
@@ -336,7 +335,7 @@ def _messages(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iter
 def _by_content(
     path: str, head: list[bytes], blocks: Iterator[bytes], form: FeedForm | None, is_all: bool = False
 ) -> Iterator[list[bytes]] | None:
-    """The messages of CSV, of XML or of one document, by the first line, which the head has; None for other lines."""
+    """The messages of CSV, XML or a document, by the first line, which the head has; None for other lines."""
     first, _, _ = b"".join(head).lstrip().partition(b"\n")
     blocks = itertools.chain(head, blocks)
     if looks_like_csv(first, _mapping_of(form)):
@@ -388,7 +387,7 @@ def _whole(path: str, blocks: Iterator[bytes]) -> bytes:
 
 
 def _xml(path: str, first: bytes, blocks: Iterator[bytes], form: FeedForm | None) -> Iterator[list[bytes]]:
-    """A message for each ping of XML: of a document on each line, if the first line is one, or of one over all."""
+    """A message for each ping of XML: of a document on each line, if the first line is XML, or of the whole file."""
     runs = _lines(blocks) if from_xml(first) is not first else iter([[_whole(path, blocks).strip()]])
     for run in runs:
         for text in map(from_xml, run):
@@ -407,10 +406,8 @@ def _split(text: bytes | None, form: FeedForm | None) -> list[bytes] | None:
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """The lines of each block that are not blank, without their newlines; one over MAX_LINE_BYTES is cut off there.
-
-    If the blocks end in an error, the line left unfinished is dropped: half a row of CSV may look like a whole one.
-    """
+    """The lines of each block that are not blank, without their newlines, cut off at MAX_LINE_BYTES. If the blocks end
+    in an error, the unfinished line is dropped: half a row of CSV may look like a whole row."""
     held: list[bytes] = []  # the line that goes on in the next block
     size = 0
     for block in blocks:
@@ -432,17 +429,12 @@ def _lines(blocks: Iterator[bytes]) -> Iterator[list[bytes]]:
         yield [line]
 
 
-# The messages of a pipe as they come, read by the rules of `sources` with one difference.
-#
-# A first line that is JSON by itself is not held back until another one shows that there are lines. Pings of an array
-# in it are a message each, as if it were the whole document.
-
-
 def prompt_messages(path: str, blocks: Iterator[bytes], form: FeedForm = PLAIN) -> Iterator[list[bytes]]:
-    """The messages of these blocks, each as soon as its line is whole; one JSON document over many lines at its end.
-    `form` is that of the feed (`[source]`).
+    """The messages of a pipe, each as soon as its line is whole; a JSON document over many lines at its end. UsageError
+    as of `read_messages`.
 
-    UsageError as `read_messages` raises it.
+    A first line that is JSON by itself is not held back until a second line shows that there are lines: pings of an
+    array in it are a message each, as if it were the whole document.
     """
     blocks = _from_header(_text_of(path, _inflate(path, blocks)))
     head = [*_to_first_line(blocks)]

@@ -50,8 +50,8 @@ _ACCEPT = "application/x-protobuf, application/json;q=0.9, */*;q=0.5"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a server said. `body` is None if it is unchanged since the answer that the validators were from."""
+class HttpAnswer:
+    """A server's answer. `body` is None if it is unchanged since the answer that had the validators."""
 
     body: bytes | None
     content_type: str
@@ -59,7 +59,7 @@ class Answer:
 
 
 class HttpGet:
-    """Gets one address, again and again. UsageError for an address that cannot be asked, ConfigError for a bad token
+    """Gets an address, again and again. UsageError for an address that cannot be asked, ConfigError for a bad token
     file. An answer has at most `max_bytes`, decompressed."""
 
     def __init__(self, address: str, live: LiveSection, max_bytes: int = BYTES_MAX) -> None:
@@ -78,7 +78,7 @@ class HttpGet:
         """The address for people: without its query, which may hold a key."""
         return f"{self._parts.scheme}://{self._parts.netloc}{self._parts.path}"
 
-    def get(self, validators: dict[str, str]) -> Answer:
+    def get(self, validators: dict[str, str]) -> HttpAnswer:
         """What the address answers; `validators` are those of an earlier answer. Failed if there is no good answer."""
         from aiohttp import ClientError
 
@@ -99,7 +99,7 @@ class HttpGet:
         """Read for each call: tokens of the exchange expire, and are renewed by a program that writes the file."""
         return secret_of("live.token_file", self._live.token_file) if self._live.token_file else ""
 
-    async def _answered(self, validators: dict[str, str]) -> Answer:
+    async def _answered(self, validators: dict[str, str]) -> HttpAnswer:
         from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
         from yarl import URL
 
@@ -142,19 +142,19 @@ class HttpGet:
             raise Failed("redirects to another host with the token in the address: not followed", is_final=True)
         return target
 
-    async def _judged(self, response: ClientResponse) -> Answer:
+    async def _judged(self, response: ClientResponse) -> HttpAnswer:
         status, headers = response.status, response.headers
         kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
         pairs = ("If-None-Match", headers.get("ETag")), ("If-Modified-Since", headers.get("Last-Modified"))
         validators = {name: value for name, value in pairs if value}
         if status == 304:
-            return Answer(None, kind, {})
+            return HttpAnswer(None, kind, {})
         if status == 204:
-            return Answer(b"", kind, validators)
+            return HttpAnswer(b"", kind, validators)
         if status == 200:
             if headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", "gzip", "x-gzip"):
                 raise Failed("answers in an encoding that was not asked for", is_final=True)
-            return Answer(await self._body(response), kind, validators)
+            return HttpAnswer(await self._body(response), kind, validators)
         if status in (401, 403):
             said = "does not accept the token" if self._live.token_file else "asks for a token (live.token_file)"
             raise Failed(f"answers {status}: it {said}", is_final=True)
@@ -187,7 +187,7 @@ class HttpGet:
 
 
 def _checked(address: str) -> SplitResult:
-    """The parts of an address. UsageError, without the address, for one that is none or has a password in it."""
+    """The parts of an address. UsageError, without the address, if it cannot be asked or has a password in it."""
     try:
         parts = urlsplit(address)
         host = parts.hostname or ""
@@ -204,9 +204,8 @@ def _checked(address: str) -> SplitResult:
 
 
 def _carries(address: str, token: str) -> bool:
-    """Whether an address has the token in it, however often and in whichever way it is percent-encoded there: a gateway
-    hands the whole address that was asked to its page for the login.
-    """
+    """Whether the token is in an address, however it is percent-encoded there: a gateway hands the whole address that
+    was asked to its login page."""
     while token not in address and token not in unquote_plus(address):
         if (decoded := unquote(address)) == address:
             return False
@@ -227,39 +226,26 @@ def _seconds(retry_after: str | None) -> float | None:
     except OverflowError:  # digits beyond floating point
         return math.inf
     except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except (ValueError, OverflowError, OSError):
-        return None
+        with suppress(ValueError, OverflowError, OSError):
+            return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    return None
 
-
-# An address that is polled, as a source: GTFS-realtime, or JSON.
-#
-# Every poll is a snapshot of the fleet. What it has that the polls before had not is a frame, as messages of single
-# pings in the contract's form (`Unrepeated`). A poll that fails gives nothing and is said; the next one is due after a
-# pause that grows. What the server calls unchanged (`ETag`, `Last-Modified`) is not sent again, but a server that calls
-# it unchanged for five minutes is asked without that.
 
 UNCHANGED_S = 300.0
-"""As long as a server is believed that nothing has changed."""
+"""As long as a server is believed that nothing has changed (`ETag`, `Last-Modified`); then it is asked without them."""
 
 SAY_S = 60.0
 """Between two lines of what was polled."""
 
-GTFS, PLAIN_JSON = "gtfs-rt", "json"
-"""XML is read as the JSON that says the same."""
+GTFS, PLAIN_JSON = "gtfs-rt", "json"  # which XML is read as
 
 _PAGE_BYTES = 1000
 """Of an answer, in which a page has its first element."""
 
 
 class PolledSource(ConnectedSource):
-    """An address that is polled.
-
-    UsageError for an address that cannot be asked. ConfigError for one that is known to be GTFS-realtime where no unit
-    is set, or beside a form of a feed's own.
-    """
+    """An address that is polled. A poll is a snapshot of the fleet: its new pings are a frame, as messages in the
+    contract's form. Errors as of `HttpGet`, and of GTFS-realtime as soon as the format is known."""
 
     def __init__(
         self, name: str, settings: Settings, say: Say, _folder: Path | None = None, max_bytes: int = BYTES_MAX
@@ -299,7 +285,7 @@ class PolledSource(ConnectedSource):
 
     def take(self, message: bytes) -> list[bytes]:
         frame = self._read(message) if message.strip() else []
-        # Kept only of an answer that could be read: one that could not must be sent again.
+        # Kept only of an answer that could be read: another must be sent again.
         self._validators, self._changed_s = self._answer.validators, time.monotonic()
         self._due_s = self._began_s + self._every_s
         return frame
@@ -309,9 +295,9 @@ class PolledSource(ConnectedSource):
         self._get.stop()
 
     def _read(self, body: bytes) -> list[bytes]:
-        """What is new in an answer. Failed if it is none of a feed."""
+        """The new pings of an answer. Failed if it cannot be read."""
         if not self._is_named and not (self._reader is not None and self._reader.counts["read"]):
-            # Until an answer had a ping, the last one may have been an error's, in another form.
+            # Until an answer had a ping, the last may have been an error, in another format.
             kind, why = _seen(self._answer.content_type, body)
             if kind != self._kind:
                 self._kind, self._why, self._reader = kind, why, None
@@ -353,7 +339,7 @@ class PolledSource(ConnectedSource):
 
 
 def _known(setting: str, name: str) -> tuple[str, str]:
-    """The format as far as it is known before any answer, and by what."""
+    """The format, if it is known before any answer, and by what."""
     if setting != "auto":
         return setting, "by live.format"
     if name.lower().removesuffix(".gz").endswith((".pb", ".pbf")):

@@ -1,10 +1,11 @@
 """The journal of a live run: what arrived, in order, until the slots that it belongs to are published.
 
-A folder of segments. A segment is a file named after the offset of its first message; it holds frames, each with a
-length, a checksum, the time of arrival and the messages of a run, or a tick. A frame counts once it is synced. What a
-crash cut off behind the last whole frame was never acknowledged, and is cut off for good when the journal is opened.
+A folder of segments. A segment is a file named after the offset of its first message. It holds frames: a length, a
+checksum, the time of arrival, and messages that came together; without messages a frame is a tick. A frame counts once
+it is synced. A last frame that a crash cut off was never acknowledged, and is removed when the journal is opened.
 
-It holds raw pings: it has the mode of a key, and what is no longer needed is deleted. One process has it at a time.
+It holds raw pings: only its owner may read it, and segments that are no longer needed are deleted. One process has it
+at a time.
 """
 
 from __future__ import annotations
@@ -27,19 +28,17 @@ JOURNAL_BYTES_MAX: Final = 8 * 2**30
 """8 GiB hold an hour of 150,000 buses that ping every 10 s: a journal with more has slots that do not close."""
 
 SEGMENT_BYTES: Final = 64 * 2**20
-"""A segment is closed once it has so much."""
+"""A segment is closed once it has so many bytes."""
 
 SEGMENT_MS: Final = 600_000
-"""Or once its first frame is so old: then what is no longer needed goes soon."""
+"""Or once its first frame is so old: so pings that are no longer needed are deleted soon."""
 
 _HEAD = struct.Struct("<II")
 _SUFFIX = ".journal"
 
 
 class Arrived(NamedTuple):
-    """A frame: the offset of its first message, when it arrived (Unix ms), its messages; a tick has none, and one
-    offset.
-    """
+    """A frame: the offset of its first message, its arrival (Unix ms), its messages. A tick has an offset alone."""
 
     offset: int
     arrival_ms: int
@@ -47,17 +46,16 @@ class Arrived(NamedTuple):
 
     @property
     def behind(self) -> int:
-        """The next frame's offset."""
         return self.offset + max(1, len(self.messages))
 
 
-class _Frame(msgspec.Struct, frozen=True, array_like=True):
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
     arrival_ms: int
     messages: list[bytes]
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Frame).decode
+_decode = msgspec.msgpack.Decoder(_Stored).decode
 
 
 def journal_size(folder: Path) -> int:
@@ -117,7 +115,7 @@ class Journal:
         DependencyUnavailable if the journal would be too large, or cannot be written.
         """
         arrived = Arrived(self.next_offset, arrival_ms, list(messages))
-        body = _encode(_Frame(arrival_ms, arrived.messages))
+        body = _encode(_Stored(arrival_ms, arrived.messages))
         frame = _HEAD.pack(len(body), zlib.crc32(body)) + body
         if self.bytes + len(frame) > self._max_bytes:
             raise DependencyUnavailable(
@@ -157,7 +155,7 @@ class Journal:
 
     def drop_before(self, offset: int) -> None:
         """Delete the segments all of whose frames are before this offset."""
-        # The last one stays: only it says which offset is next when the journal is opened again.
+        # The last segment stays: only it says which offset is next when the journal is opened again.
         while len(self._segments) > 1 and self._segments[1] <= offset:
             first = self._segments.pop(0)
             self._path(first).unlink()
@@ -185,15 +183,15 @@ class Journal:
             )
 
     def _segment(self, arrival_ms: int) -> BinaryIO:
-        """The segment to write to: the last one, or a new one."""
+        """The file of the last segment, or of a new one."""
         if self._out is not None:
             is_young = arrival_ms - self._began_ms < SEGMENT_MS
             if self._sizes[self._segments[-1]] < SEGMENT_BYTES and is_young:
                 return self._out
-            # `sync` reaches the open file alone: a frame in one that was left would never be synced.
+            # `sync` reaches the open file alone: a frame in another would never be synced.
             self.sync()
             self._out.close()
-        # A crash may have left the last one empty: it has this offset already, and is written to again.
+        # A crash may have left the last segment empty: it has this offset already, and is written to again.
         if not self._segments or self._segments[-1] != self.next_offset:
             self._segments.append(self.next_offset)
             self._sizes[self.next_offset] = 0

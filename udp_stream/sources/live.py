@@ -24,26 +24,21 @@ from udp_stream.units import duration_name
 
 
 class LiveSource(Source, Protocol):
-    """A source whose frames are acknowledged. `messages` runs in one thread, the other methods in another.
-
-    A frame may be empty: it is acknowledged like the others.
-    """
+    """A source that goes on until it is stopped. `messages` runs in one thread, the other methods in another. A frame
+    may be empty: it is acknowledged like the others."""
 
     def kept(self, frames: int) -> None:
-        """The first `frames` frames that it gave are where no crash loses them: acknowledge them where that is done."""
-        ...
+        """No crash loses the first `frames` frames: their messages can be acknowledged."""
 
     def stop(self, wait: bool = True) -> None:
-        """Give no more frames, and end: once those given are kept, or soon, or without `wait` at once. Safe to
-        repeat."""
-        ...
+        """Give no more frames, and end once those given are kept, or soon; without `wait` at once. Safe to repeat."""
 
 
 class Failed(Exception):
-    """A source could not be read. It never leaves this room.
+    """A source could not be read; never raised out of `sources/`.
 
-    `sentence` goes on behind the source's name and has no content of it. `is_final`: to try again is no use until a
-    person has changed something. `wait_s`: how long the server asks to be left alone.
+    `sentence` follows the source's name, and holds nothing of the server's. `is_final`: trying again is no use until a
+    person has changed something. `wait_s`: how long the server asks to be left alone, if it does.
     """
 
     def __init__(self, sentence: str, *, is_final: bool = False, wait_s: float | None = None) -> None:
@@ -51,11 +46,8 @@ class Failed(Exception):
         self.sentence, self.is_final, self.wait_s = sentence, is_final, wait_s
 
 
-# A source that ends, as a live one: a recording that a live run reads.
-
-
 class RecordedSource:
-    """The frames of a source, until it ends or is stopped. Nothing is acknowledged to it."""
+    """A recording, as a live run reads it: until it ends or the run is stopped. Nothing is acknowledged."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._is_stopped = source, False
@@ -77,10 +69,10 @@ class RecordedSource:
         self._source.close()
 
 
-# When to try again, and what to say of it: back-off with jitter, and errors said once and then counted.
+# Back-off with jitter; a failure is said once, and then counted.
 
 LONGEST_S = 60.0
-"""Between two tries, unless the server asks for more: a city loses a minute of pings, not more."""
+"""Between two tries, unless the server asks for more: a city loses a minute of pings at most."""
 
 ASKED_MAX_S = 3600.0
 """As long as a server may ask us to wait."""
@@ -90,7 +82,8 @@ SAY_AGAIN_S = 300.0
 
 
 class Retries:
-    """The failures of one source in a row.
+    """The failures of a source in a row. `first_s`: the longest pause after a first failure. `fraction` draws from
+    [0, 1), so that clients that failed together do not come back together.
 
     >>> said = []
     >>> retries = Retries("http://host/", 10.0, said.append, clock=lambda: 0.0, fraction=lambda: 1.0)
@@ -109,8 +102,6 @@ class Retries:
         clock: Callable[[], float],
         fraction: Callable[[], float],
     ) -> None:
-        """`first_s`: the longest pause after a first failure. `fraction` draws from [0, 1), so that clients that failed
-        together do not come back together."""
         self._name, self._first_s, self._say, self._clock, self._fraction = name, first_s, say, clock, fraction
         self._has_worked = False
         self._count = 0
@@ -124,8 +115,8 @@ class Retries:
         self._has_worked, self._count, self._said = True, 0, ""
 
     def failed(self, failure: Failed) -> float:
-        """Seconds until the next try. DependencyUnavailable for a final failure before anything has worked: a person
-        who has just typed a wrong address is to know at once."""
+        """Seconds until the next try. DependencyUnavailable for a final failure before anything has worked: whoever has
+        typed a wrong address is told at once."""
         if failure.is_final and not self._has_worked:
             raise DependencyUnavailable(f"{self._name} {failure.sentence}")
         now = self._clock()
@@ -153,8 +144,6 @@ def _seconds(seconds: float) -> str:
     return duration_name(round(seconds)) if seconds >= 0.5 else "0s"
 
 
-# A feed behind a connection: what every kind of live source shares.
-
 FIRST_PAUSE_S = 1.0
 """After a first failure, at most."""
 
@@ -162,18 +151,18 @@ DRAIN_S = 10.0
 """As long as the last messages are waited for to be kept, when the source is stopped."""
 
 REMEMBERED_MESSAGES = 4000
-"""Messages that a new one is compared with: what was not acknowledged comes again."""
+"""Messages that are compared with the next: a message that was not acknowledged comes again."""
 
 
 class ConnectedSource(ABC):
-    """A feed behind a connection, which is opened again when it fails. Messages are acknowledged once they are kept.
+    """A feed behind a connection, which is opened again when it fails. Messages are acknowledged once their pings are
+    kept: in Kafka, or in a journal. A message that comes twice is handed on once.
 
-    A kind of source has three methods: `open`, `read` and `acknowledge`. All of them, and `disconnect`, run in the
-    thread that reads `messages`. Each may raise one of `errors`, which `failure` puts into words; the source is then
-    opened again after a pause. A message that comes twice is handed on once.
+    A kind of source has three methods: `open`, `read` and `acknowledge`. These and `disconnect` run in the thread that
+    reads `messages`. Each may raise one of `errors`, which `failure` puts into words.
 
-    `settings` have the feed's form, and `live.format`. `say` is given sentences for people, without anything of a
-    message. `name` is the source's for people.
+    `name` is for people, and so is what `say` is given: sentences without anything of a message. ConfigError for
+    GTFS-realtime without a unit, or beside a form of the feed's own.
     """
 
     errors: tuple[type[Exception], ...] = (Failed, OSError, ValueError)
@@ -187,7 +176,6 @@ class ConnectedSource(ABC):
         remembered: int = REMEMBERED_MESSAGES,
         first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
-        """Connects to nothing. ConfigError for GTFS-realtime without a unit, or beside a form of the feed's own."""
         self.name, self.say, form = name, say, settings.form
         read, self.format = form.format, form.format
         if settings.live.format == "gtfs-rt":
@@ -206,18 +194,18 @@ class ConnectedSource(ABC):
 
     @abstractmethod
     def read(self) -> Sequence[tuple[Any, bytes]]:
-        """The messages that have come, after waiting for them a fraction of a second; each with the id by which it is
+        """The messages that have come, after a wait of a fraction of a second at most; each with the id by which it is
         acknowledged, or None."""
 
     @abstractmethod
     def acknowledge(self, ids: Sequence[Any]) -> None:
-        """The messages with these ids are kept, in the order in which they came: the feed need not send them again."""
+        """The messages with these ids, in the order in which they came, need not be sent again."""
 
     def disconnect(self) -> None:  # noqa: B027 - a source may have no connection to end
-        """End a connection that has failed, or is no longer needed. What it raises is left out."""
+        """End the connection. What this raises is ignored."""
 
     def take(self, message: bytes) -> list[bytes]:
-        """The pings of a message that are new, a message each."""
+        """A message for each new ping of a message."""
         return self._unrepeated.take(message)
 
     def failure(self, error: BaseException) -> Failed:
@@ -226,7 +214,7 @@ class ConnectedSource(ABC):
 
     def messages(self) -> Iterator[list[bytes]]:
         """A frame for the messages that have come, as single pings. DependencyUnavailable if the first connection is
-        refused for a lasting reason: a wrong password, or nothing that this user may read."""
+        refused for a lasting reason, such as a wrong password."""
         while not self.stopped.is_set():
             try:
                 self.open()
@@ -256,7 +244,7 @@ class ConnectedSource(ABC):
         pass
 
     def _frame(self, arrived: Sequence[tuple[Any, bytes]]) -> list[bytes] | None:
-        """The new pings of these messages; None if there are none, and no message to acknowledge."""
+        """The new pings of these messages; None without new pings and messages to acknowledge."""
         frame = [ping for _, message in arrived for ping in self.take(message)]
         ids = [number for number, _ in arrived if number is not None]
         if not frame and not ids:
@@ -266,7 +254,7 @@ class ConnectedSource(ABC):
         return frame
 
     def _acknowledge(self) -> None:
-        """Messages of an earlier connection come again under other ids: theirs are dropped."""
+        # Messages of an earlier connection come again under other ids.
         ids = []
         while self._given and self._given[0][0] <= self._kept_frames:
             _, connection, number = self._given.popleft()
@@ -275,7 +263,7 @@ class ConnectedSource(ABC):
             self.acknowledge(ids)
 
     def _drain(self) -> None:
-        """Wait until what was given is kept. Messages that still come are dropped: they come again."""
+        """Wait until all frames are kept. Messages that still come are dropped: they come again."""
         deadline_s = time.monotonic() + DRAIN_S
         self._acknowledge()
         while self._given and self._is_waiting and time.monotonic() < deadline_s:
@@ -307,7 +295,7 @@ _FAILURES: Mapping[type[Exception], str] = {
 
 
 def broker_address(name: str, expected: str, ports: Mapping[str, int]) -> tuple[SplitResult, int]:
-    """A broker's address, and its port. UsageError for one that is none, or that has a password in it."""
+    """The parts of a broker's address, and its port. UsageError if it is no address, or has a password in it."""
     try:
         parts = urlsplit(name)
         port = parts.port or ports[parts.scheme]
@@ -321,17 +309,6 @@ def broker_address(name: str, expected: str, ports: Mapping[str, int]) -> tuple[
     return parts, port
 
 
-# From a live source to the one who keeps its messages: frames are read in a thread, kept, and acknowledged.
-#
-#     with Handover(source) as handover:
-#         while not handover.ended:
-#             for frame in handover.take():
-#                 keep(frame)
-#             settle()           # now no crash loses them
-#             handover.kept()
-#
-# So frames are handed on as they come, however long a poll takes, and a signal is answered at once.
-
 WAIT_S = 0.5
 """As long as `take` waits for a frame: half of the second within which messages are handed on."""
 
@@ -343,7 +320,16 @@ JOIN_S = 15.0
 
 
 class Handover:
-    """Reads a source in a thread while the block runs."""
+    """Reads a source in a thread while the block runs, so that frames are handed on as they come, however long a poll
+    takes, and a signal is answered at once.
+
+        with Handover(source) as handover:
+            while not handover.ended:
+                for frame in handover.take():
+                    keep(frame)
+                settle()           # now no crash loses them
+                handover.kept()
+    """
 
     def __init__(self, source: LiveSource, messages_max: int = MESSAGES_MAX) -> None:
         self._source = source
@@ -363,8 +349,7 @@ class Handover:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the source and wait until it has ended; what was not kept is given up if the block failed."""
-        self.stop(wait=kind is None)
+        self.stop(wait=kind is None)  # frames that were not kept are given up if the block failed
         # Joined before it is closed: closing takes away what the thread may be waiting on.
         self._thread.join(JOIN_S)
         self._source.close()
@@ -376,10 +361,7 @@ class Handover:
             return self._is_over and not self._frames and self._error is None
 
     def take(self, wait_s: float = WAIT_S) -> list[list[bytes]]:
-        """The frames that have come, after waiting for one if there is none; none if none came.
-
-        Raises what the source has raised, once all frames before it were taken.
-        """
+        """The frames that have come, after a wait for the first. Raises the source's error behind its last frame."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._frames) or self._is_over, wait_s)
             frames = list(self._frames)
@@ -393,7 +375,7 @@ class Handover:
         return frames
 
     def kept(self) -> None:
-        """All frames that were taken are where no crash loses them."""
+        """No crash loses the frames that were taken."""
         self._source.kept(self._taken)
 
     def stop(self, wait: bool = True) -> None:

@@ -1,14 +1,13 @@
 """Topics of an MQTT broker as a source, as HSL publishes its high-frequency positions.
 
-MQTT 3.1.1, which every broker speaks, with QoS 1 and a session that outlives connections: the broker keeps what comes
-while nobody is connected, as far as it is set to, and sends again what was not acknowledged. A message is acknowledged
-once its pings are kept: in Kafka, or in a journal. What comes twice, the last few thousand messages are compared with.
+MQTT 3.1.1, which every broker speaks, with QoS 1 and a session that outlives connections: the broker keeps messages
+that come while nobody is connected, as far as it is set to, and sends again those that were not acknowledged.
 
-A session belongs to a client's id. It is made of a seed, the broker's name and the topics: with other topics it is
-another session, as a broker never forgets a topic of a session by itself.
+A session belongs to a client's id. The id is made of a seed, the broker's name and the topics: a broker never forgets a
+topic of a session by itself, so other topics need another session.
 
-Everything happens in the thread that reads `messages`, as for AMQP. `kept` and `stop` wake it at once: brokers send 20
-messages, or another small number, before they wait for acknowledgements, so these must not wait.
+`kept` and `stop` wake the thread that reads: brokers send 20 messages, or another small number, before they wait for
+acknowledgements, so these must not wait.
 """
 
 from __future__ import annotations
@@ -105,7 +104,8 @@ class TopicSource(ConnectedSource):
 
     def disconnect(self) -> None:
         if self.stopped.is_set() and self._is_subscribed:
-            # It answers in order: once it answers this question, which changes nothing, it has read what was before it.
+            # The broker answers in order. The answer to this, which changes nothing, says that it has read our
+            # acknowledgements.
             self._client.unsubscribe(_NO_TOPIC)
             deadline_s = time.monotonic() + PARTING_S
             while not self._is_parted and time.monotonic() < deadline_s:

@@ -51,7 +51,6 @@ class PipeSource:
             os.write(self._waker, b"!")
 
     def close(self) -> None:
-        """Let go of what woke the reader; standard input itself stays as it is."""
         for end in (self._wake, self._waker):
             if end >= 0:
                 os.close(end)
@@ -74,8 +73,8 @@ LIVE: dict[str, Callable[[str, Settings, Say, Path | None], LiveSource]] = {
     "mqtt": TopicSource,
     "mqtts": TopicSource,
 }
-"""By the scheme of its name, what makes a live source: of the name, the settings, what takes sentences for people, and
-the folder in which a source may keep the name of its session. Nothing is connected yet."""
+"""What makes a live source, by the scheme of its name. It is given the name, the settings, a function for sentences to
+people, and the folder in which a source may keep the name of its session. It connects to nothing."""
 
 
 def live_source(name: str, settings: Settings, say: Say, folder: Path | None = None) -> LiveSource:

@@ -1,8 +1,7 @@
 """Recorded polls of a GTFS-realtime address: `.pb` files, each one message, and `.pb.gz`.
 
-Several files are read as one recording, in the order of the times in their headers, whatever the order of their names.
-Where one has no such time, they are read in the order in which they were named. Pings that several polls have are
-handed on once (`Unrepeated`).
+Several files are one recording, in the order of the times in their headers; in the order in which they were named if a
+header has no time. A ping that several polls have is handed on once (`Unrepeated`).
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ VEHICLES_MAX = 100_000
 
 
 def is_gtfs_file(name: str) -> bool:
-    """Whether a path is one of a GTFS-realtime file: by its end, and for `.bin` also by how the file begins."""
+    """Whether a file is GTFS-realtime, by the end of its name; a `.bin` by its first byte."""
     named = name.lower().removesuffix(".gz")
     if not named.endswith(".bin"):
         return named.endswith(GTFS_ENDS)
-    with suppress(UsageError):  # then it is said as of any other file
+    with suppress(UsageError):  # raised again by the reader of other files
         return _head(name).startswith(HEADER_TAG)
     return False
 
@@ -81,8 +80,7 @@ class GtfsFiles:
         say: Callable[[str], None] = lambda _: None,
         form: FeedForm = PLAIN,
     ) -> None:
-        """Reads the headers alone. UsageError for a file that cannot be read. `say` is given sentences for
-        people."""
+        """Reads the headers alone. UsageError for a file that cannot be read."""
         named = [(header_time(_head(name)), name, progress_of(name)) for name in names]
         if all(time_s is not None for time_s, _, _ in named):
             named.sort(key=lambda each: each[0] or 0)
@@ -106,14 +104,14 @@ class GtfsFiles:
         self.close()
 
     def close(self) -> None:
-        """No file stays open between frames. Says, once, how pings were read."""
+        """Says, once, how pings were read."""
         some, self._unrepeated.counts = self._unrepeated.counts, Counter()
         for sentence in sentences(some):
             self._say(type(sentence)(f"GTFS-realtime: {sentence}"))
 
 
 def sentences(counts: Counter[str]) -> Iterator[str]:
-    """What a person should know of how pings were read, from the counts of an `Unrepeated`."""
+    """What people should know of how pings were read, from the counts of an `Unrepeated`."""
     plates, ids = counts[FROM_LICENSE_PLATE], counts[FROM_ID]
     if plates and ids:
         yield (
@@ -167,27 +165,21 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 
 class Source(Protocol):
-    """Where pings come from. Making one reads nothing; UsageError for a name that cannot be read."""
+    """Where pings come from. `format`: how its messages spell pings."""
 
     @property
-    def format(self) -> PingFormat:
-        """How its messages spell pings."""
-        ...
+    def format(self) -> PingFormat: ...
 
     def messages(self) -> Iterator[list[bytes]]:
-        """Its messages, in order, in frames: the clock observes a frame at once. Ask once.
-
-        It ends when the source does. UsageError or DependencyUnavailable if it fails, after what it gave.
-        """
-        ...
+        """The messages in order, in frames: the clock observes a frame at once. Ask once. UsageError or
+        DependencyUnavailable if the source fails, behind its last frame."""
 
     def close(self) -> None:
         """Let go of files and connections, wherever `messages` is. Safe to repeat."""
-        ...
 
 
 Say = Callable[[str], None]
-"""Takes a sentence for people: what a source did that its pings do not show."""
+"""Takes a sentence for people, about something that pings do not show."""
 
 
 def open_source(
@@ -198,11 +190,9 @@ def open_source(
     *,
     form: FeedForm = PLAIN,
 ) -> Source:
-    """The source of a name; nothing is read yet. `unit` is what speeds are said to be in (`speed.unit`), None if
-    nothing is.
+    """The source of a name, of which nothing is read yet. `unit` is `speed.unit`; `form` that of the feed (`[source]`).
 
-    `form` is that of the feed (`[source]`); `say` is given sentences for people. UsageError: a scheme, or a file that
-    cannot be read. ConfigError: a source that has a unit by its specification, where none is said.
+    UsageError for a scheme, or a file that cannot be read. ConfigError for GTFS-realtime without a unit.
     """
     ((_, source),) = open_sources([name], unit, lambda _: progress, say, form=form)
     return source
@@ -216,8 +206,8 @@ def open_sources(
     *,
     form: FeedForm = PLAIN,
 ) -> Iterator[tuple[str, Source]]:
-    """A source for each name, in order, with the name; GTFS-realtime files that stand together are one, under the first
-    one's. Errors as of `open_source`."""
+    """The sources of these names, in order, each with its name. GTFS-realtime files that stand together are one source,
+    under the first name. Errors as of `open_source`."""
     for some in together(names):
         name = some[0]
         if (scheme := scheme_of(name)) is not None:
@@ -235,14 +225,14 @@ def open_sources(
 
 
 def together(names: Sequence[str]) -> Iterator[list[str]]:
-    """GTFS-realtime files that stand together are one recording, and polls of it; every other file is one by itself."""
+    """The names of each recording: GTFS-realtime files that stand together are polls of one."""
     for is_gtfs, group in groupby(names, is_gtfs_file):
         some = list(group)
         yield from [some] if is_gtfs else [[name] for name in some]
 
 
 def require_unit(unit: str | None, what: str, say: Say) -> None:
-    """ConfigError if no unit is set for what is GTFS-realtime; one that is not the specification's is said."""
+    """ConfigError if no unit is set for GTFS-realtime; a unit that is not the specification's is said."""
     if unit is None:
         raise ConfigError(
             f"expected speed.unit = {UNIT!r} for {what}, as the specification of GTFS-realtime has it, or the unit "
@@ -253,7 +243,7 @@ def require_unit(unit: str | None, what: str, say: Say) -> None:
 
 
 def require_gtfs(settings: Settings, what: str, say: Say) -> None:
-    """ConfigError for what is GTFS-realtime, where no unit is set, or beside a form of a feed's own."""
+    """ConfigError for GTFS-realtime if no unit is set, or beside a form of a feed's own."""
     require_one_form(settings.form, [GTFS_REALTIME], what)
     require_unit(settings.speed.unit if settings.form.mapping.speed else UNIT, what, say)
 

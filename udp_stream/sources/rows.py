@@ -2,8 +2,8 @@
 
 Columns are found by the paths of the feed's mapping, in any order, others ignored: `location.coordinates.0`, or as
 `location.coordinates[0]`; both coordinates may be one column `location.coordinates` with text such as `[72.83,
-21.17]`. Cells are separated by a comma, a semicolon, a tab or a bar: the one by which the header has the columns,
-unless the mapping says which. An empty cell is a missing field. A cell of longitude, latitude or speed that holds a
+21.17]`. Cells are separated by a comma, a semicolon, a tab or a bar: by whichever the header has the columns, unless
+the mapping says which. An empty cell is a missing field. A cell of longitude, latitude or speed that holds a
 JSON number becomes one, also with a decimal comma where no comma separates; any other stays text, for the decoder to
 refuse by its path.
 
@@ -51,7 +51,7 @@ _LOOKED_AT = 50
 """Lines by which a delimiter is found."""
 
 _FEW = 16
-"""As many cells are looked at one by one, where one of them is no plain number."""
+"""As many cells are looked at singly, where one of them is no plain number."""
 
 _STAND_IN = "0"
 """In place of a cell that is not there, as any kind of column has it; the row is made anew."""
@@ -62,10 +62,9 @@ _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
 def csv_batches(path: str, runs: Iterator[list[bytes]], mapping: FeedMapping | None) -> Iterator[list[bytes]]:
-    """A JSON ping for every line but the first, which names the columns; UsageError if one that is needed is absent.
+    """A JSON ping for every line but the first, which names the columns. UsageError if a column is missing.
 
-    Without a mapping all columns are read. Lines come in runs of any length. No line at all is no ping, as in any other
-    file.
+    Without a mapping all columns are read. Lines come in runs of any length.
     """
     first = next((run for run in runs if run), None)
     if first is None:
@@ -84,7 +83,7 @@ def looks_like_csv(line: bytes, mapping: FeedMapping | None) -> bool:
 
 
 def looks_like_row(cells: Sequence[str]) -> bool:
-    """Whether the cells of a first line are values: one is a number or a time. Then none of them may be shown."""
+    """Whether a cell of a first line is a number or a time: then it is no header, and no cell may be shown."""
     return any(number_of(cell) is not None or found_time_form([cell]) is not None for cell in cells)
 
 
@@ -130,7 +129,7 @@ def _all_columns(path: str, lines: Sequence[bytes]) -> _RowReader:
 
 
 def _places(header: Sequence[str]) -> dict[Path, int]:
-    """Where the columns are that a path can name; of two of one name, the first."""
+    """The places of columns by their paths: without names that are no path, and of equal names the first."""
     found: dict[Path, int] = {}
     for at, name in enumerate(header):
         with suppress(ValueError):
@@ -139,7 +138,7 @@ def _places(header: Sequence[str]) -> dict[Path, int]:
 
 
 def _wanted(columns: Mapping[Path, int], mapping: FeedMapping) -> tuple[dict[Path, Cell], list[Path]]:
-    """The columns that are read, and those of them that there are not."""
+    """The columns that are read, and those of them that are missing."""
     lon, lat = mapping.steps["longitude"], mapping.steps["latitude"]
     is_array = lon[:-1] == lat[:-1] and isinstance(lon[-1], int) and len(lon) > 1
     array = lon[:-1] if is_array else None
@@ -183,7 +182,7 @@ class _RowReader:
         return self._joined(lines, [list(map(itemgetter(place), even)) for place in self._needed])
 
     def _joined(self, lines: list[bytes], columns: list[list[str]]) -> list[bytes]:
-        """Messages of rows by their needed columns, which it may change. Rows that lack a cell are made one by one."""
+        """Messages of rows by their needed columns, which it may change. Rows that lack a cell are made singly."""
         odd = [column for column in columns if "" in column]
         lacking = sorted({row for column in odd for row, cell in enumerate(column) if not cell})
         for column in columns:
@@ -215,7 +214,7 @@ class _RowReader:
         return _array(text) if cell is Cell.ARRAY else text
 
     def _message(self, line: bytes, row: Sequence[str] | None) -> bytes:
-        """The message of one row, with the fields that are there; the line as it is if it is no row."""
+        """The message of a row, with the fields that it has; the line as it is if it is no row."""
         if row is None or len(row) != self._width:
             return line
         found = [(path, row[place], cell) for path, place, cell in self._fields]
