@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 from numpy.typing import NDArray
 
 from udp_stream.pings.decode import (
@@ -83,11 +83,8 @@ def _never(_: object) -> Any:
     raise msgspec.DecodeError
 
 
-Row = msgspec.Struct
-"""A ping as a decoder makes it: nested structs with the fields of the mapping, whatever they are called."""
-
-Opened = tuple[Sequence[Row], Sequence[int], list[Refusal]]
-"""Pings, their positions if they were in an array, refusals."""
+Opened = tuple[Sequence[Struct], Sequence[int], list[Refusal]]
+"""Pings, as a decoder makes them; their positions if they were in an array; refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,24 +127,23 @@ class _Reader:
         first = {path[0] for path in self._steps}
         event = f'{{"{first.pop()}":{{'.encode() if len(first) == 1 else b""
         self._event = self._steps[0][:1] if _OTHER_EVENT.match(event) else ()
-        self._is_epoch = mapping.time_format in EPOCHS
-        time: object = int | float | str if self._is_epoch else str
+        time: object = int | float | str if mapping.time_format in EPOCHS else str
         leaves, types = range(len(self._steps)), (str | int, time, *[float | str] * (self._fields - 2))
         more = [types[0]] * (len(leaves) - len(types))
         self._form = node_of(list(zip(self._steps, leaves, strict=True)), (*types, *more))
         self._of_array = isinstance(self._steps[0][0], int)
         self._decodes(self._form.struct)
         getters = getters_of(self._form)
-        self._get: list[Callable[[Row], Any]] = [attrgetter(getters[leaf]) for leaf in leaves]
+        self._get: list[Callable[[Struct], Any]] = [attrgetter(getters[leaf]) for leaf in leaves]
 
-    def _decodes(self, row: type[Row]) -> None:
+    def _decodes(self, row: type[Struct]) -> None:
         # Where times count back from the message's, the quick reader would take them for times: it takes nothing.
         is_slow = self._mapping.time_format == SECONDS_AGO
         self._decode = _never if is_slow else msgspec.json.Decoder(row).decode
         self._decode_all = _never if is_slow else msgspec.json.Decoder(GenericAlias(list, row)).decode
 
     def read(self, messages: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
-        rows: list[Row] = []
+        rows: list[Struct] = []
         refusals: list[Refusal] = []
         pings_in_message = np.ones(len(messages), np.int32)
         arrays: list[tuple[int, Sequence[int]]] = []  # where the pings of an array begin, and their positions in it
@@ -196,7 +192,7 @@ class _Reader:
         return pieces if plain is text else [as_written(bytes(piece)) for piece in pieces]
 
     def _batch(
-        self, rows: list[Row], message: NDArray[np.int32], position: NDArray[np.int32], refusals: list[Refusal]
+        self, rows: list[Struct], message: NDArray[np.int32], position: NDArray[np.int32], refusals: list[Refusal]
     ) -> WireBatch:
         """As columns, without the rows in which a text of longitude, latitude or speed is no number.
 
@@ -246,7 +242,7 @@ class _Reader:
             raise Fault(Reason.NOT_JSON, "$") from None
         if len(pieces) > max_pings:
             raise Fault(Reason.TOO_MANY_PINGS, "$")
-        rows: list[Row] = []
+        rows: list[Struct] = []
         positions: list[int] = []
         refusals: list[Refusal] = []
         for place, piece in enumerate(pieces):
@@ -294,7 +290,7 @@ class _Reader:
         found = ((((name,), pieces.find((name,)))) for name in self.envelopes)
         return next(((path, array) for path, array in found if array is not None), None)
 
-    def _row(self, piece: Raw, said: Raw | None) -> Row:
+    def _row(self, piece: Raw, said: Raw | None) -> Struct:
         """The ping that a piece is, or a Fault: the first in the order of the fields. `said`: the message's time."""
         try:
             return self._decode(piece)
@@ -307,14 +303,14 @@ class _Reader:
             raise Fault(Reason.OTHER_EVENT, json_path(self._event))
         return self._careful(pieces, said)
 
-    def _careful(self, pieces: _Pieces, said: Raw | None) -> Row:
-        plate, *others = (_plate(pieces, path) for path in self._mapping.plates)
+    def _careful(self, pieces: _Pieces, said: Raw | None) -> Struct:
+        plate, *others = map(pieces.plate, self._mapping.plates)
         if self._mapping.message_time:  # cut out of a message, a ping in an array has it, too
             said = pieces.find((MESSAGE_TIME,)) or said
             time = _time_by_message(pieces, self._mapping, said)
         else:
-            time = _time(pieces, self._steps[1], self._is_epoch)
-        numbers = (_number(pieces, path) for path in self._steps[2 : self._fields])
+            time = pieces.time(self._steps[1], self._mapping.time_format)
+        numbers = map(pieces.either, self._steps[2 : self._fields])
         return built(self._form, [plate, time, *numbers, *others])
 
 
@@ -337,18 +333,18 @@ class _PlainReader(_Reader):
         self._decodes(_PlainRow if mapping.speed else _PlacedRow)
 
     def _batch(
-        self, rows: list[Row], message: NDArray[np.int32], position: NDArray[np.int32], refusals: list[Refusal]
+        self, rows: list[Struct], message: NDArray[np.int32], position: NDArray[np.int32], refusals: list[Refusal]
     ) -> WireBatch:
         return WireBatch(cast(list[WirePing | PlacedPing], rows), message, position, refusals)
 
-    def _careful(self, pieces: _Pieces, said: Raw | None) -> Row:
+    def _careful(self, pieces: _Pieces, _said: Raw | None) -> Struct:
         plate, time, longitude, latitude, *speed = self._steps
-        name, when = (string(pieces.get(path), json_path(path)) for path in (plate, time))
+        name, when = pieces.string(plate), pieces.string(time)
         kind = ("location", "type")
-        if (said := pieces.find(kind)) is not None and string(bytes(said), json_path(kind)) != "Point":
+        if pieces.find(kind) is not None and pieces.string(kind) != "Point":
             raise Fault(Reason.WRONG_TYPE, json_path(kind))
         try:
-            lon, lat = (number(pieces.get(path), json_path(path)) for path in (longitude, latitude))
+            lon, lat = pieces.number(longitude), pieces.number(latitude)
         except Fault as fault:
             if fault.reason == Reason.MISSING_FIELD and fault.path in map(json_path, (longitude, latitude)):
                 raise Fault(Reason.WRONG_TYPE, json_path(longitude[:-1])) from None  # of fewer than two numbers
@@ -356,7 +352,7 @@ class _PlainReader(_Reader):
         place = Location(Point(lon, lat))
         if not speed:
             return PlacedPing(name, when, place)
-        return WirePing(name, when, place, number(pieces.get(speed[0]), json_path(speed[0])))
+        return WirePing(name, when, place, pieces.number(speed[0]))
 
 
 class _Pieces:
@@ -385,6 +381,36 @@ class _Pieces:
                 raise
             return None
 
+    def string(self, path: Path) -> str:
+        text = self.get(path)
+        if not text.startswith(b'"'):
+            raise Fault(Reason.WRONG_TYPE, json_path(path))
+        return _string_of(text, json_path(path))
+
+    def number(self, path: Path) -> float:
+        """Infinite if it is beyond floating point, which msgspec will not say; the range checks refuse it by its
+        name."""
+        text = self.get(path)
+        if text[:1] not in b"-0123456789":
+            raise Fault(Reason.WRONG_TYPE, json_path(path))
+        return float(text)
+
+    def either(self, path: Path) -> float | str:
+        return self.string(path) if self.get(path).startswith(b'"') else self.number(path)
+
+    def plate(self, path: Path) -> str:
+        """A string, or an integer as its digits."""
+        text = self.get(path)
+        if text.startswith(b'"'):
+            return self.string(path)
+        if not text.lstrip(b"-").isdigit() or len(text) > _PLATE_DIGITS_MAX:
+            raise Fault(Reason.WRONG_TYPE, json_path(path))
+        return str(int(text))
+
+    def time(self, path: Path, time_format: str) -> TimeValue:
+        """A string, or where times are counted a number."""
+        return self.either(path) if time_format in EPOCHS else self.string(path)
+
     def _open(self, path: Path, piece: Raw, step: str | int) -> dict[str | int, Raw]:
         if path not in self._opened:
             text, opens = bytes(piece), b"{" if isinstance(step, str) else b"["
@@ -401,26 +427,8 @@ class _Pieces:
         return self._opened[path]
 
 
-def _plate(pieces: _Pieces, path: Path) -> str:
-    """A string, or an integer as its digits."""
-    text = pieces.get(path)
-    if text.startswith(b'"'):
-        return string(text, json_path(path))
-    if not text.lstrip(b"-").isdigit() or len(text) > _PLATE_DIGITS_MAX:
-        raise Fault(Reason.WRONG_TYPE, json_path(path))
-    return str(int(text))
-
-
-def _time(pieces: _Pieces, path: Path, is_epoch: bool) -> TimeValue:
-    """A string, or where times are counted a number."""
-    text = pieces.get(path)
-    if text.startswith(b'"') or not is_epoch:
-        return string(text, json_path(path))
-    return number(text, json_path(path))
-
-
 class ReadyTime(int):
-    """A time that is worked out already: Unix milliseconds."""
+    """A time that is worked out already."""
 
 
 def times_of(values: Sequence[TimeValue], mapping: FeedMapping) -> Times:
@@ -443,13 +451,13 @@ def _time_by_message(pieces: _Pieces, mapping: FeedMapping, said: Raw | None) ->
     if own is None and said is None:
         raise Fault(Reason.MISSING_FIELD, json_path(mapping.message_steps if counts_back else path))
     if not counts_back and own is not None and bytes(own) != b"null":
-        return _time(pieces, path, mapping.time_format in EPOCHS)
+        return pieces.time(path, mapping.time_format)
     if said is None:
         raise Fault(Reason.MISSING_FIELD, json_path(mapping.message_steps))
     sent_ms = _moment(bytes(said), mapping)
     if not counts_back:
         return ReadyTime(sent_ms)
-    seconds = _number(pieces, path)
+    seconds = pieces.either(path)
     ago_s = number_of(seconds) if isinstance(seconds, str) else seconds
     if ago_s is None:
         raise Fault(Reason.WRONG_TYPE, json_path(path))
@@ -458,7 +466,7 @@ def _time_by_message(pieces: _Pieces, mapping: FeedMapping, said: Raw | None) ->
 
 def _moment(text: bytes, mapping: FeedMapping) -> int:
     """Unix milliseconds of a message's time: a count from 1970 by its size, a time in the mapping's pattern, or ISO."""
-    value = string(text, json_path(mapping.message_steps)) if text.startswith(b'"') else text.decode()
+    value = _string_of(text, json_path(mapping.message_steps)) if text.startswith(b'"') else text.decode()
     count = number_of(value)
     patterns = [mapping.time_format] if "%" in mapping.time_format else []
     formats = [*patterns, ISO] if count is None else [epoch_of(count)]
@@ -496,12 +504,6 @@ def joined_plates(*columns: Iterable[str]) -> list[str]:
     return plates
 
 
-def _number(pieces: _Pieces, path: Path) -> float | str:
-    """A number, or a string that the column will be asked about."""
-    text = pieces.get(path)
-    return string(text, json_path(path)) if text.startswith(b'"') else number(text, json_path(path))
-
-
 class Single(NamedTuple):
     """What a sender asks of a message that is one ping: the plate, the time as it stands, the length of the speed."""
 
@@ -515,7 +517,7 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
     text = finite(trim(message))
     pieces, steps = _Pieces(Raw(text)), mapping.steps
     try:
-        plate, *others = (_plate(pieces, path) for path in mapping.plates)
+        plate, *others = map(pieces.plate, mapping.plates)
         speed = pieces.find(steps["speed"]) if "speed" in steps else None
     except Fault:
         return None
@@ -526,7 +528,7 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
             said = pieces.find((MESSAGE_TIME,)) or pieces.find(mapping.message_steps)
             time = _time_by_message(pieces, mapping, said)
         else:
-            time = _time(pieces, steps["time"], mapping.time_format in EPOCHS)
+            time = pieces.time(steps["time"], mapping.time_format)
     except Fault:
         time = ""
     # What is left of the message without its speed must not depend on how that is spelt.
@@ -538,7 +540,7 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
 class Node:
     """An object or an array of the form: its struct, and for each of its fields a node, a leaf's number, or None."""
 
-    struct: type[Row]
+    struct: type[Struct]
     children: tuple[Node | int | None, ...]
 
 
@@ -549,21 +551,14 @@ def node_of(paths: Sequence[tuple[Path, int]], types: Sequence[object], depth: i
         groups.setdefault(path[depth], []).append((path, leaf))
     is_array = any(isinstance(key, int) for key in groups)
     keys: list[str | int] = list(range(1 + max(int(key) for key in groups))) if is_array else list(groups)
-    fields: list[tuple[str, Any]] = []
     children: list[Node | int | None] = []
-    for at, key in enumerate(keys):
-        group = groups.get(key, [])
-        if not group:
+    for group in (groups.get(key) for key in keys):
+        if group is None:
             children.append(None)
-            fields.append((f"f{at}", Raw))
-        elif len(group[0][0]) == depth + 1:
-            leaf = group[0][1]
-            children.append(leaf)
-            fields.append((f"f{at}", types[leaf]))
         else:
-            child = node_of(group, types, depth + 1)
-            children.append(child)
-            fields.append((f"f{at}", child.struct))
+            children.append(group[0][1] if len(group[0][0]) == depth + 1 else node_of(group, types, depth + 1))
+    kinds = [child.struct if isinstance(child, Node) else Raw if child is None else types[child] for child in children]
+    fields: list[Any] = [(f"f{at}", kind) for at, kind in enumerate(kinds)]
     rename = None if is_array else {f"f{at}": str(key) for at, key in enumerate(keys)}
     struct = msgspec.defstruct("Mapped", fields, array_like=is_array, rename=rename, gc=False)
     return Node(struct, tuple(children))
@@ -580,7 +575,7 @@ def getters_of(node: Node, prefix: str = "") -> dict[int, str]:
     return found
 
 
-def built(node: Node, values: Sequence[object]) -> Row:
+def built(node: Node, values: Sequence[object]) -> Struct:
     """A row of these values, as a decoder would have made it."""
     made = [
         built(child, values) if isinstance(child, Node) else Raw(b"null") if child is None else values[child]
@@ -598,9 +593,13 @@ class Fault(Exception):
 
 
 def unwrap(text: bytes, path: str = "$") -> bytes:
-    """What the JSON string at a path holds, as bytes."""
+    """The content of the JSON string at a path, as bytes."""
+    return _string_of(text, path).encode()
+
+
+def _string_of(text: bytes, path: str) -> str:
     try:
-        return _decode_string(text).encode()
+        return _decode_string(text)
     except UNREADABLE:
         raise Fault(Reason.NOT_JSON, path) from None
 
@@ -609,23 +608,6 @@ def require_json(text: bytes | Raw) -> None:
     """A Fault unless the text is JSON, whatever it says."""
     if not is_json(text):
         raise Fault(Reason.NOT_JSON, "$")
-
-
-def string(text: bytes, path: str) -> str:
-    """The string that the text of a field is."""
-    if not text.startswith(b'"'):
-        raise Fault(Reason.WRONG_TYPE, path)
-    try:
-        return _decode_string(text)
-    except UNREADABLE:
-        raise Fault(Reason.NOT_JSON, path) from None
-
-
-def number(text: bytes, path: str) -> float:
-    """Infinite if it is beyond floating point, which msgspec will not say; the range checks refuse it by its name."""
-    if text[:1] not in b"-0123456789":
-        raise Fault(Reason.WRONG_TYPE, path)
-    return float(text)
 
 
 def with_infinite(encoded: bytes) -> bytes:
