@@ -1,12 +1,13 @@
-"""What is looked at beside a run: is a feed mostly refused, does it lie in the zone that is configured, are its plates
-vehicles'? Before a file is charged, once as a refusal; while a live feed goes on, once as a line of the log.
+"""Warnings about a feed: most of it is refused, it lies in another zone, its plates are no vehicles', it stands still.
 
-All of this is public: how many pings are refused and why, and where and when plates pinged. No value of a speed
-decides: a ping that is refused for its speed alone counts as one that is read. Whether a run begins is so the same for
-neighbours; so is which pings of a live source go on (`LiveLook`).
+A file is looked at before it is charged, and may be refused; a live feed while it goes on, with a line in the log.
 
-Two verdicts are on raw speeds, without noise, and change nothing but a warning: whether they are in the configured
-unit, and how many plates report that they go while they stand. They are for operators (docs/privacy-model.md).
+The looks are at public facts: how many pings are refused and why, and where and when plates pinged. No value of a speed
+decides: a ping that is refused for its speed alone counts as read. So neighbours agree on whether a run begins, and on
+which pings of a live source go on (`LiveLook`).
+
+Two warnings are verdicts on raw speeds, without noise: they are in another unit than configured; plates report that
+they go and stand. They change nothing, and are for operators (docs/privacy-model.md).
 """
 
 from __future__ import annotations
@@ -45,27 +46,23 @@ from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.slots import AgreementClock, ReadResult, WindowRules, are_rolled_over
 
 LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
-"""Messages of a file; refused messages that are kept; messages and bytes that pairs of pings are looked for in."""
+"""Messages of a file; refused messages that are kept; messages and bytes in which pairs of pings are looked for."""
 
 
 def zone_of(lon: float, lat: float) -> str:
-    """The IANA zone of a place.
-
-    >>> zone_of(72.83, 21.19), zone_of(30.27, -97.74)
-    ('Asia/Kolkata', 'Etc/UTC')
-    """
+    """The IANA zone of a place."""
     from tzfpy import get_tz  # 3 MB of boundaries: only where it is asked
 
     return (str(get_tz(lon, lat)) if abs(lon) <= 180 and abs(lat) <= 90 else "") or "Etc/UTC"
 
 
 def is_sea(zone: str) -> bool:
-    """Whether a zone is none of any land: no city has it."""
+    """Whether a zone is of no land."""
     return zone.startswith("Etc/")
 
 
 def zone_warning(pings: Pings, zone: str) -> str | None:
-    """A sentence if clocks in this zone do not show the hour of the place where these pings lie; None if they do."""
+    """A sentence if clocks in this zone show another hour than clocks where these pings lie."""
     place = zone_of(float(np.median(pings.lon)), float(np.median(pings.lat)))
     if is_sea(place):
         return "the pings lie at sea: are longitude and latitude exchanged in [source]?"
@@ -76,7 +73,7 @@ def zone_warning(pings: Pings, zone: str) -> str | None:
 
 
 def warnings_of(pings: Pings, settings: Settings, plate_field: str = "source.plate") -> list[str]:
-    """What is likely to be set wrongly: the zone, the plate; and plates whose clocks have rolled over."""
+    """Sentences about a zone and a plate that are likely wrong, and about plates whose clocks have rolled over."""
     if not len(pings):
         return []
     found = zone_warning(pings, settings.hat.timezone), plate_warning(pings, plate_field), rollover_warning(pings)
@@ -84,7 +81,7 @@ def warnings_of(pings: Pings, settings: Settings, plate_field: str = "source.pla
 
 
 def rollover_warning(pings: Pings) -> Doubt | None:
-    """A sentence if some plates are 1,024 weeks behind the others; None if none is."""
+    """A sentence if some plates are 1,024 weeks behind the others."""
     clock = AgreementClock(WindowRules())
     clock.advance(pings)
     rolled = are_rolled_over(pings.time_ms, clock.watermark_ms or 0)
@@ -98,12 +95,12 @@ def rollover_warning(pings: Pings) -> Doubt | None:
 
 
 STILL_S, STILL_PINGS, STILL_KMH = 100, 4, 5
-"""A plate that sends so many pings, over so long, from one place to the last digit, and reports in each that it goes
-faster: its positions stand still, as a bus in a jam does not."""
+"""A plate stands still if it sends so many pings, over so long, from a place that is the same to the last digit, and
+reports in each that it goes faster. A bus in a jam does not."""
 
 
 def still_warning(pings: Pings) -> Doubt | None:
-    """A sentence if some plates report a speed and do not move, by raw speeds; None if none does so."""
+    """A sentence if some plates report a speed and do not move, by raw speeds."""
     if not len(pings):
         return None
     order = np.argsort(pings.plate, kind="stable")
@@ -117,7 +114,7 @@ def still_warning(pings: Pings) -> Doubt | None:
 
 
 def speed_warnings(pings: Pings, settings: Settings) -> list[str]:
-    """What is odd about raw speeds, read up to `speed.reject_above_kmh`: another unit, plates that stand; nothing where
+    """Sentences about raw speeds, read up to `speed.reject_above_kmh`: another unit, plates that stand; none where
     speeds are derived."""
     if settings.speed.from_ == "movement":
         return []
@@ -130,7 +127,7 @@ def speed_warnings(pings: Pings, settings: Settings) -> list[str]:
 
 
 def unclamped(settings: Settings) -> PingRules:
-    """What is accepted, with speeds as they are: clamped ones would be in no unit."""
+    """The rules of pings without the clamp: clamped speeds would be in no unit."""
     return replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
 
 
@@ -142,8 +139,8 @@ def print_warning(sentence: str) -> None:
 def require_readable_pings(
     names: Sequence[str], settings: Settings, warn: Callable[[str], None] = print_warning
 ) -> None:
-    """UsageError if of the beginning of a file more is refused than accepted, if nothing can be read of it, or if none
-    has a ping; of GTFS-realtime files that stand together, of all of them. What is no file on disk is left alone."""
+    """UsageError if of the beginning of a file more is refused than accepted, or if no file has a ping. Polls of
+    GTFS-realtime that stand together count as a file. Names that are no file on disk are left alone."""
     on_disk, has_some = [name for name in names if is_on_disk(name)], False
     said: list[str] = []
     for name, source in open_sources(on_disk, settings.speed.unit, say=said.append, form=settings.form):
@@ -170,10 +167,8 @@ def require_readable_pings(
 
 
 def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[bytes]]:
-    """The messages of a source; UsageError in place of the first of them, if more of it is refused than accepted.
-
-    Files on disk were looked at before, and the first message of a live source says too little.
-    """
+    """The messages of a source; of a pipe, UsageError in place of the first if more of it is refused than accepted.
+    Files on disk were looked at before, and the first message of a live source says too little."""
     frames = source.messages()
     for first in frames:
         if not is_on_disk(name) and scheme_of(name) is None:
@@ -185,9 +180,8 @@ def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[by
 
 
 def joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-    """Larger frames: pairs of one plate's pings are looked for within one, and the first one says which unit they are
-    in. They have a size, as a recording may be larger than the memory.
-    """
+    """Larger frames, in which pairs of a plate's pings are looked for. They have a limit, as a recording may be larger
+    than the memory."""
     held: list[bytes] = []
     size = 0
     for frame in frames:
@@ -201,12 +195,12 @@ def joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
 
 
 def is_on_disk(name: str) -> bool:
-    """Whether a name is a file that can be read twice."""
+    """Whether a name is a file, which can be read twice."""
     return name != "-" and scheme_of(name) is None and Path(name).is_file()
 
 
 def require_mostly_read(messages: Sequence[bytes], ping_format: PingFormat, settings: Settings, what: str) -> Pings:
-    """The accepted pings. UsageError if more are refused, which says what they are and what would help."""
+    """The accepted pings. UsageError if more are refused, with advice."""
     pings, refusals = PingDecoder(settings.ping_rules, ping_format).decode(messages)
     refusals = [one for one in refusals if one.reason != Reason.OTHER_EVENT]
     faults = [one for one in refusals if one.reason not in OF_A_SPEED]
@@ -241,7 +235,7 @@ def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
 
 
 class FeedWatch:
-    """Says once, in the log, that of a feed that goes on more is refused than accepted, and what would help.
+    """Says once, in the log, that more of a live feed is refused than accepted, with advice.
 
     >>> from udp_stream.pings.decode import Refusal
     >>> from udp_stream.windows.slots import Refused
@@ -264,7 +258,7 @@ class FeedWatch:
         self._accepted, self._is_said = 0, False
 
     def look(self, _messages: Sequence[bytes], read: ReadResult) -> None:
-        """Look at what became of a batch of messages; those that were read before are not in `read`."""
+        """Count the pings and refusals of a batch."""
         every = [one for one in read.refused if one.refusal.reason != Reason.OTHER_EVENT]
         faults = [one for one in every if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
         self._accepted += read.pings + len(every) - len(faults)
@@ -273,12 +267,12 @@ class FeedWatch:
         self._judge(self.REFUSALS_MIN)
 
     def end(self) -> None:
-        """Nothing comes any more: say also what rests on few pings."""
+        """The feed has ended: say it also of few pings."""
         self._judge(1)
 
     @property
     def accepted_nothing(self) -> bool:
-        """Whether something was refused, and all of it, for what its messages are."""
+        """Whether all pings were refused, for reasons that lie in the messages."""
         return self._accepted == 0 and self._refused.total() > 0
 
     def _judge(self, least: int) -> None:
@@ -304,10 +298,11 @@ def source_name(name: str) -> str:
 
 
 class LiveLook:
-    """What `run` and `feed` look at while a feed goes on: its age, then its pings, some minutes of them at a time.
+    """Looks at a feed while it goes on: at its age, and at its pings, some minutes of them at a time. Recordings and
+    pipes have no age.
 
     While the newest ping that has come is more than `live.max_age` old, pings of a live source are not handed on: they
-    would close slots, and be charged for, as if they were of now. What is no ping is handed on, to be refused.
+    would close slots, and be charged for, as if they were of now. Other messages are handed on, to be refused.
 
     >>> said = []
     >>> look = LiveLook("http://feed/?key=1", Settings(), lambda *words: said.append(words), clock=lambda: 2e9)
@@ -320,10 +315,10 @@ class LiveLook:
     """
 
     SAMPLE, SAMPLE_S = 20_000, 600.0
-    """Messages that are looked at together, or those of as many seconds."""
+    """Messages that are looked at together, or messages of as many seconds."""
 
     SAY_AGAIN_S = 300.0
-    """That a source is stale is said again after so long."""
+    """A source that is still stale is said again after so long."""
 
     def __init__(
         self,
@@ -332,7 +327,6 @@ class LiveLook:
         warn: Callable[[str, str, Mapping[str, object]], None] = _warn,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Nothing has come yet. A recording, or a pipe, has no age: it need not tell of now."""
         self._name, self._settings, self._warn, self._clock = source_name(source), settings, warn, clock
         self._decoder = replace(settings.decoder, rules=unclamped(settings))
         self._max_age_s = seconds_of("live.max_age", settings.live.max_age) if scheme_of(source) else math.inf
@@ -343,8 +337,10 @@ class LiveLook:
         self.stale = 0
 
     def fresh(self, messages: list[bytes]) -> list[bytes]:
-        """Those of these messages, of the configured form, that go on."""
-        self._look(messages)
+        """The messages that go on."""
+        self._held += messages
+        if len(self._held) >= self.SAMPLE or self._clock() - self._held_s >= self.SAMPLE_S:
+            self.end()
         if self._max_age_s == math.inf:
             return messages
         pings, now_s = self._decoder.decode(messages)[0], self._clock()
@@ -366,14 +362,8 @@ class LiveLook:
         whole = set(pings.message.tolist())
         return [message for at, message in enumerate(messages) if at not in whole]
 
-    def _look(self, messages: list[bytes]) -> None:
-        """Warn of what is odd about these and those before, if that is not what was odd about the last ones."""
-        self._held += messages
-        if len(self._held) >= self.SAMPLE or self._clock() - self._held_s >= self.SAMPLE_S:
-            self.end()
-
     def end(self) -> None:
-        """Look at what has come since the last look: also when nothing comes any more."""
+        """Look at the pings since the last look, and warn of what was not odd about the pings before."""
         pings, _ = self._decoder.decode(self._held)
         self._held, self._held_s = [], self._clock()
         rolled = rollover_warning(pings) if len(pings) else None
@@ -386,7 +376,7 @@ class LiveLook:
 
 
 FUTURE_S = 60.0
-"""A ping that is further ahead of our clock says nothing of a source's age."""
+"""A ping that is further ahead of our clock does not count for a source's age."""
 
 
 def named(files: Sequence[str]) -> str:
@@ -396,12 +386,7 @@ def named(files: Sequence[str]) -> str:
 
 def require_files(names: Sequence[str], *, twice: bool = False) -> None:
     """UsageError for an address, which may hold a token and is not shown; where files are read twice, also for standard
-    input, a pipe or a device.
-
-    >>> require_files(["https://example.org/VehiclePositions.pb"])
-    Traceback (most recent call last):
-    udp_stream.errors.UsageError: expected files, got an address of https://: save some of what it sends, such as ...
-    """
+    input, a pipe or a device."""
     save = "save some of what it sends, such as 1.pb, 1.json or sample.ndjson, and name that"
     for name in names:
         if (scheme := scheme_of(name)) is not None:

@@ -44,8 +44,8 @@ _PLACEHOLDER_CHARS = max(map(len, PLACEHOLDERS))
 class PingRules:
     """What is accepted. A pure value; ValueError names the field, the value and the rule that it breaks.
 
-    `unit`: of the source's speeds. `max_kmh`: faster pings are clamped to it. `reject_above_kmh`: faster ones are
-    refused, this speed itself is not. `box`: west, south, east, north in degrees, edges included; it cannot cross the
+    `unit`: of the source's speeds. `max_kmh`: faster pings are clamped to it. `reject_above_kmh`: pings faster than
+    this are refused. `box`: west, south, east, north in degrees, edges included; it cannot cross the
     antimeridian. Times are accepted from `earliest_ms` up to but not `latest_ms`, Unix milliseconds.
 
     `max_pings_per_message`: twice the 5,000 that the exchange's API gives in one answer. `max_message_bytes`: 8 MiB
@@ -178,7 +178,7 @@ class PlacedPing(Struct, gc=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WireColumns:
-    """The same as columns of one length, for formats that have them without making an object of each ping.
+    """Such pings as columns of one length, for formats that make no object of each ping.
 
     `time_ms`, `time_status`: as `times.parse_timestamps` gives them. `speed` is in the source's unit.
     """
@@ -211,10 +211,10 @@ class WireBatch:
     """The pings of a batch in order, where each of them comes from, and what was refused.
 
     `message`: for each ping the index of its message in the batch. `position`: its place there, NOT_IN_ARRAY
-    if it is a message by itself. `refusals` are in the order of messages and positions. A format gives the pings one
-    by one, or all of them as `columns`. `notes`: what a person should know of how pings were read, such as the field
-    that plates are from, and of how many. `untimed`: which pings have no time but their message's, where a format can
-    tell and places may be looked at.
+    if it is a message by itself. `refusals` are in the order of messages and positions. A format gives objects, or
+    `columns`. `notes`: what people should know of how pings were read, such as the field that plates are from, and of
+    how many. `untimed`: which pings have no time but their message's, where a format can tell and places may be looked
+    at.
     """
 
     pings: Sequence[WirePing | PlacedPing]
@@ -228,13 +228,13 @@ class WireBatch:
 
 @dataclass(frozen=True, slots=True)
 class PingFormat:
-    """Two functions, both pure, and what is known of the format.
+    """How messages spell pings: two pure functions, and what is known of the format.
 
     `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal for every
-    piece that is none. It raises nothing, whatever the bytes.
+    other piece. It raises nothing, whatever the bytes.
 
-    `split(message)`: the bytes of each ping of a message that `read` could open, by position, for what is
-    kept of refused pings; None if the message is to be kept whole.
+    `split(message)`: the bytes of each ping of a message that `read` could open, by position, to keep those of refused
+    pings; None to keep the whole message.
 
     `paths`: where it has each field. `is_json`: its messages are JSON, and go into topics as they are.
 
@@ -388,10 +388,8 @@ def _columns_of(wire: Sequence[WirePing | PlacedPing]) -> WireColumns:
 
 
 def plate_name(text: str) -> str:
-    """The plate that is meant: white space around it is dropped, and what is written alike is one plate.
-
-    Unicode has several ways to write one letter, and characters that nobody sees: NFKC, without format characters.
-    """
+    """A plate without white space around it, in NFKC and without format characters: Unicode has several ways to write
+    a letter, and characters that nobody sees."""
     if text.isascii():
         return text.strip()
     visible = (letter for letter in text if unicodedata.category(letter) != "Cf")
@@ -405,16 +403,14 @@ def _index_plates(texts: Sequence[str]) -> tuple[list[str], NDArray[np.uint32]]:
     names = [plate_name(text) for text in index]  # distinct texts only: few, where pings are many
     if names == list(index):
         return names, plate
-    # Again, as texts that differ in white space alone may now be one plate.
+    # Again, as texts that differ in white space alone may now be the same plate.
     plates, renamed = _index_plates(names)
     return plates, renamed[plate]
 
 
 def originals(messages: Sequence[bytes], refusals: Sequence[Refusal], ping_format: PingFormat) -> Iterator[bytes]:
-    """The bytes of each refusal, cut out of the array if it was in one; the whole message if it came in a string.
-
-    A message is cut up once for all of its refusals that follow each other.
-    """
+    """The bytes of each refusal, cut out of its array; the whole message if it came in a string. A message is cut up
+    once for all of its refusals that follow each other."""
     cut_up, pieces = -1, None
     for refusal in refusals:
         piece: bytes | Raw = messages[refusal.message]

@@ -1,7 +1,7 @@
-"""What a sample of a feed tells: its kind, where the fields of a ping are, the unit of its speeds, why it is refused.
+"""What a sample of a feed shows: its kind, the paths of its fields, the unit of its speeds, why it is refused.
 
-What is found is a proposal for a person to check: nothing is charged or released. Of values nothing leaves this file
-but the kind; of names, only those that can be no plate; of speeds, only the unit.
+Findings are proposals for a person to check: nothing is charged or released. Only the kind of values leaves this file,
+names that can be no plate, and the unit of speeds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from numpy.typing import NDArray
 
 from udp_stream.pings.decode import Pings, Reason, Refusal
 from udp_stream.pings.json import FeedForm
-from udp_stream.pings.mapping import FIELDS, SECONDS_AGO, FeedMapping, Path, common, first_element, json_path, steps_of
+from udp_stream.pings.mapping import (
+    FIELDS,
+    SECONDS_AGO,
+    FeedMapping,
+    Path,
+    common,
+    dotted,
+    first_element,
+    json_path,
+    steps_of,
+)
 from udp_stream.pings.texts import UNREADABLE, frame_of, trim, value_of
 from udp_stream.pings.times import EPOCHS, ISO, NO_OFFSET, NO_TIME, TimeValue, as_float, number_of, read_times
 from udp_stream.units import KMH_PER_UNIT, QUANTA_PER_KMH
@@ -56,7 +66,7 @@ def odd_text(line: bytes) -> str | None:
 
 
 def no_pings(text: bytes) -> str | None:
-    """The kind of a file, a line or a message in which no ping was found; None where it is one of the right kind."""
+    """The kind of a file, a line or a message in which no ping was found; None for an object of JSON."""
     text = text.lstrip()
     if text.startswith(b"<"):
         return "XML or HTML in which no ping is found"
@@ -91,7 +101,7 @@ SHARE_MIN = 0.9
 
 _DEPTH_MAX, _ELEMENTS_MAX, _FIELDS_MAX, NAMES_MAX = 8, 16, 200, 12
 _WORD = re.compile(r"[^\W\d][\w ./()°%-]{0,39}")
-"""A name that may be shown, if it has no two digits, and a small letter where it has one: else it may be a plate."""
+"""A name that may be shown if it has one digit at most, and then a small letter: else it may be a plate."""
 
 
 def flat(value: object, elements: int = _ELEMENTS_MAX) -> Record | None:
@@ -133,11 +143,6 @@ def _has_name(path: Path) -> bool:
         return False
 
 
-def dotted(path: Path) -> str:
-    """A path as `[source]` has it."""
-    return ".".join(map(str, path))
-
-
 def is_shown(path: Path) -> bool:
     """Whether a path may be shown: no key of it may be a plate."""
     keys = [step for step in path if isinstance(step, str)]
@@ -145,7 +150,7 @@ def is_shown(path: Path) -> bool:
 
 
 def shown_names(paths: Iterable[Path]) -> str:
-    """The paths that may be shown, in one clause; of the elements of an array, the first."""
+    """The paths that may be shown, in a clause; of the elements of an array, the first."""
     names = [dotted(path) for path in paths if is_shown(path) and not first_element(path)]
     more = len(names) - NAMES_MAX
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
@@ -181,9 +186,8 @@ class TimeForm:
 
 
 def found_time_form(values: Sequence[Value]) -> TimeForm | None:
-    """The format of these times; None if they are none. Of several patterns, the one that gives the shortest span: a
-    recording is of few days. If that does not tell, the day is first.
-    """
+    """The format of these times; None if they are no times. Of several patterns the shortest span decides, as a
+    recording is of few days, and then the day is first."""
     values = values[:: -(-len(values) // _TIMES_MAX) or 1]  # from all over the sample
     times: list[TimeValue] = [value for value in values if isinstance(value, str | int | float) and value is not True]
     least, texts = SHARE_MIN * len(times), [value for value in times if isinstance(value, str)]
@@ -235,7 +239,7 @@ def _patterns_by_look() -> Mapping[str, list[str]]:
 
 
 def _look(text: str) -> str:
-    """A text with each run of digits as one, and each run of letters as one."""
+    """A text with a 0 for each run of digits, and an a for each run of letters."""
     return re.sub(r"[^\W0-9_]+", "a", re.sub("[0-9]+", "0", text))
 
 
@@ -249,15 +253,14 @@ busiest bus of five recorded days had 3.4 times the median's)."""
 
 
 class Doubt(str):
-    """A sentence of what may be right: one poll looks so, too."""
+    """A warning of something that may be right: a single poll looks so, too."""
 
     __slots__ = ()
 
 
 def plate_warning(pings: Pings, field: str = "source.plate") -> str | None:
-    """A sentence if the plate looks like a message's id or a word for a missing one; None if it may be a
-    vehicle's. A budget is a plate's: with an id of each message in its place, the promise for a vehicle is void.
-    """
+    """A sentence if the plate looks like a message's id, or a word for a missing plate. A budget is a plate's: with an
+    id of each message in its place, the promise for a vehicle is void."""
     plate, time_ms = pings.plate.astype(np.int64), pings.time_ms
     if plate.size < PINGS_JUDGED_MIN:
         return None
@@ -321,10 +324,9 @@ def unit_of_name(name: str) -> str | None:
 
 
 def found_mapping(records: Sequence[Record], beside: Sequence[Record] = ()) -> tuple[FeedMapping, TimeForm]:
-    """The mapping of these records, and what their times are; `beside`: what messages have beside their records, such
-    as a time for all of them. Where nothing is called a speed, `speed` is "". ValueError with a clause for each field
-    for which no path was found: what was found, what is wanted.
-    """
+    """The mapping of these records, and the form of their times. `beside`: what messages have beside their records,
+    such as a time for all of them. Without a name of a speed, `speed` is "". ValueError with a clause for each field
+    without a path: what was found, what is wanted."""
     values = values_by_path(records)
     paths: dict[str, Path] = {}
     for field in ("longitude", "latitude", "speed", "time"):  # the plate last: much can be one
@@ -366,8 +368,8 @@ def _message_time(values: Mapping[Path, list[Value]]) -> tuple[Path, TimeForm] |
 def _operator(
     records: Sequence[Record], values: Mapping[Path, list[Value]], paths: Mapping[str, Path]
 ) -> dict[str, tuple[str, str]]:
-    """A plate of the operator and its vehicle, where two operators have one number at one time: two vehicles, then. Not
-    elsewhere: one vehicle that goes for two operators would have two budgets."""
+    """A plate of the operator and its vehicle, where two operators have the same number at the same time. Not
+    elsewhere: a vehicle that goes for two operators would have two budgets."""
     plate, time = paths["plate"], paths.get("time", ())
     for path in _ranked(values, "operator", paths):
         both = {(one.get(time), one.get(plate), one[path]) for one in records if one.get(plate) and path in one}
@@ -403,7 +405,7 @@ def kind_of(values: Sequence[Value]) -> str:
 
 
 def _ranked(values: Mapping[Path, list[Value]], field: str, taken: Mapping[str, Path]) -> list[Path]:
-    """Paths with a name of the field, the likeliest first: of one name, those that lie nearer the longitude. None
+    """Paths with a name of the field, the likeliest first: of equal names, those nearer the longitude. No path leads
     through a key that may be a plate."""
     place = taken.get("longitude", ())
     open_paths = (path for path in values if path not in taken.values() and is_shown(path[:-1]))
@@ -425,7 +427,7 @@ def _rank(path: Path, field: str) -> int | None:
 
 
 def _numbers(values: Sequence[Value]) -> list[float]:
-    """The values that are numbers, or texts of one."""
+    """Numbers, also in texts."""
     found = [number_of(value) if isinstance(value, str) else value for value in values if not isinstance(value, bool)]
     return [float(number) for number in found if number is not None and abs(number) < 1e300]
 
@@ -448,10 +450,10 @@ def _fits(field: str, values: Sequence[Value]) -> bool:
 
 
 def _may_be_vehicles(plates: Sequence[Value], times: Sequence[Value], form: TimeForm | None) -> bool:
-    """Whether these are no ids of messages, another in each, and no id of the feed, the same in all."""
+    """Whether these are neither ids of messages, all different, nor the id of a feed, the same in all messages."""
     if len(plates) < PINGS_JUDGED_MIN or form is None:
         return True
-    if len(set(plates)) == 1:  # one vehicle's pings differ in their times, those of many do not
+    if len(set(plates)) == 1:  # the pings of a vehicle differ in their times, those of many vehicles do not
         return len(set(times)) > PLATES_PER_PING * len(times)
     return form.span_ms <= SNAPSHOT_MS or len(set(plates)) <= PLATES_PER_PING * len(plates)
 
@@ -496,8 +498,8 @@ class UnitEvidence:
     """What `pairs` pairs of pings say: distance over time is `ratio` times the reported speed (median, by distance; of
     pings far apart of all together).
 
-    `unit` is the unit that fits, of several (`fits`) the configured one, or the nearest; None if none does, and, with
-    ratio nan, if there are too few pairs to say. `pairs` and `ratio` follow from raw speeds: not to be shown.
+    `unit` fits: of several units (`fits`) the configured unit, or the nearest. None if none fits, or, with ratio nan,
+    if there are too few pairs. `pairs` and `ratio` follow from raw speeds, and must not be shown.
     """
 
     pairs: int
@@ -514,7 +516,7 @@ class UnitEvidence:
 
 
 def unit_evidence(pings: Pings, configured: str) -> UnitEvidence:
-    """The unit in which these pings' speeds fit their movement; `configured` is the one they were read in.
+    """The unit in which these pings' speeds fit their movement; they were read in the `configured` unit.
 
     Of pairs of one plate 4 to 30 s apart those count that have both speeds above 5 km/h and near each other; if they
     are too few, all pairs 30 to 130 s apart.
@@ -578,7 +580,7 @@ LABEL_PLATE = f'source.plate = "{LABEL}" takes it, if it is the vehicle\'s; some
 """Advice where only a label names the vehicle."""
 
 OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE, Reason.TIME_ROLLED_OVER)
-"""Reasons that are not in a message."""
+"""Reasons that lie in the log's clock, and not in a message."""
 
 
 Box = tuple[float, float, float, float]

@@ -1,6 +1,6 @@
 """JSON to pings, by a mapping that says where a feed has their fields. The contract's own form is one mapping, strict.
 
-A message is one ping, an array of pings, or an object that has the array at `records`; a JSON string that holds one of
+A message is a ping, an array of pings, or an object that has the array at `records`; a JSON string that holds any of
 these is unwrapped once. Without `records` the array may also be `results`, or in a feed's own form GeoJSON's
 `features`, of an object that has no plate. A message in which the path `records` leads nowhere is one ping, or an
 array: so a file is cut into pings, and a topic may hold them one by one. An object at `records` is one ping, and a
@@ -12,10 +12,10 @@ what times that count back (`seconds_ago`) count from. Pings that are cut out of
 Mapped fields are lenient: a number may be text, with a point or a comma, and a plate an integer. In the contract's form
 a number is a number, a plate and a time are texts, and a location that says a type is a Point.
 
-There are two readers. The quick one is msgspec's typed decoder, of objects and arrays of the mapped fields alone: it
-takes a whole batch in one pass and knows only yes or no. What it cannot take is opened by hand, piece by piece; that
-decides, and knows why. So a ping costs 0.6 us when all is well and some 15 us when not, and one bad ping costs its
-message nothing else.
+There are two readers. The quick reader is msgspec's typed decoder, of objects and arrays of the mapped fields alone: it
+takes a whole batch in one pass and knows only yes or no. A message that it cannot take is opened by hand, piece by
+piece: the careful reader decides, and knows why. So a ping costs 0.6 us when all is well and some 15 us when not, and a
+bad ping costs its message nothing else.
 
 Of fields given twice the last counts. Fields that we do not know are skipped, their text not checked beyond JSON's
 grammar. JSON nested deeper than the interpreter's recursion limit (about 1,000 levels, less what the caller has used)
@@ -54,7 +54,7 @@ from udp_stream.pings.decode import (
 )
 from udp_stream.pings.mapping import MESSAGE_TIME, SECONDS_AGO, FeedMapping, Path, json_path
 from udp_stream.pings.texts import UNREADABLE, as_written, finite, is_json, trim
-from udp_stream.pings.times import EPOCHS, ISO, READ, Times, TimeValue, number_of, read_numbers, read_times
+from udp_stream.pings.times import EPOCHS, ISO, READ, TimeColumns, TimeValue, number_of, read_numbers, read_times
 
 ENVELOPES = ("results", "features")
 """Where the array of pings may be in an object that is no ping. The contract's form has the first alone."""
@@ -66,7 +66,7 @@ _PLATE_DIGITS_MAX = 64
 """No integer plate is longer than a plate may be; Python refuses to read integers of over 4,300 digits at all."""
 
 _OTHER_EVENT = re.compile(rb'\s*\{\s*"[A-Z]{2,8}"\s*:\s*\{')
-"""How a message of one event begins, as HSL names them: VP, DUE, ARS."""
+"""How the message of an event begins, as HSL names them: VP, DUE, ARS."""
 
 _INFINITE = re.compile(rb'("speed":|"coordinates":\[|"coordinates":\[[^],"]*,)null')
 
@@ -89,9 +89,8 @@ Opened = tuple[Sequence[Struct], Sequence[int], list[Refusal]]
 
 @dataclass(frozen=True, slots=True)
 class FeedForm:
-    """How messages spell pings: the mapping, and the format that reads messages by it. `gtfs_plate`: the fields of
-    GTFS-realtime's vehicle that name it, where its own order is not meant.
-    """
+    """The form of a feed: its mapping, and the format that reads messages by it. `gtfs_plate`: the fields of
+    GTFS-realtime's vehicle that name it, if not in the order of `snapshots.py`."""
 
     mapping: FeedMapping
     format: PingFormat
@@ -104,19 +103,19 @@ class FeedForm:
 
 
 def mapped_form(mapping: FeedMapping) -> FeedForm:
-    """Read by this mapping, and leniently, whatever it says."""
+    """A form that is read by this mapping, leniently."""
     reader = _Reader(mapping)
     return FeedForm(mapping, PingFormat(reader.read, reader.split, mapping.paths, is_json=True))
 
 
 def without_speeds(form: FeedForm) -> FeedForm:
-    """The same for who derives speeds from positions: no message needs one, and one that is there is not looked at."""
+    """The same form where speeds are derived from positions: messages need none, and none is looked at."""
     mapping = replace(form.mapping, speed="")
     return replace(form, mapping=mapping, format=JSON_WITHOUT_SPEEDS) if form.is_plain else mapped_form(mapping)
 
 
 class _Reader:
-    """Both readers of one mapping, lenient."""
+    """Both readers of a mapping, lenient."""
 
     envelopes: Sequence[str] = ENVELOPES
 
@@ -174,7 +173,7 @@ class _Reader:
         return self._batch(rows, message, position, refusals)
 
     def split(self, message: bytes) -> Sequence[bytes | Raw] | None:
-        """As `PingFormat.split`. ValueError if the path of the array leads to what is none."""
+        """As `PingFormat.split`. ValueError if the path of the array leads to something else."""
         text = trim(message)
         if text.startswith(b'"'):
             return None
@@ -217,7 +216,7 @@ class _Reader:
         return WireBatch((), message, position, refusals, WireColumns(plates, time_ms, status, lon, lat, speed))
 
     def _open(self, index: int, message: bytes, max_bytes: int, max_pings: int) -> Opened:
-        """What the quick reader could not take: an array, an envelope, a string, or something to refuse (a Fault)."""
+        """A message that the quick reader could not take: an array, an envelope, a string, or a Fault."""
         if len(message) > max_bytes:
             raise Fault(Reason.OVERSIZED_MESSAGE, "$")
         text = finite(trim(message))
@@ -235,7 +234,7 @@ class _Reader:
             return self._open_pieces(index, array, max_pings, self._message_time(text))
 
     def _open_pieces(self, index: int, array: bytes, max_pings: int, said: Raw | None) -> Opened:
-        """The pings of an array piece by piece, of which some are none."""
+        """The pings of an array piece by piece, and refusals of other pieces."""
         try:
             pieces = split_array(array)
         except UNREADABLE:
@@ -254,7 +253,7 @@ class _Reader:
         return rows, positions, refusals
 
     def _array(self, text: bytes) -> bytes | None:
-        """The array of pings in a message; None if it is one ping, or nothing. A Fault if `records` is no array."""
+        """The array of pings in a message; None if it is a ping, or nothing. A Fault if `records` is no array."""
         if text.startswith(b"["):
             return None if self._of_array and not text[1:].lstrip().startswith((b"[", b"]")) else text
         if not text.startswith(b"{"):
@@ -275,7 +274,7 @@ class _Reader:
         return held
 
     def _message_time(self, text: bytes) -> Raw | None:
-        """The message's time as it stands; a ping that was cut out of a message has it under a name of its own."""
+        """The message's time as it stands, also in a ping that was cut out of a message."""
         if not self._mapping.message_time or not text.startswith(b"{"):
             return None
         pieces = _Pieces(Raw(text))
@@ -324,7 +323,7 @@ class _PlacedRow(PlacedPing, gc=False):
 
 
 class _PlainReader(_Reader):
-    """Both readers of the contract's form, strict. Its rows are pings, and stay so for who writes them again."""
+    """Both readers of the contract's form, strict. Its rows are pings, which can be written again."""
 
     envelopes = ENVELOPES[:1]
 
@@ -356,14 +355,14 @@ class _PlainReader(_Reader):
 
 
 class _Pieces:
-    """A piece of JSON, looked into by paths; what was opened once is remembered."""
+    """A piece of JSON, read by paths; objects and arrays are opened once."""
 
     def __init__(self, piece: Raw) -> None:
         self._piece = piece
         self._opened: dict[Path, dict[str | int, Raw]] = {}
 
     def get(self, path: Path) -> bytes:
-        """The text at a path, or a Fault that says how far it leads."""
+        """The text at a path, or a Fault that says how far the path leads."""
         piece = self._piece
         for depth, step in enumerate(path):
             container = self._open(path[:depth], piece, step)
@@ -388,8 +387,7 @@ class _Pieces:
         return _string_of(text, json_path(path))
 
     def number(self, path: Path) -> float:
-        """Infinite if it is beyond floating point, which msgspec will not say; the range checks refuse it by its
-        name."""
+        """Infinite if it is beyond floating point, where msgspec raises; the range checks refuse it."""
         text = self.get(path)
         if text[:1] not in b"-0123456789":
             raise Fault(Reason.WRONG_TYPE, json_path(path))
@@ -431,7 +429,7 @@ class ReadyTime(int):
     """A time that is worked out already."""
 
 
-def times_of(values: Sequence[TimeValue], mapping: FeedMapping) -> Times:
+def times_of(values: Sequence[TimeValue], mapping: FeedMapping) -> TimeColumns:
     """A column of times as a mapping has them, some of which may be worked out already."""
     ready = [at for at, value in enumerate(values) if type(value) is ReadyTime] if mapping.message_time else []
     if not ready:
@@ -478,7 +476,7 @@ def _moment(text: bytes, mapping: FeedMapping) -> int:
 
 
 def epoch_of(count: float) -> str:
-    """Which of `EPOCHS` a count of our days is: each has some thousand times the digits of the one before."""
+    """Which of `EPOCHS` a count of our days is, by its size."""
     return "epoch_s" if count < 1e11 else "epoch_ms" if count < 1e14 else "epoch_us"
 
 
@@ -490,7 +488,7 @@ def _with_time(piece: bytes, said: Raw) -> bytes:
 
 def joined_plates(*columns: Iterable[str]) -> list[str]:
     """The plate that several values make, the same for no others: `12/1001`. A tilde or a slash within a value is
-    written as a JSON pointer has it. Without one of them, or with a word for none, it is that: no vehicle is named.
+    written as a JSON pointer has it. If a value is missing, or a word for a missing value, the plate is that.
     """
     known: dict[tuple[str, ...], str] = {}
     plates = []
@@ -505,7 +503,7 @@ def joined_plates(*columns: Iterable[str]) -> list[str]:
 
 
 class Single(NamedTuple):
-    """What a sender asks of a message that is one ping: the plate, the time as it stands, the length of the speed."""
+    """What `feed` needs of a message that is a ping: the plate, the time as it stands, the length of the speed."""
 
     plate: str
     time: TimeValue
@@ -513,7 +511,7 @@ class Single(NamedTuple):
 
 
 def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
-    """The message as one ping of a plate; None for anything else, whatever it is."""
+    """The message as a ping of a plate; None for any other message."""
     text = finite(trim(message))
     pieces, steps = _Pieces(Raw(text)), mapping.steps
     try:
@@ -531,7 +529,7 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
             time = pieces.time(steps["time"], mapping.time_format)
     except Fault:
         time = ""
-    # What is left of the message without its speed must not depend on how that is spelt.
+    # The length of the message without its speed must not depend on how the speed is spelt.
     speed_bytes = 0 if speed is None else len(message) - len(text) + len(bytes(speed))
     return Single(plate, time, speed_bytes) if plate.strip() else None
 
@@ -585,7 +583,7 @@ def built(node: Node, values: Sequence[object]) -> Struct:
 
 
 class Fault(Exception):
-    """Why a careful reader gave up: a reason and a path. It never leaves the readers."""
+    """The careful reader refuses a piece, for a reason, at a path; never raised out of `pings/`."""
 
     def __init__(self, reason: Reason, path: str) -> None:
         super().__init__(reason, path)
@@ -611,19 +609,16 @@ def require_json(text: bytes | Raw) -> None:
 
 
 def with_infinite(encoded: bytes) -> bytes:
-    """Encoded pings of the contract's form with the numbers that are too large for JSON, which the encoder writes as
-    null: they are refused for their values. In texts a quote has a backslash before it, so no text is changed.
-    """
+    """Encoded pings of the contract's form, with numbers too large for JSON in place of the encoder's null: so they are
+    refused for their values. No text is changed, as a quote in it has a backslash before it."""
     if b"null" not in encoded:
         return encoded
     return _INFINITE.sub(rb"\g<1>1e999", _INFINITE.sub(rb"\g<1>1e999", encoded))  # once for each coordinate
 
 
 def json_messages(messages: list[bytes], ping_format: PingFormat, rules: PingRules) -> list[bytes]:
-    """Messages of a format as messages of JSON, which is what topics hold: a message for each ping, in order.
-
-    What the format refuses stays as it is, for the reader of the topic to refuse. Messages of JSON stay as they are.
-    """
+    """Messages of JSON, as topics hold them: a message for each ping, in order. Pieces that the format refuses stay as
+    they are, for the reader of the topic to refuse; so do messages of JSON."""
     if ping_format.is_json:
         return messages
     batch = ping_format.read(messages, rules.max_message_bytes, rules.max_pings_per_message)
@@ -640,7 +635,7 @@ JSON = PingFormat(_PLAIN_READER.read, _PLAIN_READER.split, is_json=True)
 """The contract's form, as the exchange, its recordings and our topics have it."""
 
 JSON_WITHOUT_SPEEDS = PingFormat(_SPEEDLESS_READER.read, _SPEEDLESS_READER.split, is_json=True)
-"""The same, whose speeds are not looked at, and need not be there."""
+"""The same form without speeds: none is looked at."""
 
 PLAIN = FeedForm(FeedMapping(), JSON)
-"""The same, with its mapping."""
+"""The contract's form, with its mapping."""

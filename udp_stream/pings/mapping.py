@@ -1,4 +1,4 @@
-"""Where a feed has the fields of a ping: paths, and what they may be; and the feeds that are known by name."""
+"""Mappings: the paths at which a feed has the fields of a ping, and the mappings of feeds that are known by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INDEX_MAX = 1000
 _PATH_CHARS_MAX = 400
 _STEPS_MAX = 16
 _NO_KEY = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')
-"""Signs of keys that the quick reader of JSON, and a file of TOML, cannot have as they are."""
+"""Characters that the quick reader of JSON, and a file of TOML, cannot have in a key as they are."""
 
 _ZONED = datetime(2013, 11, 12, 13, 14, 15, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 """A moment whose parts all differ, so that a pattern that leaves one out is noticed."""
@@ -37,7 +37,7 @@ _ZONED = datetime(2013, 11, 12, 13, 14, 15, tzinfo=timezone(timedelta(hours=5, m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedMapping:
-    """Where fields are. ValueError names the field, the value and the rule that it breaks.
+    """The paths of the fields. ValueError names the field, the value and the rule that it breaks.
 
     `records`: the path of the array of pings in a message; "" finds one ping, an array, `results` or GeoJSON's
     `features`. `time_format`: `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, a pattern of `strptime`, or `seconds_ago`,
@@ -83,7 +83,7 @@ class FeedMapping:
 
     @property
     def steps(self) -> dict[str, Path]:
-        """The path of each field that is read; of a plate of several, the first."""
+        """The path of each field that is read; the first, if a plate has several."""
         names = FIELDS[1:] if self.speed else FIELDS[1:-1]
         return {"plate": self.plates[0]} | {name: steps_of(getattr(self, name), name) for name in names}
 
@@ -94,33 +94,24 @@ class FeedMapping:
 
     @property
     def record_steps(self) -> Path:
-        """The path of the array of pings; empty if it is to be found."""
         return steps_of(self.records, "records") if self.records else ()
 
     @property
     def message_steps(self) -> Path:
-        """The path of the message's time; empty if there is none."""
         return steps_of(self.message_time, "message_time") if self.message_time else ()
 
     @property
     def paths(self) -> FieldPaths:
-        """What refusals name."""
         steps = self.steps
         lon, lat = steps["longitude"], steps["latitude"]
-        return FieldPaths(
-            *(
-                json_path(common(self.plates) or self.plates[0]),
-                json_path(steps["time"]),
-                json_path(common((lon, lat))),
-            ),
-            *(json_path(lon), json_path(lat), json_path(steps.get("speed", ("speed",)))),
-        )
+        plate, speed = common(self.plates) or self.plates[0], steps.get("speed", ("speed",))
+        return FieldPaths(*map(json_path, (plate, steps["time"], common((lon, lat)), lon, lat, speed)))
 
     @property
     def one_element(self) -> dict[str, tuple[str, int]]:
         """Fields whose path leads through one element of an array, with the path and that element's index."""
         through = [(name, steps, first_element(steps)) for name, steps in self.leaves]
-        return {name: (".".join(map(str, steps)), at) for name, steps, at in through if at is not None}
+        return {name: (dotted(steps), at) for name, steps, at in through if at is not None}
 
     @property
     def reads_offsets(self) -> bool:
@@ -129,7 +120,7 @@ class FeedMapping:
 
 
 def steps_of(path: str, name: str = "path") -> Path:
-    """A path taken apart. ValueError, with the name of what has it, if it is none."""
+    """The steps of a path. ValueError, with the name of the field, if it is no path."""
     text = re.sub(r"\[([0-9]+)\]", r".\1", path.removeprefix("$")).removeprefix(".")
     steps = text.split(".")
     if len(path) > _PATH_CHARS_MAX or len(steps) > _STEPS_MAX or not all(step.strip() for step in steps):
@@ -146,18 +137,19 @@ def steps_of(path: str, name: str = "path") -> Path:
 
 
 def common(paths: Sequence[Path]) -> Path:
-    """What all paths begin with; one path as it is."""
+    """The first steps that all paths have."""
     first, last = min(paths, key=str), max(paths, key=str)
     alike = next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     return first[:alike]
 
 
 def _check_together(leaves: Sequence[tuple[str, Path]]) -> None:
-    """Paths that cannot hold in one ping: two the same, one inside another, a key beside an index."""
+    """ValueError for paths that no ping can have together: equal paths, a path inside another, a key beside an
+    index."""
     for at, (name, ours) in enumerate(leaves):
         for other, theirs in leaves[:at]:
             alike = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
-            text = ".".join(map(str, ours))
+            text = dotted(ours)
             if alike is None and len(ours) == len(theirs):
                 raise ValueError(f"{name}: expected a path of its own, got {text!r}, which is that of {other}")
             if alike is None:
@@ -167,8 +159,13 @@ def _check_together(leaves: Sequence[tuple[str, Path]]) -> None:
 
 
 def first_element(path: Path) -> int | None:
-    """The first index on the way of a path; None if there is none but a last one, as of coordinates."""
+    """The first index in a path, but for a last step, as coordinates have it; None without an index."""
     return next((step for step in path[:-1] if isinstance(step, int)), None)
+
+
+def dotted(path: Path) -> str:
+    """As `[source]` writes it."""
+    return ".".join(map(str, path))
 
 
 def json_path(steps: Path) -> str:

@@ -1,4 +1,4 @@
-"""Snapshots of a fleet, which a feed that is polled answers with: GTFS-realtime to pings, and each ping once."""
+"""Snapshots of a fleet, as a poll is answered with: GTFS-realtime to pings, and each ping of several snapshots once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from udp_stream.pings.texts import from_xml, trim
 if TYPE_CHECKING:
     from google.transit.gtfs_realtime_pb2 import FeedHeader, FeedMessage, VehiclePosition
 
-# GTFS-realtime VehiclePositions to pings: one message is one poll of a feed, one entity one vehicle.
+# GTFS-realtime VehiclePositions to pings: a message is a poll of a feed, an entity a vehicle.
 #
 # | ping | field of the entity |
 # | --- | --- |
@@ -53,9 +53,8 @@ if TYPE_CHECKING:
 # | place | `vehicle.position` |
 # | speed | `vehicle.position.speed`, metres a second; unset is `missing_field`, and never 0 |
 #
-# Entities without a vehicle (trip updates, alerts) and deleted ones are no pings. What was taken from where, and how
-# often, is in the batch's notes. A feed that fills `license_plate` now and then would give one bus two plates, and so
-# two budgets: the notes are there to see that.
+# Entities that are deleted or have no vehicle (trip updates, alerts) are no pings. The batch's notes count which fields
+# were used: a feed that fills `license_plate` now and then gives a bus two plates, and so two budgets.
 #
 # The messages are opened by `protobuf` with the bindings of MobilityData: what they refuse is no message. Paths of
 # refusals name the contract's fields, as for JSON.
@@ -73,10 +72,10 @@ OLD = "time far before header.timestamp"
 """What notes count."""
 
 _MILLISECONDS_MIN = 10**11
-"""A time of seconds is less until the year 5138, one of milliseconds more since 1973."""
+"""A time in seconds is less until the year 5138, a time in milliseconds is more since 1973."""
 
 OLD_S = 600
-"""A vehicle whose own time is as long before its message's is one that does not send, or whose clock stands."""
+"""A vehicle whose time is as long before its message's does not send, or its clock stands."""
 
 STANDING = "report a speed above 5 km/h and do not move"
 """Plates whose fixes are the same in so many polls in a row: counted by `Unrepeated`."""
@@ -248,7 +247,7 @@ def header_time(start: bytes) -> int | None:
 
 
 def _time_s(vehicle: VehiclePosition, header: FeedHeader) -> int | None:
-    """POSIX seconds. A time that was set to 0 stays 0, which is refused: only an absent one is the header's."""
+    """POSIX seconds; the header's if the vehicle has none. A time that was set to 0 stays 0, which is refused."""
     if vehicle.HasField("timestamp"):
         return _seconds(vehicle.timestamp)
     return _seconds(header.timestamp) or None
@@ -292,24 +291,24 @@ def _bindings() -> tuple[type[FeedHeader], type[FeedMessage], type[Exception]]:
 #
 # A feed that is polled answers with the last ping of every vehicle, again and again until the vehicle sends another.
 # Downstream a plate and a time count once in any case. But a bus that was parked an hour ago would be refused as late
-# in every poll, and every repeat would be stored. So what one of the last snapshots had is left out here.
+# in every poll, and every repeat would be stored. So pings of the last snapshots are left out here.
 #
-# A ping that is repeated is one of the same plate and time: of several the first is handed on. One that has no time of
-# its own, but that of its message, is repeated if the plate's place is the same: else each poll would make a ping of a
-# fix that stands. Speeds are not compared, so that no speed decides what is handed on. Nor are places where speeds are
-# derived from them: there a fix without a time is new in each poll.
+# A ping is a repeat if it has the plate and time of another; the first is handed on. A ping without a time of its own
+# is a repeat if it has the plate and place of another: else each poll would make a ping of a fix that stands. Speeds
+# are not compared, so that no speed decides what is handed on. Nor are places where speeds are derived from them: there
+# a fix without a time is new in each poll.
 
 REMEMBERED = 8
-"""Snapshots. Servers behind one address answer with snapshots of different age, so the last one would be too few."""
+"""Snapshots. Servers behind an address answer with snapshots of different age, so one would be too few."""
 
 PIECE_BYTES_MAX = 2**16
-"""What is longer is shortened, and then refused: a ping has some 150 bytes, and a record of Kafka at most 1 MiB."""
+"""A longer piece is shortened, and then refused: a ping has some 150 bytes, and a record of Kafka at most 1 MiB."""
 
 _ELEMENTS_MAX, _TEXT_MAX = 8, 200
 """Kept of each array and text of an answer that is refused whole: enough to see what it is."""
 
 _NO_JSON = b"\0"
-"""Behind what is no message of its format: it may be JSON, and is not to be read as pings in another unit."""
+"""Behind a message that is not of its format: it may be JSON, and must not be read as pings in another unit."""
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
@@ -317,7 +316,8 @@ _Key = tuple[str, str] | str | bytes
 
 
 class Unrepeated:
-    """Give it the snapshots in the order of their times.
+    """The new pings of snapshots, which are given in the order of their times. `max_bytes` and `max_pings`: of a
+    snapshot, else it is refused. `remembered`: snapshots, 1 or more.
 
     `counts`: how many pings were `read`, were `repeats`, or were `refused` by the format; and the notes of the format.
     `unreadable`: why nothing of the last snapshot could be read, None if its pings could. It is handed on even so.
@@ -331,7 +331,6 @@ class Unrepeated:
     """
 
     def __init__(self, ping_format: PingFormat, max_bytes: int, max_pings: int, remembered: int = REMEMBERED) -> None:
-        """`max_bytes` and `max_pings` of a snapshot: a larger one is refused. `remembered`: snapshots, 1 or more."""
         self._format = ping_format
         self._max_bytes = max_bytes
         self._max_pings = max_pings
@@ -343,8 +342,8 @@ class Unrepeated:
         self.unreadable: Reason | None = None
 
     def take(self, snapshot: bytes) -> list[bytes]:
-        """A JSON message for each ping that is new, in order; pieces that are no ping as they are, for the reader to
-        refuse. A ping keeps the fields of the contract and no others; one of a feed's own form stays as it is."""
+        """A JSON message for each new ping, in order; other pieces as they are, for the reader to refuse. A ping in the
+        contract's form keeps its fields and no others; a ping in a feed's own form stays as it is."""
         snapshot = from_xml(snapshot)
         batch = self._format.read([snapshot], self._max_bytes, self._max_pings)
         pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
@@ -368,7 +367,7 @@ class Unrepeated:
         return [piece + _NO_JSON for piece in new] if self.unreadable and not self._format.is_json else new
 
     def _new_pings(self, snapshot: bytes, batch: WireBatch) -> tuple[list[int], list[bytes]]:
-        """Where those stand in the snapshot that are new, and their messages."""
+        """The positions of new pings in the snapshot, and their messages."""
         new = self._new(_keys(batch))
         self.counts["repeats"] += batch.message.size - len(new)
         if not new:
@@ -387,8 +386,8 @@ class Unrepeated:
         return positions, messages
 
     def _shortened(self, piece: bytes, refusal: Refusal) -> bytes:
-        """A refused piece that is too long, with the beginnings of its arrays: refused for the same reason, so that a
-        person can be shown the right one. Where that does not do, its first bytes."""
+        """A refused piece that is too long, with the beginnings of its arrays and texts, if it is refused for the same
+        reason; else its first bytes."""
         if len(piece) <= PIECE_BYTES_MAX:
             return piece
         try:
@@ -400,8 +399,8 @@ class Unrepeated:
         return short if is_same and len(short) <= PIECE_BYTES_MAX else piece[:PIECE_BYTES_MAX]
 
     def _alone(self, piece: bytes, refusal: Refusal) -> bytes:
-        """A refused piece as a message that is refused once, too, and for the same reason: in an array, where it holds
-        pings or an array, or is a text, which would be opened as a message."""
+        """A refused piece as a message that is refused for the same reason, and once: in an array, if it holds pings or
+        an array, or is a text, which would be opened as a message."""
         boxed = b"[" + piece + b"]"
         alone, within = (self._format.read([one], self._max_bytes, self._max_pings) for one in (piece, boxed))
         if alone.message.size or len(alone.refusals) != 1:
@@ -412,7 +411,7 @@ class Unrepeated:
         return boxed if is_same_within and not is_same else piece
 
     def _count_standing(self, batch: WireBatch) -> None:
-        """Plates that report a speed from one place in so many snapshots in a row, whose fixes have no times."""
+        """Count plates that report a speed from the same place in so many snapshots in a row, without times."""
         for ping, is_untimed in zip(batch.pings, batch.untimed, strict=False):
             place = ping.location.coordinates
             last, polls, seen = self._fixes.get(ping.license_plate, (None, 0, -1))
@@ -423,7 +422,7 @@ class Unrepeated:
             self.counts[STANDING] = standing
 
     def _new(self, keys: Sequence[_Key]) -> list[int]:
-        """Those that none of the last snapshots had; from now on one has."""
+        """Where the keys are that none of the last snapshots had."""
         seen, taken, new = self._seen, self._taken, []
         for at, key in enumerate(keys):
             if key not in seen:
@@ -432,7 +431,8 @@ class Unrepeated:
         return new
 
     def _forget(self) -> None:
-        """Drop what the last snapshots did not have; not at every one, as that would cost more than the reading."""
+        """Drop keys that the last snapshots did not have; not at every snapshot, as that would cost more than
+        reading."""
         if self._taken % self._remembered == 0:
             oldest = self._taken - self._remembered
             self._seen = {key: taken for key, taken in self._seen.items() if taken >= oldest}
@@ -449,7 +449,7 @@ def _beginnings(value: Any) -> Any:
 
 
 def _keys(batch: WireBatch) -> Sequence[_Key]:
-    """What says which ping each is. A time in milliseconds has no blank, so a text of both is as good as a pair."""
+    """What tells pings apart. A time in milliseconds has no blank, so a text of both is as good as a pair."""
     if batch.columns is None:
         return [
             (ping.license_plate, str(ping.location.coordinates) if is_untimed else ping.observationDateTime)

@@ -1,7 +1,7 @@
-"""What stands around the JSON of a message, or in its place: nothing of it makes a ping unreadable.
+"""Messages that are nearly JSON: with something before it, with `NaN` in it, cut short, or XML in its place.
 
-Before JSON: a byte order mark, white space, the topic or key that a client prints, a Schema Registry frame. Within it:
-`NaN` and `Infinity`, which Python's writers leave. In its place: XML, whose elements become objects.
+Before JSON may stand a byte order mark, white space, the topic or key that a client prints, a Schema Registry frame.
+Python's writers leave `NaN` and `Infinity` in it. Elements of XML become objects.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def trim(text: bytes) -> bytes:
-    """The text without what stands before its JSON: byte order mark, white space, topic or key, a registry's frame.
+    """The text from its JSON on: without byte order mark, white space, topic or key, a registry's frame.
 
     >>> trim(b'/hfp/v2/vp/0012/01001 {"VP": 1}'), trim(b"\\0\\0\\0\\7{[1]")
     (b'{"VP": 1}', b'[1]')
@@ -56,7 +56,7 @@ def trim(text: bytes) -> bytes:
 
 
 def _words_before(text: bytes) -> bytes:
-    """What clients of MQTT and Kafka print before a message: words with a topic among them, or a tab behind them."""
+    """Words that clients of MQTT and Kafka print before a message: a topic is among them, or a tab behind them."""
     match = _WORDS.match(text)
     words = match[0] if match else b""
     is_json = text[len(words) : len(words) + 2].startswith((b"{", b"[[", b"[{"))
@@ -88,7 +88,7 @@ def as_written(piece: bytes) -> bytes:
 
 
 def value_of(text: bytes) -> object:
-    """What JSON says, as Python has it, also numbers that JSON has no word for. Raises one of `UNREADABLE`.
+    """The value of JSON, which may have `NaN` in it. Raises one of `UNREADABLE`.
 
     >>> value_of(b'[1, NaN]')
     [1, nan]
@@ -114,9 +114,8 @@ def is_json(text: bytes | msgspec.Raw) -> bool:
 
 
 def whole_part(text: bytes) -> bytes | None:
-    """JSON that ends too early, cut behind the last whole element of the outermost array that is open there and has
-    one, and closed; if no array is open, behind the last whole object or array. None if that gives no JSON.
-    """
+    """JSON that ends too early, up to the last whole element of the outermost array that is open there and has whole
+    elements, and closed; without an open array, up to the last whole object or array. None if that is no JSON."""
     opened: list[tuple[bytes, list[int]]] = []  # how each bracket is closed, and where elements in it ended
     for mark in _MARKS.finditer(text):
         match mark[0]:
@@ -141,9 +140,9 @@ def whole_part(text: bytes) -> bytes | None:
 
 # XML to JSON: SIRI's vehicle monitoring, and feeds that have their values in attributes.
 #
-# An element becomes an object of its attributes and elements, without namespaces; one that has neither becomes its
-# text. Elements of one name are an array, and SIRI's deliveries and activities are one even alone, so that paths are
-# those of SIRI's JSON. A document type is refused: it may define entities that grow without end.
+# An element becomes an object of its attributes and elements, without namespaces; without either it becomes its text.
+# Elements of the same name are an array. So is a single delivery or activity of SIRI, so that paths are those of SIRI's
+# JSON. A document type is refused: it may define entities that grow without end.
 
 _ALWAYS_ARRAYS = frozenset({"VehicleMonitoringDelivery", "VehicleActivity"})
 _DEPTH_MAX = 64

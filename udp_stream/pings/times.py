@@ -2,11 +2,11 @@
 
 What counts as a time is msgspec's rule (RFC 3339, with `t`, `z`, a space for the `T` and `+0530` tolerated; no leap
 seconds, no 24:00, no year 0). The six spellings that feeds use have fixed widths and are read as columns of digits,
-0.1 us each; every other text, and every one that fails there, goes to msgspec one by one, 0.8 us each. Dates are not
-given to numpy as text: it ends the process where one is wrong (numpy 2.4.6, "S19" to datetime64).
+0.1 us each; every other text, and every text that fails there, goes to msgspec, 0.8 us each. Dates are not given to
+numpy as text: a wrong date ends the process (numpy 2.4.6, "S19" to datetime64).
 
-A time without an offset is local time of the feed's zone. Of an hour that the clock shows twice the first is meant; of
-one that it leaves out, what the clock would have shown.
+A time without an offset is local time of the feed's zone. Of an hour that the clock shows twice the first is meant; in
+an hour that it leaves out, it is taken to go on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EPOCHS: Final = {"epoch_s": 10**6, "epoch_ms": 10**3, "epoch_us": 1}
 TimeValue = str | int | float
 """A time as a message has it."""
 
-Times = tuple[NDArray[np.int64], NDArray[np.uint8]]
+TimeColumns = tuple[NDArray[np.int64], NDArray[np.uint8]]
 """Unix milliseconds, rounded down, and READ, NO_TIME or NO_OFFSET (then the milliseconds are those of UTC)."""
 
 _SECONDS, _MILLISECONDS, _MICROSECONDS = "0000-00-00T00:00:00", "0000-00-00T00:00:00.000", "0000-00-00T00:00:00.000000"
@@ -41,7 +41,7 @@ _SPELLINGS = {
     for date in (_SECONDS, _MILLISECONDS, _MICROSECONDS)
     for offset in ("Z", "+00:00")
 }
-"""What is read as columns, by width; no two have the same. 0 stands for a digit, + for a sign."""
+"""Spellings that are read as columns, by their widths. 0 stands for a digit, + for a sign."""
 
 _FEWEST_AT_ONCE = 128  # below it msgspec is done before numpy has started
 _COMMA = ord(",") - ord("+")  # it stands between + and -
@@ -58,7 +58,7 @@ _NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+)(?:[eE][+-]?
 _decode_numbers = msgspec.json.Decoder(list[float]).decode
 
 
-def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | None) -> Times:
+def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | None) -> TimeColumns:
     """A column of times in one format: `iso`, one of `EPOCHS`, or a pattern of `strptime`."""
     if time_format in EPOCHS:
         return _from_epoch(values, EPOCHS[time_format])
@@ -77,7 +77,7 @@ def read_times(values: Sequence[TimeValue], time_format: str, zone: tzinfo | Non
     return time_ms, status
 
 
-def parse_timestamps(texts: Sequence[str]) -> Times:
+def parse_timestamps(texts: Sequence[str]) -> TimeColumns:
     """ISO texts. Fractions finer than a microsecond are rounded to one, as msgspec does, then milliseconds down."""
     time_ms, status = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.uint8)
     unread = np.ones(len(texts), np.bool_)
@@ -96,7 +96,7 @@ def parse_timestamps(texts: Sequence[str]) -> Times:
 
 
 def _at_once(texts: Sequence[str], template: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Milliseconds of texts of the template's width, and which of them are times in that spelling."""
+    """Milliseconds of texts of the template's width, and where they are times in that spelling."""
     # Anything but ASCII becomes one byte that is no digit, so that texts stay aligned. A byte below its template's
     # wraps round, and so is above it by more than it may.
     letters = np.frombuffer("".join(texts).encode("latin-1", "replace"), np.uint8).reshape(-1, template.size)
@@ -132,7 +132,7 @@ def _two(places: NDArray[np.uint8], place: int) -> NDArray[np.uint8]:
     return found
 
 
-def _one_by_one(texts: Sequence[str], pattern: str) -> Times:
+def _one_by_one(texts: Sequence[str], pattern: str) -> TimeColumns:
     """By msgspec for ISO, else by `strptime`; each text that is there several times is read once."""
     known: dict[str, tuple[int, int]] = {}
     for text in texts:
@@ -152,7 +152,7 @@ def _read_one(text: str, pattern: str) -> tuple[int, int]:
         return 0, NO_TIME
 
 
-def _from_iso(texts: Sequence[str]) -> Times:
+def _from_iso(texts: Sequence[str]) -> TimeColumns:
     """With the milliseconds of texts that have no offset."""
     if texts and _OFFSET.search(texts[0]):  # then so have all, most likely
         time_ms, status = parse_timestamps(texts)
@@ -176,7 +176,7 @@ def _offset_ms(minute: int, zone: tzinfo) -> int:
         return 0
 
 
-def _from_epoch(values: Sequence[TimeValue], microseconds: int) -> Times:
+def _from_epoch(values: Sequence[TimeValue], microseconds: int) -> TimeColumns:
     """Counts are rounded to a microsecond, then down: a fraction of seconds in binary falls short of its decimals."""
     count, bad = read_numbers(values)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -188,11 +188,8 @@ def _from_epoch(values: Sequence[TimeValue], microseconds: int) -> Times:
 
 
 def number_of(text: str) -> float | None:
-    """The number that a text is, infinite if it is beyond floating point; None if it is none.
-
-    Narrower than Python's `float`: no `nan`, no `inf`, no underscores. A comma is a decimal comma, never one of
-    thousands.
-    """
+    """The number in a text, infinite if it is beyond floating point; None if it is no number. Narrower than Python's
+    `float`: no `nan`, no `inf`, no underscores. A comma is a decimal comma, and never separates thousands."""
     match = _NUMBER.fullmatch(text)
     return float(match[1].replace(",", ".")) if match else None
 

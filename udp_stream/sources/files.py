@@ -173,7 +173,7 @@ def is_named_as_csv(path: str) -> bool:
     return path.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
 
 
-Progress = Callable[[int, int | None], None]
+OnProgress = Callable[[int, int | None], None]
 """Called with the bytes read so far, before decompression, and how many there are, if that can be known."""
 
 GTFS_ENDS = (".pb", ".pbf")
@@ -191,7 +191,7 @@ _parse = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def read_messages(
-    path: str, batch: int = 4096, progress: Progress | None = None, form: FeedForm | None = PLAIN
+    path: str, batch: int = 4096, progress: OnProgress | None = None, form: FeedForm | None = PLAIN
 ) -> Generator[list[bytes], None, None]:
     """Batches of `batch` messages (the last may be shorter) of a file, or of standard input for `-`.
 
@@ -207,7 +207,7 @@ def read_messages(
         yield from _batches(_messages(path, blocks, form), batch)
 
 
-def open_blocks(path: str, progress: Progress | None = None) -> Generator[bytes, None, None]:
+def open_blocks(path: str, progress: OnProgress | None = None) -> Generator[bytes, None, None]:
     """The text of a file in blocks, without what may stand before it. UsageError as of `blocks_of`, and for files of
     other kinds."""
     _refuse_gtfs(path)
@@ -216,7 +216,7 @@ def open_blocks(path: str, progress: Progress | None = None) -> Generator[bytes,
         yield from text if is_named_as_lines(path) else _from_header(text)
 
 
-def blocks_of(path: str, progress: Progress | None = None) -> Generator[bytes, None, None]:
+def blocks_of(path: str, progress: OnProgress | None = None) -> Generator[bytes, None, None]:
     """The content of a file in blocks, decompressed. UsageError if it cannot be read; if its compressed data are
     damaged, after what came before."""
     try:
@@ -238,7 +238,7 @@ class FileSource:
     [[b'1', b'2']]
     """
 
-    def __init__(self, path: str, progress: Progress | None = None, form: FeedForm = PLAIN) -> None:
+    def __init__(self, path: str, progress: OnProgress | None = None, form: FeedForm = PLAIN) -> None:
         require_readable([path])
         self.format = form.format
         self._messages = read_messages(path, progress=progress, form=form)
@@ -282,7 +282,7 @@ def _open(path: str) -> AbstractContextManager[BinaryIO | io.FileIO]:
     return Path(path).open("rb", buffering=0)
 
 
-def _read_blocks(file: BinaryIO | io.FileIO, progress: Progress | None) -> Iterator[bytes]:
+def _read_blocks(file: BinaryIO | io.FileIO, progress: OnProgress | None) -> Iterator[bytes]:
     """What there is, up to a block at a time; a pipe is not waited for until it fills one."""
     read: Callable[[int], bytes | None] = file.read1 if isinstance(file, io.BufferedReader) else file.read
     done, total = 0, None

@@ -36,7 +36,7 @@ from udp_stream.pings.snapshots import (
     header_time,
 )
 from udp_stream.settings import Settings
-from udp_stream.sources.files import GTFS_ENDS, FileSource, Progress, blocks_of
+from udp_stream.sources.files import GTFS_ENDS, FileSource, OnProgress, blocks_of
 
 SNAPSHOT_BYTES_MAX = 64 * 2**20
 """Of a message, after decompression: 600,000 vehicles."""
@@ -76,7 +76,7 @@ class GtfsFiles:
     def __init__(
         self,
         names: Sequence[str],
-        progress_of: Callable[[str], Progress | None] = lambda _: None,
+        progress_of: Callable[[str], OnProgress | None] = lambda _: None,
         say: Callable[[str], None] = lambda _: None,
         form: FeedForm = PLAIN,
     ) -> None:
@@ -185,7 +185,7 @@ Say = Callable[[str], None]
 def open_source(
     name: str,
     unit: str | None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     say: Say = lambda _: None,
     *,
     form: FeedForm = PLAIN,
@@ -201,7 +201,7 @@ def open_source(
 def open_sources(
     names: Sequence[str],
     unit: str | None,
-    progress_of: Callable[[str], Progress | None] = lambda _: None,
+    progress_of: Callable[[str], OnProgress | None] = lambda _: None,
     say: Say = lambda _: None,
     *,
     form: FeedForm = PLAIN,

@@ -1,8 +1,8 @@
 """`init`: a recording of any form in, a commented configuration out.
 
 The mapping comes from names and formats (`pings.found`), the zone and the box from the positions, the unit of speed
-from how far buses move. Nothing is charged or released. Of speeds one thing is looked at: in which unit they fit the
-movement. That verdict is for the operator, who may see the pings; U is never taken from recorded speeds.
+from how far buses move. Nothing is charged or released. The verdict on the unit is for the operator, who may see the
+pings. U is never taken from recorded speeds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ from udp_stream.pings.found import (
     Record,
     TimeForm,
     advise,
-    dotted,
     flat,
     found_mapping,
     is_shown,
@@ -57,7 +56,7 @@ from udp_stream.pings.found import (
     unit_of_name,
 )
 from udp_stream.pings.json import ENVELOPES, PLAIN, Fault, FeedForm, mapped_form, unwrap, without_speeds
-from udp_stream.pings.mapping import FIELDS, MESSAGE_TIME, PRESETS, FeedMapping, Path, Preset
+from udp_stream.pings.mapping import FIELDS, MESSAGE_TIME, PRESETS, FeedMapping, Path, Preset, dotted
 from udp_stream.pings.snapshots import UNIT
 from udp_stream.pings.texts import UNREADABLE, from_xml, trim, value_of
 from udp_stream.pings.times import ISO, read_numbers
@@ -68,25 +67,24 @@ from udp_stream.sources.rows import delimiter_of, looks_like_csv
 from udp_stream.units import KMH_PER_UNIT
 
 SAMPLE_BYTES, RECORDS_MAX = 2**23, 5_000
-"""Of a file: lines that are looked at, or records."""
+"""Of a file: bytes of messages that are looked at, or records."""
 
 _TRIED, _READ_MAX = 500, 200_000
-"""Messages that each form is tried on; and that are read, of all files together, with the one that was found."""
+"""Messages on which each form is tried; messages of all files that are read with the form that was found."""
 
 _READ_MIN, _REFUSED_MAX, _NEAR_DEGREES, _BOX_MARGIN = 0.5, 0.05, 1.0, 0.05
-"""Of the sample, what a form must read to be taken, and what may be refused without a word; the box: stray fixes are
-farther than a degree from the middle, and it is rounded outward to tenths, at least five kilometres behind the last."""
+"""Shares of the sample: a form must read as many pings, and may refuse as many without a word. The box: stray fixes are
+farther than a degree from the middle; it is rounded outward to tenths, at least five kilometres behind the last."""
 
 _STEPS_MAX, _FIELDS_MIN, _ENVELOPES_MAX = 6, 5, 8
-"""Of the path of an array of records: SIRI's has five. Fields of a ping; arrays that are looked into."""
+"""Steps of the path of an array of records, of which SIRI's has five; fields of a ping; arrays that are looked into."""
 
 _WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
 """Speeds in any unit, as they are."""
 
 
 class Sample(NamedTuple):
-    """Records; what they are written in; the path of the array of records in a message; and what a message has beside
-    it."""
+    """Records; their form, for people; the path of their array in a message; and what a message has beside it."""
 
     records: list[Record]
     form: str
@@ -95,8 +93,8 @@ class Sample(NamedTuple):
 
 
 def read_samples(path: str) -> list[Sample]:
-    """The beginning of a file, by each of the arrays that records may be in, the longest first. UsageError if it cannot
-    be read, or is neither JSON, XML nor CSV."""
+    """The beginning of a file, by each of the arrays that may have the records, the longest first. UsageError if it
+    cannot be read, or is neither JSON, XML nor CSV."""
     messages: list[bytes] = []
     with closing(read_messages(path, form=None)) as batches:
         for some in as_far_as_whole(batches, lambda _: None):
@@ -137,7 +135,7 @@ def _unwrapped(message: bytes) -> bytes:
 
 
 def _pieces(message: bytes, envelope: Path) -> Sequence[bytes | Raw]:
-    """The records of a message, as a mapping with this path cuts it up."""
+    """The records of a message, as a mapping with this path has them."""
     try:
         pieces = _reader_of(dotted(envelope)).split(message)
     except (*UNREADABLE, ValueError):
@@ -151,7 +149,7 @@ def _reader_of(records: str) -> PingFormat:
 
 
 def _decoded(text: bytes | Raw) -> object:
-    """A value of JSON, also one that is in a string; None if it is none."""
+    """A value of JSON, also of JSON in a string; None for other text."""
     try:
         value = value_of(bytes(text))
         return value_of(value.encode()) if isinstance(value, str) else value
@@ -160,14 +158,14 @@ def _decoded(text: bytes | Raw) -> object:
 
 
 def _envelopes(values: Sequence[object], is_xml: bool) -> list[Path]:
-    """Where records may be, the likeliest first: arrays of objects or arrays, a string that is one of JSON, in XML also
-    one element. () where messages are pings themselves, or have none."""
+    """The paths of what may be records, the likeliest first: arrays of objects or arrays, a string with JSON, in XML
+    also a single element. () if messages are pings themselves, or have none."""
     most: Counter[Path] = Counter()
     for value in values:
         own = sum(not isinstance(inner, list) for inner in value.values()) if isinstance(value, dict) else 0
         for count, path in _arrays(value, (), is_xml) if isinstance(value, dict) else ():
             most[path] += count if own < _FIELDS_MIN or count >= own else 0
-    # Of two that are as long, the outer one.
+    # Of two that are as long, the outer array.
     ranked = sorted(+most, key=lambda path: (path[-1] not in ENVELOPES or len(path) > 1, -most[path], len(path)))
     return ranked[:_ENVELOPES_MAX] or [()]
 
@@ -197,10 +195,10 @@ Keys = dict[str, str | tuple[str, ...]]
 class FoundFeed:
     """`preset` with the `keys` of `[source]` beside it, or `keys` that differ from the contract's form.
 
-    `box`: west, south, east, north. `unit_by`: "movement", "specification", "name", or "" where it could not be told.
-    `hours`: of the first and the last ping, by the clock of the zone. `checks`: what a person has to look at, by the
-    section of the configuration, a sentence each. `pings`, `plates` and `others`, messages of other events, are of the
-    part that was read.
+    `form`: for people. `box`: west, south, east, north. `unit_by`: "movement", "specification", "name", or "" if it is
+    not known. `hours`: of the first and the last ping, by the clock of the zone. `checks`: sentences for people, by the
+    section of the configuration. `pings`, `plates` and `others`, messages of other events, are of the part that was
+    read.
     """
 
     preset: str
@@ -219,8 +217,8 @@ class FoundFeed:
 
 
 def find_feed(paths: Sequence[str]) -> FoundFeed:
-    """Read the beginning of a recording, or of several of one form. UsageError if it holds no pings that are known
-    here, with what was found."""
+    """The feed of a recording, or of several in the same form, by their beginnings. UsageError if it holds no known
+    pings, with what was found."""
     require_files(paths, twice=True)
     if len({is_gtfs_file(path) for path in paths}) > 1:
         raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
@@ -264,8 +262,8 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
 
 
 def _mapped(samples: Sequence[Sample], what: str) -> tuple[Sample, FeedMapping, TimeForm]:
-    """The likeliest sample, its mapping and what its times are: vehicles have times of their own, stops have none.
-    UsageError with what is missing in all, of the one that lacks the least."""
+    """The likeliest sample, its mapping and the form of its times: vehicles have times of their own, stops have none.
+    UsageError with what is missing in the sample that lacks the least."""
     found, faults = [], list[str]()
     for sample in samples:
         try:
@@ -278,7 +276,7 @@ def _mapped(samples: Sequence[Sample], what: str) -> tuple[Sample, FeedMapping, 
 
 
 def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
-    """Of GTFS-realtime; by its labels where nothing else names its vehicles."""
+    """The feed of GTFS-realtime files, with labels as plates if nothing else names the vehicles."""
     _, refused, *_ = _read(paths, PLAIN, _TRIED)
     is_labelled = any(f'"{LABEL}"'.encode() in original for _, original in refused)
     form = replace(PLAIN, gtfs_plate=("label",)) if is_labelled else PLAIN
@@ -292,13 +290,13 @@ def _found_gtfs(paths: Sequence[str]) -> FoundFeed:
 
 
 def _lacks_speeds(refused: Sequence[tuple[Refusal, bytes]]) -> bool:
-    """Whether the speed is what most of these lack; it is the last field that is asked for."""
+    """Whether most of these lack a speed, which is the last field that is asked for."""
     of_speed = (Reason.MISSING_FIELD, PLAIN.mapping.paths.speed)
     return 2 * sum((refusal.reason, refusal.path) == of_speed for refusal, _ in refused) > len(refused)
 
 
 def _preset_form(paths: Sequence[str], preset: Preset) -> FeedForm | None:
-    """How a preset reads these files, by the clock of the place where times have no offset; None if it does not."""
+    """The form in which a preset reads these files, by the clock of the place if times have no offset."""
     mapping = preset.mapping
     if mapping.reads_offsets:
         return form if _reads(paths, form := mapped_form(mapping)) else None
@@ -314,14 +312,14 @@ def _median_of(sample: Sample, path: Path) -> float:
 
 
 def _keys(mapping: FeedMapping) -> Keys:
-    """All paths, and the format of times and the records where they are not the contract's."""
+    """All paths, and the format of times and the records if they are not the contract's."""
     names = (*FIELDS, "records", MESSAGE_TIME)
     keys: Keys = {name: getattr(mapping, name) for name in names if getattr(mapping, name) or name == "speed"}
     return keys | ({} if mapping.time_format == ISO else {"time_format": mapping.time_format})
 
 
 def _reads(paths: Sequence[str], form: FeedForm) -> bool:
-    """Whether the form reads most of the beginning, as positions on land; a ping that is refused for its speed's value
+    """Whether the form reads most of the beginning, as positions on land. A ping that is refused for its speed's value
     counts as read."""
     with suppress(UsageError):  # a header without its columns
         pings, refused, *_ = _read(paths[:1], form, _TRIED)
@@ -339,8 +337,8 @@ def _is_mostly_read(pings: Pings, refused: Sequence[tuple[Refusal, bytes]]) -> b
 
 
 def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[tuple[Refusal, bytes]], str, int]:
-    """The pings of as many messages, as many of each source; what was refused; the damage that a file ends with;
-    and how many were of other events. Polls of GTFS-realtime are one source."""
+    """The pings of as many messages, as many of each source; refusals; sentences on damage and doubts; and how many
+    messages were of other events. Polls of GTFS-realtime are a single source."""
     messages: list[bytes] = []
     damages: list[str] = []
     ping_format = form.format
@@ -361,7 +359,8 @@ def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[
 
 
 def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None, by: str) -> FoundFeed:
-    """What a form reads of what is `written` in JSON, say. `said`: the unit by the feed's specification, or a name."""
+    """The feed as a form reads it. `written`: its form for people. `said`: the unit, by the feed's specification, or by
+    a name."""
     pings, refused, damage, others = _read(paths, form, _READ_MAX)
     if form.mapping.speed and unit_evidence(pings, "kmh").fault == ALL_ZERO:
         feed = _found(paths, without_speeds(form), written, None, "")
@@ -394,7 +393,7 @@ def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None,
 
 
 def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]:
-    """By movement, else as the feed says, else km/h; what said it; and what is doubtful."""
+    """The unit by movement, else as the feed says, else km/h; what said it; and doubts."""
     evidence = unit_evidence(pings, "kmh")
     known = said if said in KMH_PER_UNIT else None
     unit = known if known is not None and known in evidence.fits else evidence.unit or known or "kmh"

@@ -30,7 +30,7 @@ from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.queries.plane import Plane
 from udp_stream.settings import Settings, load
-from udp_stream.sources.files import Progress, read_messages, require_readable
+from udp_stream.sources.files import OnProgress, read_messages, require_readable
 from udp_stream.testing import seeded_bits
 from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, cells_of
@@ -157,7 +157,7 @@ def _draw_curve(axes: Axes, curve: Curve, styles: dict[str, int]) -> None:
     axes.plot(curve.x, curve.y, **looks)
 
 
-def read_feed(path: str, settings: Settings, progress: Progress | None = None) -> DataSet:
+def read_feed(path: str, settings: Settings, progress: OnProgress | None = None) -> DataSet:
     """All HATs of a file, by slot and cell, their occupancy and that of its busiest slot, and where plates were.
 
     Lateness does not matter here: the whole file is looked at. Raises UsageError if no ping in it is accepted.
