@@ -235,18 +235,7 @@ def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
 
 
 class FeedWatch:
-    """Says once, in the log, that more of a live feed is refused than accepted, with advice.
-
-    >>> from udp_stream.pings.decode import Refusal
-    >>> from udp_stream.windows.slots import Refused
-    >>> watch = FeedWatch(Settings(), lambda text, event, _: print(f"{event}: {text}"))
-    >>> page = b"<html>"
-    >>> watch.look([page], ReadResult([], [Refused(0, Refusal(0, -1, Reason.NOT_JSON, "$"), page)], 1, 0))
-    >>> watch.end()
-    refused: 1 of 1 ping refused: not_json at $: found XML or HTML in which no ping is found
-    >>> watch.accepted_nothing
-    True
-    """
+    """Says once, in the log, that more of a live feed is refused than accepted, with advice."""
 
     REFUSALS_MIN = 10
     """Before something is said."""
@@ -303,15 +292,6 @@ class LiveLook:
 
     While the newest ping that has come is more than `live.max_age` old, pings of a live source are not handed on: they
     would close slots, and be charged for, as if they were of now. Other messages are handed on, to be refused.
-
-    >>> said = []
-    >>> look = LiveLook("http://feed/?key=1", Settings(), lambda *words: said.append(words), clock=lambda: 2e9)
-    >>> ping = '{"license_plate":"A1","observationDateTime":"%s","speed":5,"location":{"coordinates":[72.5,21.25]}}'
-    >>> old, new = ((ping % time).encode() for time in ("2033-05-18T03:00:00Z", "2033-05-18T03:30:00Z"))
-    >>> look.fresh([old, b"junk"]), look.fresh([old, new]) == [old, new], look.stale
-    ([b'junk'], True, 1)
-    >>> [text for text, event, _ in said]
-    ['http://feed: its newest ping is 33 min old, over live.max_age (10m): 1 ping not read', 'http://feed: fresh again']
     """
 
     SAMPLE, SAMPLE_S = 20_000, 600.0

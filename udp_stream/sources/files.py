@@ -227,16 +227,7 @@ def blocks_of(path: str, progress: OnProgress | None = None) -> Generator[bytes,
 
 
 class FileSource:
-    """A file, or standard input for `-`, as a source. UsageError as of `require_readable`.
-
-    >>> from contextlib import closing
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "pings").write_bytes(b"[1,\\n2]")
-    ...     with closing(FileSource(f"{folder}/pings")) as source:
-    ...         list(source.messages())
-    [[b'1', b'2']]
-    """
+    """A file, or standard input for `-`, as a source. UsageError as of `require_readable`."""
 
     def __init__(self, path: str, progress: OnProgress | None = None, form: FeedForm = PLAIN) -> None:
         require_readable([path])

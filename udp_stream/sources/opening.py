@@ -26,7 +26,7 @@ class _Stopped(Exception):
 
 
 class PipeSource:
-    """The messages of standard input, in the forms of `files.sources`. It ends when its writer does.
+    """The messages of standard input, in the forms of `files.py`. It ends when its writer does.
 
     UsageError if standard input is closed.
     """

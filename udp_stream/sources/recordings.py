@@ -62,16 +62,7 @@ def _head(name: str) -> bytes:
 
 
 class GtfsFiles:
-    """GTFS-realtime files as a source: a frame is what a poll had that was new.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> poll = bytes.fromhex("0a050a03322e30121e0a01312219120f0d0000aa4115000091422d0000a040280142040a024131")
-    >>> with TemporaryDirectory() as folder:
-    ...     names = [f"{folder}/{name}.pb" for name in "ab"]
-    ...     _ = [Path(name).write_bytes(poll) for name in names]
-    ...     [len(frame) for frame in GtfsFiles(names).messages()]
-    [1]
-    """
+    """GTFS-realtime files as a source: a frame is what a poll had that was new."""
 
     def __init__(
         self,
