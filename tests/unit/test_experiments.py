@@ -1,20 +1,22 @@
-"""Experiments: repeated draws are the mechanisms' own, tables are reproducible, verdicts follow from the numbers."""
+"""Experiments: repeated draws are the mechanisms' own, tables are reproducible, findings follow from the numbers."""
 
 import csv
 import dataclasses
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.forms import long_rows
-from udp_stream.cli.commands.reproduce import write_outcome, write_table
+from udp_stream.cli.commands.reproduce import claims, sentence, slug, write_outcome, write_table
 from udp_stream.experiments import means as scaling
 from udp_stream.experiments import variance
-from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup
 from udp_stream.experiments.catalogue import EXPERIMENTS
-from udp_stream.experiments.means import Errors, MeanRow, repeated_means_of, repeated_variances
+from udp_stream.experiments.data import DataSet, Hat, Setup
+from udp_stream.experiments.findings import Finding
+from udp_stream.experiments.means import EPSILONS, DrawnHat, MeanRow, repeated_means_of
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
@@ -74,7 +76,7 @@ def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
     hat = small_hat(1, 30)
     plan = plan_variance(hat.counts, pure(NANO), Range(0, U))
     whole = HatPlan(Terms(), hat.counts.by_plate, {"variance": plan}, plan.charges)
-    (found,) = repeated_variances(plan, hat.samples, 1, seeded_bits(3))
+    (found,) = variance.repeated_variances(plan, hat.samples, 1, seeded_bits(3))
     assert found == estimate_hats([whole], [hat.samples], seeded_bits(3))[0]["variance"].value
 
 
@@ -88,19 +90,19 @@ def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(n
     written = {}
     for which, seed in (("again", 1), ("other", 2), ("one", 1)):
         outcome = outcome_of(name, setup_of([feed], seed=seed))
-        for table in outcome.tables:
-            write_table(table, tmp_path / "table.csv")
-            written[which, table.name] = (tmp_path / "table.csv").read_bytes()
+        for table, rows in outcome.tables.items():
+            write_table(rows, tmp_path / "table.csv")
+            written[which, table] = (tmp_path / "table.csv").read_bytes()
     outcome = dataclasses.replace(outcome, figures=outcome.figures[:figures])  # a figure takes a second
     names = [path.name for path in write_outcome(outcome, name, tmp_path)]
     one = {path: (tmp_path / path).read_bytes() for path in names}
-    for table in outcome.tables:
-        assert one[f"{table.name}.csv"] == written["again", table.name]
+    for table, found in outcome.tables.items():
+        assert one[f"{table}.csv"] == written["again", table]
         if name != "worst-case":  # which reads counts alone: nothing is drawn
-            assert one[f"{table.name}.csv"] != written["other", table.name]
-        with (tmp_path / f"{table.name}.csv").open(newline="") as file:
+            assert one[f"{table}.csv"] != written["other", table]
+        with (tmp_path / f"{table}.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
-        assert len(rows) == len(table.rows) > 10
+        assert len(rows) == len(found) > 10
         constants = [column for column in rows[0] if column.startswith("constant_")]
         assert constants and any("_km" in column for column in rows[0] if "error" in column)
         assert all(float(row[constants[0]]) > 0 for row in rows)
@@ -109,10 +111,11 @@ def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(n
         assert 0 < min(shares) <= max(shares) <= 1
     assert {f"{name}.txt"} < set(names) and len(names) >= 4
     for figure in outcome.figures:
-        assert_drawn(figure, one[f"{figure.name}.png"], one[f"{figure.name}.svg"].decode())
+        assert_drawn(figure, one[f"{slug(figure.name)}.png"], one[f"{slug(figure.name)}.svg"].decode())
     said = one[f"{name}.txt"].decode().splitlines()
-    assert len(said) == len(outcome.verdicts) and all(line.startswith(("AGREES ", "DIFFERS ")) for line in said)
-    assert all(verdict.why for verdict in outcome.verdicts if not verdict.agrees)
+    for line, finding in zip(said, outcome.findings, strict=True):
+        assert line.startswith("AGREES " if finding.agrees else "DIFFERS ")
+        assert (" Why: " in line) is not finding.agrees
 
 
 def assert_drawn(figure, png, svg):
@@ -134,36 +137,43 @@ def assert_drawn(figure, png, svg):
             assert any(curve.kind == "guess" for curve in panel.curves) or panel.title == "both groupings"
 
 
-def found(outcome, text):
-    (verdict,) = [one for one in outcome.verdicts if text in one.statement]
-    return verdict
-
-
-def fabricated(errors, constant=5.0):
-    """Rows with these errors, by series, at every epsilon."""
-    blank = {field.name: 0 for field in dataclasses.fields(MeanRow)}
-    same = {"data": "d", "hats": "h", "constant_kmh": constant, "constant": "U/2", "noise_kmh": 1.0}
+def fabricated(errors):
+    """A HAT whose mechanisms err by so much over epsilon."""
     rows = [
-        MeanRow(**{**blank, **same, "series": one.name, "epsilon": at, "error_kmh": error / at, "share_of_pings": 0.5})
+        MeanRow(data="d", hats="the HAT", series=one.name, epsilon=at, error_kmh=error / at)
         for one, error in errors.items()
         for at in EPSILONS
     ]
-    return Errors(rows, "d", "h")
+    return DrawnHat(DataSet("d", False, Range(0, U), (small_hat(1, 5),)), rows)
 
 
 @pytest.mark.parametrize(("levy", "agrees"), [(1.0, True), (3.0, False)])
 def test_the_best_mechanism_is_judged_by_the_numbers(levy, agrees):
-    errors = fabricated({scaling.LEVY: levy, scaling.BASELINE: 2.0, scaling.AVERAGING: 4.0})
-    data = DataSet("d", False, Range(0, U), (small_hat(1, 5),))
-    verdict = scaling._best_of(data, errors, scaling.LEVY, (scaling.BASELINE, scaling.AVERAGING), "s", "because")
-    assert verdict.agrees is agrees and ("because" in str(verdict)) is not agrees
-    assert ("baseline at epsilon 0.5" in verdict.seen) is not agrees
+    hat = fabricated({scaling.LEVY: levy, scaling.BASELINE: 2.0, scaling.AVERAGING: 4.0})
+    finding = scaling._best("levy-best", hat, scaling.LEVY, (scaling.BASELINE, scaling.AVERAGING), twice=1.0)
+    assert finding.agrees is agrees and ("Why: its interval" in sentence(finding)) is not agrees
+    assert ("baseline at epsilon 0.5" in finding.values["but"]) is not agrees
+    assert finding.values["errors"].startswith("levy 1," if agrees else "baseline 2,")
+
+
+def test_every_claim_has_its_texts_and_an_experiment_that_tries_it():
+    tried = "".join(path.read_text("utf-8") for path in Path(scaling.__file__).parent.glob("*.py"))
+    for name, claim in claims().items():
+        assert {"statement", "source", "seen"} <= claim.keys() <= {"statement", "source", "seen", "why"}, name
+        assert f'"{name}"' in tried
+
+
+def test_a_claim_that_is_not_in_the_table_and_a_value_that_is_not_given_are_errors():
+    for finding in (Finding("no-such-claim", True), Finding("arrays", True, full=160)):
+        with pytest.raises(KeyError):
+            sentence(finding)
 
 
 def test_theorems_are_tried_against_brute_force_and_a_wrong_one_is_found():
-    sensitivity, printed, corollary = variance.theorem_verdicts()
+    sensitivity, printed, corollary = variance.theorem_findings()
     assert sensitivity.agrees and not printed.agrees and not corollary.agrees
-    assert "exchanged in 300" in printed.seen and "9/100" in corollary.seen
+    assert (printed.values["cases"], printed.values["exchanged"]) == (300, 300)
+    assert corollary.values["item"] == Fraction(9, 100)
     # brute force itself, on a case small enough to see: 1 of 4 samples dropped, at U against three at 0
     printed, exchanged = (variance.printed_bias(4, 3, exchanged=which) for which in (False, True))
     assert variance.largest_bias(4, 3) == Fraction(3, 16) == exchanged != printed
@@ -173,8 +183,9 @@ def test_suppression_is_tried_over_all_slots_together_and_for_mean_and_variance(
     feed = small_feed()
     days = [dataclasses.replace(feed, whole=None), dataclasses.replace(feed, whole=feed.busiest_slot)]
     slot, whole = (outcome_of("chop-user", setup_of([one])) for one in days)
-    more = [row for row in whole.tables[0].rows if ", all slots" in row.data]
-    assert len(whole.tables[0].rows) - len(slot.tables[0].rows) == len(more) == 2 * 9
+    rows = whole.tables["chop-user"]
+    more = [row for row in rows if ", all slots" in row.data]
+    assert len(rows) - len(slot.tables["chop-user"]) == len(more) == 2 * 9
     by_rule = {
         rule: [row for row in more if row.rule == rule] for rule in ("chop-user", "chop-user, mean and variance")
     }
@@ -184,11 +195,12 @@ def test_suppression_is_tried_over_all_slots_together_and_for_mean_and_variance(
     assert [row.threshold_kmh for row in by_rule["chop-user"]] != [
         row.threshold_kmh for row in by_rule["chop-user, mean and variance"]
     ]
-    assert any("all slots" in verdict.statement for verdict in whole.verdicts)
+    assert any("all slots" in finding.values.get("name", "") for finding in whole.findings)
 
 
 def test_proposition_iv_2_is_judged_at_small_caps():
     """At the cap of equation (1) outliers are too rare at lambda = 10, in their HAT's likeness too."""
-    verdicts = outcome_of("user-scaling", setup_of(repetitions=1)).verdicts
-    (found,) = [one for one in verdicts if "Proposition IV.2" in one.source]
-    assert found.agrees and "at caps 1, 2, 3" in found.statement and "at Levy's cap, 70, " in found.seen
+    findings = outcome_of("user-scaling", setup_of(repetitions=1)).findings
+    (found,) = [one for one in findings if one.claim == "exact-quantiles"]
+    assert found.agrees and found.values["caps"] == "1, 2, 3" and found.values["after"].cap == 70
+    assert found.values["exact"] < 65

@@ -1,4 +1,4 @@
-"""Experiments on queries: rows follow from the seed, baselines save nothing, verdicts follow from the rows."""
+"""Experiments on queries: rows follow from the seed, baselines save nothing, findings follow from the rows."""
 
 import dataclasses
 
@@ -7,8 +7,8 @@ import pytest
 
 from tests.forms import long_but
 from udp_stream.errors import UsageError
-from udp_stream.experiments.base import DataSet, Positions, Setup
 from udp_stream.experiments.catalogue import ON_POSITIONS
+from udp_stream.experiments.data import DataSet, Positions, Setup
 from udp_stream.experiments.queries import BesideRow, SavingsRow, allowance
 from udp_stream.mechanisms.base import Range
 from udp_stream.testing import seeded_bits
@@ -70,7 +70,7 @@ def test_counts_and_densities_are_also_asked_of_drawn_points_without_any_feed(mo
     rows = [row for row in rows_of("savings-kde", setup, 1) if isinstance(row, SavingsRow)]
     assert {row.data for row in rows} == {"drawn, 60 points"} and len(ON_POSITIONS["savings-kde"].jobs(setup)) == 9
     assert {row.split for row in rows if row.saved_mean == 0} == {"BM"}
-    assert ON_POSITIONS["savings-kde"].conclude(setup, rows_of("savings-kde", setup, 9)).verdicts
+    assert ON_POSITIONS["savings-kde"].conclude(setup, rows_of("savings-kde", setup, 9)).findings
 
 
 def test_savings_are_handed_on_and_never_more_than_there_is():
@@ -93,8 +93,8 @@ def test_many_queries_on_one_budget_are_set_beside_even_parts_and_handed_on_ones
         of_both = (errors[pair.parameter, pair.rho, how, method] for method in (base, pair.first))
         assert [pair.second_error, pair.first_error] == list(of_both)
         assert pair.less_by == pytest.approx(pair.second_error - pair.first_error)
-    alone = [verdict.statement.endswith("by elimination alone") for verdict in many.conclude(setup, rows).verdicts]
-    assert alone == [False] * 3 + [True] * 3
+    findings = many.conclude(setup, rows).findings
+    assert [finding.values["base"] for finding in findings] == ["BM"] * 3 + ["BM handed on"] * 3
 
 
 def test_positions_are_the_latest_that_are_fresh():

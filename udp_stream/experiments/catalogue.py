@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from udp_stream.experiments import means, queries, trees, variance, worst
-from udp_stream.experiments.base import Experiment
+from udp_stream.experiments.findings import Experiment
 
 _ALL = *means.EXPERIMENTS, variance.EXPERIMENT, worst.CHOP_USER, worst.WORST_CASE, trees.EXPERIMENT
 

@@ -1,19 +1,18 @@
-"""Recorded positions for experiments on queries: where each plate of a feed was last, at any moment of it."""
+"""Data of experiments: HATs with speeds, recorded or drawn as the papers say, and plates' positions over time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from statistics import NormalDist
-from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.base import Range, SamplesPerPlate
+from udp_stream.mechanisms.base import Integers, Range, SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -48,17 +47,13 @@ class Positions:
 
     def moments(self, count: int, rng: np.random.Generator) -> list[int]:
         """`count` moments, drawn by their pings, at which there are plates enough. UsageError if there are none."""
-        found: list[int] = []
-        for moment in rng.choice(self.time_ms, 20 * count + 100).tolist():
-            if len(found) == count:
-                break
-            if self.at(moment)[0].size >= PLATES_MIN:
-                found.append(moment)
+        drawn = rng.choice(self.time_ms, 20 * count + 100).tolist()
+        enough = (moment for moment in drawn if self.at(moment)[0].size >= PLATES_MIN)
+        found = list(islice(enough, count))
         if len(found) < count:
-            minutes = FRESH_MS // 60_000
             raise UsageError(
-                f"{self.name}: expected moments before which at least {PLATES_MIN} plates pinged within {minutes} "
-                "minutes, and the feed has too few"
+                f"{self.name}: expected moments before which at least {PLATES_MIN} plates pinged within "
+                f"{FRESH_MS // 60_000} minutes, and the feed has too few"
             )
         return found
 
@@ -68,12 +63,11 @@ class Positions:
         return float(east), float(north)
 
 
-@dataclass(frozen=True)
 class Crowd(Positions):
     """Points that stay where they are: they are all there at every moment.
 
-    >>> crowd = drawn_crowd(100, np.random.default_rng(1))
-    >>> crowd.name, crowd.at(5)[1].shape, crowd.moments(2, np.random.default_rng(1))
+    >>> cloud = drawn_crowd(100, np.random.default_rng(1))
+    >>> cloud.name, cloud.at(5)[1].shape, cloud.moments(2, np.random.default_rng(1))
     ('drawn, 100 points', (100, 2), [0, 0])
     """
 
@@ -90,16 +84,8 @@ def drawn_crowd(points: int, rng: np.random.Generator) -> Crowd:
     """Points in twenty clusters with a deviation of 3 km, which lie anywhere in a square of 40 km: a city's sizes."""
     centres = rng.uniform(-20_000, 20_000, (20, 2))
     where = centres[rng.integers(0, len(centres), points)] + rng.normal(0, 3000, (points, 2))
-    none = np.zeros(points, np.int64)
-    return Crowd(f"drawn, {points:,} points", np.arange(points), none, np.rint(16 * where).astype(np.int64))
-
-
-# What all experiments share: data sets, tables, figures as data, and verdicts on what the papers state.
-
-Integers = NDArray[np.int64]
-
-EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-"""The papers' range: from 0.5 to 2."""
+    times = np.zeros(points, np.int64)
+    return Crowd(f"drawn, {points:,} points", np.arange(points), times, np.rint(16 * where).astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +119,11 @@ class DataSet:
     positions: Positions | None = None
     whole: Occupancy | None = None
 
+    @property
+    def max_kmh(self) -> float:
+        """U."""
+        return self.range.width / QUANTA_PER_KMH
+
     @cached_property
     def total(self) -> int:
         """All samples."""
@@ -156,10 +147,6 @@ class DataSet:
     def busiest(self) -> Hat:
         """The HAT with most samples, the first of them on ties."""
         return max(self.hats, key=lambda hat: hat.counts.total)
-
-    def of_at_least(self, plates: int) -> tuple[Hat, ...]:
-        """The HATs with at least this many plates."""
-        return tuple(hat for hat in self.hats if hat.counts.plates >= plates)
 
     def share(self, hats: Sequence[Hat]) -> float:
         """The share of all samples that lie in these HATs."""
@@ -191,102 +178,6 @@ class Setup:
         return np.random.default_rng([self.seed, *name.encode()])
 
 
-NOT_STATED = "not stated by them; the baseline guess"
-"""Where a verdict beside the baseline guess is from."""
-
-Row = Any
-"""A frozen dataclass; its fields are the columns of its table."""
-
-Job = Callable[[], Sequence[Row]]
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One line of a panel. A `guess` is the baseline guess; `marks` are points without a line."""
-
-    name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    kind: Literal["curve", "guess", "marks"] = "curve"
-
-
-def curve(name: str, rows: Sequence[Row], x: str, y: str, kind: Literal["curve", "guess"] = "curve") -> Curve:
-    """The line of two columns."""
-    xs, ys = (tuple(float(getattr(row, column)) for row in rows) for column in (x, y))
-    return Curve(name, xs, ys, kind)
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Axes with their units, and curves. Logarithmic only where every value is positive."""
-
-    title: str
-    x_label: str
-    y_label: str
-    curves: tuple[Curve, ...]
-    log_x: bool = False
-    log_y: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Panels side by side, one file each of PNG and SVG."""
-
-    name: str
-    title: str
-    panels: tuple[Panel, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of one kind, one file of CSV."""
-
-    name: str
-    rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is stated, where, whether our numbers agree, and what they are; `why` when they do not, or with care."""
-
-    statement: str
-    source: str
-    agrees: bool
-    seen: str
-    why: str = ""
-
-    def __str__(self) -> str:
-        """In words."""
-        head = "AGREES " if self.agrees else "DIFFERS"
-        why = f" Why: {self.why}" if self.why and not self.agrees else ""
-        return f"{head} {self.statement} ({self.source}). Seen: {self.seen}.{why}"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an experiment found."""
-
-    tables: tuple[Table, ...]
-    figures: tuple[Figure, ...]
-    verdicts: tuple[Verdict, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """A named experiment: work in pieces, then what follows from all rows."""
-
-    name: str
-    about: str
-    jobs: Callable[[Setup], list[Job]]
-    conclude: Callable[[Setup, Sequence[Row]], Outcome]
-
-
-def slug(name: str) -> str:
-    """A name that can be a file's."""
-    words = "".join(c if c.isalnum() else " " for c in name).split()
-    return "-".join(words)
-
-
 # Data drawn as the papers say (arXiv 2401.15906, Section IV-C): Gaussian speeds clipped to [0, U], scaled counts.
 
 ITMS_TOTAL, ITMS_LARGEST, ITMS_MEDIAN = 17_166, 417, 46
@@ -299,9 +190,6 @@ ITMS_USERS, ITMS_SPREAD = 249, 0.92
 """Not published: fitted. A lognormal about the median with these has the published total and K = 160 arrays."""
 
 ITMS_MAX_KMH = 65
-
-LAMBDA = 10
-"""The papers' scaling factor."""
 
 
 def itms_counts() -> Integers:
@@ -328,23 +216,20 @@ def itms_like(rng: np.random.Generator) -> DataSet:
     return DataSet("ITMS-like", False, range, (hat,))
 
 
-HEAVY_HATS = 12
-"""The slides' synthetic city: a loss of 12 epsilon before, from a single heavy hitter."""
+def data_sets(setup: Setup) -> list[DataSet]:
+    """The papers' HAT in its likeness, then the feeds."""
+    return [itms_like(setup.rng("itms-like")), *setup.data]
 
 
-def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
-    """One plate in all twelve HATs, each other one in one to three; HATs of 8 to 60 plates, geometric counts.
+BUSIEST = "busiest HAT"
 
-    What the slides do not give is ours: the sizes of HATs, the counts, and that others visit up to three.
-    """
-    rows: set[tuple[int, int]] = {(hat, 0) for hat in range(HEAVY_HATS)}
-    plate = 1
-    for hat, size in enumerate(np.linspace(8, 60, HEAVY_HATS).astype(int).tolist()):
-        for _ in range(size):
-            others = rng.choice(HEAVY_HATS, int(rng.integers(0, 3)), replace=False).tolist()
-            rows.update((place, plate) for place in {hat, *others})
-            plate += 1
-    hats, plates = np.array(sorted(rows)).T  # a set has no order, and searchsorted needs one
-    return Occupancy(
-        np.searchsorted(hats, np.arange(HEAVY_HATS + 1)), plates, 1 + rng.geometric(1 / 20, hats.size), plate
-    )
+
+def choices(setup: Setup, data: DataSet) -> list[tuple[str, Sequence[Hat]]]:
+    """The busiest HAT and, of feeds, all HATs with enough plates: their label and the HATs."""
+    enough = [hat for hat in data.hats if data.recorded and hat.counts.plates >= setup.min_plates]
+    return [(BUSIEST, [data.busiest]), *([(all_hats(setup), enough)] if enough else [])]
+
+
+def all_hats(setup: Setup) -> str:
+    """The label of every HAT with enough plates."""
+    return f"HATs of >= {setup.min_plates} plates"
