@@ -14,7 +14,7 @@ from udp_stream.cli.commands.reproduce import claims, sentence, slug, write_outc
 from udp_stream.experiments import means as scaling
 from udp_stream.experiments import variance
 from udp_stream.experiments.catalogue import EXPERIMENTS
-from udp_stream.experiments.data import DataSet, Hat, Setup
+from udp_stream.experiments.data import DataSet, HatSamples, Setup
 from udp_stream.experiments.findings import Finding
 from udp_stream.experiments.means import EPSILONS, DrawnHat, MeanRow, repeated_means_of
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
@@ -35,7 +35,7 @@ def small_hat(seed, plates):
     rng = np.random.default_rng(seed)
     counts = rng.integers(1, 30, plates)
     means = np.repeat(rng.normal(20 + seed, 6, plates), counts)
-    return Hat(SamplesPerPlate(counts), np.clip(np.round(rng.normal(means, 9) * 4096), 0, U).astype(np.int64))
+    return HatSamples(SamplesPerPlate(counts), np.clip(np.round(rng.normal(means, 9) * 4096), 0, U).astype(np.int64))
 
 
 def small_feed(plates=(3, 12, 14, 20)):

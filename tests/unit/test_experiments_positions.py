@@ -8,8 +8,8 @@ import pytest
 from tests.forms import long_but
 from udp_stream.errors import UsageError
 from udp_stream.experiments.catalogue import ON_POSITIONS
-from udp_stream.experiments.data import DataSet, Positions, Setup
-from udp_stream.experiments.queries import BesideRow, SavingsRow, allowance
+from udp_stream.experiments.data import DataSet, Setup, Trajectories
+from udp_stream.experiments.queries import PairRow, SavingsRow, allowance
 from udp_stream.mechanisms.base import Range
 from udp_stream.testing import seeded_bits
 
@@ -20,7 +20,7 @@ def a_feed(plates=30, seed=1):
     times = np.arange(0, 5 * 3_600_000, 300_000)
     where = rng.integers(-60_000, 60_000, (plates, 1, 2)) + rng.integers(-4000, 4000, (plates, times.size, 2))
     plate = np.repeat(np.arange(plates), times.size)
-    return Positions("town", plate, np.tile(times, plates), where.reshape(-1, 2))
+    return Trajectories("town", plate, np.tile(times, plates), where.reshape(-1, 2))
 
 
 def setup_of(seed=1, repetitions=2):
@@ -88,7 +88,7 @@ def test_many_queries_on_one_budget_are_set_beside_even_parts_and_handed_on_ones
     setup, many = setup_of(), ON_POSITIONS["multi-query"]
     rows = rows_of("multi-query", setup, None)
     errors = {(r.parameter, r.rho, r.privatisation, r.split): r.error_mean for r in rows if isinstance(r, SavingsRow)}
-    for pair in (row for row in rows if isinstance(row, BesideRow)):
+    for pair in (row for row in rows if isinstance(row, PairRow)):
         base, _, how = pair.second.partition(", ")
         of_both = (errors[pair.parameter, pair.rho, how, method] for method in (base, pair.first))
         assert [pair.second_error, pair.first_error] == list(of_both)

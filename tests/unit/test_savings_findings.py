@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.experiments.queries import BM, HANDED_ON, PM, BesideRow, Kind, PreparedNoise, _a_day, errs_less
+from udp_stream.experiments.queries import BM, HANDED_ON, PM, PairRow, PreparedNoise, Trial, _a_day, errs_less
 from udp_stream.queries.plane import rho_per_square_metre
 from udp_stream.testing import seeded_bits
 
 
 def pair(first_error, second_error, first="distance", second="point", rho=1e-4, split="BM", spread=0.01):
     errors = {"first_error": first_error, "second_error": second_error, "less_by": second_error - first_error}
-    return BesideRow(rho=rho, split=split, first=first, second=second, spread=spread, **errors)
+    return PairRow(rho=rho, split=split, first=first, second=second, spread=spread, **errors)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def pair(first_error, second_error, first="distance", second="point", rho=1e-4, 
     ],
 )
 def test_one_way_beats_another_where_they_differ_by_more_than_chance(errors, agrees, why):
-    trial = Kind("savings-knn", "k", (1.0,), dict, "Fig. 5", 300)
+    trial = Trial("savings-knn", "k", (1.0,), dict, "Fig. 5", 300)
     pairs = [pair(*one) for one in errors]
     found = errs_less(trial, [*pairs, pair(9.0, 0.1, split="c4")], "town")  # of the baselines alone
     assert found.agrees == agrees and why in ("" if agrees else found.values["reason"])

@@ -24,10 +24,10 @@ PLATES_MIN = 10
 
 
 @dataclass(frozen=True)
-class Positions:
+class Trajectories:
     """Every accepted ping of a feed: its plate by number, its time, and its place in the city's plane, lattice steps.
 
-    >>> feed = Positions("city", np.array([0, 1, 0]), np.array([1, 2, 9]), np.array([[0, 0], [5, 5], [7, 7]]))
+    >>> feed = Trajectories("city", np.array([0, 1, 0]), np.array([1, 2, 9]), np.array([[0, 0], [5, 5], [7, 7]]))
     >>> plates, where = feed.at(10)
     >>> plates.tolist(), where.tolist()
     ([0, 1], [[7, 7], [5, 5]])
@@ -63,33 +63,33 @@ class Positions:
         return float(east), float(north)
 
 
-class Crowd(Positions):
+class PointCloud(Trajectories):
     """Points that stay where they are: they are all there at every moment.
 
-    >>> cloud = drawn_crowd(100, np.random.default_rng(1))
+    >>> cloud = drawn_points(100, np.random.default_rng(1))
     >>> cloud.name, cloud.at(5)[1].shape, cloud.moments(2, np.random.default_rng(1))
     ('drawn, 100 points', (100, 2), [0, 0])
     """
 
     def at(self, moment_ms: int) -> tuple[Integers, Integers]:  # noqa: ARG002
-        """All of them."""
+        """Every point."""
         return self.plate, self.where
 
     def moments(self, count: int, rng: np.random.Generator) -> list[int]:  # noqa: ARG002
-        """Any moment will do."""
+        """The moment 0, `count` times: points never move."""
         return [0] * count
 
 
-def drawn_crowd(points: int, rng: np.random.Generator) -> Crowd:
+def drawn_points(points: int, rng: np.random.Generator) -> PointCloud:
     """Points in twenty clusters with a deviation of 3 km, which lie anywhere in a square of 40 km: a city's sizes."""
     centres = rng.uniform(-20_000, 20_000, (20, 2))
     where = centres[rng.integers(0, len(centres), points)] + rng.normal(0, 3000, (points, 2))
     times = np.zeros(points, np.int64)
-    return Crowd(f"drawn, {points:,} points", np.arange(points), times, np.rint(16 * where).astype(np.int64))
+    return PointCloud(f"drawn, {points:,} points", np.arange(points), times, np.rint(16 * where).astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
-class Hat:
+class HatSamples:
     """One HAT: its counts by plate, and its speeds in quanta, plate by plate in the order of the counts."""
 
     counts: SamplesPerPlate
@@ -97,7 +97,7 @@ class Hat:
 
     @property
     def mean(self) -> float:
-        """The truth, in quanta."""
+        """The true mean, in quanta."""
         return float(self.samples.mean())
 
 
@@ -113,15 +113,15 @@ class DataSet:
     name: str
     recorded: bool
     range: Range
-    hats: tuple[Hat, ...]
+    hats: tuple[HatSamples, ...]
     busiest_slot: Occupancy | None = None
     city_mean: float | None = None
-    positions: Positions | None = None
+    positions: Trajectories | None = None
     whole: Occupancy | None = None
 
     @property
     def max_kmh(self) -> float:
-        """U."""
+        """The width of the public range, U, in km/h."""
         return self.range.width / QUANTA_PER_KMH
 
     @cached_property
@@ -138,21 +138,21 @@ class DataSet:
 
     @property
     def constant_is(self) -> str:
-        """In words."""
+        """The name of that guess."""
         if self.recorded:
             return "city-wide mean"
         return "U/2" if self.city_mean is None else "the feed's city-wide mean"
 
     @cached_property
-    def busiest(self) -> Hat:
+    def busiest(self) -> HatSamples:
         """The HAT with most samples, the first of them on ties."""
         return max(self.hats, key=lambda hat: hat.counts.total)
 
-    def share(self, hats: Sequence[Hat]) -> float:
+    def share(self, hats: Sequence[HatSamples]) -> float:
         """The share of all samples that lie in these HATs."""
         return sum(hat.counts.total for hat in hats) / self.total
 
-    def constant_error_kmh(self, hats: Sequence[Hat]) -> float:
+    def constant_error_kmh(self, hats: Sequence[HatSamples]) -> float:
         """How far the baseline guess is off the means of these HATs, weighed by samples."""
         errors = [abs(hat.mean - self.constant) for hat in hats]
         return float(np.average(errors, weights=[hat.counts.total for hat in hats])) / QUANTA_PER_KMH
@@ -169,8 +169,8 @@ class Setup:
     bits: Callable[[str], Bits]
 
     @property
-    def positions(self) -> tuple[Positions, ...]:
-        """Those of the feeds."""
+    def positions(self) -> tuple[Trajectories, ...]:
+        """The trajectories of the feeds."""
         return tuple(data.positions for data in self.data if data.positions is not None)
 
     def rng(self, name: str) -> np.random.Generator:
@@ -203,10 +203,12 @@ def itms_counts() -> Integers:
     return counts
 
 
-def gaussian_hat(counts: Integers, mean_kmh: float, sd_kmh: float, range: Range, rng: np.random.Generator) -> Hat:
+def gaussian_hat(
+    counts: Integers, mean_kmh: float, sd_kmh: float, range: Range, rng: np.random.Generator
+) -> HatSamples:
     """Independent speeds for these counts, normal and clipped to [0, U] (quanta)."""
     speeds = rng.normal(mean_kmh * QUANTA_PER_KMH, sd_kmh * QUANTA_PER_KMH, int(counts.sum()))
-    return Hat(SamplesPerPlate(counts), np.clip(np.round(speeds), range.low, range.high).astype(np.int64))
+    return HatSamples(SamplesPerPlate(counts), np.clip(np.round(speeds), range.low, range.high).astype(np.int64))
 
 
 def itms_like(rng: np.random.Generator) -> DataSet:
@@ -224,7 +226,7 @@ def data_sets(setup: Setup) -> list[DataSet]:
 BUSIEST = "busiest HAT"
 
 
-def choices(setup: Setup, data: DataSet) -> list[tuple[str, Sequence[Hat]]]:
+def choices(setup: Setup, data: DataSet) -> list[tuple[str, Sequence[HatSamples]]]:
     """The busiest HAT and, of feeds, all HATs with enough plates: their label and the HATs."""
     enough = [hat for hat in data.hats if data.recorded and hat.counts.plates >= setup.min_plates]
     return [(BUSIEST, [data.busiest]), *([(all_hats(setup), enough)] if enough else [])]

@@ -10,13 +10,13 @@ from typing import Any, Literal, TypeVar
 from udp_stream.experiments.data import Setup
 
 
-class Row(SimpleNamespace):
+class ResultRow(SimpleNamespace):
     """A row of a table: its attributes are the columns, in the order in which they are given."""
 
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=ResultRow)
 
-Job = Callable[[], Sequence[Row]]
+Job = Callable[[], Sequence[ResultRow]]
 
 
 def where(rows: Iterable[R], **columns: object) -> list[R]:
@@ -24,7 +24,7 @@ def where(rows: Iterable[R], **columns: object) -> list[R]:
     return [row for row in rows if all(getattr(row, name) == value for name, value in columns.items())]
 
 
-def of_kind(kind: type[R], rows: Iterable[Row]) -> list[R]:
+def of_kind(kind: type[R], rows: Iterable[ResultRow]) -> list[R]:
     """The rows of one table."""
     return [row for row in rows if isinstance(row, kind)]
 
@@ -39,7 +39,7 @@ class Curve:
     kind: Literal["curve", "guess", "marks"] = "curve"
 
 
-def curve(name: str, rows: Sequence[Row], x: str, y: str, kind: Literal["curve", "guess"] = "curve") -> Curve:
+def curve(name: str, rows: Sequence[ResultRow], x: str, y: str, kind: Literal["curve", "guess"] = "curve") -> Curve:
     """The line of two columns."""
     xs, ys = (tuple(float(getattr(row, column)) for row in rows) for column in (x, y))
     return Curve(name, xs, ys, kind)
@@ -70,7 +70,7 @@ class Finding:
     """Whether our numbers agree with a claim of `claims.toml`, and the values that its texts name."""
 
     def __init__(self, claim: str, agrees: object, **values: Any) -> None:
-        """Take them; `agrees` by its truth."""
+        """Store the name of the claim, the truth of `agrees`, and the values."""
         self.claim, self.agrees, self.values = claim, bool(agrees), values
 
     @staticmethod
@@ -83,7 +83,7 @@ class Finding:
 class Outcome:
     """What an experiment found: rows by the names of their tables, figures and findings."""
 
-    tables: Mapping[str, Sequence[Row]]
+    tables: Mapping[str, Sequence[ResultRow]]
     figures: Sequence[Figure]
     findings: Sequence[Finding]
 

@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from udp_stream.experiments.data import BUSIEST, DataSet, Hat, Setup, all_hats, choices, data_sets, gaussian_hat
-from udp_stream.experiments.findings import Experiment, Figure, Finding, Job, Outcome, Panel, Row, curve, where
+from udp_stream.experiments.data import BUSIEST, DataSet, HatSamples, Setup, all_hats, choices, data_sets, gaussian_hat
+from udp_stream.experiments.findings import Experiment, Figure, Finding, Job, Outcome, Panel, ResultRow, curve, where
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import (
@@ -81,7 +81,7 @@ def buffered(bits: Bits, block: int = 1 << 16) -> Bits:
     return take
 
 
-def weights_of(hats: Sequence[Hat]) -> Floats:
+def weights_of(hats: Sequence[HatSamples]) -> Floats:
     """Each HAT's share of their samples."""
     totals = np.array([hat.counts.total for hat in hats], dtype=np.float64)
     return totals / float(totals.sum())
@@ -104,7 +104,7 @@ class Series:
 
     @property
     def name(self) -> str:
-        """As in tables and legends."""
+        """The name in tables and legends."""
         wrapped = ", wrap-around" if self.grouping == "wrap-around" else ""
         return self.mechanism + wrapped + (f", {self.cap} cap" if self.cap != "own" else "")
 
@@ -125,23 +125,23 @@ CLIPPING = PUBLISHED[1:]
 WRAPPED = tuple(Series(one.mechanism, "wrap-around") for one in CLIPPING)
 AT_M_EPS, AVERAGING_LEVYS = Series("array-averaging", cap="worst-case"), Series("array-averaging", cap="Levy's")
 OPTIMAL = Series("optimal")
-"""Ours."""
+"""This project's own mechanism."""
 
 
-class MeanRow(Row):
+class MeanRow(ResultRow):
     """One point: the error over the given HATs, weighed by their pings, beside the baseline guess's over the same.
 
     `noise_kmh` is the expected absolute noise that counts alone can state (for projected means: at the whole of U).
     """
 
 
-def points(setup: Setup, data: DataSet, label: str, hats: Sequence[Hat], series: Iterable[Series]) -> list[Job]:
+def points(setup: Setup, data: DataSet, label: str, hats: Sequence[HatSamples], series: Iterable[Series]) -> list[Job]:
     """A piece of work for each mechanism and epsilon."""
     return [partial(_point, setup, data, label, hats, one, epsilon) for one in series for epsilon in EPSILONS]
 
 
 def _point(
-    setup: Setup, data: DataSet, label: str, hats: Sequence[Hat], series: Series, epsilon: float
+    setup: Setup, data: DataSet, label: str, hats: Sequence[HatSamples], series: Series, epsilon: float
 ) -> list[MeanRow]:
     """Repetitions are shared out over the HATs: at least that many draws in all."""
     bits = buffered(setup.bits(f"{data.name}/{label}/{series.name}/{epsilon}"))
@@ -173,19 +173,19 @@ class Errors:
     """The rows of one data set and choice of HATs, by series."""
 
     def __init__(self, rows: Sequence[MeanRow], data: str, hats: str) -> None:
-        """Pick them out."""
+        """Select the rows of this data set and choice of HATs."""
         self.rows = where(rows, data=data, hats=hats)
 
     def of(self, series: Series) -> list[MeanRow]:
-        """One series, by epsilon."""
+        """The rows of a series, by epsilon."""
         return sorted(where(self.rows, series=series.name), key=lambda row: float(row.epsilon))
 
     def error(self, series: Series) -> Floats:
-        """Its errors, by epsilon, in km/h."""
+        """The errors of a series, by epsilon, in km/h."""
         return np.array([row.error_kmh for row in self.of(series)])
 
     def at(self, series: Series, epsilon: float = 1.0) -> float:
-        """Its error at one epsilon."""
+        """The error of a series at one epsilon, in km/h."""
         return float(where(self.rows, series=series.name, epsilon=epsilon)[0].error_kmh)
 
     def not_below(self, pairs: Iterable[tuple[Series, Series]], words: str) -> list[str]:
@@ -221,7 +221,7 @@ class Errors:
 
 
 def over_epsilon(
-    title: str, what: str, unit: str, of: Sequence[tuple[str, Sequence[Row]]], y: str, guess: str
+    title: str, what: str, unit: str, of: Sequence[tuple[str, Sequence[ResultRow]]], y: str, guess: str
 ) -> Panel:
     """A line for each series of rows, with the baseline guess across."""
     curves, rows = [curve(name, some, "epsilon", y) for name, some in of], of[0][1]

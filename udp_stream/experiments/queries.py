@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from udp_stream.experiments.data import Crowd, Positions, Setup, drawn_crowd
+from udp_stream.experiments.data import PointCloud, Setup, Trajectories, drawn_points
 from udp_stream.experiments.findings import (
     Experiment,
     Figure,
@@ -23,7 +23,7 @@ from udp_stream.experiments.findings import (
     Job,
     Outcome,
     Panel,
-    Row,
+    ResultRow,
     curve,
     of_kind,
     where,
@@ -99,7 +99,7 @@ Ask = Callable[[Integers, Any, float, Budgeting, Randomness], Mapping[str, Attem
 
 
 @dataclass(frozen=True)
-class Kind:
+class Trial:
     """A query with the parameter that it is tried with, and the figure it is of; `most` repetitions are the paper's."""
 
     name: str
@@ -122,14 +122,14 @@ class Kind:
         return (RHO_SMALL, *RHOS) if self.is_shifted else RHOS
 
 
-class SavingsRow(Row):
+class SavingsRow(ResultRow):
     """One query, parameter, budget, method and split, over its repetitions. `bias` is the mean error with its sign.
 
     A spread is the standard deviation of a mean.
     """
 
 
-class BesideRow(Row):
+class PairRow(ResultRow):
     """Two ways on the same moments and places: their errors, and by how much the first errs less, pair by pair.
 
     `spread` is the standard deviation of that mean difference; `first_saved` the share of the budget that the first
@@ -143,7 +143,7 @@ class BesideRow(Row):
 
     @property
     def is_more(self) -> bool:
-        """It errs more."""
+        """The first errs more, by more than chance."""
         return bool(self.less_by < -SURE * self.spread)
 
 
@@ -171,7 +171,7 @@ Way: TypeAlias = tuple[str, Sequence[Attempt]]
 """A name, and what was answered."""
 
 
-def pair_of(columns: Mapping[str, Any], split: str, first: Way, second: Way) -> BesideRow:
+def pair_of(columns: Mapping[str, Any], split: str, first: Way, second: Way) -> PairRow:
     """The row of the runs of two ways; `columns` are its first columns.
 
     >>> pair_of({"query": "savings-kde"}, "BM", ("point", [(0.1, 0.0)]), ("distance", [(0.3, 0.0)])).is_less
@@ -181,22 +181,22 @@ def pair_of(columns: Mapping[str, Any], split: str, first: Way, second: Way) -> 
     less, saved = theirs - ours, float(np.mean([share for _, share in first[1]]))
     errors = {"first_error": float(ours.mean()), "second_error": float(theirs.mean())}
     gain = {"less_by": float(less.mean()), "spread": float(less.std() / np.sqrt(less.size)), "first_saved": saved}
-    return BesideRow(**columns, split=split, first=first[0], second=second[0], repetitions=less.size, **errors, **gain)
+    return PairRow(**columns, split=split, first=first[0], second=second[0], repetitions=less.size, **errors, **gain)
 
 
 def _try(
-    trial: Kind,
+    trial: Trial,
     columns: Mapping[str, Any],
     questions: Sequence[tuple[Integers, Any]],
     cost: Cost,
     randomness: Mapping[tuple[str, How], Randomness],
-) -> list[SavingsRow | BesideRow]:
+) -> list[SavingsRow | PairRow]:
     """Every split and method that has a randomness, on the same questions: positions, and a place.
 
     Returns a row for each way to answer, and a row for each pair that the paper compares: PM beside BM with the same
     noise, the two kinds of noise, and the two thresholds.
     """
-    rows, baselines = list[SavingsRow | BesideRow](), dict[str, list[Attempt]]()
+    rows, baselines = list[SavingsRow | PairRow](), dict[str, list[Attempt]]()
     for split in SPLITS:
         runs = dict[str, list[Attempt]]()
         for how in (how for how in HOWS if (split, how) in randomness):
@@ -222,14 +222,14 @@ def terms_for(cost: Cost, plates: int, how: How, split: str) -> Budgeting:
     return terms.baseline() if split == "BM" else terms
 
 
-# What is claimed of all of them.
+# Elimination beside its baseline: claimed of all queries.
 
 QUARTER = 0.25
 """Remark 6: bounds of elimination are no wider than the baseline's where this share of the plates leaves. We select by
 the share of the budget that is saved, which is stricter: a plate saves less than all of its budget."""
 
 
-def no_worse(pairs: Sequence[BesideRow], section: str, data: str) -> Finding:
+def no_worse(pairs: Sequence[PairRow], section: str, data: str) -> Finding:
     """Remark 6: elimination beside its baseline, pair by pair, where it lets go of a quarter."""
     found = [row for row in pairs if row.second.startswith("BM, ")]
     some = [row for row in found if row.first_saved >= QUARTER]
@@ -324,14 +324,14 @@ def image_once(
     return nearest_once(Nearest(int(k), image, steps_per_unit=1000), points, terms, drawn)
 
 
-RANGE = Kind("savings-range", "width, m", (1000.0, 2000.0, 4000.0), count_once, "Fig. 3", 504, is_shifted=True)
-KDE = Kind("savings-kde", "bandwidth, m", (250.0, 500.0, 1000.0), density_once, "Fig. 4", 300, better="point")
-KNN = Kind("savings-knn", "k", (1.0, 5.0, 20.0), stop_once, "Fig. 5", 300)
+RANGE = Trial("savings-range", "width, m", (1000.0, 2000.0, 4000.0), count_once, "Fig. 3", 504, is_shifted=True)
+KDE = Trial("savings-kde", "bandwidth, m", (250.0, 500.0, 1000.0), density_once, "Fig. 4", 300, better="point")
+KNN = Trial("savings-knn", "k", (1.0, 5.0, 20.0), stop_once, "Fig. 5", 300)
 IMAGES = replace(KNN, ask=image_once)
 
 
-def _jobs(trial: Kind, setup: Setup) -> list[Job]:
-    clouds = () if trial is KNN else tuple(drawn_crowd(points, setup.rng(f"crowd/{points}")) for points in CROWDS)
+def _jobs(trial: Trial, setup: Setup) -> list[Job]:
+    clouds = () if trial is KNN else tuple(drawn_points(points, setup.rng(f"crowd/{points}")) for points in CROWDS)
     feeds = product((*setup.positions, *clouds), trial.values, trial.rhos)
     images = product(KNN.values, RHOS) if trial is KNN else ()
     return [
@@ -340,9 +340,9 @@ def _jobs(trial: Kind, setup: Setup) -> list[Job]:
     ]
 
 
-def _rows(trial: Kind, setup: Setup, feed: Positions, value: float, rho: float) -> list[SavingsRow | BesideRow]:
+def _rows(trial: Trial, setup: Setup, feed: Trajectories, value: float, rho: float) -> list[SavingsRow | PairRow]:
     times, rng = min(setup.repetitions, trial.most), setup.rng(f"{trial.name}/{feed.name}")
-    if isinstance(feed, Crowd):
+    if isinstance(feed, PointCloud):
         times = min(times, max(CROWD_LEAST, CROWD_POINTS // feed.plate.size))
     moments = (feed.at(moment)[1] for moment in feed.moments(times, rng))
     questions = [(points, feed.place_near_a_plate(points, rng)) for points in moments]
@@ -355,7 +355,7 @@ def _randomness(setup: Setup, name: str, ways: Iterable[tuple[str, How]]) -> dic
     return {(split, how): (setup.bits(f"{name}/{how}/{split}"), PreparedNoise(DRAWN_AT_ONCE)) for split, how in ways}
 
 
-def _image_rows(setup: Setup, k: float, rho: float) -> list[SavingsRow | BesideRow]:
+def _image_rows(setup: Setup, k: float, rho: float) -> list[SavingsRow | PairRow]:
     """On clusters of points with values from 0 to 255 in 784 dimensions; c64 and log-c10 with distances only, as noise
     on positions is as many draws as there are dimensions."""
     rng, questions = setup.rng(f"images/{k}"), []
@@ -370,10 +370,10 @@ def _image_rows(setup: Setup, k: float, rho: float) -> list[SavingsRow | BesideR
     return _try(IMAGES, columns, questions, concentrated(round(rho * 10**6 * NANO)), randomness)
 
 
-def conclude(trial: Kind, setup: Setup, found: Sequence[Row]) -> Outcome:
+def conclude(trial: Trial, setup: Setup, found: Sequence[ResultRow]) -> Outcome:
     """Tables of errors and of pairs, a figure for each feed (for range counts Figure 8, too), and the findings."""
     del setup
-    rows, pairs = of_kind(SavingsRow, found), of_kind(BesideRow, found)
+    rows, pairs = of_kind(SavingsRow, found), of_kind(PairRow, found)
     figures, findings = list[Figure](), list[Finding]()
     for data in dict.fromkeys(row.data for row in rows):
         of_data = [row for row in where(rows, data=data) if row.privatisation != UNSHIFTED]
@@ -400,7 +400,7 @@ def _panel(rows: Sequence[SavingsRow], value: float, what: str) -> Panel:
     return error_and_saved(rows, f"{value:g}", what, of, "mean error")
 
 
-def _shift_panel(rows: Sequence[BesideRow], value: float) -> Panel:
+def _shift_panel(rows: Sequence[PairRow], value: float) -> Panel:
     curves = []
     for split in SPLITS:
         some = where(rows, parameter=value, split=split)
@@ -409,7 +409,7 @@ def _shift_panel(rows: Sequence[BesideRow], value: float) -> Panel:
     return Panel(f"{value:g}", "rho", "mean error", curves, log_x=True)
 
 
-def _mean(rows: Sequence[Row], column: str, **given: object) -> float:
+def _mean(rows: Sequence[ResultRow], column: str, **given: object) -> float:
     return float(np.mean([getattr(row, column) for row in where(rows, **given)]))
 
 
@@ -417,7 +417,7 @@ def _by_key(shares: Mapping[Any, float]) -> str:
     return ", ".join(f"{key if isinstance(key, str) else f'{key:g}:'} {share:.2f}" for key, share in shares.items())
 
 
-def _on_savings(trial: Kind, data: str, rows: Sequence[SavingsRow]) -> Iterator[Finding]:
+def _on_savings(trial: Trial, data: str, rows: Sequence[SavingsRow]) -> Iterator[Finding]:
     """By split, budget and parameter."""
     of = {"data": data, "figure": trial.figure}
     by_split = {one: _mean(rows, "saved_mean", split=one, privatisation="distance") for one in SPLITS if one != "BM"}
@@ -436,7 +436,7 @@ def _on_savings(trial: Kind, data: str, rows: Sequence[SavingsRow]) -> Iterator[
         yield Finding("savings-fall", saved[0] > saved[-1], saved=_by_key(by_value), **of)
 
 
-def errs_less(trial: Kind, pairs: Sequence[BesideRow], data: str) -> Finding:
+def errs_less(trial: Trial, pairs: Sequence[PairRow], data: str) -> Finding:
     """Whether the baseline errs less one way than the other where they differ by more than chance; of range counts,
     for the smallest budget.
     """
@@ -456,20 +456,20 @@ def errs_less(trial: Kind, pairs: Sequence[BesideRow], data: str) -> Finding:
 _BOTH = "first_error", "second_error"
 
 
-def _biases(trial: Kind, rows: Sequence[SavingsRow], data: str) -> Finding:
+def _biases(trial: Trial, rows: Sequence[SavingsRow], data: str) -> Finding:
     """Figure 4's reason: the bias of the baseline's densities with noise on positions, and on distances."""
     found = []
     for how in HOWS:
         some = where(rows, split="BM", privatisation=how)
         below, above = (sum(sign * row.bias > SURE * row.bias_spread for row in some) for sign in (-1, 1))
-        found.append(Row(mean=_mean(some, "bias"), below=below, above=above, rows=len(some)))
+        found.append(ResultRow(mean=_mean(some, "bias"), below=below, above=above, rows=len(some)))
     point, distance = found
     agrees = point.below and distance.above and not (point.above or distance.below)
     agrees = agrees and abs(point.mean) < abs(distance.mean)
     return Finding("biases", agrees, data=data, figure=trial.figure, point=point, distance=distance)
 
 
-def _on_shifts(pairs: Sequence[BesideRow], data: str) -> Iterator[Finding]:
+def _on_shifts(pairs: Sequence[PairRow], data: str) -> Iterator[Finding]:
     """Figure 8: the gain of the shifted threshold over 0 at the smallest budget, and whether it harms any."""
     rhos = sorted({row.rho for row in pairs})
     small = where(pairs, rho=rhos[0])
@@ -515,7 +515,7 @@ def _multi_jobs(setup: Setup) -> list[Job]:
     return [partial(_multi_rows, setup, feed, m, B, how) for feed, (m, B), how in cases]
 
 
-def _multi_rows(setup: Setup, feed: Positions, queries: int, budget: float, how: How) -> list[SavingsRow | BesideRow]:
+def _multi_rows(setup: Setup, feed: Trajectories, queries: int, budget: float, how: How) -> list[SavingsRow | PairRow]:
     """The parameter of a row is the number of queries, its rho the budget of all of them, its split the method; its
     errors are each the mean over a repetition's queries. PM is set beside both others."""
     rng, runs = setup.rng(f"multi/{feed.name}/{queries}"), {method: list[Attempt]() for method in (BM, HANDED_ON, PM)}
@@ -553,9 +553,9 @@ def _a_day(
     return float(np.mean(errors)), float(left.mean() / cost.nano)
 
 
-def _multi_conclude(setup: Setup, found: Sequence[Row]) -> Outcome:
+def _multi_conclude(setup: Setup, found: Sequence[ResultRow]) -> Outcome:
     del setup
-    rows, pairs = of_kind(SavingsRow, found), of_kind(BesideRow, found)
+    rows, pairs = of_kind(SavingsRow, found), of_kind(PairRow, found)
     figures, findings = [], list[Finding]()
     for data in dict.fromkeys(row.data for row in rows):
         some, ours = where(rows, data=data), where(pairs, data=data)
@@ -593,13 +593,13 @@ class Gain:
         return f"{self.less_by:.3f} ± {self.margin:.3f} ({self.share:.0%})"
 
 
-def _gain(pairs: Sequence[BesideRow], queries: int, budget: float, base: str) -> Gain:
+def _gain(pairs: Sequence[PairRow], queries: int, budget: float, base: str) -> Gain:
     some = [row for row in where(pairs, parameter=queries, rho=budget) if row.second.rpartition(", ")[0] == base]
     less, spread, error = (_mean(some, column) for column in ("less_by", "spread", "second_error"))
     return Gain(less, SURE * spread, less / error if error else 0.0)
 
 
-def _on_gains(pairs: Sequence[BesideRow], data: str, base: str, alone: str) -> Iterator[Finding]:
+def _on_gains(pairs: Sequence[PairRow], data: str, base: str, alone: str) -> Iterator[Finding]:
     """PM beside this base, where differences are beyond three standard errors."""
     by_m = {m: _gain(pairs, m, BUDGET_THEIRS, base) for m in QUERIES}
     by_budget = {B: _gain(pairs, QUERIES_THEIRS, B, base) for B in BUDGETS}
@@ -650,14 +650,14 @@ def below_once(points: Integers, place: None, share: float, terms: Budgeting, dr
     return {"count": (float(is_below) - float(points[0, 0] < query.limit), terms.saved(state))}
 
 
-THRESHOLD = Kind("threshold", "q", (0.03, 0.05, 0.06, 0.1), below_once, "Fig. 9", 500)
+THRESHOLD = Trial("threshold", "q", (0.03, 0.05, 0.06, 0.1), below_once, "Fig. 9", 500)
 
 
 def _threshold_jobs(setup: Setup) -> list[Job]:
     return [partial(_threshold_rows, setup, share, rho) for share, rho in product(THRESHOLD.values, COUNT_RHOS)]
 
 
-def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow | BesideRow]:
+def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow | PairRow]:
     counts = setup.rng(f"threshold/{share}").binomial(PEOPLE, SHARE, min(setup.repetitions, THRESHOLD.most)).tolist()
     columns = {"data": COUNTS, "query": THRESHOLD.name, "parameter": share, "rho": rho}
     questions = [(np.array([[count]]), None) for count in counts]
@@ -668,9 +668,9 @@ def _threshold_rows(setup: Setup, share: float, rho: float) -> list[SavingsRow |
     return _try(THRESHOLD, columns, questions, concentrated(round(rho * NANO)), randomness)
 
 
-def _threshold_conclude(setup: Setup, found: Sequence[Row]) -> Outcome:
+def _threshold_conclude(setup: Setup, found: Sequence[ResultRow]) -> Outcome:
     del setup
-    rows, pairs = of_kind(SavingsRow, found), of_kind(BesideRow, found)
+    rows, pairs = of_kind(SavingsRow, found), of_kind(PairRow, found)
     of = {q: [(split, {"parameter": q, "split": split}) for split in SPLITS] for q in THRESHOLD.values}
     panels = [
         error_and_saved(rows, f"q = {q:g}", what, ways, "share of wrong answers")

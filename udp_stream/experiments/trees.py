@@ -24,7 +24,7 @@ from udp_stream.experiments.findings import (
     Job,
     Outcome,
     Panel,
-    Row,
+    ResultRow,
     of_kind,
     where,
 )
@@ -39,15 +39,15 @@ TRIED = 300
 """Alternatives that are drawn to what is said to be best."""
 
 
-class TreeRow(Row):
+class TreeRow(ResultRow):
     """A tree by the formulas: the paper's error, Appendix B's in two steps, that of GLS, also with its best budgets."""
 
 
-class TheoremRow(Row):
+class TheoremRow(ResultRow):
     """One case of a statement: what it says, what is found, and whether that is so."""
 
 
-class ConsistencyRow(Row):
+class ConsistencyRow(ResultRow):
     """Section VI: mean errors of a CDF with exact noise, in l1 and in l2 squared, as it is and made consistent."""
 
 
@@ -255,7 +255,7 @@ def _consistency(setup: Setup, samples: int) -> list[ConsistencyRow]:
     return rows
 
 
-def _conclude(setup: Setup, found: Sequence[Row]) -> Outcome:
+def _conclude(setup: Setup, found: Sequence[ResultRow]) -> Outcome:
     del setup
     trees, theorems, consistent = of_kind(TreeRow, found), of_kind(TheoremRow, found), of_kind(ConsistencyRow, found)
     findings = [*_on_trees(trees)]

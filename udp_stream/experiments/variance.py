@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from udp_stream.experiments.data import DataSet, Hat, Setup, choices, data_sets
-from udp_stream.experiments.findings import Experiment, Figure, Finding, Job, Outcome, Row, where
+from udp_stream.experiments.data import DataSet, HatSamples, Setup, choices, data_sets
+from udp_stream.experiments.findings import Experiment, Figure, Finding, Job, Outcome, ResultRow, where
 from udp_stream.experiments.means import EPSILONS, buffered, mean_error, over_epsilon, weights_of
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
@@ -25,7 +25,7 @@ SAMPLES_TRIED = 24
 """Brute force goes over all numbers of samples up to this, kept and dropped, at 0 or U each."""
 
 
-class VarianceRow(Row):
+class VarianceRow(ResultRow):
     """One point: the error of the variance over the given HATs, weighed by pings, beside the baseline guess's."""
 
 
@@ -55,7 +55,7 @@ def _plan(rule: str, counts: SamplesPerPlate, epsilon: float, range: Range) -> V
 
 
 def _point(
-    setup: Setup, data: DataSet, label: str, hats: Sequence[Hat], rule: str, epsilon: float
+    setup: Setup, data: DataSet, label: str, hats: Sequence[HatSamples], rule: str, epsilon: float
 ) -> list[VarianceRow]:
     bits = buffered(setup.bits(f"variance/{data.name}/{label}/{rule}/{epsilon}"))
     draws, weights, unit = -(-setup.repetitions // len(hats)), weights_of(hats), QUANTA_PER_KMH**2

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from udp_stream.experiments.data import BUSIEST, ITMS_MAX_KMH, DataSet, Hat, Setup, all_hats, choices, data_sets
+from udp_stream.experiments.data import BUSIEST, ITMS_MAX_KMH, DataSet, HatSamples, Setup, all_hats, choices, data_sets
 from udp_stream.experiments.findings import (
     Curve,
     Experiment,
@@ -21,7 +21,7 @@ from udp_stream.experiments.findings import (
     Job,
     Outcome,
     Panel,
-    Row,
+    ResultRow,
     curve,
     of_kind,
     where,
@@ -47,11 +47,11 @@ DRAWN = (0.02, 0.1, 0.5, 2.0)
 """Epsilons whose E(m) is """
 
 
-class WorstRow(Row):
+class WorstRow(ResultRow):
     """The least worst-case error of one HAT, or of several, weighed by pings; the baseline guess is always U/2."""
 
 
-class CurveRow(Row):
+class CurveRow(ResultRow):
     """E(m) at one count m of the busiest HAT."""
 
 
@@ -68,7 +68,7 @@ def _rows(setup: Setup, data: DataSet, epsilon: float) -> list[WorstRow]:
     return [_row(data, label, hats, epsilon) for label, hats in choices(setup, data)]
 
 
-def _row(data: DataSet, label: str, hats: Sequence[Hat], epsilon: float) -> WorstRow:
+def _row(data: DataSet, label: str, hats: Sequence[HatSamples], epsilon: float) -> WorstRow:
     """Least E(m) at its largest best m, without a cap, and of the optimum with a fill; caps of the median HAT."""
     cost, found = pure(round(epsilon * NANO)), []
     for counts in (hat.counts for hat in hats):
@@ -103,7 +103,7 @@ def _curve_rows(data: DataSet, epsilon: float) -> list[CurveRow]:
     return [CurveRow(data=data.name, epsilon=epsilon, m=m, worst_error_kmh=error, **same) for m, error in by_count]
 
 
-def conclude(setup: Setup, rows: Sequence[Row]) -> Outcome:
+def conclude(setup: Setup, rows: Sequence[ResultRow]) -> Outcome:
     """Figures like the slides', and their properties tried."""
     points, curves = of_kind(WorstRow, rows), of_kind(CurveRow, rows)
     figures, findings = [], list[Finding]()
@@ -235,7 +235,7 @@ def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
     )
 
 
-class ChopRow(Row):
+class ChopRow(ResultRow):
     """One outcome over a slot's HATs; errors are worst cases, the baseline guess is U/2. Of mean and variance an error
     is the sum of both as shares of U and U^2, times U.
 
@@ -244,7 +244,7 @@ class ChopRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Scenario:
     """Who is where, U in km/h, and all pings of the slot, those in HATs that are left out included. `is_one`: it is one
     slot, and not all that a recording has.
     """
@@ -256,20 +256,20 @@ class Slot:
     is_one: bool = True
 
 
-def _scenarios(setup: Setup) -> Iterator[Slot]:
+def _scenarios(setup: Setup) -> Iterator[Scenario]:
     """The heavy-hitter city; of each feed its busiest slot, with all HATs and with those of enough plates; the latter
     of all slots together, as a plate's loss adds up over a day.
     """
     city = heavy_hitter_city(setup.rng("heavy-hitter"))
-    yield Slot(HEAVY, city, ITMS_MAX_KMH, int(city.count.sum()))
+    yield Scenario(HEAVY, city, ITMS_MAX_KMH, int(city.count.sum()))
     for data in setup.data:
         for slots, who, is_one in (("", data.busiest_slot, True), ("all slots, ", data.whole, False)):
             if who is not None:
                 size = data.max_kmh, int(who.count.sum()), is_one
                 if is_one:
-                    yield Slot(f"{data.name}, all HATs", who, *size)
+                    yield Scenario(f"{data.name}, all HATs", who, *size)
                 if (enough := _of_at_least(who, setup.min_plates)).hats:
-                    yield Slot(f"{data.name}, {slots}{all_hats(setup)}", enough, *size)
+                    yield Scenario(f"{data.name}, {slots}{all_hats(setup)}", enough, *size)
 
 
 def _of_at_least(occupancy: Occupancy, plates: int) -> Occupancy:
@@ -290,18 +290,18 @@ def chop_jobs(setup: Setup) -> list[Job]:
     return work
 
 
-def _chop(case: Slot, epsilon: float) -> list[ChopRow]:
+def _chop(case: Scenario, epsilon: float) -> list[ChopRow]:
     nano = round(epsilon * NANO)
     rules = (CHOP, Nanos(nano)), (CHOP_BOTH, Nanos(nano // 2, nano // 2))
     return [_chop_row(case, rule, epsilon, chop_user(case.occupancy, nanos)) for rule, nanos in rules]
 
 
-def _suppress(case: Slot, hats: int) -> list[ChopRow]:
+def _suppress(case: Scenario, hats: int) -> list[ChopRow]:
     outcome = suppress_to(case.occupancy, Nanos(round(FIXED_EPSILON * NANO)), hats)
     return [_chop_row(case, SUPPRESS_TO, FIXED_EPSILON, outcome)]
 
 
-def _keep_largest(case: Slot, hats: int) -> list[ChopRow]:
+def _keep_largest(case: Scenario, hats: int) -> list[ChopRow]:
     who, nano = case.occupancy, Nanos(round(FIXED_EPSILON * NANO))
     order = np.lexsort((np.arange(who.plate.size), -who.count, who.plate))
     firsts = np.searchsorted(who.plate[order], who.plate[order])
@@ -316,7 +316,7 @@ def _keep_largest(case: Slot, hats: int) -> list[ChopRow]:
     return [_chop_row(case, LARGEST, FIXED_EPSILON, outcome)]
 
 
-def _chop_row(case: Slot, rule: str, epsilon: float, outcome: Suppression) -> ChopRow:
+def _chop_row(case: Scenario, rule: str, epsilon: float, outcome: Suppression) -> ChopRow:
     count, hat_of_row = case.occupancy.count, case.occupancy.hat_of_row()
     served = np.isin(hat_of_row, hat_of_row[outcome.keep])
     return ChopRow(
@@ -393,7 +393,7 @@ def _after(rows: Sequence[ChopRow]) -> str:
     return ", ".join(f"{row.hats_after} at {row.epsilon:g}" for row in rows)
 
 
-def _on_chopping(case: Slot, rows: Sequence[ChopRow]) -> Iterator[Finding]:
+def _on_chopping(case: Scenario, rows: Sequence[ChopRow]) -> Iterator[Finding]:
     first, last = rows[0], rows[-1]
     share = float((np.diff(case.occupancy.hat_rows) == 1).mean())
     single = f"; {share:.0%} of the HATs have a single plate, which can never leave" if share else ""
@@ -402,7 +402,7 @@ def _on_chopping(case: Slot, rows: Sequence[ChopRow]) -> Iterator[Finding]:
     yield Finding("chop-errors", _no_error_grows(rows), name=case.name, first=first, last=last)
 
 
-def _on_numbers(case: Slot, fixed: Sequence[ChopRow], plain: Sequence[ChopRow]) -> Finding:
+def _on_numbers(case: Scenario, fixed: Sequence[ChopRow], plain: Sequence[ChopRow]) -> Finding:
     pairs = [(one.worst_error_kmh, other.worst_error_kmh) for one, other in zip(fixed, plain, strict=True)]
     higher = sum(one > other * (1 + 1e-9) for one, other in pairs)
     lower = [k for k, (one, other) in enumerate(pairs) if one < other * (1 - 1e-9)]
@@ -412,13 +412,13 @@ def _on_numbers(case: Slot, fixed: Sequence[ChopRow], plain: Sequence[ChopRow]) 
     return Finding("chop-fixed", len(lower) > higher, name=case.name, epsilon=FIXED_EPSILON, **of_all)
 
 
-def _beside_the_guess(case: Slot, rows: Sequence[ChopRow]) -> Finding:
+def _beside_the_guess(case: Scenario, rows: Sequence[ChopRow]) -> Finding:
     useful = [row.epsilon for row in rows if row.worst_error_kmh < row.constant_worst_kmh]
     since = f"better from epsilon {min(useful):g} on" if useful else f"worse up to epsilon {rows[-1].epsilon:g}"
     return Finding("chop-guess", len(useful) == len(rows), name=case.name, row=rows[-1], since=since)
 
 
-def _of_both(case: Slot, rows: Sequence[ChopRow]) -> Finding:
+def _of_both(case: Scenario, rows: Sequence[ChopRow]) -> Finding:
     kept, first = _no_error_grows(rows), rows[0]
     values = {"first": first, "after": _after(rows), "but": "" if kept else "; an error grew"}
     return Finding("chop-both", kept and first.hats_after < first.hats_before, name=case.name, **values)

@@ -28,8 +28,8 @@ from udp_stream.cli.outputs import FileRole, named, require_distinct, used_files
 from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
-from udp_stream.experiments.data import DataSet, Hat, Positions, Setup
-from udp_stream.experiments.findings import Curve, Experiment, Figure, Finding, Outcome, Panel, Row
+from udp_stream.experiments.data import DataSet, HatSamples, Setup, Trajectories
+from udp_stream.experiments.findings import Curve, Experiment, Figure, Finding, Outcome, Panel, ResultRow
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.queries.plane import Plane
@@ -84,7 +84,7 @@ def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[File
     return list(writers)
 
 
-def write_table(rows: Sequence[Row], path: Path) -> None:
+def write_table(rows: Sequence[ResultRow], path: Path) -> None:
     """CSV with a header; numbers with six digits, so that bytes do not depend on the last bit of a sum."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -200,7 +200,7 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
     moving = None if (rules := settings.movement_rules) is None else (pings.lat, pings.lon, rules)
     tables = list(slots_of(hashes, of_plate[pings.plate], pings.time_ms, cells, pings.speed, grid, moving))
     hats = tuple(
-        Hat(SamplesPerPlate(counts.count[rows]), values.samples_of(rows))
+        HatSamples(SamplesPerPlate(counts.count[rows]), values.samples_of(rows))
         for counts, values in tables
         for rows in counts.each_rows()
     )
@@ -209,7 +209,7 @@ def read_feed(path: str, settings: Settings, progress: Progress | None = None) -
     name = Path(path).name.removesuffix(".gz").rpartition(".")[0] or path
     plane = Plane(round(float(np.median(pings.lat)), 2), round(float(np.median(pings.lon)), 2))
     where = plane.quanta(pings.lat, pings.lon)
-    positions = Positions(name, of_plate[pings.plate].astype(np.int64), pings.time_ms, where)
+    positions = Trajectories(name, of_plate[pings.plate].astype(np.int64), pings.time_ms, where)
     return DataSet(name, True, settings.policy.range, hats, who, positions=positions, whole=_whole(tables))
 
 
