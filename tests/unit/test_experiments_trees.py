@@ -54,8 +54,12 @@ def test_errors_are_those_of_dense_systems(branching):
     assert 8 * dense_error(tree) <= both * (1 + 1e-9) <= left * (1 + 2e-9) <= plain * (1 + 3e-9)
 
 
-def test_it_finds_the_papers_figures_and_one_case_that_the_text_leaves_open(tmp_path):
-    outcome = outcome_of("cdf-trees", setup_of(repetitions=200))
+@pytest.fixture(scope="module")
+def outcome():
+    return outcome_of("cdf-trees", setup_of(repetitions=400))
+
+
+def test_it_finds_the_papers_figures_and_one_case_that_the_text_leaves_open(outcome, tmp_path):
     trees, theorems, consistent = outcome.tables.values()
     (row,) = (one for one in trees if (one.bins, one.tree) == (256, "best plain"))
     assert (row.branching, row.plain) == ((16, 16), 122_880)
@@ -76,8 +80,7 @@ def test_it_finds_the_papers_figures_and_one_case_that_the_text_leaves_open(tmp_
         assert len(list(csv.DictReader(file))) == len(trees)
 
 
-def test_drawn_errors_of_the_plain_estimate_are_the_formulas():
-    outcome = outcome_of("cdf-trees", setup_of(repetitions=1000))
+def test_drawn_errors_of_the_plain_estimate_are_the_formulas(outcome):
     stated = {"plain": plain_error((17, 17), even((17, 17))), "GLS": 8 * Tree((17, 17), (0.5, 0.5), 289).squared_error}
     raw = [row for row in outcome.tables["cdf-trees-consistency"] if row.consistent == "as it is"]
     assert len(raw) == 4
