@@ -59,7 +59,7 @@ def test_a_feeds_hats_hold_every_accepted_ping_once(log):
 
 
 @pytest.mark.long
-def test_reproduce_writes_figures_tables_and_verdicts_for_a_feed(run, log, tmp_path):
+def test_reproduce_writes_figures_tables_and_findings_for_a_feed(run, log, tmp_path):
     feed = f"{log},speed.max_kmh=80"
     status, said, err = run("reproduce", "worst-case", "--data", feed, "--repetitions", 5, "--out", "figures")
     assert status == 0, err

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.cdf_oracles import level_of_node, squared_error
+from tests.forms import long_rows
 from udp_stream.mechanisms.cdf import (
     Tree,
     best_tree,
@@ -47,10 +48,16 @@ TREES = [
     Tree((4, 5), optimal_shares((4, 5), 17), 17),
 ]
 BEST = [best_tree(bins) for bins in (16, 64, 65, 100, 256, 729, 1024)]
+CASES = [[(tree, *cost) for tree in (*TREES, *BEST)] for cost in ((1, 0.05), (7, 0.3))]
+SHORT = [one for one in (*CASES[0][::2], *CASES[1][1::2]) if one[0].bins < 256]
+"""Each smaller tree at one of both caps."""
 
 
-@pytest.mark.parametrize("tree", [*TREES, *BEST], ids=lambda tree: f"{tree.branching}-{tree.bins}")
-@pytest.mark.parametrize(("cap", "epsilon"), [(1, 0.05), (7, 0.3)])
+@pytest.mark.parametrize(
+    ("tree", "cap", "epsilon"),
+    long_rows(SHORT, [*CASES[0], *CASES[1]]),
+    ids=lambda value: f"{value.branching}-{value.bins}" if isinstance(value, Tree) else None,
+)
 def test_the_error_of_a_tree_is_the_formulas_and_not_one_30_percent_off(tree, cap, epsilon):
     leaf_counts = np.random.default_rng(1).integers(0, 50, tree.bins)
     errors, estimates = simulated_errors(tree, cap, epsilon, 2, leaf_counts)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from udp_stream.experiments import means, queries, trees, variance, worst
-from udp_stream.experiments.base import Experiment
+from udp_stream.experiments.findings import Experiment
 
 _ALL = *means.EXPERIMENTS, variance.EXPERIMENT, worst.CHOP_USER, worst.WORST_CASE, trees.EXPERIMENT
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
-"""Those on speeds and counts, and on trees of counts, which need no data."""
+"""Experiments on speeds and counts, and on trees of counts: they need no data."""
 
 ON_POSITIONS: dict[str, Experiment] = {experiment.name: experiment for experiment in queries.EXPERIMENTS}
-"""Those on queries: they take long, so they run where they are named."""
+"""Experiments on queries: they take long, so they run where they are named."""
 
 NEED_POSITIONS = frozenset({"multi-query"})
-"""The others also have data that are drawn."""
+"""Experiments on positions that have no drawn data, so that they need a feed."""

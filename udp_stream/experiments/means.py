@@ -1,49 +1,27 @@
-"""One plan's estimate drawn many times over the same speeds: what `estimate` does once, for all repetitions at once.
+"""`mean-itms`, `sample-scaling` and `user-scaling`: errors of the mean mechanisms over epsilon (arXiv 2401.15906).
 
-The deterministic part (array means, costs of private choices) is computed once; every private choice and every noise
-draw is made anew for each repetition. Repetitions charge nothing because nothing here is released.
+A plan's estimate is drawn many times over the same speeds. What is deterministic (array means, costs of private
+choices) is computed once; private choices and noises are drawn anew. Nothing is released, and nothing is charged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.experiments.base import (
-    EPSILONS,
-    LAMBDA,
-    NOT_STATED,
-    DataSet,
-    Experiment,
-    Figure,
-    Hat,
-    Integers,
-    Job,
-    Outcome,
-    Panel,
-    Row,
-    Setup,
-    Table,
-    Verdict,
-    curve,
-    gaussian_hat,
-    itms_like,
-    slug,
-)
+from udp_stream.experiments.data import BUSIEST, DataSet, HatSamples, Setup, all_hats, choices, data_sets, gaussian_hat
+from udp_stream.experiments.findings import Experiment, Figure, Finding, Job, Outcome, Panel, ResultRow, curve, where
 from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate, best_fit, wrap_around_count
 from udp_stream.mechanisms.means import (
     GAMMA,
     MECHANISMS,
     ArrayAveraging,
-    Baseline,
     Grouping,
     MeanPlan,
     Projected,
@@ -52,11 +30,11 @@ from udp_stream.mechanisms.means import (
     means_of_arrays,
     projected_queries,
 )
-from udp_stream.mechanisms.noise import lattice_of, pure, tail_bound
-from udp_stream.mechanisms.variance import VariancePlan, variance_query, variance_value
+from udp_stream.mechanisms.noise import Floats, Integers, lattice_of, pure, tail_bound
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
-Floats = NDArray[np.float64]
+EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+"""The papers' range: from 0.5 to 2."""
 
 
 def repeated_means_of(plans: Sequence[MeanPlan], samples: Sequence[Integers], draws: int, bits: Bits) -> list[Floats]:
@@ -84,7 +62,7 @@ def _on_lattice(plan: MeanPlan, samples: Integers, draws: int, bits: Bits) -> tu
         sums, sensitivities = np.full(draws, query.statistic), np.full(draws, query.sensitivity)
     distinct, which = np.unique(sensitivities, return_inverse=True)
     lattices = [lattice_of(int(sensitivity), plan.noise_cost) for sensitivity in distinct]
-    t, shift = np.array([(one.t, one.shift) for one in lattices], dtype=np.int64)[which].T
+    t, shift = np.array([(lattice.t, lattice.shift) for lattice in lattices], dtype=np.int64)[which].T
     half = np.where(shift > 0, 1 << np.maximum(shift - 1, 0), 0)
     return sums + half >> shift, t, shift
 
@@ -103,23 +81,17 @@ def buffered(bits: Bits, block: int = 1 << 16) -> Bits:
     return take
 
 
-def repeated_variances(plan: VariancePlan, samples: Integers, draws: int, bits: Bits) -> Floats:
-    """That many independent estimates of the variance, in quanta^2."""
-    query = variance_query(plan, samples)
-    lattice = lattice_of(query.sensitivity, plan.cost)
-    base = lattice.project(query.statistic)
-    noise = plan.noise.draw(bits, np.full(draws, lattice.t)).tolist()
-    return np.array([variance_value(plan, (base + one) << lattice.shift) for one in noise])
+def weights_of(hats: Sequence[HatSamples]) -> Floats:
+    """Each HAT's share of their samples."""
+    totals = np.array([hat.counts.total for hat in hats], dtype=np.float64)
+    return totals / float(totals.sum())
 
 
-def error_of(found: Floats, truth: float) -> tuple[float, float]:
-    """Mean absolute error, and its standard error (0 for a single draw)."""
-    errors = np.abs(found - truth)
-    spread = float(errors.std(ddof=1)) / errors.size**0.5 if errors.size > 1 else 0.0
-    return float(errors.mean()), spread
-
-
-# Mean absolute errors of the mean mechanisms over epsilon: what the three experiments on means measure and compare.
+def mean_error(weights: Floats, estimates: Sequence[Floats], truths: Sequence[float]) -> tuple[float, float]:
+    """Mean absolute error over HATs, each with many estimates, and its standard error (0 for a single draw)."""
+    errors = np.abs(np.array(estimates) - np.array(truths)[:, None])
+    spreads = errors.std(axis=1, ddof=min(1, errors.shape[1] - 1)) / errors.shape[1] ** 0.5
+    return float(weights @ errors.mean(axis=1)), float(np.sqrt(weights**2 @ spreads**2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,81 +104,59 @@ class Series:
 
     @property
     def name(self) -> str:
-        """As in tables and legends."""
+        """The name in tables and legends."""
         wrapped = ", wrap-around" if self.grouping == "wrap-around" else ""
         return self.mechanism + wrapped + (f", {self.cap} cap" if self.cap != "own" else "")
 
     def plan(self, counts: SamplesPerPlate, epsilon: float, range: Range) -> MeanPlan:
         """The mechanism's own plan for these counts."""
-        asked = counts, pure(round(epsilon * NANO)), range, self.grouping
+        arguments = counts, pure(round(epsilon * NANO)), range, self.grouping
         if self.cap != "own":
             cap = levy_cap(counts) if self.cap == "Levy's" else counts.worst_case_cap(1 / epsilon)
-            return ArrayAveraging().plan(*asked, cap)
-        return MECHANISMS[self.mechanism].plan(*asked)
+            return ArrayAveraging().plan(*arguments, cap)
+        return MECHANISMS[self.mechanism].plan(*arguments)
 
 
-CLIPPING = tuple(Series(name) for name in ("array-averaging", "levy", "fixed-quantile", "eps-quantile"))
-"""The papers' mechanisms beside Baseline."""
+PUBLISHED = tuple(map(Series, ("baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile")))
+"""The papers' mechanisms."""
 
-PUBLISHED = (Series("baseline"), *CLIPPING)
-
-OURS = (Series("optimal"),)
-
-AT_M_EPS = Series("array-averaging", cap="worst-case")
-
-SHOWN = (*PUBLISHED, AT_M_EPS, *OURS)
-"""By `mean-itms`."""
-
+BASELINE, AVERAGING, LEVY, FIXED, DEPENDENT = PUBLISHED
+CLIPPING = PUBLISHED[1:]
 WRAPPED = tuple(Series(one.mechanism, "wrap-around") for one in CLIPPING)
+AT_M_EPS, AVERAGING_LEVYS = Series("array-averaging", cap="worst-case"), Series("array-averaging", cap="Levy's")
+OPTIMAL = Series("optimal")
+"""This project's own mechanism."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanRow:
+class MeanRow(ResultRow):
     """One point: the error over the given HATs, weighed by their pings, beside the baseline guess's over the same.
 
     `noise_kmh` is the expected absolute noise that counts alone can state (for projected means: at the whole of U).
     """
 
-    data: str
-    hats: str
-    series: str
-    epsilon: float
-    error_kmh: float
-    standard_error_kmh: float
-    constant_kmh: float
-    constant: str
-    share_of_pings: float
-    noise_kmh: float
-    hat_count: int
-    plates: int
-    samples: int
-    repetitions: int
 
-
-def points(setup: Setup, data: DataSet, label: str, hats: Sequence[Hat], series: Iterable[Series]) -> list[Job]:
+def points(setup: Setup, data: DataSet, label: str, hats: Sequence[HatSamples], series: Iterable[Series]) -> list[Job]:
     """A piece of work for each mechanism and epsilon."""
     return [partial(_point, setup, data, label, hats, one, epsilon) for one in series for epsilon in EPSILONS]
 
 
 def _point(
-    setup: Setup, data: DataSet, label: str, hats: Sequence[Hat], series: Series, epsilon: float
+    setup: Setup, data: DataSet, label: str, hats: Sequence[HatSamples], series: Series, epsilon: float
 ) -> list[MeanRow]:
     """Repetitions are shared out over the HATs: at least that many draws in all."""
     bits = buffered(setup.bits(f"{data.name}/{label}/{series.name}/{epsilon}"))
     draws = -(-setup.repetitions // len(hats))
     plans = [series.plan(hat.counts, epsilon, data.range) for hat in hats]
-    found = repeated_means_of(plans, [hat.samples for hat in hats], draws, bits)
-    errors = [error_of(values, hat.mean) for values, hat in zip(found, hats, strict=True)]
-    weights = np.array([hat.counts.total for hat in hats]) / sum(hat.counts.total for hat in hats)
-    error, spread = np.array(errors).T / QUANTA_PER_KMH
+    found, weights = repeated_means_of(plans, [hat.samples for hat in hats], draws, bits), weights_of(hats)
+    error, spread = mean_error(weights, found, [hat.mean for hat in hats])
     return [
         MeanRow(
             data=data.name,
             hats=label,
             series=series.name,
             epsilon=epsilon,
-            error_kmh=float(weights @ error),
-            standard_error_kmh=float(np.sqrt(weights**2 @ spread**2)),
+            error_kmh=error / QUANTA_PER_KMH,
+            standard_error_kmh=spread / QUANTA_PER_KMH,
             constant_kmh=data.constant_error_kmh(hats),
             constant=data.constant_is,
             share_of_pings=data.share(hats),
@@ -223,25 +173,29 @@ class Errors:
     """The rows of one data set and choice of HATs, by series."""
 
     def __init__(self, rows: Sequence[MeanRow], data: str, hats: str) -> None:
-        """Pick them out."""
-        self.rows = [row for row in rows if (row.data, row.hats) == (data, hats)]
+        """Select the rows of this data set and choice of HATs."""
+        self.rows = where(rows, data=data, hats=hats)
 
     def of(self, series: Series) -> list[MeanRow]:
-        """One series, by epsilon."""
-        return sorted((row for row in self.rows if row.series == series.name), key=lambda row: row.epsilon)
+        """The rows of a series, by epsilon."""
+        return sorted(where(self.rows, series=series.name), key=lambda row: float(row.epsilon))
 
-    def error(self, series: Series) -> np.ndarray:
-        """Its errors, by epsilon, in km/h."""
+    def error(self, series: Series) -> Floats:
+        """The errors of a series, by epsilon, in km/h."""
         return np.array([row.error_kmh for row in self.of(series)])
 
     def at(self, series: Series, epsilon: float = 1.0) -> float:
-        """Its error at one epsilon."""
-        return next(row.error_kmh for row in self.of(series) if row.epsilon == epsilon)
+        """The error of a series at one epsilon, in km/h."""
+        return float(where(self.rows, series=series.name, epsilon=epsilon)[0].error_kmh)
 
-    def not_below(self, lower: Series, upper: Series) -> list[float]:
-        """The epsilons at which `lower` does not err less than `upper`."""
-        pairs = zip(self.of(lower), self.of(upper), strict=True)
-        return [one.epsilon for one, other in pairs if one.error_kmh >= other.error_kmh]
+    def not_below(self, pairs: Iterable[tuple[Series, Series]], words: str) -> list[str]:
+        """For each pair whose first does not err less at some epsilons: words about both, and these epsilons."""
+        found = []
+        for one, other in pairs:
+            rows = zip(self.of(one), self.of(other), strict=True)
+            if at := listed(row.epsilon for row, above in rows if row.error_kmh >= above.error_kmh):
+                found.append(words.format(one.name, other.name, at))
+        return found
 
     def said(self, series: Iterable[Series], epsilon: float = 1.0) -> str:
         """'levy 0.91, baseline 1.58': least first."""
@@ -267,29 +221,21 @@ class Errors:
 
 
 def over_epsilon(
-    title: str, what: str, unit: str, of: Sequence[tuple[str, Sequence[Row]]], y: str, guess: str
+    title: str, what: str, unit: str, of: Sequence[tuple[str, Sequence[ResultRow]]], y: str, guess: str
 ) -> Panel:
     """A line for each series of rows, with the baseline guess across."""
     curves, rows = [curve(name, some, "epsilon", y) for name, some in of], of[0][1]
     curves.append(curve(f"baseline guess ({rows[0].constant})", [rows[0], rows[-1]], "epsilon", guess, "guess"))
     log = all(value > 0 for one in curves for value in one.y)
-    return Panel(title, f"epsilon per {what}", f"mean absolute error, {unit}", tuple(curves), log_y=log)
+    return Panel(title, f"epsilon per {what}", f"mean absolute error, {unit}", curves, log_y=log)
 
 
-def listed(epsilons: Iterable[float]) -> str:
+def listed(numbers: Iterable[float]) -> str:
     """'0.5, 1'."""
-    return ", ".join(f"{epsilon:g}" for epsilon in epsilons)
-
-
-def falls(values: Sequence[float]) -> bool:
-    """Whether no value is above the one before."""
-    return all(later <= earlier for earlier, later in pairwise(values))
+    return ", ".join(f"{number:g}" for number in numbers)
 
 
 # `mean-itms`: the mechanisms on recorded pings (arXiv 2401.15906, Figure 1; its early version, Figures 1 and 2).
-
-EARLY = "2401.15906, early version, Section IV-B"
-LATE = "2401.15906, Section IV-B"
 
 SIMILAR, LITTLE = 1.15, 1.5
 """Our reading of the papers' words: "similar" errors differ by 15 %, "very little difference" is a factor 1.5."""
@@ -297,23 +243,7 @@ SIMILAR, LITTLE = 1.15, 1.5
 TAILS = (0.5, 0.1, 0.01)
 """Probabilities with which noise may exceed its bound."""
 
-BUSIEST = "busiest HAT"
-
-
-def data_sets(setup: Setup) -> list[DataSet]:
-    """The papers' HAT in its likeness, then the feeds."""
-    return [itms_like(setup.rng("itms-like")), *setup.data]
-
-
-def all_hats(setup: Setup) -> str:
-    """The label of every HAT with enough plates."""
-    return f"HATs of >= {setup.min_plates} plates"
-
-
-def choices(setup: Setup, data: DataSet) -> list[tuple[str, Sequence[Hat]]]:
-    """The busiest HAT and, of feeds, all HATs with enough plates: their label and the HATs."""
-    enough = data.of_at_least(setup.min_plates) if data.recorded else ()
-    return [(BUSIEST, [data.busiest]), *([(all_hats(setup), enough)] if enough else [])]
+SHOWN = (*PUBLISHED, AT_M_EPS, OPTIMAL)
 
 
 def jobs(setup: Setup) -> list[Job]:
@@ -327,375 +257,190 @@ def jobs(setup: Setup) -> list[Job]:
 
 
 def conclude(setup: Setup, rows: Sequence[MeanRow]) -> Outcome:
-    """A figure for each data set, and the papers' sentences beside our numbers."""
-    figures, verdicts = [], []
+    """A figure for each data set, and the papers' claims beside our numbers."""
+    figures, findings = [], list[Finding]()
     for data in data_sets(setup):
-        found, everywhere = Errors(rows, data.name, BUSIEST), Errors(rows, data.name, all_hats(setup))
-        panels = [found.panel("busiest HAT", SHOWN), found.panel("both groupings", (*CLIPPING, *WRAPPED))]
+        busiest, everywhere = Errors(rows, data.name, BUSIEST), Errors(rows, data.name, all_hats(setup))
+        panels = [busiest.panel("busiest HAT", SHOWN), busiest.panel("both groupings", (*CLIPPING, *WRAPPED))]
         if everywhere.rows:
             share = everywhere.rows[0].share_of_pings
             panels.append(everywhere.panel(f"{all_hats(setup)} ({share:.0%} of pings)", SHOWN))
         size = f"busiest HAT: {data.busiest.counts.plates} plates, {data.busiest.counts.total:,} samples"
-        figures.append(Figure(f"mean-itms-{slug(data.name)}", f"{data.name}; {size}", tuple(panels)))
-        verdicts += [*_verdicts(setup, data, found), *_numbers_to_beat(found, everywhere)]
-    return Outcome((Table("mean-itms", tuple(rows)),), tuple(figures), tuple(verdicts))
+        figures.append(Figure(f"mean-itms-{data.name}", f"{data.name}; {size}", panels))
+        if not data.recorded:
+            findings += [_arrays(data.busiest.counts), _tail(setup, data)]
+        findings += [*_on_groupings(data, busiest), *_on_caps(data, busiest)]
+        findings += [_a_release_beats_the_guess(errors) for errors in (busiest, everywhere) if errors.rows]
+    return Outcome({"mean-itms": rows}, figures, findings)
 
 
-def _verdicts(setup: Setup, data: DataSet, found: Errors) -> list[Verdict]:
-    return [
-        *([] if data.recorded else [_arrays(data.busiest), _tail(setup, data)]),
-        _clipping_beats_baseline(data, found),
-        _best_fit_beats_wrap_around(data, found),
-        _averaging_under_both(data, found),
-        _half_the_noise(data, found),
-        _at_m_eps(data, found),
-        _little_difference(data, found),
-    ]
+def _arrays(counts: SamplesPerPlate) -> Finding:
+    cap = levy_cap(counts)
+    full, packed = wrap_around_count(counts, cap), best_fit(counts, cap).count
+    return Finding("arrays", (full, packed) == (160, 164), cap=cap, full=full, packed=packed, more=packed - full)
 
 
-def _arrays(hat: Hat) -> Verdict:
-    cap = levy_cap(hat.counts)
-    full, packed = wrap_around_count(hat.counts, cap), best_fit(hat.counts, cap).count
-    return Verdict(
-        "K = 160 arrays under WrapAround and 164 under BestFit at the cap of equation (1)",
-        LATE,
-        (full, packed) == (160, 164),
-        f"{full} and {packed}",
-        f"their counts are not published. Ours have their total, largest and median, and were fitted to K = 160; "
-        f"how many more BestFit needs ({packed - full} here, 4 there) goes by how single counts fill arrays of {cap}",
-    )
-
-
-def _tail(setup: Setup, data: DataSet) -> Verdict:
+def _tail(setup: Setup, data: DataSet) -> Finding:
     """The slides' guarantee by Laplace tails, of Baseline's noise at epsilon 1."""
-    plan = Baseline().plan(data.busiest.counts, pure(NANO), data.range, "best-fit")
+    plan = BASELINE.plan(data.busiest.counts, 1.0, data.range)
     lattice = lattice_of(plan.sensitivity, plan.cost)
     noise = np.abs(plan.noise.draw(setup.bits("tail"), np.full(setup.repetitions, lattice.t))) << lattice.shift
     beyond = {delta: float((noise > tail_bound(plan.sensitivity, plan.cost, delta)).mean()) for delta in TAILS}
-    chance = {delta: 3 * math.sqrt(delta * (1 - delta) / noise.size) for delta in TAILS}
-    return Verdict(
-        f"{data.name}: Baseline errs by more than Delta ln(1/delta) / epsilon with probability delta at most",
-        "slides, the Laplace mechanism II; 2401.15906, early version, Proposition II.1",
-        all(share <= delta + chance[delta] for delta, share in beyond.items()),
-        ", ".join(f"{share:.3g} at {delta:g}" for delta, share in beyond.items()),
-    )
+    agrees = all(share <= p + 3 * math.sqrt(p * (1 - p) / noise.size) for p, share in beyond.items())
+    shares = ", ".join(f"{share:.3g} at {delta:g}" for delta, share in beyond.items())
+    return Finding("laplace-tail", agrees, data=data, shares=shares)
 
 
-def _clipping_beats_baseline(data: DataSet, found: Errors) -> Verdict:
-    baseline, counts = PUBLISHED[0], data.busiest.counts
-    failed = {one.name: at for one in CLIPPING if (at := found.not_below(one, baseline))}
-    gain = counts.largest * counts.plates / counts.total
-    tell = "".join(f"; {name} not below Baseline at epsilon {listed(at)}" for name, at in failed.items())
-    return Verdict(
-        f"{data.name}: clipping results in much better performance than Baseline",
-        f"{LATE}, Figure 1",
-        not failed,
-        f"at epsilon 1: {found.said(PUBLISHED)} km/h{tell}",
-        f"capping divides the noise by at most m_max L / M = {gain:.2f} here (their Section III-C), and a private "
-        "interval costs half of epsilon: at best twice the noise again unless the interval is narrow",
-    )
+def _on_groupings(data: DataSet, errors: Errors) -> Iterator[Finding]:
+    counts = data.busiest.counts
+    above = errors.not_below(((one, BASELINE) for one in CLIPPING), "{0} not below Baseline at epsilon {2}")
+    values = {"errors": errors.said(PUBLISHED), "gain": counts.largest * counts.plates / counts.total}
+    yield Finding("clipping", not above, data=data, but=Finding.but("; ", above), **values)
+    pairs = list(zip(CLIPPING, WRAPPED, strict=True))[1:]
+    above = errors.not_below(pairs, "{0} not better at epsilon {2}")
+    ratios = ", ".join(f"{one.name} {errors.at(wrapped) / errors.at(one):.2f}" for one, wrapped in pairs)
+    claim = "best-fit-of-few" if counts.plates < 60 else "best-fit"
+    yield Finding(claim, not above, data=data, users=counts.plates, ratios=ratios, but=Finding.but("; ", above))
+    of_both = errors.error(WRAPPED[0]) / errors.error(AVERAGING)
+    least, most = of_both.min(), of_both.max()
+    arrays = wrap_around_count(counts, counts.median), best_fit(counts, counts.median).count
+    agrees = 1 / SIMILAR < least <= most < SIMILAR
+    yield Finding("averaging-alike", agrees, data=data, least=least, most=most, similar=SIMILAR, arrays=arrays)
+    wrapped, packed = (errors.of(one)[0].noise_kmh for one in (WRAPPED[0], AVERAGING))
+    yield Finding("half-the-noise", wrapped >= 1.9 * packed, data=data, factor=wrapped / packed)
 
 
-def _best_fit_beats_wrap_around(data: DataSet, found: Errors) -> Verdict:
-    pairs = [
-        (one, wrapped) for one, wrapped in zip(CLIPPING, WRAPPED, strict=True) if one.mechanism != "array-averaging"
-    ]
-    failed = {one.name: at for one, wrapped in pairs if (at := found.not_below(one, wrapped))}
-    ratios = ", ".join(f"{one.name} {found.at(wrapped) / found.at(one):.2f}" for one, wrapped in pairs)
-    users = data.busiest.counts.plates
-    return Verdict(
-        f"{data.name}: for Levy and the quantiles BestFit performs much better than WrapAround",
-        f"{EARLY}, Figure 1",
-        not failed,
-        f"WrapAround's error over BestFit's at epsilon 1: {ratios}"
-        + "".join(f"; {name} not better at epsilon {listed(at)}" for name, at in failed.items()),
-        f"{users} plates make so few arrays that estimates are clamped to [0, U] or projected to a wrong interval more "
-        "often than noise decides"
-        if users < 60
-        else "the private interval's own error outweighs the noise here",
-    )
+def _on_caps(data: DataSet, errors: Errors) -> Iterator[Finding]:
+    caps = AT_M_EPS, AVERAGING
+    plans = {epsilon: [one.plan(data.busiest.counts, epsilon, data.range) for one in caps] for epsilon in EPSILONS}
+    agrees = all(best.error_bound <= median.error_bound for best, median in plans.values())
+    best, median = ((plan.error_bound / QUANTA_PER_KMH, plan.cap) for plan in plans[1.0])
+    yield Finding("worst-case-cap", agrees, data=data, best=best, median=median, errors=errors.said(caps))
+    of_all = np.array([errors.error(one) for one in CLIPPING])
+    ratios, at_half = of_all.max(axis=0) / of_all.min(axis=0), errors.said(CLIPPING, 0.5)
+    least, most = ratios.min(), ratios.max()
+    yield Finding("clipping-alike", most < LITTLE, data=data, least=least, most=most, little=LITTLE, errors=at_half)
 
 
-def _averaging_under_both(data: DataSet, found: Errors) -> Verdict:
-    ratios, counts = found.error(WRAPPED[0]) / found.error(CLIPPING[0]), data.busiest.counts
-    arrays = f"{wrap_around_count(counts, counts.median)} and {best_fit(counts, counts.median).count}"
-    return Verdict(
-        f"{data.name}: for Array-Averaging the two groupings perform similarly",
-        f"{EARLY}, Figure 1",
-        bool((ratios < SIMILAR).all() and (ratios > 1 / SIMILAR).all()),
-        f"WrapAround's error is {ratios.min():.2f} to {ratios.max():.2f} times BestFit's (similar: within {SIMILAR})",
-        f"both add noise of U over the number of arrays, {arrays}, but weigh samples differently",
-    )
-
-
-def _half_the_noise(data: DataSet, found: Errors) -> Verdict:
-    noise = [found.of(one)[0].noise_kmh for one in (WRAPPED[0], CLIPPING[0])]
-    return Verdict(
-        f"{data.name}: for Array-Averaging BestFit's noise is lower than WrapAround's by a factor of 2",
-        "2401.15906, Section III-C",
-        noise[0] >= 1.9 * noise[1],
-        f"the factor is {noise[0] / noise[1]:.2f}",
-        "2U/K bounds the two arrays that a plate can touch one by one; its samples in both fill at most one, so the "
-        "sensitivity is U/K, which is what we charge and draw for (docs/mechanisms/array-averaging.md)",
-    )
-
-
-def _at_m_eps(data: DataSet, found: Errors) -> Verdict:
-    caps = CLIPPING[0], AT_M_EPS
-    plans = [[one.plan(data.busiest.counts, epsilon, data.range) for one in caps] for epsilon in EPSILONS]
-    median, best = plans[EPSILONS.index(1.0)]
-    bounds = [plan.error_bound / QUANTA_PER_KMH for plan in (best, median)]
-    return Verdict(
-        f"{data.name}: Array-Averaging's worst case is least at m^(eps)",
-        "slides, equation (1)",
-        all(at_best.error_bound <= at_median.error_bound for at_median, at_best in plans),
-        f"at epsilon 1: {bounds[0]:.3g} km/h at {best.cap} samples against {bounds[1]:.3g} at the median {median.cap}; "
-        f"on the HAT's speeds: {found.said(caps)} km/h",
-        "arrays of unequal filling have a bias of their own, which E(m) leaves out",
-    )
-
-
-def _little_difference(data: DataSet, found: Errors) -> Verdict:
-    errors = [found.error(one) for one in CLIPPING]
-    ratios = [max(column) / min(column) for column in zip(*errors, strict=True)]
-    return Verdict(
-        f"{data.name}: there is very little difference between the clipping mechanisms",
-        f"{EARLY}, Figure 2",
-        bool(max(ratios) < LITTLE),
-        f"the worst errs {min(ratios):.2f} to {max(ratios):.2f} times as much as the best (little: below {LITTLE})",
-        f"Array-Averaging uses all of epsilon for its noise, the others half of it for an interval that at "
-        f"{data.busiest.counts.plates} plates is wide or misplaced; at epsilon 0.5: {found.said(CLIPPING, 0.5)} km/h",
-    )
-
-
-def _numbers_to_beat(found: Errors, everywhere: Errors) -> list[Verdict]:
-    series: tuple[Series, ...] = (*PUBLISHED, *OURS)
-    return [
-        Verdict(
-            f"{one.rows[0].data}, {one.rows[0].hats}: at epsilon 1 a release of the papers' beats the baseline guess",
-            NOT_STATED,
-            any(one.at(other) < one.rows[0].constant_kmh for other in PUBLISHED),
-            one.beside_the_constant(series),
-            "noise of about U / (K epsilon), K at most the number of plates, must cover all of [0, U], of which HATs' "
-            "means differ only by a small part",
-        )
-        for one in (found, everywhere)
-        if one.rows
-    ]
+def _a_release_beats_the_guess(errors: Errors) -> Finding:
+    agrees = any(errors.at(one) < errors.rows[0].constant_kmh for one in PUBLISHED)
+    return Finding("guess-mean", agrees, row=errors.rows[0], beside=errors.beside_the_constant((*PUBLISHED, OPTIMAL)))
 
 
 # `sample-scaling` and `user-scaling`: ten times the samples per user, or the users (arXiv 2401.15906, Figure 2).
 
-SOURCE = "2401.15906, Section IV-C"
-BASELINE, (AVERAGING, LEVY, FIXED, DEPENDENT) = PUBLISHED[0], CLIPPING
-AVERAGING_LEVYS = Series("array-averaging", cap="Levy's")
+LAMBDA = 10
+"""The papers' scaling factor."""
 
-SERIES = {"samples": (*PUBLISHED, *OURS), "users": (BASELINE, AVERAGING_LEVYS, *CLIPPING, *OURS)}
-"""Under user scaling the papers give Array-Averaging Levy's cap; its own is shown too."""
-
-SCALED: dict[str, Callable[[Integers], Integers]] = {
-    "samples": lambda counts: counts * LAMBDA,
-    "users": lambda counts: np.repeat(counts, LAMBDA),
+SCALED: dict[str, tuple[tuple[Series, ...], Callable[[Integers], Integers]]] = {
+    "samples": ((*PUBLISHED, OPTIMAL), lambda counts: counts * LAMBDA),
+    "users": ((BASELINE, AVERAGING_LEVYS, *CLIPPING, OPTIMAL), lambda counts: np.repeat(counts, LAMBDA)),
 }
-
-
-def pairs(setup: Setup, what: str) -> list[tuple[DataSet, DataSet]]:
-    """Each HAT (the papers' likeness, each feed's busiest) drawn anew as it is, and scaled."""
-    return [_pair(setup, data, what) for data in data_sets(setup)]
-
-
-def _pair(setup: Setup, data: DataSet, what: str) -> tuple[DataSet, DataSet]:
-    hat = data.busiest
-    shape = hat.mean / QUANTA_PER_KMH, float(hat.samples.std()) / QUANTA_PER_KMH, data.range
-    name = f"{data.name}, drawn" if data.recorded else data.name
-
-    def drawn(counts: Integers, label: str) -> DataSet:
-        rng = setup.rng(f"{what}/{data.name}/{label}")
-        hat = gaussian_hat(counts, *shape, rng)
-        city_mean = data.constant if data.recorded else None
-        return DataSet(f"{name}{label}", False, data.range, (hat,), city_mean=city_mean)
-
-    counts = hat.counts.by_plate
-    return drawn(counts, ""), drawn(SCALED[what](counts), f", {what} x{LAMBDA}")
-
-
-def _jobs(setup: Setup, what: str) -> list[Job]:
-    sets = [data for pair in pairs(setup, what) for data in pair]
-    return [job for data in sets for job in points(setup, data, "the HAT", data.hats, SERIES[what])]
-
-
-def _conclude(setup: Setup, rows: Sequence[MeanRow], what: str) -> Outcome:
-    figures, verdicts = [], []
-    judge = _sample_verdicts if what == "samples" else _user_verdicts
-    for base, scaled in pairs(setup, what):
-        before, after = Errors(rows, base.name, "the HAT"), Errors(rows, scaled.name, "the HAT")
-        panels = before.panel("as it is", SERIES[what]), after.panel(f"{what} x{LAMBDA}", SERIES[what])
-        figures.append(Figure(f"{what[:-1]}-scaling-{slug(base.name)}", _title(base, scaled), panels))
-        verdicts += [*judge(base, scaled, before, after), _number_to_beat(after, what)]
-    return Outcome((Table(f"{what[:-1]}-scaling", tuple(rows)),), tuple(figures), tuple(verdicts))
-
-
-def _title(base: DataSet, scaled: DataSet) -> str:
-    sizes = [f"{data.hats[0].counts.plates:,} plates, {data.hats[0].counts.total:,} samples" for data in (base, scaled)]
-    return f"{base.name}: {sizes[0]}; scaled: {sizes[1]}"
-
-
-def _best_of(scaled: DataSet, after: Errors, best: Series, others: Sequence[Series], source: str, why: str) -> Verdict:
-    failed = [f"{one.name} at epsilon {listed(at)}" for one in others if (at := after.not_below(best, one))]
-    return Verdict(
-        f"{scaled.name}: {best.name} performs better than all other algorithms",
-        source,
-        not failed,
-        f"at epsilon 1: {after.said((best, *others))} km/h"
-        + (f"; no worse than it: {'; '.join(failed)}" if failed else ""),
-        why,
-    )
-
-
-def _levy(data: DataSet) -> tuple[int, int, float, float]:
-    """Levy's cap, its number of full arrays, its radius tau and U, both in km/h."""
-    plan = LEVY.plan(data.hats[0].counts, 1.0, data.range)
-    tau = concentration_radius(plan) / QUANTA_PER_KMH
-    return plan.cap, wrap_around_count(plan.counts, plan.cap), tau, data.range.width / QUANTA_PER_KMH
-
-
-def _sample_verdicts(base: DataSet, scaled: DataSet, before: Errors, after: Errors) -> list[Verdict]:
-    cap, arrays, tau, most = _levy(base)
-    scaled_cap, scaled_arrays, scaled_tau, _ = _levy(scaled)
-    others = [one for one in PUBLISHED if one is not LEVY]
-    scales = {one.name: after.of(one)[0].noise_kmh / before.of(one)[0].noise_kmh for one in (BASELINE, AVERAGING)}
-    return [
-        _best_of(
-            scaled,
-            after,
-            LEVY,
-            others,
-            f"{SOURCE}, Figure 2a",
-            f"its interval is 3 tau = {3 * scaled_tau:.1f} km/h of U = {most:g}, and half of epsilon is left for the "
-            f"noise: {6 * scaled_tau / most:.2f} times Array-Averaging's where both have as many arrays; and the bin "
-            f"of the median is chosen at half of epsilon among only {scaled_arrays} arrays",
-        ),
-        Verdict(
-            f"{scaled.name}: the noise of Baseline and Array-Averaging is what it was",
-            f"{SOURCE}; Proposition IV.1 of the early version",
-            all(math.isclose(ratio, 1.0, rel_tol=1e-9) for ratio in scales.values()),
-            ", ".join(f"{name} x{ratio:.4f}" for name, ratio in scales.items()),
-        ),
-        Verdict(
-            f"{scaled.name}: Levy's sensitivity 3 tau / K falls by sqrt({LAMBDA}) = {LAMBDA**0.5:.3f}",
-            f"{SOURCE}; Proposition IV.1 of the early version",
-            math.isclose((tau / arrays) / (scaled_tau / scaled_arrays), LAMBDA**0.5, rel_tol=1e-3),
-            f"by {tau / arrays / scaled_tau * scaled_arrays:.4f}, 3 tau from {3 * tau:.1f} to {3 * scaled_tau:.1f} km/h"
-            + (
-                f" (cut off at U = {most:g}: its noise falls by {min(3 * tau, most) / min(3 * scaled_tau, most):.2f})"
-                if 3 * tau > most
-                else ""
-            ),
-        ),
-        Verdict(
-            f"{scaled.name}: equation (1) is solved by {LAMBDA} times the cap, with as many arrays",
-            SOURCE,
-            (scaled_cap, scaled_arrays) == (LAMBDA * cap, arrays),
-            f"cap {cap} and {arrays} arrays before, {scaled_cap} and {scaled_arrays} after",
-        ),
-    ]
-
-
-def _user_verdicts(base: DataSet, scaled: DataSet, before: Errors, after: Errors) -> list[Verdict]:  # noqa: ARG001
-    cap, arrays, tau, most = _levy(base)
-    scaled_cap, scaled_arrays, scaled_tau, _ = _levy(scaled)
-    others = (BASELINE, AVERAGING_LEVYS, LEVY, DEPENDENT)
-    log_ratio = math.sqrt(math.log(2 * scaled_arrays / GAMMA) / math.log(2 * arrays / GAMMA))
-    spread = _spread_of_means(scaled.hats[0], scaled.range)
-    return [
-        _best_of(
-            scaled,
-            after,
-            FIXED,
-            others,
-            f"{SOURCE}, Figure 2b",
-            f"each end, at a quarter of epsilon, is off by ranks of the order of 8 / epsilon, not small beside 0.1 K = "
-            f"{scaled_arrays / 10:.0f}: the interval is misplaced (the exact one spans {spread:.1f} of {most:g} km/h)",
-        ),
-        _second_best(scaled, after),
-        Verdict(
-            f"{scaled.name}: the same cap solves equation (1), with {LAMBDA} times as many arrays",
-            "2401.15906, early version, Lemma IV.2",
-            scaled_cap == cap and LAMBDA * arrays <= scaled_arrays < LAMBDA * (arrays + 1),
-            f"cap {cap} and {arrays} arrays before, {scaled_cap} and {scaled_arrays} after",
-        ),
-        Verdict(
-            f"{scaled.name}: Levy's interval grows with the logarithm of the number of users",
-            SOURCE,
-            math.isclose(scaled_tau / tau, log_ratio, rel_tol=1e-3) and log_ratio > 1,
-            f"3 tau from {3 * tau:.1f} to {3 * scaled_tau:.1f} km/h, of U = {most:g}",
-        ),
-        _exact_quantiles(base, scaled),
-    ]
-
-
-def _second_best(scaled: DataSet, after: Errors) -> Verdict:
-    others = (BASELINE, LEVY, DEPENDENT)
-    failed = [one.name for one in others if after.not_below(AVERAGING_LEVYS, one)]
-    return Verdict(
-        f"{scaled.name}: Array-Averaging (with Levy's cap) performs second-best",
-        "2401.15906, early version, Figure 4",
-        not failed,
-        f"at epsilon 1: {after.said((FIXED, AVERAGING_LEVYS, *others))} km/h"
-        + (f"; not always above it: {', '.join(failed)}" if failed else ""),
-        "the interval of the others was found narrow enough to make good for the half of epsilon that it costs",
-    )
-
-
-def _spread_of_means(hat: Hat, range: Range) -> float:
-    """Between the exact 0.1 and 0.9 quantiles of the array means, in km/h."""
-    plan = FIXED.plan(hat.counts, 1.0, range)
-    low, high = np.quantile(means_of_arrays(plan, hat.samples), (0.1, 0.9)) / QUANTA_PER_KMH
-    return float(high - low)
-
+"""Series and counts. Under user scaling the papers give Array-Averaging Levy's cap; its own is shown too."""
 
 FEW_SAMPLES = (1, 2, 3)
 """Caps at which lambda need not be larger than 10: an array's mean of few samples comes near the ends of [0, U]."""
 
 
-def _exact_quantiles(base: DataSet, scaled: DataSet) -> Verdict:
+class DrawnHat:
+    """A HAT with drawn speeds, its errors, and Levy's cap, number of full arrays, and interval (3 tau) in km/h."""
+
+    def __init__(self, data: DataSet, rows: Sequence[MeanRow]) -> None:
+        """A data set of one HAT, and the rows of all."""
+        self.data, self.hat, self.errors = data, data.hats[0], Errors(rows, data.name, "the HAT")
+        levys = LEVY.plan(self.hat.counts, 1.0, data.range)
+        self.cap, self.arrays = levys.cap, wrap_around_count(levys.counts, levys.cap)
+        self.interval = 3 * concentration_radius(levys) / QUANTA_PER_KMH
+
+    def exact_intervals(self, cap: int) -> tuple[float, float]:
+        """How wide Levy's interval is at a cap, and the exact one of eps-DependentQuantile at epsilon 1, in km/h."""
+        plan = MECHANISMS[DEPENDENT.mechanism].plan(self.hat.counts, pure(NANO), self.data.range, "best-fit", cap)
+        means, rank = np.sort(means_of_arrays(plan, self.hat.samples)), 2  # ceil(2 / epsilon)
+        levys = min(3 * concentration_radius(plan), self.data.range.width)
+        return levys / QUANTA_PER_KMH, float(means[-rank] - means[rank - 1]) / QUANTA_PER_KMH
+
+
+def _pairs(setup: Setup, what: str) -> list[tuple[DataSet, DataSet]]:
+    """Each HAT (the papers' likeness, each feed's busiest) drawn anew as it is, and scaled."""
+    labels = "", f", {what} x{LAMBDA}"
+    return [(_drawn(setup, data, what, labels[0]), _drawn(setup, data, what, labels[1])) for data in data_sets(setup)]
+
+
+def _drawn(setup: Setup, data: DataSet, what: str, label: str) -> DataSet:
+    hat, rng = data.busiest, setup.rng(f"{what}/{data.name}/{label}")
+    counts = SCALED[what][1](hat.counts.by_plate) if label else hat.counts.by_plate
+    shape = hat.mean / QUANTA_PER_KMH, float(hat.samples.std()) / QUANTA_PER_KMH, data.range
+    name, city_mean = (f"{data.name}, drawn", data.constant) if data.recorded else (data.name, None)
+    return DataSet(f"{name}{label}", False, data.range, (gaussian_hat(counts, *shape, rng),), city_mean=city_mean)
+
+
+def _jobs(setup: Setup, what: str) -> list[Job]:
+    sets = [data for pair in _pairs(setup, what) for data in pair]
+    return [job for data in sets for job in points(setup, data, "the HAT", data.hats, SCALED[what][0])]
+
+
+def _conclude(setup: Setup, rows: Sequence[MeanRow], what: str) -> Outcome:
+    figures, findings, series = [], list[Finding](), SCALED[what][0]
+    for pair in _pairs(setup, what):
+        before, after = (DrawnHat(data, rows) for data in pair)
+        panels = before.errors.panel("as it is", series), after.errors.panel(f"{what} x{LAMBDA}", series)
+        sizes = [f"{one.hat.counts.plates:,} plates, {one.hat.counts.total:,} samples" for one in (before, after)]
+        title = f"{before.data.name}: {sizes[0]}; scaled: {sizes[1]}"
+        figures.append(Figure(f"{what[:-1]}-scaling-{before.data.name}", title, panels))
+        findings += (_on_samples if what == "samples" else _on_users)(before, after)
+        agrees = all(after.errors.at(one) < after.errors.rows[0].constant_kmh for one in PUBLISHED)
+        findings.append(Finding("guess-scaled", agrees, after=after, beside=after.errors.beside_the_constant(series)))
+    return Outcome({f"{what[:-1]}-scaling": rows}, figures, findings)
+
+
+def _on_samples(before: DrawnHat, after: DrawnHat) -> Iterator[Finding]:
+    both, most = {"before": before, "after": after, "by": LAMBDA}, after.data.max_kmh
+    yield _best("levy-best", after, LEVY, (BASELINE, AVERAGING, FIXED, DEPENDENT), twice=2 * after.interval / most)
+    scales = [after.errors.of(one)[0].noise_kmh / before.errors.of(one)[0].noise_kmh for one in (BASELINE, AVERAGING)]
+    yield Finding("noise-stays", np.allclose(scales, 1, rtol=1e-9, atol=0), scales=scales, **both)
+    falls = before.interval / before.arrays / after.interval * after.arrays
+    noise = min(before.interval, most) / min(after.interval, most)
+    cut = f" (cut off at U = {most:g}: its noise falls by {noise:.2f})" if before.interval > most else ""
+    agrees = math.isclose(falls, LAMBDA**0.5, rel_tol=1e-3)
+    yield Finding("levy-falls", agrees, root=LAMBDA**0.5, falls=falls, cut=cut, **both)
+    yield Finding("cap-grows", (after.cap, after.arrays) == (LAMBDA * before.cap, before.arrays), **both)
+
+
+def _on_users(before: DrawnHat, after: DrawnHat) -> Iterator[Finding]:
+    both, others = {"before": before, "after": after, "by": LAMBDA}, (BASELINE, AVERAGING_LEVYS, LEVY, DEPENDENT)
+    of_arrays = means_of_arrays(FIXED.plan(after.hat.counts, 1.0, after.data.range), after.hat.samples)
+    low, high = np.quantile(of_arrays, (0.1, 0.9)) / QUANTA_PER_KMH
+    yield _best("fixed-quantile-best", after, FIXED, others, tenth=after.arrays / 10, spread=high - low)
+    above = after.errors.not_below(((AVERAGING_LEVYS, one) for one in (BASELINE, LEVY, DEPENDENT)), "{1}")
+    but, errors = Finding.but("; not always above it: ", above, ", "), after.errors.said((FIXED, *others))
+    yield Finding("averaging-second", not above, errors=errors, but=but, **both)
+    arrays = range(LAMBDA * before.arrays, LAMBDA * (before.arrays + 1))
+    yield Finding("cap-stays", after.cap == before.cap and after.arrays in arrays, **both)
+    log_ratio = math.sqrt(math.log(2 * after.arrays / GAMMA) / math.log(2 * before.arrays / GAMMA))
+    agrees = math.isclose(after.interval / before.interval, log_ratio, rel_tol=1e-3) and log_ratio > 1
+    yield Finding("levy-interval-grows", agrees, **both)
+    yield _exact_quantiles(before, after)
+
+
+def _best(claim: str, after: DrawnHat, best: Series, others: Sequence[Series], **values: float) -> Finding:
+    """Whether one mechanism errs less than all others at every epsilon."""
+    above = after.errors.not_below(((best, one) for one in others), "{1} at epsilon {2}")
+    but, errors = Finding.but("; no worse than it: ", above), after.errors.said((best, *others))
+    return Finding(claim, not above, after=after, errors=errors, but=but, **values)
+
+
+def _exact_quantiles(before: DrawnHat, after: DrawnHat) -> Finding:
     """Proposition IV.2: with exact quantiles, Array-Averaging draws the least noise but for FixedQuantile.
 
     It is for a fixed cap and lambda large enough. What is large enough grows with the cap as outliers get rarer, so it
     is judged at small caps, and Levy's is only told.
     """
-    most = base.range.width / QUANTA_PER_KMH
-    found = [[_exact_noise(data, cap) for cap in FEW_SAMPLES] for data in (base, scaled)]
-    at_one, at_ten = (", ".join(f"{2 * dependent:.3g}" for _, dependent in one) for one in found)
-    cap = levy_cap(scaled.hats[0].counts)
-    levys = _exact_noise(scaled, cap)
-    return Verdict(
-        f"{scaled.name}: with exact quantiles, Array-Averaging's noise is below Levy's and eps-DependentQuantile's, "
-        f"at caps {listed(FEW_SAMPLES)}",
-        "slides; 2401.15906, early version, Proposition IV.2 (for a fixed cap and lambda large enough)",
-        all(most < 2 * min(one) for some in found for one in some),
-        f"at epsilon 1, times K: {most:g} km/h against eps-DependentQuantile's {at_one} at lambda 1 and {at_ten} at "
-        f"{LAMBDA}; at Levy's cap, {cap}, {2 * levys[1]:.3g} and Levy's {2 * levys[0]:.3g}",
-        "outliers this near to both ends of [0, U] are rarer here: lambda has to be larger",
-    )
-
-
-def _exact_noise(data: DataSet, cap: int) -> tuple[float, float]:
-    """How wide Levy's interval is at a cap, and the exact one of eps-DependentQuantile at epsilon 1, in km/h."""
-    plan = MECHANISMS[DEPENDENT.mechanism].plan(data.hats[0].counts, pure(NANO), data.range, "best-fit", cap)
-    means, rank = np.sort(means_of_arrays(plan, data.hats[0].samples)), 2  # ceil(2 / epsilon)
-    levys = min(3 * concentration_radius(plan), data.range.width)
-    return levys / QUANTA_PER_KMH, float(means[-rank] - means[rank - 1]) / QUANTA_PER_KMH
-
-
-def _number_to_beat(after: Errors, what: str) -> Verdict:
-    return Verdict(
-        f"{after.rows[0].data}: at epsilon 1 every mechanism of the papers beats the baseline guess",
-        NOT_STATED,
-        all(after.at(one) < after.rows[0].constant_kmh for one in PUBLISHED),
-        after.beside_the_constant(SERIES[what]),
-        "scaled up, but not far enough for every mechanism's noise to fall below that",
-    )
+    few = [[one.exact_intervals(cap) for cap in FEW_SAMPLES] for one in (before, after)]
+    agrees = all(before.data.max_kmh < 2 * width for some in few for widths in some for width in widths)
+    at_one, at_ten = (", ".join(f"{2 * exact:.3g}" for _, exact in some) for some in few)
+    levys, exact = (2 * width for width in after.exact_intervals(levy_cap(after.hat.counts)))
+    values = {"at_one": at_one, "at_ten": at_ten, "levys": levys, "exact": exact, "by": LAMBDA}
+    return Finding("exact-quantiles", agrees, after=after, caps=listed(FEW_SAMPLES), **values)
 
 
 EXPERIMENTS = (

@@ -7,7 +7,6 @@ The text at hand lacks the numbers of Figure 1, of Lemma IV.4 and of Section VI'
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from heapq import heappush, heappushpop
 from math import cbrt, isqrt, log, log2, prod
@@ -16,9 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.experiments.base import Curve, Experiment, Figure, Integers, Job, Outcome, Panel, Setup, Table, Verdict
+from udp_stream.experiments.data import Setup
+from udp_stream.experiments.findings import (
+    Curve,
+    Experiment,
+    Figure,
+    Finding,
+    Job,
+    Outcome,
+    Panel,
+    ResultRow,
+    of_kind,
+    where,
+)
 from udp_stream.mechanisms import cdf
-from udp_stream.mechanisms.cdf import Tree, best_tree
+from udp_stream.mechanisms.cdf import Integers, Tree, best_tree
 from udp_stream.mechanisms.samplers import discrete_laplace
 
 PAPER = "arXiv 2409.18573"
@@ -28,43 +39,16 @@ TRIED = 300
 """Alternatives that are drawn to what is said to be best."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeRow:
+class TreeRow(ResultRow):
     """A tree by the formulas: the paper's error, Appendix B's in two steps, that of GLS, also with its best budgets."""
 
-    bins: int
-    tree: str
-    branching: tuple[int, ...]
-    plain: float
-    children_into_parents: float
-    both_coverings: float
-    gls: float
-    gls_best_budgets: float
 
-
-@dataclass(frozen=True, slots=True)
-class TheoremRow:
+class TheoremRow(ResultRow):
     """One case of a statement: what it says, what is found, and whether that is so."""
 
-    source: str
-    statement: str
-    case: str
-    stated: float
-    found: float
-    holds: bool
 
-
-@dataclass(frozen=True, slots=True)
-class ConsistencyRow:
+class ConsistencyRow(ResultRow):
     """Section VI: mean errors of a CDF with exact noise, in l1 and in l2 squared, as it is and made consistent."""
-
-    samples: int
-    estimate: str
-    consistent: str
-    l1: float
-    l1_spread: float
-    l2_squared: float
-    l2_squared_spread: float
 
 
 def plain_error(branching: Sequence[float], shares: Sequence[float]) -> float:
@@ -167,22 +151,24 @@ def _trees(bins: int) -> list[TreeRow]:
     rows = []
     for name, (branching, shares) in of.items():
         tree = Tree(branching, shares, bins)
-        errors = *refined_errors(tree), 8 * tree.squared_error, 8 * cdf.tree_of(branching, bins).squared_error
-        rows.append(TreeRow(bins, name, branching, plain_error(branching, shares), *errors))
+        children, coverings = refined_errors(tree)
+        errors = {"children_into_parents": children, "both_coverings": coverings, "gls": 8 * tree.squared_error}
+        errors["gls_best_budgets"] = 8 * cdf.tree_of(branching, bins).squared_error
+        plain_of = plain_error(branching, shares)
+        rows.append(TreeRow(bins=bins, tree=name, branching=branching, plain=plain_of, **errors))
     return rows
 
 
 def _theorems(setup: Setup) -> list[TheoremRow]:
-    found = _on_budgets(setup.rng("cdf-trees")), _on_branching()
-    return [
-        TheoremRow(f"{PAPER}, {place}", statement, str(case), float(stated), float(seen), bool(holds))
-        for rows in found
-        for place, statement, case, stated, seen, holds in rows
-    ]
+    rows = []
+    for section, statement, case, stated, seen, holds in (*_on_budgets(setup.rng("cdf-trees")), *_on_branching()):
+        numbers = {"stated": float(stated), "found": float(seen), "holds": bool(holds)}
+        rows.append(TheoremRow(source=f"{PAPER}, {section}", statement=statement, case=str(case), **numbers))
+    return rows
 
 
 _Case = tuple[str, str, object, float, float, bool]
-"""Place, statement, case, stated, found, holds."""
+"""Section, statement, case, stated, found, holds."""
 
 
 def _on_budgets(rng: np.random.Generator) -> Iterator[_Case]:
@@ -242,14 +228,8 @@ def _on_branching() -> Iterator[_Case]:
         yield "Corollary V.1", "m is the best height of p^m from 17 on", f"{p}^{m}", m, height, height == m
     for bins, low, high in ((2**12, 2, 3), (2**16, 2, 4), (36**4, 4, 8)):
         _, height = best_even(bins)
-        yield (
-            "examples of Corollary V.2",
-            f"the best height is {low} to {high}",
-            bins,
-            high,
-            height,
-            low <= height <= high,
-        )
+        statement = f"the best height is {low} to {high}"
+        yield "examples of Corollary V.2", statement, bins, high, height, low <= height <= high
 
 
 def _consistency(setup: Setup, samples: int) -> list[ConsistencyRow]:
@@ -268,47 +248,40 @@ def _consistency(setup: Setup, samples: int) -> list[ConsistencyRow]:
         projected = consistent_counts_l1(counts, samples), cdf.consistent_counts(counts, samples)
         for how, found in zip(("as it is", "in l1", "in l2"), (counts, *projected), strict=True):
             off = (found - np.cumsum(leaves)) / samples
-            of = np.abs(off).sum(axis=1), (off**2).sum(axis=1)
-            told = [float(x) for errors in of for x in (errors.mean(), errors.std() / np.sqrt(runs))]
-            rows.append(ConsistencyRow(samples, name, how, *told))
+            errors = dict[str, float]()
+            for norm, of_runs in (("l1", np.abs(off).sum(axis=1)), ("l2_squared", (off**2).sum(axis=1))):
+                errors |= {norm: float(of_runs.mean()), f"{norm}_spread": float(of_runs.std() / np.sqrt(runs))}
+            rows.append(ConsistencyRow(samples=samples, estimate=name, consistent=how, **errors))
     return rows
 
 
-def _conclude(setup: Setup, found: Sequence[TreeRow | TheoremRow | ConsistencyRow]) -> Outcome:
+def _conclude(setup: Setup, found: Sequence[ResultRow]) -> Outcome:
     del setup
-    trees = [row for row in found if isinstance(row, TreeRow)]
-    theorems = [row for row in found if isinstance(row, TheoremRow)]
-    consistent = [row for row in found if isinstance(row, ConsistencyRow)]
-    verdicts = [*_of_trees(trees)]
+    trees, theorems, consistent = of_kind(TreeRow, found), of_kind(TheoremRow, found), of_kind(ConsistencyRow, found)
+    findings = [*_on_trees(trees)]
     for source, statement in dict.fromkeys((row.source, row.statement) for row in theorems):
-        some = [row for row in theorems if (row.source, row.statement) == (source, statement)]
+        some = where(theorems, source=source, statement=statement)
         failing = [row.case for row in some if not row.holds]
-        why = f"not for {', '.join(failing)}; a condition that rules it out would be lost from the text at hand"
-        seen = f"in {len(some) - len(failing)} of {len(some)} cases"
-        verdicts.append(Verdict(statement, source, not failing, seen, why))
+        counts = {"held": len(some) - len(failing), "cases": len(some), "failing": ", ".join(failing)}
+        findings.append(Finding("tree-theorem", not failing, statement=statement, source=source, **counts))
     for samples in dict.fromkeys(row.samples for row in consistent):
-        raw, l1, l2 = (row for row in consistent if (row.samples, row.estimate) == (samples, "plain"))
+        raw, l1, l2 = where(consistent, samples=samples, estimate="plain")
         agrees = max(l1.l1, l2.l1) < raw.l1 and max(l1.l2_squared, l2.l2_squared) < raw.l2_squared
-        errors = raw.l1, l1.l1, raw.l2_squared, l2.l2_squared
-        seen = "n = {}: in l1 {:.3g} to {:.3g}, in l2 squared {:.3g} to {:.3g}".format(samples, *errors)
-        why = "with so little noise beside a bin's samples hardly any estimate falls"
-        verdicts.append(Verdict("consistency lowers errors", f"{PAPER}, Section VI", agrees, seen, why))
-    parts = ("", trees), ("-theorems", theorems), ("-consistency", consistent)
-    tables = tuple(Table(f"cdf-trees{name}", tuple(rows)) for name, rows in parts)
-    return Outcome(tables, (_figure(),), tuple(verdicts))
+        findings.append(Finding("consistency", agrees, raw=raw, l1=l1, l2=l2))
+    return Outcome(
+        {"cdf-trees": trees, "cdf-trees-theorems": theorems, "cdf-trees-consistency": consistent}, [_figure()], findings
+    )
 
 
-def _of_trees(rows: Sequence[TreeRow]) -> Iterator[Verdict]:
-    plain = {row.tree: row.plain for row in rows if row.bins == BINS[0]}
-    ours, histogram, binary = real_tree_error(BINS[0], 17), plain["histogram"], plain["binary"]
-    seen = f"K = {BINS[0]}: 17-ary of a real height {ours:.3g}, histogram {histogram:.3g}, binary {binary:.3g}"
-    statement = "a histogram errs less than a binary tree, a 17-ary tree less than both"
-    yield Verdict(statement, f"{PAPER}, Figure 1", ours < histogram < binary, seen)
+def _on_trees(rows: Sequence[TreeRow]) -> Iterator[Finding]:
+    plain = {row.tree: row.plain for row in where(rows, bins=BINS[0])}
+    errors = {"ours": real_tree_error(BINS[0], 17), "histogram": plain["histogram"], "binary": plain["binary"]}
+    agrees = errors["ours"] < errors["histogram"] < errors["binary"]
+    yield Finding("tree-errors", agrees, bins=BINS[0], **errors)
     refined, left = [row.both_coverings / row.plain for row in rows], [row.gls / row.both_coverings for row in rows]
-    seen = "{:.2f} to {:.2f} of the plain error; GLS {:.2f} to {:.2f} of that"
-    seen = seen.format(min(refined), max(refined), min(left), max(left))
-    yield Verdict("a refined estimate errs much less", f"{PAPER}, Lemma IV.4", max(refined) < 0.5, seen)
-    yield Verdict("GLS errs no more than that", "Gauss-Markov", max(left) < 1 + 1e-9, seen)
+    spans = {"refined": (min(refined), max(refined)), "gls": (min(left), max(left))}
+    yield Finding("refined-errors", max(refined) < 0.5, **spans)
+    yield Finding("gls-errors", max(left) < 1 + 1e-9, **spans)
 
 
 def _figure() -> Figure:
@@ -320,9 +293,9 @@ def _figure() -> Figure:
         "17-ary, of a real height": [real_tree_error(k, 17) for k in bins],
         "best tree, GLS": [8 * best_tree(int(k)).squared_error for k in bins],
     }
-    curves = tuple(Curve(name, tuple(bins), tuple(of)) for name, of in errors.items())
+    curves = [Curve(name, tuple(bins), tuple(of)) for name, of in errors.items()]
     panel = Panel("", "bins", "squared error x (n epsilon)\u00b2", curves, log_x=True, log_y=True)
-    return Figure("cdf-trees", "Squared errors of CDFs over the number of bins", (panel,))
+    return Figure("cdf-trees", "Squared errors of CDFs over the number of bins", [panel])
 
 
 EXPERIMENT = Experiment("cdf-trees", "tree-based CDFs: the theorems, and least squares beside them", _jobs, _conclude)

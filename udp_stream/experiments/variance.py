@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 
 import numpy as np
 
-from udp_stream.experiments.base import (
-    EPSILONS,
-    NOT_STATED,
-    DataSet,
-    Experiment,
-    Figure,
-    Hat,
-    Job,
-    Outcome,
-    Panel,
-    Setup,
-    Table,
-    Verdict,
-    slug,
-)
-from udp_stream.experiments.means import buffered, choices, data_sets, error_of, over_epsilon, repeated_variances
+from udp_stream.experiments.data import DataSet, HatSamples, Setup, choices, data_sets
+from udp_stream.experiments.findings import Experiment, Figure, Finding, Job, Outcome, ResultRow, where
+from udp_stream.experiments.means import EPSILONS, buffered, mean_error, over_epsilon, weights_of
+from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
-from udp_stream.mechanisms.noise import pure
-from udp_stream.mechanisms.variance import VariancePlan, plan_variance
+from udp_stream.mechanisms.noise import Floats, Integers, lattice_of, pure
+from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_query, variance_value
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 RULES = ("all samples", "best cap")
@@ -37,26 +24,18 @@ RULES = ("all samples", "best cap")
 SAMPLES_TRIED = 24
 """Brute force goes over all numbers of samples up to this, kept and dropped, at 0 or U each."""
 
-THEOREMS = "slides, theorems on sensitivity and on clipping error; 2405.06261"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VarianceRow:
+class VarianceRow(ResultRow):
     """One point: the error of the variance over the given HATs, weighed by pings, beside the baseline guess's."""
 
-    data: str
-    hats: str
-    rule: str
-    epsilon: float
-    error_kmh2: float
-    standard_error_kmh2: float
-    constant_kmh2: float
-    constant: str
-    share_of_pings: float
-    noise_kmh2: float
-    bias_bound_kmh2: float
-    hat_count: int
-    repetitions: int
+
+def repeated_variances(plan: VariancePlan, samples: Integers, draws: int, bits: Bits) -> Floats:
+    """That many independent estimates of the variance, in quanta^2."""
+    query = variance_query(plan, samples)
+    lattice = lattice_of(query.sensitivity, plan.cost)
+    base = lattice.project(query.statistic)
+    noise = plan.noise.draw(bits, np.full(draws, lattice.t)).tolist()
+    return np.array([variance_value(plan, (base + one) << lattice.shift) for one in noise])
 
 
 def jobs(setup: Setup) -> list[Job]:
@@ -76,31 +55,26 @@ def _plan(rule: str, counts: SamplesPerPlate, epsilon: float, range: Range) -> V
 
 
 def _point(
-    setup: Setup, data: DataSet, label: str, hats: Sequence[Hat], rule: str, epsilon: float
+    setup: Setup, data: DataSet, label: str, hats: Sequence[HatSamples], rule: str, epsilon: float
 ) -> list[VarianceRow]:
     bits = buffered(setup.bits(f"variance/{data.name}/{label}/{rule}/{epsilon}"))
-    draws = -(-setup.repetitions // len(hats))
-    guess = _constant(data)
-    found = []
-    for hat in hats:
-        plan, truth = _plan(rule, hat.counts, epsilon, data.range), float(hat.samples.var())
-        error = error_of(repeated_variances(plan, hat.samples, draws, bits), truth)
-        found.append((*error, abs(guess - truth), plan.noise_bound, plan.bias_bound))
-    weights = np.array([hat.counts.total for hat in hats]) / sum(hat.counts.total for hat in hats)
-    errors, spreads, constants, noises, biases = np.array(found).T / QUANTA_PER_KMH**2
+    draws, weights, unit = -(-setup.repetitions // len(hats)), weights_of(hats), QUANTA_PER_KMH**2
+    plans, truths = [_plan(rule, hat.counts, epsilon, data.range) for hat in hats], [hat.samples.var() for hat in hats]
+    found = [repeated_variances(plan, hat.samples, draws, bits) for plan, hat in zip(plans, hats, strict=True)]
+    error, spread = mean_error(weights, found, truths)
     return [
         VarianceRow(
             data=data.name,
             hats=label,
             rule=rule,
             epsilon=epsilon,
-            error_kmh2=float(weights @ errors),
-            standard_error_kmh2=float(np.sqrt(weights**2 @ spreads**2)),
-            constant_kmh2=float(weights @ constants),
+            error_kmh2=error / unit,
+            standard_error_kmh2=spread / unit,
+            constant_kmh2=float(weights @ np.abs(_constant(data) - np.array(truths))) / unit,
             constant="city-wide mean of HATs' variances" if data.recorded else "U^2/8",
             share_of_pings=data.share(hats),
-            noise_kmh2=float(weights @ noises),
-            bias_bound_kmh2=float(weights @ biases),
+            noise_kmh2=float(weights @ [plan.noise_bound for plan in plans]) / unit,
+            bias_bound_kmh2=float(weights @ [plan.bias_bound for plan in plans]) / unit,
             hat_count=len(hats),
             repetitions=draws * len(hats),
         )
@@ -111,64 +85,34 @@ def _constant(data: DataSet) -> float:
     """The middle of [0, U^2/4] where nothing is known; else the mean variance of the HATs, weighed by samples."""
     if not data.recorded:
         return data.range.width**2 / 8
-    variances, weights = zip(*((float(hat.samples.var()), hat.counts.total) for hat in data.hats), strict=True)
-    return float(np.average(variances, weights=weights))
+    return float(weights_of(data.hats) @ [float(hat.samples.var()) for hat in data.hats])
 
 
 def conclude(setup: Setup, rows: Sequence[VarianceRow]) -> Outcome:
     """A figure for each data set; the theorems beside brute force."""
-    figures = []
-    verdicts = [*theorem_verdicts()]
+    figures, findings = [], [*theorem_findings()]
     for data in data_sets(setup):
         panels = []
         for label, _ in choices(setup, data):
-            here = [row for row in rows if (row.data, row.hats) == (data.name, label)]
-            panels.append(_panel(label, here))
-            verdicts += [_cap_helps(data.name, label, here), _number_to_beat(data.name, label, here)]
-        figures.append(Figure(f"variance-{slug(data.name)}", f"{data.name}: variance of speeds", tuple(panels)))
-    return Outcome((Table("variance", tuple(rows)),), tuple(figures), tuple(verdicts))
+            here = where(rows, data=data.name, hats=label)
+            of = [(rule, where(here, rule=rule)) for rule in RULES]
+            title = f"{label} ({here[0].share_of_pings:.0%} of pings)"
+            panels.append(over_epsilon(title, "variance", "(km/h)\u00b2", of, "error_kmh2", "constant_kmh2"))
+            findings += _findings(data, label, here)
+        figures.append(Figure(f"variance-{data.name}", f"{data.name}: variance of speeds", panels))
+    return Outcome({"variance": rows}, figures, findings)
 
 
-def _of_rule(rows: Sequence[VarianceRow], rule: str) -> list[VarianceRow]:
-    return [row for row in rows if row.rule == rule]
-
-
-def _panel(label: str, rows: Sequence[VarianceRow]) -> Panel:
-    title = f"{label} ({rows[0].share_of_pings:.0%} of pings)"
-    of = [(rule, _of_rule(rows, rule)) for rule in RULES]
-    return over_epsilon(title, "variance", "(km/h)\u00b2", of, "error_kmh2", "constant_kmh2")
-
-
-def _cap_helps(name: str, label: str, rows: Sequence[VarianceRow]) -> Verdict:
-    whole, capped = (_of_rule(rows, rule) for rule in RULES)
-    pairs = list(zip(whole, capped, strict=True))
+def _findings(data: DataSet, label: str, rows: Sequence[VarianceRow]) -> Iterator[Finding]:
+    both = list(zip(*(where(rows, rule=rule) for rule in RULES), strict=True))
     worse = any(
-        other.error_kmh2 - one.error_kmh2 > 3 * math.hypot(one.standard_error_kmh2, other.standard_error_kmh2)
-        for one, other in pairs
+        capped.error_kmh2 - whole.error_kmh2 > 3 * math.hypot(whole.standard_error_kmh2, capped.standard_error_kmh2)
+        for whole, capped in both
     )
-    at = next((one, other) for one, other in pairs if one.epsilon == 1.0)
-    bounds = [one.noise_kmh2 + one.bias_bound_kmh2 for one in at]
-    return Verdict(
-        f"{name}, {label}: the cap of least worst-case error errs no more than using all samples",
-        "ours; the slides bound the worst case only",
-        not worse,
-        f"at epsilon 1: {at[1].error_kmh2:.3g} against {at[0].error_kmh2:.3g} (km/h)^2; the worst case "
-        f"{bounds[1]:.3g} against {bounds[0]:.3g}",
-        "the cap is chosen by the worst case over all speeds, and real speeds are not the worst",
-    )
-
-
-def _number_to_beat(name: str, label: str, rows: Sequence[VarianceRow]) -> Verdict:
-    at_one = [row for row in rows if row.epsilon == 1.0]
-    best, constant = min(row.error_kmh2 for row in at_one), rows[0].constant_kmh2
-    return Verdict(
-        f"{name}, {label}: at epsilon 1 a released variance beats the baseline guess",
-        NOT_STATED,
-        best < constant,
-        f"{best:.3g} against {constant:.3g} (km/h)^2 of the baseline guess ({rows[0].constant}); share of pings served "
-        f"{rows[0].share_of_pings:.0%}",
-        "one plate can move a HAT's variance by up to U^2/4 times a share that few plates leave large",
-    )
+    at_one = whole, capped = where(rows, epsilon=1.0)
+    bounds, best = [row.noise_kmh2 + row.bias_bound_kmh2 for row in at_one], min(row.error_kmh2 for row in at_one)
+    yield Finding("variance-cap", not worse, data=data, label=label, whole=whole, capped=capped, bounds=bounds)
+    yield Finding("guess-variance", best < rows[0].constant_kmh2, data=data, label=label, best=best, row=rows[0])
 
 
 def spread(ones: int, samples: int) -> Fraction:
@@ -189,11 +133,14 @@ def largest_move(kept: int, given: int) -> Fraction:
     return max(max(row) - min(row) for row in reached)
 
 
+def printed_half(samples: int) -> Fraction:
+    """The slides' largest variance, with half of the samples at U or as near to that as can be, in units of U^2."""
+    return Fraction(1, 4) if samples % 2 == 0 else Fraction(1, 4) * (1 - Fraction(1, samples**2))
+
+
 def printed_move(kept: int, given: int) -> Fraction:
     """The slides' sensitivity for the plate that gives most, in units of U^2."""
-    if kept > 2 * given:
-        return Fraction(given * (kept - given), kept**2)
-    return Fraction(1, 4) if kept % 2 == 0 else Fraction(1, 4) * (1 - Fraction(1, kept**2))
+    return Fraction(given * (kept - given), kept**2) if kept > 2 * given else printed_half(kept)
 
 
 def printed_bias(total: int, kept: int, exchanged: bool = False) -> Fraction:
@@ -205,42 +152,22 @@ def printed_bias(total: int, kept: int, exchanged: bool = False) -> Fraction:
         return Fraction(0)
     if (total > 2 * kept) is not exchanged:
         return Fraction(kept * (total - kept), total**2)
-    return Fraction(1, 4) if total % 2 == 0 else Fraction(1, 4) * (1 - Fraction(1, total**2))
+    return printed_half(total)
 
 
-def theorem_verdicts() -> list[Verdict]:
+def theorem_findings() -> Iterator[Finding]:
     """What is printed beside what brute force finds."""
     cases = [(total, part) for total in range(1, SAMPLES_TRIED + 1) for part in range(1, total + 1)]
-    biases = {case: largest_bias(*case) for case in cases}
     moves = sum(printed_move(*case) == largest_move(*case) for case in cases)
-    printed = sum(printed_bias(*case) == biases[case] for case in cases)
-    swapped = sum(printed_bias(*case, exchanged=True) == biases[case] for case in cases)
+    yield Finding("variance-sensitivity", moves == len(cases), equal=moves, cases=len(cases))
+    biases = {case: largest_bias(*case) for case in cases}
+    printed, swapped = (
+        sum(printed_bias(*case, exchanged=which) == bias for case, bias in biases.items()) for which in (False, True)
+    )
+    yield Finding("variance-bias", printed == len(cases), equal=printed, cases=len(cases), exchanged=swapped)
     users = 10
     item = largest_move(users, 1)
-    return [
-        Verdict(
-            "the sensitivity of the clipped variance",
-            THEOREMS,
-            moves == len(cases),
-            f"equal to brute force in {moves} of {len(cases)} cases",
-        ),
-        Verdict(
-            "the worst-case clipping error of the variance, as printed",
-            THEOREMS,
-            printed == len(cases),
-            f"equal to brute force in {printed} of {len(cases)} cases; with its two cases exchanged in {swapped}",
-            "the case for the kept samples being fewer than half is printed where they are the majority, and the "
-            "other way round (docs/mechanisms/variance.md has the proof)",
-        ),
-        Verdict(
-            "its corollary for one sample per user, U^2 (L - 1) / L",
-            "slides, remarks",
-            item == Fraction(users - 1, users),
-            f"for L = {users} brute force gives {item} U^2, which is (L - 1) / L^2",
-            "the theorem with one sample per user gives U^2 (L - 1) / L^2; the printed corollary is that of the sum of "
-            "squared deviations, not of their mean",
-        ),
-    ]
+    yield Finding("variance-item-level", item == Fraction(users - 1, users), users=users, item=item)
 
 
 EXPERIMENT = Experiment("variance", "errors of the variance, and the theorems on it", jobs, conclude)

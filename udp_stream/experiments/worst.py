@@ -1,36 +1,31 @@
-"""Worst cases, from counts alone: `worst-case`, and `chop-user` further below.
+"""`worst-case` and `chop-user`: worst-case errors, and the loss under composition before and after suppression.
 
-`worst-case`: E(m), its best m, and the limits of epsilon of the slides, beside the optimum with a public fill.
+Both follow from counts alone. `worst-case`: E(m), its best m, and the slides' limits of epsilon, beside the optimum
+with a public fill.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from udp_stream.experiments.base import (
-    HEAVY_HATS,
-    ITMS_MAX_KMH,
-    NOT_STATED,
+from udp_stream.experiments.data import BUSIEST, ITMS_MAX_KMH, DataSet, HatSamples, Setup, all_hats, choices, data_sets
+from udp_stream.experiments.findings import (
     Curve,
-    DataSet,
     Experiment,
     Figure,
-    Hat,
+    Finding,
     Job,
     Outcome,
     Panel,
-    Setup,
-    Table,
-    Verdict,
+    ResultRow,
     curve,
-    heavy_hitter_city,
-    slug,
+    of_kind,
+    where,
 )
-from udp_stream.experiments.means import BUSIEST, choices, data_sets, falls
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.mechanisms.means import Baseline, Optimal
 from udp_stream.mechanisms.noise import pure
@@ -43,44 +38,21 @@ from udp_stream.planning.suppression import (
     hat_error,
     suppress_to,
 )
-from udp_stream.units import NANO, QUANTA_PER_KMH
+from udp_stream.units import NANO
 
 SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Epsilons: the best m moves below 1 only."""
 
 DRAWN = (0.02, 0.1, 0.5, 2.0)
-"""Epsilons whose E(m) is drawn."""
-
-PROPERTIES = "slides, properties of m(epsilon)"
+"""Epsilons whose E(m) is """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorstRow:
+class WorstRow(ResultRow):
     """The least worst-case error of one HAT, or of several, weighed by pings; the baseline guess is always U/2."""
 
-    data: str
-    hats: str
-    epsilon: float
-    best_m: int
-    worst_error_kmh: float
-    baseline_worst_kmh: float
-    optimal_m: int
-    optimal_worst_kmh: float
-    constant_worst_kmh: float
-    share_of_pings: float
-    hat_count: int
 
-
-@dataclass(frozen=True, slots=True)
-class CurveRow:
+class CurveRow(ResultRow):
     """E(m) at one count m of the busiest HAT."""
-
-    data: str
-    epsilon: float
-    m: int
-    worst_error_kmh: float
-    constant_worst_kmh: float
-    share_of_pings: float
 
 
 def jobs(setup: Setup) -> list[Job]:
@@ -96,29 +68,27 @@ def _rows(setup: Setup, data: DataSet, epsilon: float) -> list[WorstRow]:
     return [_row(data, label, hats, epsilon) for label, hats in choices(setup, data)]
 
 
-def _row(data: DataSet, label: str, hats: Sequence[Hat], epsilon: float) -> WorstRow:
+def _row(data: DataSet, label: str, hats: Sequence[HatSamples], epsilon: float) -> WorstRow:
     """Least E(m) at its largest best m, without a cap, and of the optimum with a fill; caps of the median HAT."""
-    cost, width, found = pure(round(epsilon * NANO)), data.range.width, []
+    cost, found = pure(round(epsilon * NANO)), []
     for counts in (hat.counts for hat in hats):
-        errors = counts.errors_at_every_count(NANO / cost.nano)
         baseline, optimal = (rule.plan(counts, cost, data.range, "best-fit") for rule in (Baseline(), Optimal()))
-        ours = optimal.cap, optimal.error_bound / width
-        papers = counts.worst_case_cap(NANO / cost.nano), float(errors.min())
-        found.append((*papers, baseline.error_bound / width, *ours))
-    weights, most = [hat.counts.total for hat in hats], width / QUANTA_PER_KMH
-    caps, capped, plain, filled_caps, ours_filled = zip(*found, strict=True)
-    worst, uncapped, filled = (float(np.average(some, weights=weights)) * most for some in (capped, plain, ours_filled))
-    best, best_filled = (int(np.median(some)) for some in (caps, filled_caps))
+        papers = counts.worst_case_cap(NANO / cost.nano), counts.errors_at_every_count(NANO / cost.nano).min()
+        bounds = (plan.error_bound / data.range.width for plan in (baseline, optimal))
+        found.append((*papers, *bounds, optimal.cap))
+    caps, *errors, filled_caps = zip(*found, strict=True)
+    weights = [hat.counts.total for hat in hats]
+    worst, uncapped, filled = (float(np.average(some, weights=weights)) * data.max_kmh for some in errors)
     return WorstRow(
         data=data.name,
         hats=label,
         epsilon=epsilon,
-        best_m=best,
+        best_m=int(np.median(caps)),
         worst_error_kmh=worst,
         baseline_worst_kmh=uncapped,
-        optimal_m=best_filled,
+        optimal_m=int(np.median(filled_caps)),
         optimal_worst_kmh=filled,
-        constant_worst_kmh=most / 2,
+        constant_worst_kmh=data.max_kmh / 2,
         share_of_pings=data.share(hats),
         hat_count=len(hats),
     )
@@ -126,50 +96,41 @@ def _row(data: DataSet, label: str, hats: Sequence[Hat], epsilon: float) -> Wors
 
 def _curve_rows(data: DataSet, epsilon: float) -> list[CurveRow]:
     """E(m) at each count of the busiest HAT, ascending."""
-    counts, most = data.busiest.counts, data.range.width / QUANTA_PER_KMH
+    counts, most, share = data.busiest.counts, data.max_kmh, data.share([data.busiest])
     errors = counts.errors_at_every_count(NANO / round(epsilon * NANO)) * most
-    by_count, share = dict(zip(counts.descending.tolist(), errors.tolist(), strict=True)), data.share([data.busiest])
-    return [CurveRow(data.name, epsilon, m, error, most / 2, share) for m, error in sorted(by_count.items())]
+    by_count = sorted(dict(zip(counts.descending.tolist(), errors.tolist(), strict=True)).items())
+    same = {"constant_worst_kmh": most / 2, "share_of_pings": share}
+    return [CurveRow(data=data.name, epsilon=epsilon, m=m, worst_error_kmh=error, **same) for m, error in by_count]
 
 
-def conclude(setup: Setup, rows: Sequence[WorstRow | CurveRow]) -> Outcome:
+def conclude(setup: Setup, rows: Sequence[ResultRow]) -> Outcome:
     """Figures like the slides', and their properties tried."""
-    points = [row for row in rows if isinstance(row, WorstRow)]
-    curves = [row for row in rows if isinstance(row, CurveRow)]
-    figures, verdicts = [], []
+    points, curves = of_kind(WorstRow, rows), of_kind(CurveRow, rows)
+    figures, findings = [], list[Finding]()
     for data in data_sets(setup):
-        here = [row for row in points if (row.data, row.hats) == (data.name, BUSIEST)]
-        everywhere = [row for row in points if row.data == data.name and row.hats != BUSIEST]
-        counts = data.busiest.counts
-        panels = [
-            _e_of_m([row for row in curves if row.data == data.name]),
-            _best_m(counts, here),
-            _least_errors(here[0].hats, here),
-        ]
+        of_data, counts = where(points, data=data.name), data.busiest.counts
+        here, everywhere = where(of_data, hats=BUSIEST), [row for row in of_data if row.hats != BUSIEST]
+        panels = [_e_of_m(where(curves, data=data.name)), _best_m(counts, here), _least_errors(BUSIEST, here)]
         if everywhere:
             share = f"{everywhere[0].share_of_pings:.0%} of pings"
             panels.append(_least_errors(f"{everywhere[0].hats} ({share})", everywhere))
         title = f"{data.name}; busiest HAT: {counts.plates} plates, {counts.total:,} samples"
-        figures.append(Figure(f"worst-case-{slug(data.name)}", title, tuple(panels)))
-        verdicts += [
-            *_property_verdicts(data.name, counts),
-            *(_improvement(some) for some in (here, everywhere) if some),
-        ]
-    tables = Table("worst-case", tuple(points)), Table("worst-case-of-m", tuple(curves))
-    return Outcome(tables, tuple(figures), tuple(verdicts))
+        figures.append(Figure(f"worst-case-{data.name}", title, panels))
+        findings += [*_on_properties(data), *(_fill_is_lower(some) for some in (here, everywhere) if some)]
+    return Outcome({"worst-case": points, "worst-case-of-m": curves}, figures, findings)
 
 
 def _e_of_m(rows: Sequence[CurveRow]) -> Panel:
     """E(m), a curve for each epsilon, with its least value marked, and the baseline guess across."""
     curves, least = [], []
     for epsilon in sorted({row.epsilon for row in rows}):
-        some = [row for row in rows if row.epsilon == epsilon]
+        some = where(rows, epsilon=epsilon)
         curves.append(curve(f"epsilon {epsilon:.3g}", some, "m", "worst_error_kmh"))
-        least.append(min(some, key=lambda row: row.worst_error_kmh))
+        least.append(min(some, key=lambda row: float(row.worst_error_kmh)))
     xs, ys = tuple(float(row.m) for row in least), tuple(row.worst_error_kmh for row in least)
-    ends = [min(rows, key=lambda row: row.m), max(rows, key=lambda row: row.m)]
+    ends = [min(rows, key=lambda row: int(row.m)), max(rows, key=lambda row: int(row.m))]
     curves += Curve("best m", xs, ys, "marks"), curve("baseline guess (U/2)", ends, "m", "constant_worst_kmh", "guess")
-    return Panel("E(m)", "cap m, samples", "worst-case error, km/h", tuple(curves), log_x=True, log_y=True)
+    return Panel("E(m)", "cap m, samples", "worst-case error, km/h", curves, log_x=True, log_y=True)
 
 
 def _best_m(counts: SamplesPerPlate, rows: Sequence[WorstRow]) -> Panel:
@@ -179,7 +140,7 @@ def _best_m(counts: SamplesPerPlate, rows: Sequence[WorstRow]) -> Panel:
     if np.isfinite(least) and least > 0:
         ends = float(counts.descending[-1]), float(counts.largest)
         curves.append(Curve("eps_min, eps_max (exact)", (least, most), ends, "marks"))
-    return Panel("best cap", "epsilon per mean", "cap m, samples", tuple(curves), log_x=True, log_y=True)
+    return Panel("best cap", "epsilon per mean", "cap m, samples", curves, log_x=True, log_y=True)
 
 
 def _least_errors(title: str, rows: Sequence[WorstRow]) -> Panel:
@@ -199,77 +160,37 @@ def _best_caps(counts: SamplesPerPlate, epsilon: float) -> list[int]:
     up_to = np.cumsum(np.bincount(counts.by_plate))
     kept = np.cumsum(counts.plates - up_to[:-1])
     errors = 1 - kept / counts.total + caps / (epsilon * kept)
-    smallest = int(counts.descending[-1])
-    errors[: smallest - 1] = np.inf  # the papers' m lies in [m_min, m_max]
+    errors[: int(counts.descending[-1]) - 1] = np.inf  # the papers' m lies in [m_min, m_max]
     return (np.flatnonzero(errors <= errors.min() * (1 + 1e-12)) + 1).tolist()
 
 
-def _printed_limits(counts: SamplesPerPlate) -> tuple[float, float]:
-    """eps_min and eps_max as the slides print them."""
-    smallest = float(counts.descending[-1])
-    return smallest / (counts.plates * counts.total), (counts.total / (counts.plates * smallest)) ** 2
-
-
-def _property_verdicts(name: str, counts: SamplesPerPlate) -> list[Verdict]:
+def _on_properties(data: DataSet) -> Iterator[Finding]:
     """The three properties of the slides, each tried over all caps; the limits as printed and exact."""
-    grid = np.geomspace(1e-4, 10, 400).tolist()
-    best = [_best_caps(counts, epsilon) for epsilon in grid]
-    values = set(counts.by_plate.tolist())
-    least, most = int(counts.descending[-1]), counts.largest
-    printed_min, printed_max = _printed_limits(counts)
-    exact_min, exact_max = epsilon_limits(counts)
-    below = _best_caps(counts, printed_min)
-    above = _best_caps(counts, printed_max)
-    return [
-        Verdict(
-            f"{name}: a best m is one of the counts",
-            PROPERTIES,
-            all(values & set(caps) for caps in best),
-            f"at each of {len(grid)} epsilons from {grid[0]:g} to {grid[-1]:g}, over all {counts.largest} caps",
-        ),
-        Verdict(
-            f"{name}: the best m is non-decreasing in epsilon",
-            PROPERTIES,
-            falls([-max(caps) for caps in best]),
-            f"from {max(best[0])} to {max(best[-1])} over the same epsilons",
-        ),
-        Verdict(
-            f"{name}: m_min is best up to eps_min, and m_max from eps_max on",
-            PROPERTIES,
-            least in below and most in above,
-            f"holds at eps_min = {printed_min:.3g} and eps_max = {printed_max:.3g}, as printed; the exact limits are "
-            f"{exact_min:.3g} and {exact_max:.3g}",
-        ),
-        Verdict(
-            f"{name}: these limits say when capping helps",
-            PROPERTIES,
-            printed_min >= 0.5 * exact_min and printed_max <= 2 * exact_max,
-            f"eps_min {exact_min / printed_min:.3g} times too small, eps_max {printed_max / exact_max:.3g} too big",
-            "they are sufficient, not necessary: from epsilon 1 on capping never lowers the worst case",
-        )
-        if exact_max > 0
-        else Verdict(
-            f"{name}: these limits say when capping helps", PROPERTIES, False, "all counts are equal: nothing to cap"
-        ),
-    ]
+    counts, grid = data.busiest.counts, np.geomspace(1e-4, 10, 400).tolist()
+    best, values = [_best_caps(counts, epsilon) for epsilon in grid], set(counts.by_plate.tolist())
+    among = {"epsilons": len(grid), "first": grid[0], "last": grid[-1], "caps": counts.largest}
+    yield Finding("best-cap-is-a-count", all(values & set(caps) for caps in best), data=data, **among)
+    largest = [max(caps) for caps in best]
+    yield Finding("best-cap-rises", largest == sorted(largest), data=data, first=largest[0], last=largest[-1])
+    smallest = float(counts.descending[-1])
+    printed = smallest / (counts.plates * counts.total), (counts.total / (counts.plates * smallest)) ** 2
+    exact, (below, above) = epsilon_limits(counts), (_best_caps(counts, epsilon) for epsilon in printed)
+    agrees = smallest in below and counts.largest in above
+    yield Finding("limits-hold", agrees, data=data, printed=printed, exact=exact)
+    if exact[1] <= 0:
+        yield Finding("limits-of-equal-counts", False, data=data)
+        return
+    agrees = printed[0] >= 0.5 * exact[0] and printed[1] <= 2 * exact[1]
+    yield Finding("limits-are-tight", agrees, data=data, small=exact[0] / printed[0], big=printed[1] / exact[1])
 
 
-def _improvement(rows: Sequence[WorstRow]) -> Verdict:
+def _fill_is_lower(rows: Sequence[WorstRow]) -> Finding:
     ratios = {row.epsilon: row.optimal_worst_kmh / row.worst_error_kmh for row in rows}
-    held = [row for row in rows if row.optimal_worst_kmh <= row.constant_worst_kmh]
-    asked = {epsilon: f"{ratios[epsilon]:.2f} at {epsilon:g}" for epsilon in (0.1, 0.5, 1.0, 2.0)}
-    return Verdict(
-        f"{rows[0].data}, {rows[0].hats}: the optimum with a public fill has the lower worst-case error",
-        "ours, beside 2405.06261's E(m); docs/mechanisms/optimal.md",
-        all(ratio <= 1 + 1e-9 for ratio in ratios.values()),
-        f"times that of the papers' rule, by epsilon: {', '.join(asked.values())}; share of pings "
-        f"{rows[0].share_of_pings:.0%}; the baseline guess U/2 has {rows[0].constant_worst_kmh:g} km/h, "
-        + (
-            f"which the fill beats from epsilon {held[0].epsilon:g}"
-            if held
-            else "which it does not beat up to epsilon 2"
-        ),
-    )
+    some = ", ".join(f"{ratios[epsilon]:.2f} at {epsilon:g}" for epsilon in (0.1, 0.5, 1.0, 2.0))
+    held = next((row.epsilon for row in rows if row.optimal_worst_kmh <= row.constant_worst_kmh), None)
+    since = "it does not beat up to epsilon 2" if held is None else f"the fill beats from epsilon {held:g}"
+    agrees = all(ratio <= 1 + 1e-9 for ratio in ratios.values())
+    return Finding("fill-is-lower", agrees, row=rows[0], ratios=some, since=since)
 
 
 WORST_CASE = Experiment("worst-case", "E(m), the best cap, and the optimum with a public fill", jobs, conclude)
@@ -292,35 +213,38 @@ FIXED_EPSILON = 0.5
 
 HEAVY = "one heavy hitter"
 
-CHOPPED = "slides, CHOP-USER; 2405.06261"
+HEAVY_HATS = 12
+"""The slides' synthetic city: a loss of 12 epsilon before, from a single heavy hitter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChopRow:
+def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
+    """One plate in all twelve HATs, each other one in one to three; HATs of 8 to 60 plates, geometric counts.
+
+    What the slides do not give is ours: the sizes of HATs, the counts, and that others visit up to three.
+    """
+    rows: set[tuple[int, int]] = {(hat, 0) for hat in range(HEAVY_HATS)}
+    plate = 1
+    for hat, size in enumerate(np.linspace(8, 60, HEAVY_HATS).astype(int).tolist()):
+        for _ in range(size):
+            others = rng.choice(HEAVY_HATS, int(rng.integers(0, 3)), replace=False).tolist()
+            rows.update((place, plate) for place in {hat, *others})
+            plate += 1
+    hats, plates = np.array(sorted(rows)).T  # a set has no order, and searchsorted needs one
+    return Occupancy(
+        np.searchsorted(hats, np.arange(HEAVY_HATS + 1)), plates, 1 + rng.geometric(1 / 20, hats.size), plate
+    )
+
+
+class ChopRow(ResultRow):
     """One outcome over a slot's HATs; errors are worst cases, the baseline guess is U/2. Of mean and variance an error
     is the sum of both as shares of U and U^2, times U.
 
     Kept: of the pings in these HATs. Served: the share of all of the slot's pings in those that keep a plate.
     """
 
-    data: str
-    rule: str
-    epsilon: float
-    hats_before: int
-    hats_after: int
-    loss_before: float
-    loss_after: float
-    threshold_kmh: float
-    worst_error_kmh: float
-    constant_worst_kmh: float
-    share_of_slots_pings_kept: float
-    share_of_slots_pings_served: float
-    hat_count: int
-    plates: int
-
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Scenario:
     """Who is where, U in km/h, and all pings of the slot, those in HATs that are left out included. `is_one`: it is one
     slot, and not all that a recording has.
     """
@@ -332,24 +256,20 @@ class Slot:
     is_one: bool = True
 
 
-def _slots(setup: Setup) -> list[Slot]:
+def _scenarios(setup: Setup) -> Iterator[Scenario]:
     """The heavy-hitter city; of each feed its busiest slot, with all HATs and with those of enough plates; the latter
     of all slots together, as a plate's loss adds up over a day.
     """
     city = heavy_hitter_city(setup.rng("heavy-hitter"))
-    found = [Slot(HEAVY, city, ITMS_MAX_KMH, int(city.count.sum()))]
+    yield Scenario(HEAVY, city, ITMS_MAX_KMH, int(city.count.sum()))
     for data in setup.data:
-        if data.busiest_slot is not None:
-            most, pings = data.range.width / QUANTA_PER_KMH, int(data.busiest_slot.count.sum())
-            found.append(Slot(f"{data.name}, all HATs", data.busiest_slot, most, pings))
-            enough = _of_at_least(data.busiest_slot, setup.min_plates)
-            if enough.hats:
-                found.append(Slot(f"{data.name}, HATs of >= {setup.min_plates} plates", enough, most, pings))
-        if data.whole is not None and (enough := _of_at_least(data.whole, setup.min_plates)).hats:
-            most, pings = data.range.width / QUANTA_PER_KMH, int(data.whole.count.sum())
-            name = f"{data.name}, all slots, HATs of >= {setup.min_plates} plates"
-            found.append(Slot(name, enough, most, pings, is_one=False))
-    return found
+        for slots, who, is_one in (("", data.busiest_slot, True), ("all slots, ", data.whole, False)):
+            if who is not None:
+                size = data.max_kmh, int(who.count.sum()), is_one
+                if is_one:
+                    yield Scenario(f"{data.name}, all HATs", who, *size)
+                if (enough := _of_at_least(who, setup.min_plates)).hats:
+                    yield Scenario(f"{data.name}, {slots}{all_hats(setup)}", enough, *size)
 
 
 def _of_at_least(occupancy: Occupancy, plates: int) -> Occupancy:
@@ -363,26 +283,26 @@ def _of_at_least(occupancy: Occupancy, plates: int) -> Occupancy:
 def chop_jobs(setup: Setup) -> list[Job]:
     """CHOP-USER at each epsilon; the least worst-case error for each number of HATs per plate."""
     work: list[Job] = []
-    for slot in _slots(setup):
-        work += [partial(_chop, slot, epsilon) for epsilon in CHOP_SWEEP]
-        most = int(np.bincount(slot.occupancy.plate).max()) if slot.is_one else 0
-        work += [partial(rule, slot, hats) for rule in (_suppress, _keep_largest) for hats in range(1, most + 1)]
+    for case in _scenarios(setup):
+        work += [partial(_chop, case, epsilon) for epsilon in CHOP_SWEEP]
+        most = int(np.bincount(case.occupancy.plate).max()) if case.is_one else 0
+        work += [partial(rule, case, hats) for rule in (_suppress, _keep_largest) for hats in range(1, most + 1)]
     return work
 
 
-def _chop(slot: Slot, epsilon: float) -> list[ChopRow]:
+def _chop(case: Scenario, epsilon: float) -> list[ChopRow]:
     nano = round(epsilon * NANO)
     rules = (CHOP, Nanos(nano)), (CHOP_BOTH, Nanos(nano // 2, nano // 2))
-    return [_chop_row(slot, rule, epsilon, chop_user(slot.occupancy, nanos)) for rule, nanos in rules]
+    return [_chop_row(case, rule, epsilon, chop_user(case.occupancy, nanos)) for rule, nanos in rules]
 
 
-def _suppress(slot: Slot, hats: int) -> list[ChopRow]:
-    outcome = suppress_to(slot.occupancy, Nanos(round(FIXED_EPSILON * NANO)), hats)
-    return [_chop_row(slot, SUPPRESS_TO, FIXED_EPSILON, outcome)]
+def _suppress(case: Scenario, hats: int) -> list[ChopRow]:
+    outcome = suppress_to(case.occupancy, Nanos(round(FIXED_EPSILON * NANO)), hats)
+    return [_chop_row(case, SUPPRESS_TO, FIXED_EPSILON, outcome)]
 
 
-def _keep_largest(slot: Slot, hats: int) -> list[ChopRow]:
-    who, nano = slot.occupancy, Nanos(round(FIXED_EPSILON * NANO))
+def _keep_largest(case: Scenario, hats: int) -> list[ChopRow]:
+    who, nano = case.occupancy, Nanos(round(FIXED_EPSILON * NANO))
     order = np.lexsort((np.arange(who.plate.size), -who.count, who.plate))
     firsts = np.searchsorted(who.plate[order], who.plate[order])
     keep = np.zeros(who.plate.size, dtype=bool)
@@ -393,46 +313,48 @@ def _keep_largest(slot: Slot, hats: int) -> list[ChopRow]:
     errors = [hat_error(total, left, largest, FIXED_EPSILON) for total, left, largest in of_hats]
     before, most = suppress_to(who, nano, int(np.bincount(who.plate).max())), int(np.bincount(who.plate[keep]).max())
     outcome = Suppression(keep, before.hats_before, most, before.threshold, np.array(errors))
-    return [_chop_row(slot, LARGEST, FIXED_EPSILON, outcome)]
+    return [_chop_row(case, LARGEST, FIXED_EPSILON, outcome)]
 
 
-def _chop_row(slot: Slot, rule: str, epsilon: float, outcome: Suppression) -> ChopRow:
-    count = slot.occupancy.count
-    served = np.isin(slot.occupancy.hat_of_row(), slot.occupancy.hat_of_row()[outcome.keep])
+def _chop_row(case: Scenario, rule: str, epsilon: float, outcome: Suppression) -> ChopRow:
+    count, hat_of_row = case.occupancy.count, case.occupancy.hat_of_row()
+    served = np.isin(hat_of_row, hat_of_row[outcome.keep])
     return ChopRow(
-        data=slot.name,
+        data=case.name,
         rule=rule,
         epsilon=epsilon,
         hats_before=outcome.hats_before,
         hats_after=outcome.hats_after,
         loss_before=epsilon * outcome.hats_before,
         loss_after=epsilon * outcome.hats_after,
-        threshold_kmh=outcome.threshold * slot.max_kmh,
-        worst_error_kmh=outcome.worst_error * slot.max_kmh,
-        constant_worst_kmh=slot.max_kmh / 2,
+        threshold_kmh=outcome.threshold * case.max_kmh,
+        worst_error_kmh=outcome.worst_error * case.max_kmh,
+        constant_worst_kmh=case.max_kmh / 2,
         share_of_slots_pings_kept=float(count[outcome.keep].sum() / count.sum()),
-        share_of_slots_pings_served=float(count[served].sum() / slot.pings),
-        hat_count=slot.occupancy.hats,
-        plates=int(np.unique(slot.occupancy.plate).size),
+        share_of_slots_pings_served=float(count[served].sum() / case.pings),
+        hat_count=case.occupancy.hats,
+        plates=int(np.unique(case.occupancy.plate).size),
     )
 
 
 def chop_conclude(setup: Setup, rows: Sequence[ChopRow]) -> Outcome:
     """The loss over epsilon, the worst-case error beside the baseline guess's, and that over the number of HATs."""
-    figures, verdicts = [], []
-    for slot in _slots(setup):
-        chopped, both, fixed, plain = (
-            [row for row in rows if (row.data, row.rule) == (slot.name, rule)]
-            for rule in (CHOP, CHOP_BOTH, SUPPRESS_TO, LARGEST)
-        )
-        size = f"{slot.occupancy.hats} HATs, {chopped[0].plates} plates"
-        panels = _loss(chopped, both), _errors(chopped), *([_fixed_numbers(fixed, plain)] if slot.is_one else [])
-        figures.append(Figure(f"chop-user-{slug(slot.name)}", f"{slot.name}: {size}", panels))
-        verdicts += [*_chop_verdicts(slot, chopped, fixed, plain), _of_both(slot, both)]
-    return Outcome((Table("chop-user", tuple(rows)),), tuple(figures), tuple(verdicts))
+    figures, findings = [], list[Finding]()
+    for case in _scenarios(setup):
+        of_rules = [where(rows, data=case.name, rule=rule) for rule in (CHOP, CHOP_BOTH, SUPPRESS_TO, LARGEST)]
+        chopped, both, fixed, plain = of_rules
+        panels = [_losses(chopped, both), _errors(chopped), *([_fixed_numbers(fixed, plain)] if case.is_one else [])]
+        size = f"{case.occupancy.hats} HATs, {chopped[0].plates} plates"
+        figures.append(Figure(f"chop-user-{case.name}", f"{case.name}: {size}", panels))
+        if case.name == HEAVY:
+            before = chopped[0].hats_before
+            findings.append(Finding("heavy-hitter", before == HEAVY_HATS, hats=HEAVY_HATS, before=before))
+        findings += [*_on_chopping(case, chopped), *([_on_numbers(case, fixed, plain)] if case.is_one else [])]
+        findings += [_beside_the_guess(case, chopped), _of_both(case, both)]
+    return Outcome({"chop-user": rows}, figures, findings)
 
 
-def _loss(rows: Sequence[ChopRow], both: Sequence[ChopRow]) -> Panel:
+def _losses(rows: Sequence[ChopRow], both: Sequence[ChopRow]) -> Panel:
     curves = (
         curve(f"before: {rows[0].hats_before} epsilon", rows, "epsilon", "loss_before"),
         curve("after: K epsilon", rows, "epsilon", "loss_after"),
@@ -462,93 +384,44 @@ def _fixed_numbers(rows: Sequence[ChopRow], plain: Sequence[ChopRow]) -> Panel:
     return Panel(title, "HATs per plate, at most", "worst-case error, km/h", curves, log_y=True)
 
 
-def _chop_verdicts(
-    slot: Slot, chopped: Sequence[ChopRow], fixed: Sequence[ChopRow], plain: Sequence[ChopRow]
-) -> list[Verdict]:
-    verdicts = [
-        _gains(slot, chopped),
-        _no_worse(slot, chopped),
-        *([_fixed(slot, fixed, plain)] if slot.is_one else []),
-        _number_to_beat(slot, chopped),
-    ]
-    if slot.name == HEAVY:
-        before = chopped[0].hats_before
-        seen = f"{before} epsilon; the slides' data are not given: ours are drawn, and K depends on them"
-        original = f"the original loss is {HEAVY_HATS} epsilon"
-        verdicts.insert(0, Verdict(original, "slides, experimental results II", before == HEAVY_HATS, seen))
-    return verdicts
+def _no_error_grows(rows: Sequence[ChopRow]) -> bool:
+    return all(row.worst_error_kmh <= row.threshold_kmh * (1 + 1e-12) for row in rows)
 
 
-def _gains(slot: Slot, chopped: Sequence[ChopRow]) -> Verdict:
-    before, small, large = chopped[0].hats_before, chopped[0], chopped[-1]
-    single = float((np.diff(slot.occupancy.hat_rows) == 1).mean())
-    return Verdict(
-        f"{slot.name}: clear gains in composition privacy loss for small epsilon",
-        CHOPPED,
-        small.hats_after <= 0.75 * before and small.hats_after <= large.hats_after,
-        f"{before} HATs before; K by epsilon: {', '.join(f'{row.hats_after} at {row.epsilon:g}' for row in chopped)} "
-        f"(clear: a quarter less at epsilon {small.epsilon:g})",
-        "a plate that leaves a HAT causes a bias of its share, and the threshold leaves no room for that"
-        + (f"; {single:.0%} of the HATs have a single plate, which can never leave" if single else ""),
-    )
+def _after(rows: Sequence[ChopRow]) -> str:
+    """K by epsilon."""
+    return ", ".join(f"{row.hats_after} at {row.epsilon:g}" for row in rows)
 
 
-def _of_both(slot: Slot, both: Sequence[ChopRow]) -> Verdict:
-    before, small = both[0].hats_before, both[0]
-    kept = all(row.worst_error_kmh <= row.threshold_kmh * (1 + 1e-12) for row in both)
-    return Verdict(
-        f"{slot.name}: with mean and variance at half of epsilon each the loss falls, and no HAT's error grows",
-        CHOPPED,
-        kept and small.hats_after < before,
-        f"{before} HATs before; K by epsilon: {', '.join(f'{row.hats_after} at {row.epsilon:g}' for row in both)}"
-        + ("" if kept else "; an error grew"),
-        "a plate that leaves a HAT causes a bias in both of its statistics",
-    )
+def _on_chopping(case: Scenario, rows: Sequence[ChopRow]) -> Iterator[Finding]:
+    first, last = rows[0], rows[-1]
+    share = float((np.diff(case.occupancy.hat_rows) == 1).mean())
+    single = f"; {share:.0%} of the HATs have a single plate, which can never leave" if share else ""
+    agrees = first.hats_after <= 0.75 * first.hats_before and first.hats_after <= last.hats_after
+    yield Finding("chop-gains", agrees, name=case.name, first=first, after=_after(rows), single=single)
+    yield Finding("chop-errors", _no_error_grows(rows), name=case.name, first=first, last=last)
 
 
-def _no_worse(slot: Slot, chopped: Sequence[ChopRow]) -> Verdict:
-    ends = [
-        f"at epsilon {row.epsilon:g} {row.worst_error_kmh:.4g} of {row.threshold_kmh:.4g} km/h"
-        for row in (chopped[0], chopped[-1])
-    ]
-    return Verdict(
-        f"{slot.name}: no HAT's worst-case error grows beyond the threshold",
-        CHOPPED,
-        all(row.worst_error_kmh <= row.threshold_kmh * (1 + 1e-12) for row in chopped),
-        ", ".join(ends),
-    )
-
-
-def _fixed(slot: Slot, fixed: Sequence[ChopRow], plain: Sequence[ChopRow]) -> Verdict:
+def _on_numbers(case: Scenario, fixed: Sequence[ChopRow], plain: Sequence[ChopRow]) -> Finding:
     pairs = [(one.worst_error_kmh, other.worst_error_kmh) for one, other in zip(fixed, plain, strict=True)]
-    worse = sum(one > other * (1 + 1e-9) for one, other in pairs)
-    better = [k + 1 for k, (one, other) in enumerate(pairs) if one < other * (1 - 1e-9)]
-    at = (
-        f"; at {better[0]} a plate {pairs[better[0] - 1][0]:.4g} against {pairs[better[0] - 1][1]:.4g} km/h"
-        if better
-        else ""
-    )
-    return Verdict(
-        f"{slot.name}: for fixed numbers the worst-case error can be improved (our reading: HATs per plate)",
-        "2405.06261, abstract",
-        len(better) > worse,
-        f"at epsilon {FIXED_EPSILON:g}, against keeping each plate where it has most samples: lower for "
-        f"{len(better)} of {len(pairs)} numbers, higher for {worse}{at}",
-        "ours is a descent, not a search" if worse else "the worst HAT is one that no choice improves",
-    )
+    higher = sum(one > other * (1 + 1e-9) for one, other in pairs)
+    lower = [k for k, (one, other) in enumerate(pairs) if one < other * (1 - 1e-9)]
+    at = "; at {} a plate {:.4g} against {:.4g} km/h".format(lower[0] + 1, *pairs[lower[0]]) if lower else ""
+    reason = "ours is a descent, not a search" if higher else "the worst HAT is one that no choice improves"
+    of_all = {"lower": len(lower), "higher": higher, "numbers": len(pairs), "at": at, "reason": reason}
+    return Finding("chop-fixed", len(lower) > higher, name=case.name, epsilon=FIXED_EPSILON, **of_all)
 
 
-def _number_to_beat(slot: Slot, chopped: Sequence[ChopRow]) -> Verdict:
-    useful = [row.epsilon for row in chopped if row.worst_error_kmh < row.constant_worst_kmh]
-    return Verdict(
-        f"{slot.name}: the worst-case error that is kept is below that of the baseline guess U/2",
-        NOT_STATED,
-        len(useful) == len(chopped),
-        f"{chopped[0].constant_worst_kmh:.4g} km/h for the baseline guess; the worst HAT is "
-        + (f"better from epsilon {min(useful):g} on" if useful else f"worse up to epsilon {chopped[-1].epsilon:g}")
-        + f"; share of the slot's pings served {chopped[-1].share_of_slots_pings_served:.0%}",
-        "where it is worse, the threshold itself is: it preserves an error beyond that of the baseline guess",
-    )
+def _beside_the_guess(case: Scenario, rows: Sequence[ChopRow]) -> Finding:
+    useful = [row.epsilon for row in rows if row.worst_error_kmh < row.constant_worst_kmh]
+    since = f"better from epsilon {min(useful):g} on" if useful else f"worse up to epsilon {rows[-1].epsilon:g}"
+    return Finding("chop-guess", len(useful) == len(rows), name=case.name, row=rows[-1], since=since)
+
+
+def _of_both(case: Scenario, rows: Sequence[ChopRow]) -> Finding:
+    kept, first = _no_error_grows(rows), rows[0]
+    values = {"first": first, "after": _after(rows), "but": "" if kept else "; an error grew"}
+    return Finding("chop-both", kept and first.hats_after < first.hats_before, name=case.name, **values)
 
 
 CHOP_USER = Experiment("chop-user", "loss under composition before and after suppression", chop_jobs, chop_conclude)

@@ -1,6 +1,6 @@
 """`reproduce`: the papers' figures and tables, and their files.
 
-A feed is read as HATs with their speeds, which nothing charges or releases. Files are CSV tables, verdicts in words,
+A feed is read as HATs with their speeds, which nothing charges or releases. Files are CSV tables, findings in words,
 and figures by matplotlib (the extra `[plots]`; no window, no display). Colours are Okabe and Ito's, which colour-blind
 readers can tell apart; each series also has a marker of its own, and WrapAround a broken line. The same figure gives
 the same SVG bytes.
@@ -11,21 +11,25 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, fields, replace
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
+from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.table import Table as Printed
+from rich.table import Table
 
+from udp_stream import experiments
 from udp_stream.cli.outputs import FileRole, named, require_distinct, used_files
 from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
-from udp_stream.experiments.base import Curve, DataSet, Experiment, Figure, Hat, Outcome, Panel, Positions, Setup, Table
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
+from udp_stream.experiments.data import DataSet, HatSamples, Setup, Trajectories
+from udp_stream.experiments.findings import Curve, Experiment, Figure, Finding, Outcome, Panel, ResultRow
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.queries.plane import Plane
@@ -37,6 +41,20 @@ from udp_stream.windows.tables import SlotCounts, cells_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+@cache
+def claims() -> dict[str, dict[str, str]]:
+    """The table of what the papers claim: its texts, by name."""
+    return tomllib.loads(resources.files(experiments).joinpath("claims.toml").read_text(encoding="utf-8"))
+
+
+def sentence(finding: Finding) -> str:
+    """A claim, whether our numbers agree, what they are, and why they differ where they do."""
+    claim = {name: text.format_map(finding.values) for name, text in claims()[finding.claim].items()}
+    why = f" Why: {claim['why']}" if claim.get("why") and not finding.agrees else ""
+    head = "AGREES " if finding.agrees else "DIFFERS"
+    return f"{head} {claim['statement']} ({claim['source']}). Seen: {claim['seen']}.{why}"
 
 
 def make_folder(folder: Path) -> None:
@@ -53,12 +71,12 @@ def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[File
     Raises UsageError, before any is written, if one of them is a file that the run uses otherwise.
     """
     writers: dict[Path, Callable[[Path], object]] = {}
-    for table in outcome.tables:
-        writers[folder / f"{table.name}.csv"] = partial(write_table, table)
+    for table, rows in outcome.tables.items():
+        writers[folder / f"{table}.csv"] = partial(write_table, rows)
     for figure in outcome.figures:
-        writers |= {folder / f"{figure.name}{suffix}": partial(draw, figure) for suffix in SUFFIXES}
-    verdicts = "".join(f"{verdict}\n" for verdict in outcome.verdicts)
-    writers[folder / f"{name}.txt"] = lambda path: path.write_text(verdicts, encoding="utf-8")
+        writers |= {folder / f"{slug(figure.name)}{suffix}": partial(draw, figure) for suffix in SUFFIXES}
+    sentences = "".join(f"{sentence(finding)}\n" for finding in outcome.findings)
+    writers[folder / f"{name}.txt"] = lambda path: path.write_text(sentences, encoding="utf-8")
     require_distinct([("--out", path) for path in writers], used)
     for path, write in writers.items():
         with named(path):
@@ -66,13 +84,22 @@ def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[File
     return list(writers)
 
 
-def write_table(table: Table, path: Path) -> None:
+def write_table(rows: Sequence[ResultRow], path: Path) -> None:
     """CSV with a header; numbers with six digits, so that bytes do not depend on the last bit of a sum."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([field.name for field in fields(table.rows[0])] if table.rows else [])
-        for row in table.rows:
-            writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in astuple(row)])
+        writer.writerow(vars(rows[0]) if rows else [])
+        for row in rows:
+            writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in vars(row).values()])
+
+
+def slug(name: str) -> str:
+    """A name that can be a file's.
+
+    >>> slug("chop-user-day, all HATs")
+    'chop-user-day-all-HATs'
+    """
+    return "-".join("".join(c if c.isalnum() else " " for c in name).split())
 
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#555555")
@@ -173,7 +200,7 @@ def read_feed(path: str, settings: Settings, progress: OnProgress | None = None)
     moving = None if (rules := settings.movement_rules) is None else (pings.lat, pings.lon, rules)
     tables = list(slots_of(hashes, of_plate[pings.plate], pings.time_ms, cells, pings.speed, grid, moving))
     hats = tuple(
-        Hat(SamplesPerPlate(counts.count[rows]), values.samples_of(rows))
+        HatSamples(SamplesPerPlate(counts.count[rows]), values.samples_of(rows))
         for counts, values in tables
         for rows in counts.each_rows()
     )
@@ -182,7 +209,7 @@ def read_feed(path: str, settings: Settings, progress: OnProgress | None = None)
     name = Path(path).name.removesuffix(".gz").rpartition(".")[0] or path
     plane = Plane(round(float(np.median(pings.lat)), 2), round(float(np.median(pings.lon)), 2))
     where = plane.quanta(pings.lat, pings.lon)
-    positions = Positions(name, of_plate[pings.plate].astype(np.int64), pings.time_ms, where)
+    positions = Trajectories(name, of_plate[pings.plate].astype(np.int64), pings.time_ms, where)
     return DataSet(name, True, settings.policy.range, hats, who, positions=positions, whole=_whole(tables))
 
 
@@ -195,10 +222,6 @@ def _whole(tables: Sequence[tuple[SlotCounts, object]]) -> Occupancy:
     return Occupancy(np.append(0, np.cumsum(sizes)), plates, count, int(plates.max()) + 1)
 
 
-# `reproduce`: the papers' figures, on recorded feeds and on data drawn as they say, with verdicts in words.
-#
-# What it prints and writes is not private: true means, and errors against them. It is for feeds that one may look at.
-
 HATS = ("hat.resolution=7", "hat.slot=1h")
 """The papers' HATs, unless `--set` or a feed's own keys say otherwise."""
 
@@ -208,7 +231,7 @@ SEED = 1
 
 
 def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Run what is asked for; figures, tables and verdicts to the folder, the verdicts to stdout."""
+    """Run what is asked for; figures, tables and findings to the folder, the findings to stdout."""
     require_plots()
     names = arguments.names or list(EXPERIMENTS)
     known = EXPERIMENTS | ON_POSITIONS
@@ -277,10 +300,10 @@ def _path_and_keys(text: str) -> tuple[str, Sequence[str]]:
 
 
 def _tell(experiment: Experiment, outcome: Outcome) -> None:
-    agreeing = sum(verdict.agrees for verdict in outcome.verdicts)
+    agreeing = sum(finding.agrees for finding in outcome.findings)
     out = printer(width=120)
-    out.print(f"{experiment.name}: {experiment.about}. {agreeing} of {len(outcome.verdicts)} statements agree.")
-    table = Printed(box=None, show_header=False, pad_edge=False)
-    for verdict in outcome.verdicts:
-        table.add_row("agrees" if verdict.agrees else "differs", str(verdict)[8:])
+    out.print(f"{experiment.name}: {experiment.about}. {agreeing} of {len(outcome.findings)} statements agree.")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for finding in outcome.findings:
+        table.add_row("agrees" if finding.agrees else "differs", sentence(finding)[8:])
     out.print(table, markup=False)

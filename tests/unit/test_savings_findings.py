@@ -1,17 +1,17 @@
-"""Verdicts of the experiments on queries: a difference counts where chance does not make it; noise drawn ahead."""
+"""Findings of the experiments on queries: a difference counts where chance does not make it; noise drawn ahead."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from udp_stream.experiments.queries import BM, HANDED_ON, PM, BesideRow, Kind, PreparedNoise, _a_day, beats
+from udp_stream.experiments.queries import BM, HANDED_ON, PM, PairRow, PreparedNoise, Trial, _a_day, errs_less
 from udp_stream.queries.plane import rho_per_square_metre
 from udp_stream.testing import seeded_bits
 
 
 def pair(first_error, second_error, first="distance", second="point", rho=1e-4, split="BM", spread=0.01):
-    off = second_error - first_error
-    return BesideRow("town", "x", 1000.0, rho, split, first, second, 100, first_error, second_error, off, spread)
+    errors = {"first_error": first_error, "second_error": second_error, "less_by": second_error - first_error}
+    return PairRow(rho=rho, split=split, first=first, second=second, spread=spread, **errors)
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,11 @@ def pair(first_error, second_error, first="distance", second="point", rho=1e-4, 
     ],
 )
 def test_one_way_beats_another_where_they_differ_by_more_than_chance(errors, agrees, why):
-    kind = Kind("savings-knn", "k", (1.0,), dict, "Fig. 5", 300)
+    trial = Trial("savings-knn", "k", (1.0,), dict, "Fig. 5", 300)
     pairs = [pair(*one) for one in errors]
-    found = beats(kind, [*pairs, pair(9.0, 0.1, split="c4")], "town")  # of the baselines alone
-    assert found.agrees == agrees and why in ("" if agrees else str(found))
-    assert found.statement == "noise on distances errs less"
+    found = errs_less(trial, [*pairs, pair(9.0, 0.1, split="c4")], "town")  # of the baselines alone
+    assert found.agrees == agrees and why in ("" if agrees else found.values["reason"])
+    assert found.values["better"] == "distances" and found.values["rows"] == 2
 
 
 def test_without_elimination_only_plates_that_were_absent_hand_something_on():
