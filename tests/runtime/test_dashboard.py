@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.board import cells, dashboard, estimate, get, hat, release, slots_of, wait_for, write
 from tests.forked import run_forked
 from udp_stream.board.server import STATIC, Board, serving
-from udp_stream.board.slots import Slots
+from udp_stream.board.slots import KINDS, Slots
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.forms import columns, flat
 from udp_stream.release.forecaster import Smoothed
@@ -409,6 +409,20 @@ def test_clients_that_never_read_cost_nothing_that_grows_and_are_dropped(tmp_pat
             gone.register(client, select.POLLHUP)
         wait_for(lambda: len(gone.poll(0)) == 200)
         assert memory_mb(process, "VmHWM") - before < 12
+
+
+def test_a_cell_waits_for_no_slot_in_another_form(tmp_path):
+    """Whole slots as CSV are asked for first, each its own; the cell is answered while most of them are being made."""
+    many, hours = cells(300), range(20)
+    write(tmp_path / "r", [make(cell, hour) for make in (release, estimate) for hour in hours for cell in many])
+    with dashboard("r", cwd=tmp_path) as (address, _), ExitStack() as stack:
+        answered = select.poll()
+        for path in [f"/v1/{kind}?form=csv&slot={quote(start_of(hour))}" for kind in KINDS for hour in hours]:
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", urlsplit(address).port)))
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n".encode())
+            answered.register(client, select.POLLIN)
+        assert get(f"{address}/v1/estimates?cell={many[7]}")[2] == text(estimate(many[7], hour) for hour in hours)
+        assert len(answered.poll(0)) < len(KINDS) * len(hours) / 2
 
 
 def test_a_stream_that_takes_no_notice_is_dropped(tmp_path):
