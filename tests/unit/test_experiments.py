@@ -12,9 +12,10 @@ from tests.forms import long_rows
 from udp_stream.cli.commands.reproduce import write_outcome, write_table
 from udp_stream.experiments import means as scaling
 from udp_stream.experiments import variance
-from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup
+from udp_stream.experiments.base import EPSILONS, DataSet, Hat, Setup, Table
 from udp_stream.experiments.catalogue import EXPERIMENTS
 from udp_stream.experiments.means import Errors, MeanRow, repeated_means_of, repeated_variances
+from udp_stream.experiments.trees import TheoremRow
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import pure
@@ -118,6 +119,14 @@ def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(n
     said = one[f"{name}.txt"].decode().splitlines()
     assert len(said) == len(outcome.verdicts) and all(line.startswith(("AGREES ", "DIFFERS ")) for line in said)
     assert all(verdict.why for verdict in outcome.verdicts if not verdict.agrees)
+
+
+def test_a_table_has_no_text_that_a_spreadsheet_takes_for_a_formula_and_numbers_stay_numbers(tmp_path):
+    rows = [TheoremRow("=1+1", "a", "@b", -3.2, 1.0, True)]
+    write_table(Table("t", rows), tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open(newline="") as file:
+        (_, *written) = csv.reader(file)
+    assert [row[:4] for row in written] == [["'=1+1", "a", "'@b", "-3.2"]]
 
 
 def assert_drawn(figure, png, svg):

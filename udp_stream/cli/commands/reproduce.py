@@ -9,7 +9,6 @@ the same SVG bytes.
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, fields, replace
@@ -26,6 +25,7 @@ from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.experiments.base import Curve, DataSet, Experiment, Figure, Hat, Outcome, Panel, Positions, Setup, Table
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
+from udp_stream.forms import as_text, csv_line
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.queries.plane import Plane
@@ -68,11 +68,11 @@ def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[File
 
 def write_table(table: Table, path: Path) -> None:
     """CSV with a header; numbers with six digits, so that bytes do not depend on the last bit of a sum."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([field.name for field in fields(table.rows[0])] if table.rows else [])
+    with path.open("wb") as file:
+        file.write(csv_line([field.name for field in fields(table.rows[0])] if table.rows else []))
         for row in table.rows:
-            writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in astuple(row)])
+            cells = [f"{value:.6g}" if isinstance(value, float) else as_text(value) for value in astuple(row)]
+            file.write(csv_line(cells))
 
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#555555")
