@@ -4,7 +4,9 @@ import csv
 import gzip
 import io
 import json
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pyarrow.parquet
 import pytest
@@ -133,3 +135,12 @@ def test_an_estimate_has_a_column_for_each_name_in_it_in_every_form():
         assert all(
             json.loads(row[name]) == value for name, value in expected.items() if isinstance(value, list | float)
         )
+
+
+def test_the_readmes_examples_are_a_record_and_an_estimate():
+    """Left out are fields, and never more than their values."""
+    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    release, smoothed = (json.loads(block) for block in re.findall("```json\n(.*?)```", text, re.DOTALL))
+    for record, kind in ((release, Release), (smoothed, Smoothed)):
+        shown = {name for name in flat(record) if not name.endswith("...")}
+        assert "hat.cell" in shown and shown <= {name for name, _ in columns(kind)}
