@@ -116,6 +116,7 @@ def test_csv_and_geojson_have_every_field_and_a_name_to_be_saved_under(address, 
 
 def test_slots_outlines_and_privacy_say_what_is_there(address):
     slots = slots_of(address)
+    assert json.loads(get(f"{address}/v1/slots")[2]).keys() == {"slots"}
     assert [slot["slot_start"] for slot in slots] == [start_of(hour) for hour in range(HOURS)]
     assert all(slot["hats"] == {"released": 5} and slot["estimates"] == 5 for slot in slots)
     assert len({slot["version"] for slot in slots}) == HOURS
@@ -489,6 +490,9 @@ def test_a_demo_on_a_terminal_opens_the_page_and_goes_on(tmp_path):
         address = found[0].decode()
         wait_for(lambda: any(slot["hats"].get("released") and slot["estimates"] for slot in slots_of(address)))
         wait_for(lambda: opened.exists() and opened.read_text().strip() == f"{address}/")
+        assert json.loads(get(f"{address}/v1/slots")[2])["synthetic"] is True
+        _, headers, _ = get(f"{address}/v1/estimates?form=csv")
+        assert 'filename="synthetic-estimates-' in headers["Content-Disposition"]
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0

@@ -213,7 +213,7 @@ class Board:
             answers = self._of_slots if cell is None else self._of_cells
             answer = await answers.get(kind, parts, cell, form)
         way = "inline" if form == "ndjson" else "attachment"
-        file = f'{way}; filename="{kind}-{name}.{form}"'
+        file = f'{way}; filename="{"synthetic-" * self.slots.is_synthetic}{kind}-{name}.{form}"'
         return await _answer(request, answer, FORMS[form], {hdrs.CONTENT_DISPOSITION: file}, ("slot", "cell", "form"))
 
     def _slot(self, name: str) -> Slot:
