@@ -29,6 +29,8 @@ ROW_GROUP: Final = 10_000
 SUFFIXES: Final = ".csv", ".geojson", ".parquet"
 """Of the forms besides lines of JSON."""
 
+_FORMULA: Final = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""How a formula begins, also in full width (OWASP, "CSV Injection")."""
 
 _OTHERS: Final = (".xlsx", ".xls", ".ods", ".zip", ".bz2", ".xz", ".zst", ".tsv", ".kml", ".gpkg", ".shp", ".avro",
                  ".feather", ".arrow", ".orc", ".db", ".sqlite", ".html", ".xml", ".pdf")  # fmt: skip
@@ -82,16 +84,26 @@ def write_form(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> 
 def _csv(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
     """A header, then a row a record; lists are JSON, null is empty."""
     names = [name for name, _ in columns(kind)]
-    yield _csv_line(names)
+    yield csv_line(names)
     for line in lines:
         row = flat(msgspec.json.decode(line))
-        yield _csv_line([_cell(row.get(name)) for name in names])
+        yield csv_line([_cell(row.get(name)) for name in names])
 
 
-def _csv_line(row: Sequence[object]) -> bytes:
+def csv_line(row: Sequence[object]) -> bytes:
+    """A row of CSV. Texts with a line break of any system are quoted, as a part of them could be read as a row."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(row)
-    return text.getvalue().encode()
+    csv.writer(text, lineterminator="\r\n").writerow(row)
+    return text.getvalue().removesuffix("\r\n").encode() + b"\n"
+
+
+def as_text(value: object) -> object:
+    """A text that a spreadsheet would take for a formula after an apostrophe; any other value as it is.
+
+    >>> as_text("=1+1"), as_text("a-b"), as_text(-3.2)
+    ("'=1+1", 'a-b', -3.2)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _geojson(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
@@ -178,4 +190,4 @@ def _cell(value: object) -> object:
         return msgspec.json.encode(value).decode()
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value
+    return as_text(value)

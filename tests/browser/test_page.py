@@ -12,6 +12,8 @@ from axe_playwright_python.sync_playwright import Axe
 
 from tests.board import get, write
 from tests.browser.conftest import Day, replayed, served, synthetic
+from udp_stream.board.server import Board, serving
+from udp_stream.board.slots import Slots
 
 pytestmark = pytest.mark.browser
 
@@ -267,6 +269,19 @@ def test_a_trial_is_said_to_be_one(board, copy, tmp_path, new_page):
             record.pop("trial")
     with served(edited(copy, tmp_path, fullest(copy), {})) as address:
         assert not new_page(address).locator("#banner").is_visible()
+
+
+def test_synthetic_buses_are_said_to_be_synthetic_from_the_first_moment_on_and_no_others_are(board, day, new_page):
+    made_up = Board(Slots(48, is_synthetic=True))
+    with serving(made_up, "127.0.0.1:0") as address:
+        made_up.announce(False)
+        page = new_page(address.rstrip("/"), waits=False)
+        page.locator("#synthetic").wait_for()
+        made_up.slots.take(day.lines(day.slots[0]))
+        made_up.announce(made_up.slots.show())
+        page.wait_for_selector("body[data-slot]")
+        assert page.locator("#synthetic").is_visible() and page.wrong == []
+    assert not new_page(board).locator("#synthetic").is_visible()
 
 
 def test_releases_alone_and_estimates_alone(copy, day, tmp_path, new_page):

@@ -72,7 +72,8 @@ def client(url: str) -> Iterator[Redis]:
 @contextmanager
 def command() -> Iterator[tuple[subprocess.Popen[str], dict[str, str], list[int]]]:
     """The verb in a process of its own once it has printed both lines; those lines, and the ids of all its children."""
-    with subprocess.Popen([sys.executable, "-W", "error", "-c", COMMAND], stdout=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-W", "error", "-c", COMMAND], **pipes, text=True) as process:
         try:
             assert process.stdout is not None
             printed = dict(process.stdout.readline().strip().split("=") for _ in range(2))
@@ -108,7 +109,10 @@ def test_the_command_tells_where_both_are_and_leaves_nobody_behind_on_sigterm() 
         with client(printed["REDIS_URL"]) as asked:
             assert asked.ping()
         process.terminate()
-        assert process.wait(WAIT_SECONDS) == 0
+        rest, said = process.communicate(timeout=WAIT_SECONDS)
+        assert process.returncode == 0 and rest == ""
+        assert f"kafka.bootstrap={printed['KAFKA_BOOTSTRAP']}" in said
+        assert f"ledger.url={printed['REDIS_URL']}" in said
         assert len(begun) == 4  # two services, a guard each
         assert all(ends(child) for child in begun)
 

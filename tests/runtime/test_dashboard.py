@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.board import cells, dashboard, estimate, get, hat, release, slots_of, wait_for, write
 from tests.forked import run_forked
 from udp_stream.board.server import STATIC, Board, serving
-from udp_stream.board.slots import Slots
+from udp_stream.board.slots import KINDS, Slots
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.forms import columns, flat
 from udp_stream.release.forecaster import Smoothed
@@ -116,6 +116,7 @@ def test_csv_and_geojson_have_every_field_and_a_name_to_be_saved_under(address, 
 
 def test_slots_outlines_and_privacy_say_what_is_there(address):
     slots = slots_of(address)
+    assert json.loads(get(f"{address}/v1/slots")[2]).keys() == {"slots"}
     assert [slot["slot_start"] for slot in slots] == [start_of(hour) for hour in range(HOURS)]
     assert all(slot["hats"] == {"released": 5} and slot["estimates"] == 5 for slot in slots)
     assert len({slot["version"] for slot in slots}) == HOURS
@@ -411,6 +412,20 @@ def test_clients_that_never_read_cost_nothing_that_grows_and_are_dropped(tmp_pat
         assert memory_mb(process, "VmHWM") - before < 12
 
 
+def test_a_cell_waits_for_no_slot_in_another_form(tmp_path):
+    """Whole slots as CSV are asked for first, each its own; the cell is answered while most of them are being made."""
+    many, hours = cells(300), range(20)
+    write(tmp_path / "r", [make(cell, hour) for make in (release, estimate) for hour in hours for cell in many])
+    with dashboard("r", cwd=tmp_path) as (address, _), ExitStack() as stack:
+        answered = select.poll()
+        for path in [f"/v1/{kind}?form=csv&slot={quote(start_of(hour))}" for kind in KINDS for hour in hours]:
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", urlsplit(address).port)))
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n".encode())
+            answered.register(client, select.POLLIN)
+        assert get(f"{address}/v1/estimates?cell={many[7]}")[2] == text(estimate(many[7], hour) for hour in hours)
+        assert len(answered.poll(0)) < len(KINDS) * len(hours) / 2
+
+
 def test_a_stream_that_takes_no_notice_is_dropped(tmp_path):
     board = Board(Slots(48))
     with serving(board, "127.0.0.1:0") as page, ExitStack() as stack:
@@ -475,6 +490,9 @@ def test_a_demo_on_a_terminal_opens_the_page_and_goes_on(tmp_path):
         address = found[0].decode()
         wait_for(lambda: any(slot["hats"].get("released") and slot["estimates"] for slot in slots_of(address)))
         wait_for(lambda: opened.exists() and opened.read_text().strip() == f"{address}/")
+        assert json.loads(get(f"{address}/v1/slots")[2])["synthetic"] is True
+        _, headers, _ = get(f"{address}/v1/estimates?form=csv")
+        assert 'filename="synthetic-estimates-' in headers["Content-Disposition"]
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0

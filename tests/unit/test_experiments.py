@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.forms import long_rows
-from udp_stream.cli.commands.reproduce import claims, sentence, slug, write_outcome
+from udp_stream.cli.commands.reproduce import claims, sentence, slug, write_outcome, write_table
 from udp_stream.experiments import means as scaling
 from udp_stream.experiments import variance
 from udp_stream.experiments.catalogue import EXPERIMENTS
 from udp_stream.experiments.data import DataSet, HatSamples, Setup, itms_counts
-from udp_stream.experiments.findings import Finding
+from udp_stream.experiments.findings import Finding, ResultRow
 from udp_stream.experiments.means import EPSILONS, DrawnHat, MeanRow, repeated_means_of
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
@@ -122,6 +122,13 @@ def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(n
     for line, finding in zip(said, outcome.findings, strict=True):
         assert line.startswith("AGREES " if finding.agrees else "DIFFERS ")
         assert (" Why: " in line) is not finding.agrees
+
+
+def test_a_table_has_no_text_that_a_spreadsheet_takes_for_a_formula_and_numbers_stay_numbers(tmp_path):
+    write_table([ResultRow(claim="=1+1", data="a", unit="@b", value=-3.2)], tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open(newline="") as file:
+        (_, *written) = csv.reader(file)
+    assert written == [["'=1+1", "a", "'@b", "-3.2"]]
 
 
 def assert_drawn(figure, png, svg):

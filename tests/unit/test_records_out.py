@@ -4,7 +4,9 @@ import csv
 import gzip
 import io
 import json
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import pyarrow.parquet
@@ -64,6 +66,22 @@ def test_a_csv_has_a_column_for_each_field_and_nothing_that_a_record_lacks():
         assert given.keys() == expected.keys()
         assert all(json.loads(given[name]) == value for name, value in expected.items() if not isinstance(value, str))
         assert all(given[name] == value for name, value in expected.items() if isinstance(value, str))
+
+
+@pytest.mark.parametrize(
+    "text", [*(f"{sign}1+1" for sign in "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"), "1\r=1+1", '1",=1+1', "1-1"]
+)
+def test_a_csv_has_no_text_that_a_spreadsheet_takes_for_a_formula_and_numbers_stay_numbers(text):
+    """OWASP, "CSV Injection". Only CSV has no types."""
+    record = RECORDS[0] | {"software": text, "hat": RECORDS[0]["hat"] | {"center": [-3.2, 21.1]}}
+    record |= {"mean": RECORDS[0]["mean"] | {"value_kmh": -3.2}}
+    line = json.dumps(record).encode()
+    (row,) = csv.DictReader(io.StringIO(written("a.csv", slots=([line],)).decode(), newline=""))
+    assert row["software"] == (text if text[0] == "1" else f"'{text}")
+    assert (row["mean.value_kmh"], row["hat.center"]) == ("-3.2", "[-3.2,21.1]")
+    (feature,) = json.loads(written("a.geojson", slots=([line],)))["features"]
+    (typed,) = pyarrow.parquet.read_table(io.BytesIO(written("a.parquet", slots=([line],)))).to_pylist()
+    assert feature["properties"]["software"] == typed["software"] == text
 
 
 def test_a_geojson_is_a_collection_of_hexagons_around_their_centres():
@@ -126,3 +144,12 @@ def test_an_estimate_has_a_column_for_each_name_in_it_in_every_form():
         assert all(
             json.loads(row[name]) == value for name, value in expected.items() if isinstance(value, list | float)
         )
+
+
+def test_the_readmes_examples_are_a_record_and_an_estimate():
+    """Left out are fields, and never more than their values."""
+    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    release, smoothed = (json.loads(block) for block in re.findall("```json\n(.*?)```", text, re.DOTALL))
+    for record, kind in ((release, Release), (smoothed, Smoothed)):
+        shown = {name for name in flat(record) if not name.endswith("...")}
+        assert "hat.cell" in shown and shown <= {name for name, _ in columns(kind)}

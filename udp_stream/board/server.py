@@ -67,10 +67,7 @@ UNPACK_BYTES: Final = 16 * 1024
 """So much is unpacked at a time, for a client that does not take packed bodies."""
 
 ANSWERS_MAX: Final = 32
-"""Answers that are kept, of those that are not packed with the slot: of one cell, or in another form."""
-
-WORKING_MAX: Final = 2
-"""Of these, so many are made at once."""
+"""Answers that are kept, of those that are not packed with the slot: so many of one cell, so many in another form."""
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -105,6 +102,17 @@ _GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class _Answers:
+    """Answers that are not packed with a slot, made one after the other beside the loop. The latest are kept."""
+
+    def __init__(self) -> None:
+        self._making, self._made = asyncio.Lock(), lru_cache(maxsize=ANSWERS_MAX)(_made)
+
+    async def get(self, kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str) -> Packed:
+        async with self._making:
+            return await asyncio.to_thread(self._made, kind, parts, cell, form)
+
+
 @dataclass
 class Board:
     """What is served: slots, and the statement of privacy, if one is named.
@@ -118,7 +126,8 @@ class Board:
     streams: set[socket.socket] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop | None = None
     _told: int = 0
-    _working: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, WORKING_MAX))
+    _of_cells: _Answers = field(default_factory=_Answers)
+    _of_slots: _Answers = field(default_factory=_Answers)
 
     def announce(self, changed: bool) -> None:
         """All that is there has been read; if a slot has changed, every stream is told."""
@@ -201,10 +210,10 @@ class Board:
         if form == "ndjson" and cell is None:
             (answer,) = parts
         else:
-            async with self._working:
-                answer = await asyncio.to_thread(_made, kind, parts, cell, form)
+            answers = self._of_slots if cell is None else self._of_cells
+            answer = await answers.get(kind, parts, cell, form)
         way = "inline" if form == "ndjson" else "attachment"
-        file = f'{way}; filename="{kind}-{name}.{form}"'
+        file = f'{way}; filename="{"synthetic-" * self.slots.is_synthetic}{kind}-{name}.{form}"'
         return await _answer(request, answer, FORMS[form], {hdrs.CONTENT_DISPOSITION: file}, ("slot", "cell", "form"))
 
     def _slot(self, name: str) -> Slot:
@@ -232,7 +241,6 @@ def _notice(slot: Slot) -> bytes:
     return b"event: slot\ndata: %s\n\n" % msgspec.json.encode({"slot_start": slot.start, "version": slot.version})
 
 
-@lru_cache(maxsize=ANSWERS_MAX)
 def _made(kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str) -> Packed:
     """Of these parts, in another form or of one cell."""
     lines = (line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell)))
@@ -293,6 +301,7 @@ async def _send(request: web.Request, pieces: Iterable[bytes | memoryview]) -> N
             for piece in pieces:
                 async with asyncio.timeout(WRITE_S):
                     await asyncio.get_running_loop().sock_sendall(connection, piece)
+                await asyncio.sleep(0)  # a client that takes all at once is not alone
     except OSError:  # a TimeoutError is one
         with suppress(OSError):
             _forget(transport.get_extra_info("socket"))

@@ -205,9 +205,9 @@ class Slots:
     (True, [{'released': 1, 'withheld_few_plates': 1}])
     """
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.time) -> None:
-        """Keep so many slots."""
-        self._most, self._clock = most, clock
+    def __init__(self, most: int, clock: Callable[[], float] = time.time, *, is_synthetic: bool = False) -> None:
+        """Keep so many slots; of made-up buses, or of those of a feed."""
+        self._most, self._clock, self.is_synthetic = most, clock, is_synthetic
         self._filling: dict[int, _Filling] = {}
         self._open: set[int] = set()
         self._open_bytes = 0
@@ -215,7 +215,7 @@ class Slots:
         self._privacy: tuple[int, Privacy] | None = None
         self._announced = 0
         self.refused = 0
-        self.shown = Shown(0, (), packed([b'{"slots":[]}\n']), packed([b"{}\n"]), None)
+        self.shown = Shown(0, (), self._listing(()), packed([b"{}\n"]), None)
 
     def take(self, lines: Iterable[bytes]) -> Counter[Refused]:
         """Records, each its JSON; why some are refused, and how many. What is taken is shown by `show`."""
@@ -275,8 +275,13 @@ class Slots:
         self._open, self._open_bytes = set(), 0
         if change != self.shown.change:
             slots = tuple(known[start_ms] for start_ms in sorted(self._filling))
-            listing = packed([msgspec.json.encode({"slots": [slot.listed() for slot in slots]}), b"\n"])
-            self.shown = Shown(change, slots, listing, self._outlined(), self._privacy[1] if self._privacy else None)
+            privacy = self._privacy[1] if self._privacy else None
+            self.shown = Shown(change, slots, self._listing(slots), self._outlined(), privacy)
+
+    def _listing(self, slots: Iterable[Slot]) -> Packed:
+        """What `/v1/slots` says."""
+        synthetic = {"synthetic": True} if self.is_synthetic else {}
+        return packed([msgspec.json.encode({"slots": [slot.listed() for slot in slots]} | synthetic), b"\n"])
 
     def _outlined(self) -> Packed:
         """The rings of all cells that were seen; a city's cells stay the same."""

@@ -455,6 +455,9 @@ def _services(verbs: Verbs) -> None:
     parser.epilog = """\
 examples:
   udp-stream services
+
+It prints KAFKA_BOOTSTRAP=HOST:PORT, for kafka.bootstrap, and REDIS_URL=redis://HOST:PORT/0, for ledger.url. The tests
+read variables of these names. Both services are for this run only: their data is deleted when it ends.
 """
 
 

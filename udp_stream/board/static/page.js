@@ -43,7 +43,8 @@ const refreshIn = (ms) => { clearTimeout(timer); timer = setTimeout(refresh, ms)
 async function refreshed() {
   if (!state.isReady) await get('readyz');
   state.isReady = true;
-  const { slots } = await (await get('v1/slots')).json();
+  const { slots, synthetic } = await (await get('v1/slots')).json();
+  at('synthetic').hidden = !synthetic;
   if (!slots.length) return;
   state.slots = slots;
   state.outlines = await (await get('v1/outlines')).json();

@@ -283,7 +283,7 @@ def _board(settings: Settings) -> Board | None:
     except PackageMissing as missing:
         say(f"{missing}; without it this run shows its end alone")
         return None
-    return Board(Slots(settings.dashboard.slots))
+    return Board(Slots(settings.dashboard.slots, is_synthetic=True))
 
 
 def _on_page(arguments: argparse.Namespace, settings: Settings, fleet: Fleet, board: Board, write: Write) -> None:

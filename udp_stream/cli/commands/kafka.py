@@ -171,15 +171,18 @@ LOOK_SECONDS = 0.5
 
 
 def services(_arguments: argparse.Namespace, _settings: Settings) -> None:
-    """Start both, print where they answer, stop them on SIGTERM or SIGINT.
+    """Start both, print where they answer, say what that is for, stop them on SIGTERM or SIGINT.
 
     Raises DependencyUnavailable if one cannot be started, or ends early.
     """
     from udp_stream.trial.services import services as both
 
     with both() as running:
+        bootstrap, url = running.kafka.bootstrap, running.redis.url
         # Flushed: a program that reads them through a pipe would wait until the end for them.
-        print(f"KAFKA_BOOTSTRAP={running.kafka.bootstrap}\nREDIS_URL={running.redis.url}", flush=True)
+        print(f"KAFKA_BOOTSTRAP={bootstrap}\nREDIS_URL={url}", flush=True)
+        say(f"for other verbs: --set kafka.bootstrap={bootstrap} --set ledger.url={url}")
+        say("the tests take both lines above as variables; Ctrl-C ends Kafka and Redis, and deletes what they hold")
         with suppress(KeyboardInterrupt):  # Ctrl-C is how a person stops it
             while True:
                 running.fail_if_ended()

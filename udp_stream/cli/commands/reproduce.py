@@ -9,7 +9,6 @@ the same SVG bytes.
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +29,7 @@ from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
 from udp_stream.experiments.data import DataSet, HatSamples, Setup, Trajectories
 from udp_stream.experiments.findings import Curve, Experiment, Figure, Finding, Outcome, Panel, ResultRow
+from udp_stream.forms import as_text, csv_line
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.queries.plane import Plane
@@ -86,11 +86,11 @@ def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[File
 
 def write_table(rows: Sequence[ResultRow], path: Path) -> None:
     """CSV with a header; numbers with six digits, so that bytes do not depend on the last bit of a sum."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(vars(rows[0]) if rows else [])
+    with path.open("wb") as file:
+        file.write(csv_line(list(vars(rows[0])) if rows else []))
         for row in rows:
-            writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in vars(row).values()])
+            cells = [f"{value:.6g}" if isinstance(value, float) else as_text(value) for value in vars(row).values()]
+            file.write(csv_line(cells))
 
 
 def slug(name: str) -> str:
