@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from tests.forked import run_forked
 from tests.integration.deployment import SECONDS_MAX, agree, worker
 from tests.integration.test_once import is_stopped, until
 from tests.integration.test_status import until as reported
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_standing import SURAT
+from tests.verbs import run_verb
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.record import kind_of
 
@@ -123,9 +123,9 @@ def test_a_worker_with_other_queries_is_refused_before_it_joins_and_the_others_g
         reported(here, lambda found: [one["name"] for one in found["workers"]] == ["one"])
         for name, text in others.items():
             (path := here.folder / f"{name}.toml").write_text(text)
-            refused = run_forked(["worker", "--config", path, "--instance", "two"], cwd=here.folder)
+            refused = run_verb(["worker", "--config", path, "--instance", "two"], cwd=here.folder)
             assert refused.returncode == 3 and b"worker one asks other" in refused.stderr
-            said = run_forked(["doctor", "--config", path], cwd=here.folder)
+            said = run_verb(["doctor", "--config", path], cwd=here.folder)
             assert said.returncode == 3 and b"FAIL  workers" in said.stdout
         here.wait_for(expected, running)
         here.wait_for_answers(running)
