@@ -52,7 +52,11 @@ def with_pings_elsewhere(log):
 
 @pytest.mark.parametrize(
     ("queries", "partitions", "shards", "workers"),
-    [pytest.param(QUERIES, 1, 1, 1, marks=pytest.mark.long), (QUERIES, 4, 4, 2), (RAMP, 4, 4, 2)],
+    [
+        pytest.param(QUERIES, 1, 1, 1, marks=pytest.mark.long),
+        pytest.param(QUERIES, 4, 4, 2, marks=pytest.mark.long),
+        (RAMP, 4, 4, 2),
+    ],
     ids=["alone", "even", "ramp"],
 )
 def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, queries, partitions, shards, workers):
