@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -10,10 +11,10 @@ from tests.forms import long_but
 from tests.golden.outputs import (
     BUDGETS,
     CONFIGURATIONS,
-    ON_KAFKA,
     QUERIES,
     SHOWN,
     WHOLE,
+    Run,
     by_field,
     known,
     of_embedded,
@@ -29,26 +30,31 @@ SHORT = {
 }
 
 
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """A run of the embedded runtime or of its queries, by its name: each runs once."""
+
+    @cache
+    def found(name: str, queries: bool = False) -> Run:
+        folder = tmp_path_factory.mktemp("golden")
+        return of_queries(folder, name) if queries else of_embedded(folder, folder / "ledger", name)
+
+    return found
+
+
 @pytest.mark.parametrize("name", long_but(SHORT, CONFIGURATIONS))
-def test_seeded_outputs_are_what_they_were(name: str, tmp_path: Path) -> None:
-    assert told(of_embedded(tmp_path, tmp_path / "ledger", name)) == known()[name]
+def test_seeded_outputs_are_what_they_were(name: str, run_of: Callable[..., Run]) -> None:
+    assert told(run_of(name)) == known()[name]
 
 
-@pytest.mark.parametrize("name", long_but(["rho", ON_KAFKA], BUDGETS))
-def test_seeded_answers_are_what_they_were(name: str, tmp_path: Path) -> None:
-    assert told_results(of_queries(tmp_path, name)) == known(QUERIES)[name]
+@pytest.mark.parametrize("name", long_but(["rho"], BUDGETS))
+def test_seeded_answers_are_what_they_were(name: str, run_of: Callable[..., Run]) -> None:
+    assert told_results(run_of(name, queries=True)) == known(QUERIES)[name]
 
 
-def test_whole_records_results_and_ledgers_are_what_they_were(tmp_path: Path) -> None:
+def test_whole_records_results_and_ledgers_are_what_they_were(run_of: Callable[..., Run]) -> None:
     """As text, so that the order of fields and the form of numbers count."""
-    (tmp_path / "queries").mkdir()
-    runs = {}
-    for name, _ in SHOWN:
-        if name not in runs:
-            folder = tmp_path / str(len(runs))
-            folder.mkdir()
-            runs[name] = of_embedded(folder, folder / "ledger", name)
-    found = whole(runs, {"rho": of_queries(tmp_path / "queries", "rho")})
+    found = whole({name: run_of(name) for name, _ in SHOWN}, {"rho": run_of("rho", queries=True)})
     assert json.dumps(found, indent=1) == json.dumps(known(WHOLE), indent=1)
 
 

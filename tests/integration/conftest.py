@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,6 @@ from tests.integration.deployment import City, found_city
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.trial.process import free_ports
 from udp_stream.trial.services import RunningKafka, RunningRedis, cluster_id_at, command, kafka, redis
-
-with warnings.catch_warnings():
-    # kafka-python 3.0 reads its schemas by a function that Python 3.11 and 3.12, alone, say is deprecated. Once it is
-    # imported here, tests may import it with warnings as errors.
-    warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
-    import_module("kafka")
 
 KAFKA_IMAGE = "apache/kafka:4.3.0"
 REDIS_IMAGE = "redis:7"

@@ -3,17 +3,21 @@
 import asyncio
 import io
 import json
+import os
 import re
 import signal
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from kafka import KafkaConsumer, TopicPartition
+
 from streams.feed import Feed, Pace
 from streams.kafka import records_of
-from streams.topics import create_topics, topics_of
+from streams.topics import client_options, create_topics, topics_of
 from tests.forked import forked_to_log
 from tests.runtime.harness import beside, frames_of, record_writer, smoothed_writer
 from udp_stream.ledgers.opening import ledger_and_keys
@@ -25,6 +29,8 @@ from udp_stream.testing import SeededEntropy
 
 SEED = "7"
 SECONDS_MAX = 40
+WORK_S_MAX = 40.0
+"""What workers that wait for each other may take of a processor until all is published: a fifth is usual."""
 
 CONFIG = """\
 [hat]
@@ -69,7 +75,6 @@ class City:
     config: Path
     told: list = field(default_factory=list)
     """What the embedded runtime has answered of standing queries."""
-    seconds_max: int = SECONDS_MAX
     disorder_ms: int = 60_000
 
     @property
@@ -136,11 +141,6 @@ class City:
             found[result.release_id] = record.value
         return found
 
-    def wait_for_answers(self, *workers):
-        """Until there are as many as the embedded runtime has told, and the ledger was told so."""
-        ids = {query_record.decode_result(one).release_id for one in self.told}
-        self._wait(lambda: len(ids - set(self.answers())) or self._unpublished(ids), workers)
-
     def smoothed(self):
         """The estimates of the topic, each once: with transactions there is no other way."""
         found = self.read(self.topics.smoothed)
@@ -148,27 +148,55 @@ class City:
         assert len(ids) == len(set(ids))
         return [record.value for record in found]
 
-    def wait_for_smoothed(self, number, *workers):
-        self._wait(lambda: number - len(self.read(self.topics.smoothed)), workers)
-
     def wait_for(self, ids, *workers):
         """Until all of them can be read, and the ledger was told so: a worker that is stopped in between leaves that
         to the next one."""
-        self._wait(lambda: len(set(ids) - set(self.releases())) or self._unpublished(ids), workers)
+        self._wait_for_all(self.topics.release, set(ids), workers)
 
-    def _unpublished(self, ids):
+    def wait_for_answers(self, *workers):
+        """The same, of as many as the embedded runtime has told."""
+        ids = {query_record.decode_result(one).release_id for one in self.told}
+        self._wait_for_all(self.topics.queries, ids, workers)
+
+    def wait_for_number(self, topic, number, *workers):
+        """Until the topic has records of so many ids."""
+        with self._ids_of(topic) as (seen, more):
+            _until(lambda: number > len(seen), more, workers)
+
+    def _wait_for_all(self, topic, ids, workers):
+        with self._ids_of(topic) as (seen, more):
+            _until(lambda: ids - seen, more, workers)
         with self.ledger() as (ledger, _):
-            return len(set(ids) & {id_ for id_, _ in ledger.unpublished()})
+            _until(lambda: ids & {id_ for id_, _ in ledger.unpublished()}, partial(time.sleep, 0.1), workers)
 
-    def wait_for_records(self, number, *workers):
-        self._wait(lambda: number - len(self.releases()), workers)
+    @contextmanager
+    def _ids_of(self, topic):
+        """The ids of a topic's records, and what reads on: it returns once something has come, or half a second on."""
+        seen, options = set(), client_options(self.settings.kafka)
+        with closing(KafkaConsumer(**options, isolation_level="read_committed", enable_auto_commit=False)) as consumer:
+            consumer.assign([TopicPartition(topic.name, number) for number in range(topic.partitions)])
+            consumer.seek_to_beginning()
 
-    def _wait(self, missing, workers):
-        deadline = time.monotonic() + self.seconds_max
-        while (left := missing()) > 0:
-            assert time.monotonic() < deadline, f"{left} are missing"
-            assert all(worker.poll() is None for worker in workers)
-            time.sleep(0.2)
+            def more():
+                for some in consumer.poll(timeout_ms=500).values():
+                    seen.update(dict(record.headers)["ce_id"].decode() for record in some)
+
+            yield seen, more
+
+
+def _until(missing, wait, workers):
+    """Until nothing is missing. What the workers may work until then is bounded; a clock says less the busier the
+    machine is."""
+    while left := missing():
+        assert all(worker.poll() is None for worker in workers)
+        assert sum(map(processor_s, workers)) < WORK_S_MAX, f"missing: {left}"
+        wait()
+
+
+def processor_s(process):
+    """How long it has had a processor."""
+    *_, words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")
+    return sum(map(int, words.split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def charges(ledger):

@@ -148,4 +148,5 @@ def main(config, seed, instance, stop="", disorder_ms="60000"):
     try:
         run_worker(Deployment(load(Path(config), (), {}), SeededEntropy(seed), "udp-stream test", instance=instance))
     except UdpStreamError as error:
+        print(error, file=sys.stderr)
         sys.exit(error.exit_status)

@@ -12,9 +12,10 @@ import pytest
 from redis import Redis
 
 from streams.topics import HEADER, Binding, admin
-from tests.forked import forked_to_log, run_forked
+from tests.forked import forked_to_log
 from tests.integration.deployment import SERVING, worker
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.settings import load
@@ -67,7 +68,7 @@ def ledger_flags(folder, name, key="plates.key"):
 
 
 def doctor(city, *flags):
-    done = run_forked(["doctor", "--config", city.config, *flags], cwd=city.folder)
+    done = run_verb(["doctor", "--config", city.config, *flags], cwd=city.folder)
     return done.returncode, (done.stdout + done.stderr).decode()
 
 
@@ -133,7 +134,7 @@ def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(c
             client.delete_topics([made.topics.deployment.name])
         create = ["topics", "create", "--config", made.config]
         deadline = time.monotonic() + PATIENCE_S
-        while b"deployment.v1: created" not in run_forked(create, cwd=made.folder).stdout:
+        while b"deployment.v1: created" not in run_verb(create, cwd=made.folder).stdout:
             assert time.monotonic() < deadline
             time.sleep(0.3)
     flags = (f"ledger.url={made.folder}/other", f"ledger.key_file={made.folder}/other.key")

@@ -50,7 +50,7 @@ def test_what_a_worker_commits_is_shown_within_two_seconds_and_again_after_a_res
                             shown.setdefault(slot["slot_start"], time.monotonic())
                     assert one.poll() is None and process.poll() is None
                     time.sleep(0.02)
-                here.wait_for_smoothed(len(estimates), one)
+                here.wait_for_number(here.topics.smoothed, len(estimates), one)
                 wait_for(lambda: len(all_of(address, "estimates")) == len(estimates))
         finally:
             stop.set()

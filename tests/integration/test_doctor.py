@@ -6,9 +6,9 @@ import pytest
 
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, topics_of
-from tests.forked import run_forked
 from tests.integration.test_redis_ledger import replicas_of
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.settings import load
 
@@ -33,7 +33,7 @@ def doctor(config, *flags):
 
 
 def run(verb, config, *flags):
-    done = run_forked([verb, "--config", config, *flags], cwd=config.parent)
+    done = run_verb([verb, "--config", config, *flags], cwd=config.parent)
     assert b"Traceback" not in done.stderr, done.stderr
     return done.returncode, (done.stdout + done.stderr).decode()
 

@@ -59,7 +59,7 @@ def test_pings_go_in_and_releases_come_out(city, tmp_path, language):
 
     here.set_idle("1s")
     with worker(here) as running:
-        here.wait_for_records(50, running)
+        here.wait_for_number(here.topics.release, 50, running)
         expected = {name: json.loads(payload) for name, payload in here.releases().items()}
         for payload in expected.values():
             release.validate(payload)

@@ -30,7 +30,7 @@ def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, sett
         require_forecasts(expected)
         running = [stack.enter_context(worker(here, f"worker{i}")) for i in range(workers)]
         here.wait_for(expected, *running)
-        here.wait_for_smoothed(len(estimates), *running)
+        here.wait_for_number(here.topics.smoothed, len(estimates), *running)
     assert sorted(here.smoothed()) == sorted(estimates)
 
 
@@ -99,5 +99,5 @@ def test_killed_at_any_moment_and_in_the_middle_of_the_day_plans_and_estimates_a
         here.set_idle("1s")
         with worker(here) as last:
             here.wait_for(expected, last)
-            here.wait_for_smoothed(len(estimates), last)
+            here.wait_for_number(here.topics.smoothed, len(estimates), last)
     assert sorted(here.smoothed()) == sorted(estimates)

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from tests.forked import run_forked
 from tests.integration.deployment import SECONDS_MAX, agree, worker
 from tests.integration.test_once import is_stopped, until
 from tests.integration.test_status import until as reported
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_standing import SURAT
+from tests.verbs import run_verb
 from udp_stream.release.query_record import decode_result
 from udp_stream.release.record import kind_of
 
@@ -52,7 +52,11 @@ def with_pings_elsewhere(log):
 
 @pytest.mark.parametrize(
     ("queries", "partitions", "shards", "workers"),
-    [pytest.param(QUERIES, 1, 1, 1, marks=pytest.mark.long), (QUERIES, 4, 4, 2), (RAMP, 4, 4, 2)],
+    [
+        pytest.param(QUERIES, 1, 1, 1, marks=pytest.mark.long),
+        pytest.param(QUERIES, 4, 4, 2, marks=pytest.mark.long),
+        (RAMP, 4, 4, 2),
+    ],
     ids=["alone", "even", "ramp"],
 )
 def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, queries, partitions, shards, workers):
@@ -123,9 +127,9 @@ def test_a_worker_with_other_queries_is_refused_before_it_joins_and_the_others_g
         reported(here, lambda found: [one["name"] for one in found["workers"]] == ["one"])
         for name, text in others.items():
             (path := here.folder / f"{name}.toml").write_text(text)
-            refused = run_forked(["worker", "--config", path, "--instance", "two"], cwd=here.folder)
+            refused = run_verb(["worker", "--config", path, "--instance", "two"], cwd=here.folder)
             assert refused.returncode == 3 and b"worker one asks other" in refused.stderr
-            said = run_forked(["doctor", "--config", path], cwd=here.folder)
+            said = run_verb(["doctor", "--config", path], cwd=here.folder)
             assert said.returncode == 3 and b"FAIL  workers" in said.stdout
         here.wait_for(expected, running)
         here.wait_for_answers(running)

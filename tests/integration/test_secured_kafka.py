@@ -14,10 +14,10 @@ import pytest
 from streams.feed import Feed, Pace
 from streams.kafka import Producer, StrictlyOnce, read_topic
 from streams.topics import create_topics, read_releases, topics_of
-from tests.forked import run_forked
 from tests.integration.deployment import CONFIG, DEFAULTS, City, agree, log_of, worker
 from tests.runtime.harness import fleet_log
 from tests.secured import PASSWORD, USER, secured_kafka
+from tests.verbs import run_verb
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.settings.sections import KafkaSection
 
@@ -53,7 +53,7 @@ def test_a_whole_stream_over_tls_with_a_password(secured, tmp_path):
         here.wait_for(expected, stack.enter_context(worker(here)))
     assert {release.payload for release in read_releases(here.settings.kafka)} == set(expected.values())
     for verb in (["doctor"], ["topics", "create"], ["releases"]):
-        done = run_forked([*verb, "--config", here.config], cwd=tmp_path)
+        done = run_verb([*verb, "--config", here.config], cwd=tmp_path)
         said = (done.stdout + done.stderr).decode()
         assert done.returncode == 0 and "FAIL" not in said and PASSWORD not in said, said
     for log in tmp_path.glob("*.err"):

@@ -11,9 +11,9 @@ import pytest
 from redis import Redis
 
 from tests.contract.checks import ALL_LEDGER_CHECKS, IN_CROWDS, ask, hour
-from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
 from tests.secured import PASSWORD, certificates, secret_file, tls_in_front_of
+from tests.verbs import run_verb
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.redis import open_redis_ledger
@@ -206,12 +206,12 @@ def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_p
             ["ledger", "export"],
             ["doctor", "pings.ndjson"],
         ):
-            done = run_forked([*verb, "--config", config], cwd=tmp_path)
+            done = run_verb([*verb, "--config", config], cwd=tmp_path)
             assert done.returncode == 0, done.stderr.decode()
             found.append(done.stdout + done.stderr)
         inline = running.url.replace("redis://", f"redis://{access['username']}:{quote(PASSWORD)}@")
         config.write_text(f'[ledger]\nurl = "{inline}"\n')
-        found.append(run_forked(["doctor", "pings.ndjson", "--config", config], cwd=tmp_path).stdout)
+        found.append(run_verb(["doctor", "pings.ndjson", "--config", config], cwd=tmp_path).stdout)
         assert b"use ledger.client.password_file" in found[-1]
         config.unlink()
         assert found[0].count(b'"status"') > 10

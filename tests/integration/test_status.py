@@ -5,16 +5,17 @@ import time
 from contextlib import contextmanager
 from datetime import datetime
 
-from tests.forked import forked_to_log, run_forked
+from tests.forked import forked_to_log
 from tests.integration.deployment import worker
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 from udp_stream.release.record import slot_of
 
 PATIENCE_S = 90
 
 
 def verb(city, *arguments):
-    done = run_forked([*arguments, "--config", city.config], cwd=city.folder)
+    done = run_verb([*arguments, "--config", city.config], cwd=city.folder)
     assert b"Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 

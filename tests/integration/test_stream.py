@@ -14,9 +14,9 @@ from streams.feed import Feed, Pace
 from streams.kafka import read_topic
 from streams.processors import ERROR
 from streams.topics import Binding, admin, group_of, read_releases, topics_of
-from tests.forked import run_forked
 from tests.integration.deployment import agree, log_of, worker
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledger.port import Admission
 from udp_stream.release import record as release
@@ -59,7 +59,7 @@ def test_a_worker_that_cannot_work_ends_with_a_sentence_and_a_status(city):
         ("kafka.prefix=elsewhere.", 3, "topic elsewhere.bus.pings.v1 is missing"),
         ("kafka.bootstrap=127.0.0.1:1", 4, "Kafka at 127.0.0.1:1"),
     ):
-        done = run_forked([*command, flag], cwd=here.folder)
+        done = run_verb([*command, flag], cwd=here.folder)
         assert done.returncode == status and sentence in done.stderr.decode(), done.stderr
         assert b"Traceback" not in done.stderr
 
@@ -77,7 +77,7 @@ def test_something_else_in_the_middle_ends_the_worker(city, bound, status, sente
     producer = KafkaProducer(bootstrap_servers=here.settings.kafka.bootstrap)
     producer.send(here.topics.parts.name, value=b"no part", headers=headers).get(20)
     producer.close()
-    done = run_forked(["worker", "--config", here.config], cwd=here.folder)
+    done = run_verb(["worker", "--config", here.config], cwd=here.folder)
     assert done.returncode == status, done.stderr
     assert sentence in done.stderr.decode() and b"no part" not in done.stderr
 
@@ -117,7 +117,7 @@ def test_a_worker_in_another_zone_than_the_ledgers_is_refused(city):
     with here.ledger() as (ledger, _):
         ledger.admit("1d from 2024-01-08T00:00:00+00:00", 10**10, [b"plate"], [hat])
     command = ["worker", "--config", here.config]
-    done = run_forked(command, cwd=here.folder)
+    done = run_verb(command, cwd=here.folder)
     assert done.returncode == 5, done.stderr
     *_, (level, said) = log_of(done.stderr)
     assert level == "error" and "overlaps 1d from 2024" in said

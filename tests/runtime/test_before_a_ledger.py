@@ -4,15 +4,15 @@ import os
 
 import pytest
 
-from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 from udp_stream.ledgers.opening import look_at
 from udp_stream.settings import LedgerSection
 
 
 def replay(folder, *arguments, verb="replay", stdin=None):
     words = (verb, *arguments, "--set", "ledger.url=city.ledger")
-    return run_forked(words, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
+    return run_verb(words, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
 
 
 def left(folder):

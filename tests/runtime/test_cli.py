@@ -12,8 +12,8 @@ from contextlib import closing
 
 import pytest
 
-from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 from udp_stream.release import record as release
 
 UDP_STREAM = [sys.executable, "-m", "udp_stream"]
@@ -36,7 +36,7 @@ PAPERS = (
 
 
 def run(*arguments, cwd, stdin=None, **environment):
-    return run_forked(arguments, cwd=cwd, stdin=stdin, env={**os.environ, "NO_COLOR": "1", **environment})
+    return run_verb(arguments, cwd=cwd, stdin=stdin, env={**os.environ, "NO_COLOR": "1", **environment})
 
 
 @pytest.fixture

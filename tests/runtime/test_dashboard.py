@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.board import cells, dashboard, estimate, get, hat, release, slots_of, wait_for, write
-from tests.forked import run_forked
+from tests.verbs import run_verb
 from udp_stream.board.server import STATIC, Board, serving
 from udp_stream.board.slots import KINDS, Slots
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
@@ -295,7 +295,7 @@ def test_what_cannot_be_served_is_said_and_has_its_status(tmp_path):
             (("--set", "kafka.bootstrap=127.0.0.1:1", *free), DependencyUnavailable, "127.0.0.1:1"),
         ]  # fmt: skip
         for arguments, error, named in cases:
-            done = run_forked(["dashboard", *arguments], cwd=tmp_path)
+            done = run_verb(["dashboard", *arguments], cwd=tmp_path)
             assert (done.returncode, done.stdout) == (error.exit_status, b""), (arguments, done.stderr)
             assert named in done.stderr.decode() and b"Traceback" not in done.stderr
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import h3
 import pytest
 
-from tests.forked import forked_to_log, run_forked
+from tests.forked import forked_to_log
 from tests.gtfs import GTFS_CASES, snapshot, vehicle
 from tests.http_server import GTFS, ok, serving
+from tests.verbs import run_verb
 from udp_stream.release import record as release
 from udp_stream.settings import load
 
@@ -106,7 +107,7 @@ FORMS = {"warsaw.ndjson": warsaw, "siri.ndjson": siri}
 
 
 def run(folder, *arguments):
-    done = run_forked(list(arguments), cwd=folder)
+    done = run_verb(list(arguments), cwd=folder)
     assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr.decode()
     return done
 
@@ -159,7 +160,7 @@ def test_a_plate_that_is_there_once_is_left_out_and_counted(tmp_path):
     ("flags", "said"), [(["source.speed="], b"source.speed"), (["speed.from=moving"], b"field, movement")]
 )
 def test_a_speed_from_nowhere_is_a_configuration_error(tmp_path, flags, said):
-    done = run_forked(["config", *(word for flag in flags for word in ("--set", flag))], cwd=tmp_path)
+    done = run_verb(["config", *(word for flag in flags for word in ("--set", flag))], cwd=tmp_path)
     assert done.returncode == 3 and said in done.stderr
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 from udp_stream.cli.outputs import appended, appended_records
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.opening import ledger_and_keys
@@ -261,7 +261,7 @@ def test_the_name_of_a_journals_ledger_is_on_disk_before_it_has_its_place(tmp_pa
 
 
 def udp_stream(folder, *arguments, stdin=None):
-    return run_forked(arguments, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
+    return run_verb(arguments, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
 
 
 def test_the_verb_releases_what_is_piped_in_once_and_says_so(tmp_path):

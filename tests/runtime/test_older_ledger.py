@@ -11,8 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from tests.forked import run_forked
 from tests.runtime.harness import CONFIG, fleet_log
+from tests.verbs import run_verb
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.keys import adopt
@@ -28,7 +28,7 @@ def ledger_of(verb):
 
 
 def run(folder, *arguments):
-    done = run_forked(arguments, cwd=folder, timeout=120)
+    done = run_verb(arguments, cwd=folder)
     assert b"Traceback" not in done.stderr, done.stderr
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 
 LOG = b"\n".join(fleet_log(buses=10, hours=0.3, clean=True)) + b"\n"
 
@@ -19,7 +19,7 @@ def here(tmp_path):
 
 
 def udp_stream(folder, *arguments, stdin=None):
-    done = run_forked(arguments, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
+    done = run_verb(arguments, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 

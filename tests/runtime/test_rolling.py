@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.contract.checks import worst_window
-from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 from udp_stream.ledger.rules import amounts, amounts_of, span_of
 from udp_stream.ledgers.sqlite import open_sqlite_ledger
 from udp_stream.release.record import decode
@@ -23,7 +23,7 @@ FIXED = ("release.mean=baseline", "release.mean_epsilon=0.5")
 
 
 def run(*arguments, cwd):
-    return run_forked(arguments, cwd=cwd, env={**os.environ, "NO_COLOR": "1"})
+    return run_verb(arguments, cwd=cwd, env={**os.environ, "NO_COLOR": "1"})
 
 
 def options(*flags):

@@ -12,8 +12,9 @@ from subprocess import run as started
 
 import pytest
 
-from tests.forked import Forked, run_forked
+from tests.forked import Forked
 from tests.prometheus import Series, series_once, told_apart
+from tests.verbs import run_verb
 from udp_stream.trial.process import free_ports
 from udp_stream.version import __version__
 
@@ -90,7 +91,7 @@ def run_words(port):
 def test_a_port_that_is_taken_ends_it_before_anything_is_made(words, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run_forked(words(port), cwd=tmp_path, stdin=b"\n".join(told_apart(buses=15, hours=0.6)))
+        done = run_verb(words(port), cwd=tmp_path, stdin=b"\n".join(told_apart(buses=15, hours=0.6)))
     said = done.stderr.decode()
     assert done.returncode == 4 and f"127.0.0.1, port {port}" in said and "in use" in said
     assert list(tmp_path.iterdir()) == []
@@ -108,5 +109,5 @@ def test_without_the_package_the_extra_is_named_and_nothing_is_made(words, tmp_p
 @pytest.mark.parametrize("words", [run_words, worker_words])
 def test_a_port_alone_is_refused(words, tmp_path):
     arguments = [one.removeprefix("127.0.0.1:") if one.endswith(":9464") else one for one in words(9464)]
-    done = run_forked(arguments, cwd=tmp_path, stdin=b"")
+    done = run_verb(arguments, cwd=tmp_path, stdin=b"")
     assert done.returncode == 2 and b"expected HOST:PORT" in done.stderr and list(tmp_path.iterdir()) == []

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from tests.forked import run_forked
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 
 FLAGS = ("--set", "hat.slot=15m", "--set", "release.min_plates=2")
 
@@ -18,7 +18,7 @@ def log():
 
 def run(folder, out, stdin, ledger="l", *more):
     words = ("run", "-", "--ledger", ledger, "--out", out, *FLAGS, *more)
-    return run_forked(words, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
+    return run_verb(words, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
 
 
 def hats(done):
@@ -47,6 +47,6 @@ def test_no_output_is_added_to_the_recording_that_is_read(flag, log, tmp_path):
     (tmp_path / "monday.ndjson").write_bytes(log)
     (tmp_path / "link.ndjson").symlink_to("monday.ndjson")
     words = ("run", "monday.ndjson", "--ledger", "l", *FLAGS, flag, "link.ndjson")
-    done = run_forked(words, cwd=tmp_path, stdin=b"", env={**os.environ, "NO_COLOR": "1"})
+    done = run_verb(words, cwd=tmp_path, stdin=b"", env={**os.environ, "NO_COLOR": "1"})
     assert done.returncode == 2 and b"expected a file of its own, got the input monday.ndjson" in done.stderr
     assert (tmp_path / "monday.ndjson").read_bytes() == log and not (tmp_path / "l").exists()

@@ -7,15 +7,16 @@ import subprocess
 import sys
 import time
 
-from tests.forked import forked_to_log, run_forked
+from tests.forked import forked_to_log
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 from udp_stream.files import ALIVE, SILENT_S
 
 FLAGS = ("--ledger", "city.ledger", "--set", "hat.slot=15m")
 
 
 def status(folder, *flags):
-    done = run_forked(["status", *flags], cwd=folder, env={**os.environ, "NO_COLOR": "1"})
+    done = run_verb(["status", *flags], cwd=folder, env={**os.environ, "NO_COLOR": "1"})
     assert b"Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 

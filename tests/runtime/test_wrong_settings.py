@@ -5,13 +5,13 @@ import os
 
 import pytest
 
-from tests.forked import run_forked
 from tests.gtfs import snapshot, vehicle
 from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
 
 
 def udp_stream(folder, *arguments, stdin=None):
-    return run_forked(arguments, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
+    return run_verb(arguments, cwd=folder, stdin=stdin, env={**os.environ, "NO_COLOR": "1"})
 
 
 def spelled(count, **changed):

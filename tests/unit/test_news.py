@@ -1,5 +1,7 @@
 """As usual, or something happened: posteriors beside brute force, what a clip lets through beside simulated plates."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -58,23 +60,27 @@ def test_a_clip_lets_through_what_simulated_plates_show(half_width, hats):
     assert found[-1] <= half_width * np.sqrt(hats) + 1e-9
 
 
-def brute_force(mean, variance, carried, value, noise, clipped, hats_off):
-    """Probability of news, and mean of either case: each speed's likelihood by plates that are clipped one by one."""
+@cache
+def shown(clipped, hats_off):
+    """The speeds of a grid, and what is released of each by plates that are clipped one by one."""
     step, rng = 0.25, np.random.default_rng(5)
     grid = np.arange(step / 2, MAX_KMH, step)
-    if clipped.half_width:
-        lowest = lambda kmh: np.maximum(kmh, SPREAD_SLOWEST_KMH)  # noqa: E731
-        spreads = (lowest(grid) / lowest(clipped.centre)) ** SPREAD_POWER
-        shown = [
-            clipped.centre
-            + clipped.scatter
-            * passed(rng, clipped.half_width, clipped.hats, (kmh - clipped.centre) / clipped.scatter, spread, hats_off)
-            / clipped.gain
-            for kmh, spread in zip(grid.tolist(), spreads.tolist(), strict=True)
-        ]
-    else:
-        shown = grid
-    seen = np.exp(-((value - np.array(shown)) ** 2) / (2 * noise))
+    if not clipped.half_width:
+        return grid, grid
+    lowest = lambda kmh: np.maximum(kmh, SPREAD_SLOWEST_KMH)  # noqa: E731
+    spreads = (lowest(grid) / lowest(clipped.centre)) ** SPREAD_POWER
+    offs = (grid - clipped.centre) / clipped.scatter
+    let = [
+        passed(rng, clipped.half_width, clipped.hats, off, spread, hats_off)
+        for off, spread in zip(offs.tolist(), spreads.tolist(), strict=True)
+    ]
+    return grid, clipped.centre + clipped.scatter * np.array(let) / clipped.gain
+
+
+def brute_force(mean, variance, carried, value, noise, clipped, hats_off):
+    """Probability of news, and mean of either case: each speed's likelihood."""
+    grid, released = shown(clipped, hats_off)
+    seen = np.exp(-((value - released) ** 2) / (2 * noise))
     normal = lambda at, var: np.exp(-((grid - at) ** 2) / (2 * var)) / np.sqrt(var)  # noqa: E731
     wide = variance + float(happened_variance(np.array([mean]))[0])
     usual = (1 - HAPPENS) * (1 - carried.probability) * normal(mean, variance) * seen
