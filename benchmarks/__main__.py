@@ -36,7 +36,8 @@ from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.files import read_messages
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.units import NANO
-from udp_stream.windows.slots import Frame, Windows
+from udp_stream.windows.clocks import Frame
+from udp_stream.windows.slots import Windows
 from udp_stream.windows.tables import SlotPings, tabulate
 
 

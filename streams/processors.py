@@ -63,7 +63,8 @@ from udp_stream.shuffle.wire import (
     shard_of,
     shard_of_period,
 )
-from udp_stream.windows.slots import LogPlaces, Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.slots import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotCounts, tabulate
 
 

@@ -54,10 +54,9 @@ from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.settings import Settings
 from udp_stream.sources.journal import Arrived, Journal
 from udp_stream.units import parse_duration
+from udp_stream.windows.clocks import Frame, LogPlaces
 from udp_stream.windows.positions import LatestPositions, Moment
 from udp_stream.windows.slots import (
-    Frame,
-    LogPlaces,
     Look,
     ReadingRules,
     ReadResult,

@@ -49,7 +49,8 @@ from udp_stream.shuffle.protocol import (
 )
 from udp_stream.shuffle.wire import SourceProtocol, decode_message, encode_message, merge_counts
 from udp_stream.testing import SeededEntropy
-from udp_stream.windows.slots import LogPlaces, ReadingRules, SourceCheckpoint, SourceReader
+from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.slots import ReadingRules, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotCounts, SlotValues, tabulate
 
 FLAGS = ("hat.slot=1h", "hat.timezone=UTC", "hat.grace=0s", "release.min_plates=2",

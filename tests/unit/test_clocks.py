@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udp_stream.pings.decode import Pings, Reason
-from udp_stream.windows.slots import NEVER, AppendClock, Frame, LogPlaces, WindowRules, Windows
+from udp_stream.windows.clocks import NEVER, AppendClock, Frame, LogPlaces, WindowRules
+from udp_stream.windows.slots import Windows
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

@@ -7,7 +7,8 @@ import pytest
 
 from udp_stream.cli.first_look import FeedWatch
 from udp_stream.settings import load
-from udp_stream.windows.slots import LogPlaces, ReadingRules, SourceCheckpoint, SourceReader
+from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.slots import ReadingRules, SourceCheckpoint, SourceReader
 
 PLATE = "GJ05ZZ0001"
 

@@ -16,7 +16,8 @@ from udp_stream.pings.found import Doubt
 from udp_stream.pings.json import JSON, PLAIN, without_speeds
 from udp_stream.settings import load
 from udp_stream.sources.recordings import GtfsFiles
-from udp_stream.windows.slots import Frame, LogPlaces, ReadingRules, SourceCheckpoint, SourceReader, Windows
+from udp_stream.windows.clocks import Frame, LogPlaces
+from udp_stream.windows.slots import ReadingRules, SourceCheckpoint, SourceReader, Windows
 from udp_stream.windows.tables import cells_of
 
 WEEKS_1024_S = 1024 * 7 * 86_400

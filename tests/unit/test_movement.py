@@ -9,8 +9,9 @@ import pytest
 
 from udp_stream.pings.decode import PingRules
 from udp_stream.settings import load
+from udp_stream.windows.clocks import Frame
 from udp_stream.windows.movement import km_between, places_of, with_speeds
-from udp_stream.windows.slots import Frame, Windows
+from udp_stream.windows.slots import Windows
 from udp_stream.windows.tables import SlotPings, cells_of, tabulate
 
 HOUR = 3_600_000

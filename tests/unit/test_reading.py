@@ -13,7 +13,8 @@ from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON, mapped_form
 from udp_stream.pings.mapping import FeedMapping
 from udp_stream.shuffle.wire import cut_pings, encode_message
-from udp_stream.windows.slots import LogPlaces, ReadingRules, SourceCheckpoint, SourceReader, WindowRules
+from udp_stream.windows.clocks import LogPlaces, WindowRules
+from udp_stream.windows.slots import ReadingRules, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotGrid
 
 HOUR = 3_600_000

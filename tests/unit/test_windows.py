@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from benchmarks.__main__ import held_bytes
 from udp_stream.pings.decode import Pings, Reason
-from udp_stream.windows.slots import AgreementClock, Frame, WindowRules, Windows
+from udp_stream.windows.clocks import AgreementClock, Frame, WindowRules
+from udp_stream.windows.slots import Windows
 from udp_stream.windows.tables import SlotPings, tabulate
 
 HOUR = 3_600_000

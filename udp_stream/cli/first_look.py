@@ -43,7 +43,8 @@ from udp_stream.settings import Settings
 from udp_stream.settings.limits import seconds_of
 from udp_stream.sources.recordings import Source, open_sources, scheme_of
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.slots import AgreementClock, ReadResult, WindowRules, are_rolled_over
+from udp_stream.windows.clocks import AgreementClock, WindowRules, are_rolled_over
+from udp_stream.windows.slots import ReadResult
 
 LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
 """Messages of a file; refused messages that are kept; messages and bytes in which pairs of pings are looked for."""

@@ -42,7 +42,8 @@ from udp_stream.settings.limits import seconds_of
 from udp_stream.settings.rules import check
 from udp_stream.sources.files import as_far_as_whole
 from udp_stream.sources.recordings import open_sources
-from udp_stream.windows.slots import AgreementClock, Frame, slots_of
+from udp_stream.windows.clocks import AgreementClock, Frame
+from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, cells_of
 
 SLOTS: Final = "30m", "1h", "3h", "6h"

@@ -105,8 +105,8 @@ class Reason(enum.StrEnum):
     WRONG_TYPE = "wrong_type"
     NO_UTC_OFFSET = "no_utc_offset"
     TIME_OUT_OF_RANGE = "time_out_of_range"
-    TIME_ROLLED_OVER = "time_rolled_over"  # windows/slots.py: 1,024 weeks behind the log's clock
-    TIME_IN_FUTURE = "time_in_future"  # windows/slots.py: only the log's clock knows what is ahead of it
+    TIME_ROLLED_OVER = "time_rolled_over"  # windows/clocks.py: 1,024 weeks behind the log's clock
+    TIME_IN_FUTURE = "time_in_future"  # windows/clocks.py: only the log's clock knows what is ahead of it
     COORDINATES_OUT_OF_RANGE = "coordinates_out_of_range"
     ZERO_COORDINATES = "zero_coordinates"
     OUTSIDE_BOX = "outside_box"

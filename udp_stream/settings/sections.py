@@ -36,7 +36,7 @@ from udp_stream.queries.standing import StandingQuery
 from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, require, whole_seconds
 from udp_stream.settings.queries import PositionBudget, QueriesSection, QuerySection, standing_queries
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.slots import WindowRules
+from udp_stream.windows.clocks import WindowRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
 
 Option: TypeAlias = str | int | float | bool

@@ -40,8 +40,9 @@ from udp_stream.mechanisms.around import PlateNorms
 from udp_stream.planning.plan import Terms
 from udp_stream.planning.policy import PositionPeriods
 from udp_stream.planning.slot import DIGEST_BYTES, CityPlan, SlotPlan
+from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.positions import Moment
-from udp_stream.windows.slots import LogPlaces, ReadResult, Refused, SourceCheckpoint, SourceReader
+from udp_stream.windows.slots import ReadResult, Refused, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotCounts, SlotPings, numbered, require_countable, without_repeats
 
 PLANNER = 0
@@ -654,7 +655,7 @@ class SourceProtocol:
     >>> import numpy as np
     >>> from datetime import UTC
     >>> from udp_stream.pings.decode import PingDecoder, PingRules
-    >>> from udp_stream.windows.slots import WindowRules
+    >>> from udp_stream.windows.clocks import WindowRules
     >>> from udp_stream.windows.tables import SlotGrid
     >>> from udp_stream.windows.slots import ReadingRules
     >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)

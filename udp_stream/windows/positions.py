@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.decode import Pings
-from udp_stream.windows.slots import NEVER, AppendClock, Frame, WindowRules
+from udp_stream.windows.clocks import NEVER, AppendClock, Frame, WindowRules
 from udp_stream.windows.tables import SlotGrid
 
 _ROW = np.dtype(
@@ -258,7 +258,7 @@ class SourceMoments:
     and a tick a quarter of an hour later:
 
     >>> from datetime import UTC
-    >>> from udp_stream.windows.slots import LogPlaces
+    >>> from udp_stream.windows.clocks import LogPlaces
     >>> rules, none = MomentRules((SlotGrid(900, UTC),), age_ms=600_000), np.zeros(2)
     >>> moments = SourceMoments(rules, WindowRules(), str.encode, None)
     >>> times, message = np.array([500_000, 600_000]), np.array([0, 1], np.int32)

@@ -1,0 +1,282 @@
+"""The clocks of a log: its watermark, whatever the reader's own clock says.
+
+A watermark is a time up to which the log counts as complete. A clock observes one frame (a run of messages) at a
+time. For each ping it gives the watermark before the ping (`watermark_before_ms`), by which lateness is judged, and
+whether the ping is from the future. Then it shows the new watermark, by which slots close.
+
+Ours differs from the field's: there, lateness that is allowed for is part of the watermark. Ours is the log's own
+time, guarded against wrong clocks; a slot closes `grace_ms` behind it. And it follows from the log alone, never from
+when a record was read.
+
+**Agreement**, for files: they have no append times, so the watermark is the newest time that several plates have
+reached. **Append**, for a partition of a topic with the broker's append times: the newest event time that was no more
+than a little ahead of its own append time, less the disorder that is allowed for; or the latest tick record's. It is
+computed message by message, so how a fetch cuts the log changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import compress
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.pings.decode import PingRules, Pings
+
+Times = NDArray[np.int64]
+
+NEVER = -(2**63)
+"""Before any time there is."""
+
+SEEN_MS = 2 * 86_400_000
+"""Plates that were not seen for longer have left, for the agreement clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRules:
+    """What never changes while the windows live. Times in ms.
+
+    `ahead_ms`, the quorums: of the agreement clock. `skew_ms`, `disorder_ms`: of the append clock: how far a ping may
+    be ahead of the broker, and how long after the newest ping older ones are waited for. `movement`: speeds are derived
+    where a slot closes; None takes those of the pings.
+
+    >>> WindowRules(grace_ms=60_000).quorum_min
+    3
+    """
+
+    grace_ms: int = 120_000
+    ahead_ms: int = 86_400_000
+    pings_per_slot_max: int = 50_000_000  # 1 GB at 20 bytes a ping: out of reach of a city
+    quorum_min: int = 3
+    quorum_share: float = 0.02
+    ping_share: float = 0.05
+    skew_ms: int = 30_000
+    disorder_ms: int = 60_000
+    movement: PingRules | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogPlaces:
+    """The places of a frame's messages in their partition: one value for each message, tick records included.
+
+    `offset` rises; `append_ms` is the broker's append time; `tick` is True for records that only tell the time and have
+    no pings.
+
+    >>> places = LogPlaces(np.array([40, 41]), np.array([7_000, 8_000]), np.array([False, True]))
+    >>> places.behind(1).offset
+    array([41])
+    """
+
+    offset: Times
+    append_ms: Times
+    tick: NDArray[np.bool_]
+
+    def behind(self, count: int) -> LogPlaces:
+        """The same without the first `count` messages."""
+        return LogPlaces(self.offset[count:], self.append_ms[count:], self.tick[count:])
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One run of the log, decoded and placed: `cell`, `slot_start` and `slot_end` belong to the rows of `pings`.
+
+    `places` is None for a log without offsets and append times.
+
+    >>> none, no_time = np.zeros(0), np.zeros(0, np.int64)
+    >>> empty = Pings((), none, no_time, none, none, none, none, none)
+    >>> Frame(empty, np.zeros(0, np.uint64), no_time, no_time).places is None
+    True
+    """
+
+    pings: Pings
+    cell: NDArray[np.uint64]
+    slot_start: Times
+    slot_end: Times
+    places: LogPlaces | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observed:
+    """For each row of a frame: the watermark before it, whether it comes from the future, and whether its clock has
+    rolled over (`are_rolled_over`).
+
+    >>> none = np.zeros(2, bool)
+    >>> Observed(np.array([7_000, 7_000]), np.array([False, True]), none).ahead.sum()
+    np.int64(1)
+    """
+
+    watermark_before_ms: Times
+    ahead: NDArray[np.bool_]
+    rolled_over: NDArray[np.bool_]
+
+
+ROLLOVER_MS = 1024 * 7 * 86_400_000
+"""GPS counts 1,024 weeks and begins again: a receiver that does not know of it is 7,168 days behind."""
+
+
+def are_rolled_over(time_ms: Times, now_ms: Times | int) -> NDArray[np.bool_]:
+    """Which times are 1,024 weeks before now, give or take a day: of a recording made then, none is refused, as its own
+    clock says that it is then.
+
+    >>> are_rolled_over(np.array([1_154_318_400_000, 1_773_633_600_000]), 1_773_633_610_000)
+    array([ True, False])
+    """
+    found: NDArray[np.bool_] = np.abs(now_ms - ROLLOVER_MS - time_ms) <= 86_400_000
+    return found
+
+
+class Clock(Protocol):
+    """Turns frames into watermarks. `watermark_ms` is None before the first ping, and never goes back.
+
+    >>> clocks: list[Clock] = [AgreementClock(WindowRules()), AppendClock(WindowRules())]
+    >>> [clock.watermark_ms for clock in clocks]
+    [None, None]
+    """
+
+    watermark_ms: int | None
+
+    def observe(self, frame: Frame) -> Observed:
+        """Judge the rows of the next frame, and move the watermark past it."""
+        ...
+
+
+class AgreementClock:
+    """The newest time that several plates have reached: the clock of a log without append times.
+
+    Several is `quorum_min` plates or `quorum_share` of those seen in the last two days, whichever is more (all, if
+    there are fewer): neither one plate alone nor a few broken ones of a large fleet can move it. A plate counts with
+    the newest time of the last frame it was in, so one wrong time is forgotten with the plate's next frame. And
+    `ping_share` of the frame's pings must agree too, so that wrong times strewn over many plates do not add up.
+
+    A plate has left, and is not waited for, once two others have come two days further, in steps of at most `ahead_ms`:
+    a fleet may shrink to less than a quorum. Clocks that are wrong by more than a step never come that far.
+
+    Four plates, one of them far ahead: the third newest time counts.
+
+    >>> clock, plates, none = AgreementClock(WindowRules()), ("A", "B", "C", "D"), np.zeros(4)
+    >>> times = np.array([1_000, 3_000, 2_000, 10**15])
+    >>> clock.advance(Pings(plates, np.arange(4, dtype=np.uint32), times, none, none, none, none, none))
+    >>> clock.watermark_ms
+    2000
+    """
+
+    def __init__(self, rules: WindowRules) -> None:
+        """A clock that has not begun: `watermark_ms` is None until the first ping."""
+        self._rules = rules
+        self._newest_of: dict[str, int] = {}
+        self._crowded = 1024  # plates: below it, looking for old ones to forget costs more than they do
+        self._believed_ms = rules.ahead_ms  # what is later comes from the future
+        self.watermark_ms: int | None = None
+
+    def observe(self, frame: Frame) -> Observed:
+        """A frame is observed as a whole: a ping that closes a slot does not make its neighbours late."""
+        before = NEVER if self.watermark_ms is None else self.watermark_ms
+        self.advance(frame.pings)
+        time_ms = frame.pings.time_ms
+        rolled_over = are_rolled_over(time_ms, 0 if self.watermark_ms is None else self.watermark_ms)
+        return Observed(np.full(time_ms.size, before), time_ms > self._believed_ms, rolled_over)
+
+    def advance(self, pings: Pings) -> None:
+        """Take in a frame. Pings too far ahead of the new time count for nothing, now or later."""
+        if pings.time_ms.size == 0:
+            return
+        newest_of = self._newest_times(pings, pings.time_ms)
+        share = int(np.ceil(self._rules.ping_share * pings.time_ms.size))
+        # The older of the two: plates and pings must both have reached the time.
+        self._set(min(self._reached(newest_of), _kth_newest(pings.time_ms, share)))
+        if self.watermark_ms is not None:
+            self._believed_ms = self.watermark_ms + self._rules.ahead_ms
+            if (pings.time_ms <= self._believed_ms).all():
+                self._newest_of = newest_of
+            else:
+                self._step_by_step(pings, self.watermark_ms, share)
+            if len(self._newest_of) > self._crowded:
+                self._forget(self.watermark_ms - SEEN_MS)
+
+    def _step_by_step(self, pings: Pings, watermark_ms: int, share: int) -> None:
+        """Some pings are further ahead than is believed. Believe what is within a step of what two plates have come to,
+        until nothing more is; plates that are left behind by then are not waited for."""
+        come_to_ms, before_ms = _second_newest(self._newest_of), NEVER
+        self._believed_ms = max(self._believed_ms, come_to_ms + self._rules.ahead_ms)
+        while before_ms < self._believed_ms:
+            within = pings.time_ms <= self._believed_ms
+            newest_of = self._newest_times(pings, np.where(within, pings.time_ms, NEVER))
+            if within.any():
+                come_to_ms = min(_second_newest(newest_of), _kth_newest(pings.time_ms[within], share))
+            if come_to_ms - SEEN_MS > watermark_ms:
+                newest_of = {plate: time for plate, time in newest_of.items() if time >= come_to_ms - SEEN_MS}
+                self._set(min(self._reached(newest_of), come_to_ms))
+            before_ms, self._believed_ms = self._believed_ms, max(self._believed_ms, come_to_ms + self._rules.ahead_ms)
+        self._newest_of = newest_of
+
+    def _newest_times(self, pings: Pings, time_ms: Times) -> dict[str, int]:
+        """The newest time of every plate, this frame's plates anew; a plate without a usable time keeps its old one."""
+        newest = np.full(len(pings.plates), NEVER)
+        np.maximum.at(newest, pings.plate, time_ms)
+        usable = newest != NEVER
+        plates = pings.plates if usable.all() else compress(pings.plates, usable)
+        return self._newest_of | dict(zip(plates, newest[usable].tolist(), strict=True))
+
+    def _reached(self, newest_of: dict[str, int]) -> int:
+        times = np.fromiter(newest_of.values(), dtype=np.int64, count=len(newest_of))
+        quorum = max(self._rules.quorum_min, int(np.ceil(self._rules.quorum_share * times.size)))
+        return _kth_newest(times, quorum)
+
+    def _set(self, time_ms: int) -> None:
+        self.watermark_ms = time_ms if self.watermark_ms is None else max(self.watermark_ms, time_ms)
+
+    def _forget(self, before_ms: int) -> None:
+        self._newest_of = {plate: time for plate, time in self._newest_of.items() if time >= before_ms}
+        self._crowded = max(1024, 2 * len(self._newest_of))  # doubled, so that forgetting stays rare as fleets grow
+
+
+def _second_newest(newest_of: dict[str, int]) -> int:
+    """What two plates have come to; for fewer, before any time there is."""
+    # Two days later than NEVER: from the lowest integer nothing can be taken.
+    return sorted(newest_of.values())[-2] if len(newest_of) > 1 else NEVER + SEEN_MS
+
+
+def _kth_newest(times: Times, k: int) -> int:
+    at = max(0, times.size - k)
+    return int(np.partition(times, at)[at])
+
+
+class AppendClock:
+    """The newest accepted event time of one source partition less `disorder_ms`, or its latest tick's, if later.
+
+    A ping is accepted if its time is at most `skew_ms` after its message's append time, so no plate can move the clock
+    past what the broker has seen. A tick says that until its append time nothing else came: it counts like a ping of
+    that moment. Pings of one message are observed together; a message is judged by those before it in the log.
+
+    A ping of 100 s, one from the future, and a tick at 190 s; the disorder that is allowed for is 60 s:
+
+    >>> clock, none, message = AppendClock(WindowRules()), np.zeros(2), np.array([0, 1], np.int32)
+    >>> two = Pings(("A",), none.astype(np.uint32), np.array([100_000, 10**15]), none, none, none, message, none)
+    >>> appended = LogPlaces(np.arange(3), np.array([101_000, 102_000, 190_000]), np.array([False, False, True]))
+    >>> observed = clock.observe(Frame(two, np.zeros(2, np.uint64), two.time_ms, two.time_ms, appended))
+    >>> observed.ahead.tolist(), observed.watermark_before_ms[1], clock.watermark_ms
+    ([False, True], np.int64(40000), 130000)
+    """
+
+    def __init__(self, rules: WindowRules, watermark_ms: int | None = None) -> None:
+        """A clock that resumes at the watermark of a checkpoint."""
+        self._rules = rules
+        self.watermark_ms = watermark_ms
+
+    def observe(self, frame: Frame) -> Observed:
+        """Judge each row by the messages before its own. ValueError for a frame without append times."""
+        places, pings = frame.places, frame.pings
+        if places is None:
+            raise ValueError("expected append times, got a log without them: use AgreementClock")
+        ahead = pings.time_ms > places.append_ms[pings.message] + self._rules.skew_ms
+        reached = np.where(places.tick, places.append_ms, NEVER)
+        np.maximum.at(reached, pings.message[~ahead], pings.time_ms[~ahead])
+        # NEVER is the lowest integer: less anything, it would wrap round to the far future.
+        reached = np.where(reached == NEVER, NEVER, reached - self._rules.disorder_ms)
+        # The old watermark goes in front: place i is then the watermark before message i.
+        times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, reached))
+        if times[-1] != NEVER:
+            self.watermark_ms = int(times[-1])
+        return Observed(times[pings.message], ahead, are_rolled_over(pings.time_ms, places.append_ms[pings.message]))
