@@ -79,7 +79,6 @@ class Pace:
     """When the next message may go: at a rate a second, or at a multiple of the pings' own pace."""
 
     def __init__(self, rate: float | None = None, speedup: float | None = None, form: FeedForm = PLAIN) -> None:
-        """Without either, at once."""
         self._form = form
         self.began = time.monotonic()
         self._rate = rate
@@ -155,11 +154,9 @@ class Feed:
             raise unreachable(kafka, error) from error
 
     def __enter__(self) -> Self:
-        """Connected already."""
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Send what is held, wait for all of it, and disconnect."""
         try:
             if kind is None:
                 self.settle()

@@ -103,7 +103,6 @@ class Producer:
     """A producer with acks from all replicas, in order within a partition; use it with `async with`."""
 
     def __init__(self, kafka: KafkaSection) -> None:
-        """Make it inside a running loop; it connects on entering."""
         self._kafka = kafka
         self._producer = AIOKafkaProducer(
             **client_options(kafka),
@@ -123,7 +122,6 @@ class Producer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Disconnect, after what is under way."""
         await self._producer.stop()
 
     async def write(self, records: Iterable[OutgoingRecord]) -> None:
@@ -245,7 +243,6 @@ class StrictlyOnce:
     """Records and checkpoint in one transaction; `begin` makes one."""
 
     def __init__(self, producer: AIOKafkaProducer, group: str) -> None:
-        """Take over a producer that has its epoch."""
         self._producer = producer
         self._group = group
         self._under_way: asyncio.Future[None] | None = None
@@ -335,7 +332,6 @@ class Offsets:
     """Commits and positions of an app that is running: all that reaches into Faust's consumer from outside of it."""
 
     def __init__(self, app: faust.App) -> None:
-        """Nothing is asked before the app has started."""
         self._app = app
 
     @property

@@ -125,7 +125,6 @@ class Partitions(ABC, Generic[A]):
     """What it means that records of this topic are gone, in words."""
 
     def __init__(self, topic: str, common: Common) -> None:
-        """No partitions yet."""
         self._topic, self._topics, self._offsets, self._producer, self._binding = topic, *common[:4]
         self._accept_loss, self._queries = common.accept_loss, common.queries
         self._asked = "" if self._queries is None else self._queries.digest
@@ -322,7 +321,6 @@ class SourceProcessor(Partitions[_Source]):
         look: Look = lambda _messages, _read: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """No partitions yet. Queries are what the rules ask for moments for."""
         super().__init__(common.topics.pings.name, common)
         self._rules, self._idle_s, self._look, self._clock = rules, idle_s, look, clock
 
@@ -559,7 +557,6 @@ class AtLeastOnce:
     """Records first, then the checkpoint."""
 
     def __init__(self, producer: Producer, offsets: Offsets) -> None:
-        """Nothing of its own to close."""
         self._producer = producer
         self._offsets = offsets
 

@@ -353,7 +353,6 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        """Nothing has happened yet."""
         self.error: BaseException | None = None
         self._asked = asyncio.Event()
 

@@ -195,7 +195,6 @@ class Heartbeat:
     """
 
     def __init__(self, file: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is touched yet; without a file, nothing ever is."""
         self._file = file
         self._clock = clock
         self._touched_s: float | None = None

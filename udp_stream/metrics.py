@@ -80,7 +80,6 @@ class Metrics:
         return gauge
 
     def observe(self, fact: Fact) -> None:
-        """Count a fact."""
         match fact:
             case BatchRead():
                 self._read(fact)

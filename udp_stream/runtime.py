@@ -436,11 +436,9 @@ class SpokenLog:
     """
 
     def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
-        """Nothing is said yet."""
         self._log = RunLog(slots, grace_ms)
 
     def observe(self, fact: Fact) -> None:
-        """Count a fact."""
         self._log.observe(fact, time.time())
 
     def say_due(self, *, at_the_end: bool = False) -> None:

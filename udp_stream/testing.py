@@ -40,7 +40,6 @@ class SeededEntropy:
     """Every release's bits follow from the seed and its id, whatever else is released beside it, in any process."""
 
     def __init__(self, seed: int | str) -> None:
-        """Take the seed."""
         self._seed = seed
 
     def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:

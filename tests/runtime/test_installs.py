@@ -64,6 +64,7 @@ VERBS = (
     ("feed", "day.ndjson", *NOWHERE),
     ("releases", *NOWHERE),
     ("dashboard", "out.ndjson", "--set", "dashboard.listen=no.invalid:1"),
+    ("dashboard", *NOWHERE),
     ("status", *NOWHERE),
     ("status", "--set", "ledger.url=city.ledger"),
     ("doctor", "--set", "ledger.url=city.ledger"),

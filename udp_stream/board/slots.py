@@ -206,7 +206,6 @@ class Slots:
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.time, *, is_synthetic: bool = False) -> None:
-        """Keep so many slots; of made-up buses, or of those of a feed."""
         self._most, self._clock, self.is_synthetic = most, clock, is_synthetic
         self._filling: dict[int, _Filling] = {}
         self._open: set[int] = set()

@@ -276,20 +276,17 @@ class ReadingProgress:
     """Follows several files, read one after another; their sizes on disk are the measure."""
 
     def __init__(self, files: Sequence[str]) -> None:
-        """Nothing is shown before entering."""
         self._sizes = {file: Path(file).stat().st_size if Path(file).is_file() else 0 for file in files}
         self._done = 0
         self._bar = Progress(console=console(), transient=True, disable=not sys.stderr.isatty())
         self._task = self._bar.add_task("reading", total=sum(self._sizes.values()) or None)
 
     def __enter__(self) -> Self:
-        """Show the bar; its time begins here, and not when it was made."""
         self._bar.reset(self._task)
         self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take it away."""
         self._bar.stop()
 
     def of(self, file: str) -> Callable[[int, int | None], None]:

@@ -173,7 +173,6 @@ class Errors:
     """The rows of one data set and choice of HATs, by series."""
 
     def __init__(self, rows: Sequence[MeanRow], data: str, hats: str) -> None:
-        """Select the rows of this data set and choice of HATs."""
         self.rows = where(rows, data=data, hats=hats)
 
     def of(self, series: Series) -> list[MeanRow]:
@@ -346,7 +345,6 @@ class DrawnHat:
     """A HAT with drawn speeds, its errors, and Levy's cap, number of full arrays, and interval (3 tau) in km/h."""
 
     def __init__(self, data: DataSet, rows: Sequence[MeanRow]) -> None:
-        """A data set of one HAT, and the rows of all."""
         self.data, self.hat, self.errors = data, data.hats[0], Errors(rows, data.name, "the HAT")
         levys = LEVY.plan(self.hat.counts, 1.0, data.range)
         self.cap, self.arrays = levys.cap, wrap_around_count(levys.counts, levys.cap)

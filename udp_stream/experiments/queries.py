@@ -52,12 +52,10 @@ class PreparedNoise:
     """
 
     def __init__(self, values: int) -> None:
-        """How many coordinates are drawn at once."""
         self._values = values
         self._ready: dict[tuple[str, int, int, int], Integers] = {}
 
     def __call__(self, measure: str, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
-        """A row for each scale t/s."""
         rows = self._values // dimensions
         if t.size == 0 or 4 * t.size > rows or np.ptp(t) or np.ptp(s):
             return draw_radial(measure, bits, t, s, dimensions)
@@ -589,7 +587,6 @@ class Gain:
     share: float
 
     def __str__(self) -> str:
-        """In words."""
         return f"{self.less_by:.3f} ± {self.margin:.3f} ({self.share:.0%})"
 
 

@@ -206,7 +206,6 @@ class ArrowFilter:
     """
 
     def __init__(self, cell_sd: float, slope_sd: float) -> None:
-        """Before any release."""
         self._cell_variance = cell_sd**2
         self.mean = np.zeros(GLOBALS)
         self.mean[:2] = CITY_MEAN, SLOPE_MEAN
@@ -467,7 +466,6 @@ class FilterBank:
     """
 
     def __init__(self) -> None:
-        """Before any release."""
         self._filters = [ArrowFilter(cell_sd, slope_sd) for cell_sd, slope_sd in product(CELL_SDS, SLOPE_SDS)]
         self._log_weights = np.zeros(len(self._filters))
         self._at: dict[int, int] = {}
@@ -577,7 +575,6 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        """Nothing is known but what holds of any city."""
         self._day = dt.date.min
         self._older, self._younger = FilterBank(), FilterBank()
         self._traffic: dict[dt.date, list[tuple[float, int]]] = {}

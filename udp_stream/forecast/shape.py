@@ -180,7 +180,6 @@ class CityMemory:
     """
 
     def __init__(self, edges_kmh: tuple[float, ...]) -> None:
-        """Nothing was told."""
         self._edges = edges_kmh
         self._answers: list[tuple[dt.date, Answer]] = []
         self._known: tuple[dt.date, CityShape] | None = None

@@ -69,7 +69,6 @@ class Loss:
     rho_nano: int = 0
 
     def __add__(self, other: Loss) -> Loss:
-        """Losses add up, each in its own measure."""
         return Loss(self.epsilon_nano + other.epsilon_nano, self.rho_nano + other.rho_nano)
 
     def within(self, other: Loss) -> bool:

@@ -208,7 +208,6 @@ class RollingSums:
     """
 
     def __init__(self) -> None:
-        """Nothing was charged."""
         self._by_plate: dict[bytes, dict[str, int]] = defaultdict(dict)
         self._names: list[str] = []
         self._known: set[str] = set()

@@ -494,7 +494,6 @@ class LedgerView(NamedTuple):
     status: int = 0
 
     def __str__(self) -> str:
-        """A line."""
         if self.holdings is None:
             return f"{self.kind} at {self.place}: {self.said}"
         charged, recorded, unpublished, periods, doubts, _ = self.holdings

@@ -337,16 +337,13 @@ class RedisLedger:
     """
 
     def __init__(self, session: Session, id_file: str | os.PathLike[str] | None = None) -> None:
-        """Take over the way to what is known to be a ledger, and durable."""
         self._session = session
         self._id_file = id_file
 
     def __enter__(self) -> Self:
-        """Open already; closes on leaving."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close, whatever happened."""
         self.close()
 
     def close(self) -> None:

@@ -298,7 +298,6 @@ class SqliteLedger:
         files: FilesInUse | None,
         id_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take over a connection that is known to be a ledger's and durable, to these files or to none."""
         self.path = path
         self._files = files
         self._id_file = id_file
@@ -306,11 +305,9 @@ class SqliteLedger:
         self._one_at_a_time: AbstractContextManager[object] = nullcontext()
 
     def __enter__(self) -> Self:
-        """Open already; closes on leaving."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close, whatever happened."""
         self.close()
 
     def close(self) -> None:
@@ -576,5 +573,4 @@ class MemoryLedger(SqliteLedger):
         self._one_at_a_time = threading.RLock()
 
     def __del__(self) -> None:
-        """Close with the last reference."""
         self.close()

@@ -108,12 +108,10 @@ class ForecastClipPlan:
 
     @property
     def choice(self) -> Choice:
-        """The mechanism; all else follows from counts and forecast."""
         return Choice(FORECAST_CLIP, self.counts.largest)
 
     @property
     def noise(self) -> Noise:
-        """The family that the noise is of."""
         return noise_of(self.cost)
 
     @cached_property
@@ -305,7 +303,6 @@ class PlateNorms:
 
     @property
     def columns(self) -> tuple[Integers, Integers, Integers, Integers, Integers]:
-        """Without the plates."""
         return self.hats, self.room, self.rounding, self.norm, self.checks
 
     def factors(self, expected: Mapping[bytes, int]) -> dict[bytes, int]:
@@ -473,7 +470,6 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyMean]):
     def values(
         self, plans: Sequence[ForecastClipPlan], queries: Sequence[Query], noisy: Sequence[Integers]
     ) -> list[NoisyMean]:
-        """Forecast and what was observed around it."""
         return [
             NoisyMean(plan.value(query.noisy_value(one)), plan.noise.expected_abs(query.scale) / plan.divisor)
             for plan, query, one in zip(plans, queries, noisy, strict=True)
@@ -500,12 +496,10 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyMean]):
         return plan.error_bound
 
     def columns(self, plan: ForecastClipPlan, bits: Bits) -> list[tuple[str, str]]:  # noqa: ARG002
-        """As of every mean."""
         bound = min(plan.error_bound, plan.range.width)
         return mean_columns(FORECAST_CLIP, plan.noise_bound, plan.expected_error, bound)
 
     def why(self, plan: ForecastClipPlan, asked: StatisticTerms) -> str:  # noqa: ARG002
-        """It is what there is a forecast for."""
         return "each plate's mean speed clipped to what is forecast for it"
 
 

@@ -219,7 +219,6 @@ class Range:
     high: int
 
     def __post_init__(self) -> None:
-        """Check the rule above."""
         if not self.low < self.high:
             raise ValueError(f"expected a range with low < high, got {self.low} and {self.high}")
 
@@ -342,7 +341,6 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
     around: AroundForecast | None = None
 
     def __post_init__(self) -> None:
-        """No version takes an amount of one measure for that of another."""
         require_measure(self.measure)
 
     @property

@@ -62,7 +62,6 @@ class Bins:
     edges_kmh: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Check the rules above."""
         edges = self.edges_kmh
         if not 2 <= len(edges) - 1 <= BINS_MAX:
             raise ValueError(f"expected 2..{BINS_MAX} bins, got {len(edges) - 1}")
@@ -180,7 +179,6 @@ class Tree:
     power: int = 1
 
     def __post_init__(self) -> None:
-        """Check the rules above."""
         check_branching(self.branching)
         if len(self.shares) != len(self.branching):
             raise ValueError(f"expected a share per level, got {len(self.shares)} for {len(self.branching)} levels")
@@ -685,7 +683,6 @@ class CdfPlan:
 
     @property
     def noise(self) -> Noise:
-        """The family that the noise is of."""
         return noise_of(self.cost)
 
     @property
@@ -892,7 +889,6 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         queries: Sequence[Query],  # noqa: ARG002
         noisy: Sequence[Integers],
     ) -> list[list[float]]:
-        """Computed together for all HATs with the same bins, which is an order of magnitude quicker than one by one."""
         values: list[list[float]] = [[] for _ in plans]
         groups: dict[tuple[float, ...], list[int]] = {}
         for i, plan in enumerate(plans):
@@ -915,5 +911,4 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         )
 
     def columns(self, plan: CdfPlan, bits: Bits) -> list[tuple[str, str]]:  # noqa: ARG002
-        """Bins and error."""
         return [("CDF bins", str(plan.bins.count)), ("CDF rms error", f"{plan.rms_error:.3f}")]

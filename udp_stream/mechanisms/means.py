@@ -90,7 +90,6 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def choice(self) -> Choice:
-        """What fixed this plan beside counts, cost, range and grouping."""
         return Choice(self.mechanism, self.cap)
 
     @property
@@ -102,7 +101,6 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def noise(self) -> Noise:
-        """The family that the noise is of."""
         return noise_of(self.cost)
 
     @property

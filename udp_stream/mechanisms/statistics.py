@@ -406,7 +406,6 @@ class MeanStatistic(Statistic[MeanPlan, NoisyMean]):
         return Query.of_one(asked.statistic, lattice, asked.projected_to)
 
     def values(self, plans: Sequence[MeanPlan], queries: Sequence[Query], noisy: Sequence[Integers]) -> list[NoisyMean]:
-        """Sums become means."""
         return [
             NoisyMean(
                 plan.value(query.noisy_value(one)),
@@ -438,12 +437,10 @@ class MeanStatistic(Statistic[MeanPlan, NoisyMean]):
         return plan.error_bound + plan.range.width * (1 - plan.counts.total / samples)
 
     def columns(self, plan: MeanPlan, bits: Bits) -> list[tuple[str, str]]:
-        """Noise and errors; of a mean that projects by simulation."""
         bound = min(plan.error_bound, plan.range.width)
         return mean_columns(plan.mechanism, plan.noise_bound, expected_error(plan, bits), bound)
 
     def why(self, plan: MeanPlan, asked: StatisticTerms) -> str:
-        """What "auto" went by."""
         if asked.mechanism != "auto":
             return "as configured"
         if asked.compare_at == "charge":

@@ -87,7 +87,6 @@ class VariancePlan:
 
     @property
     def choice(self) -> Choice:
-        """What fixed this plan beside counts, cost and range."""
         return Choice("clipped-variance", self.cap)
 
     @property
@@ -100,7 +99,6 @@ class VariancePlan:
 
     @property
     def noise(self) -> Noise:
-        """The family that the noise is of."""
         return noise_of(self.cost)
 
     @property
@@ -275,7 +273,6 @@ class VarianceStatistic(Statistic[VariancePlan, NoisyVariance]):
     def values(
         self, plans: Sequence[VariancePlan], queries: Sequence[Query], noisy: Sequence[Integers]
     ) -> list[NoisyVariance]:
-        """Clamped."""
         return [
             NoisyVariance(
                 variance_value(plan, query.noisy_value(one)), plan.noise.expected_abs(query.scale) / plan.divisor
@@ -301,5 +298,4 @@ class VarianceStatistic(Statistic[VariancePlan, NoisyVariance]):
         return plan.noise_bound + bias_among(samples, plan.kept, plan.range)
 
     def columns(self, plan: VariancePlan, bits: Bits) -> list[tuple[str, str]]:  # noqa: ARG002
-        """Its noise."""
         return [("variance noise", f"{plan.noise_bound / QUANTA_PER_KMH**2:.1f}")]

@@ -85,7 +85,6 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     measure: str = "pure"
 
     def __post_init__(self) -> None:
-        """No version takes an amount of one measure for that of another."""
         require_measure(self.measure)
 
     @property
@@ -343,7 +342,6 @@ class HatPlans:
     """
 
     def __init__(self, public: PublicSettings) -> None:
-        """Nothing is planned yet."""
         self.public = public
         self._counts: dict[bytes, SamplesPerPlate] = {}
         # By counts, statistic and forecast: what was last asked, and its plan.

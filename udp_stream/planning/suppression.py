@@ -98,7 +98,6 @@ class Occupancy:
     plates: int
 
     def __post_init__(self) -> None:
-        """Check the shape."""
         rows = self.plate.size
         if self.count.size != rows or self.hat_rows.size < 1 or self.hat_rows[0] != 0 or self.hat_rows[-1] != rows:
             raise ValueError("expected hat_rows from 0 to the number of rows, and one plate and count per row")

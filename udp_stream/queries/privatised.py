@@ -312,7 +312,6 @@ class SummedNoise(DistanceNoise):
     terms: int = 1
 
     def values(self, positions: Integers) -> Integers:
-        """The sum, in one row; no row for no positions."""
         total: Integers = super().values(positions).sum(axis=0, keepdims=True)
         return total[: min(1, positions.shape[0])]
 

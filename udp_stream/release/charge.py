@@ -268,7 +268,6 @@ class ForecastPlanner:
     """
 
     def __init__(self, forecaster: Forecaster) -> None:
-        """Nothing is learnt here: the forecaster sees the slots itself."""
         self._forecaster = forecaster
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:

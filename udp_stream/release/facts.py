@@ -40,7 +40,6 @@ class PublishedRelease:
     __slots__ = ("_record", "payload")
 
     def __init__(self, payload: bytes) -> None:
-        """Nothing is decoded yet."""
         self.payload = payload
         self._record: Release | None = None
 
@@ -356,7 +355,6 @@ class Summary:
     answers_made: int = 0
 
     def observe(self, fact: Fact) -> None:
-        """Count a fact."""
         match fact:
             case BatchRead():
                 self._read(fact)
@@ -481,7 +479,6 @@ class RunLog:
         self._changes_left = float(CHANGES_MAX)
 
     def observe(self, fact: Fact, now_s: float) -> None:
-        """Count a fact."""
         match fact:
             case BatchRead():
                 self._pings += fact.pings

@@ -39,7 +39,6 @@ class LedgerHistory:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        """Nothing is asked yet."""
         self._ledger = ledger
 
     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:

@@ -296,7 +296,6 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     speeds: SpeedFrom = "field"
 
     def __post_init__(self) -> None:
-        """A record of a promise that is not known here is not read as one of another."""
         if self.neighbours not in NEIGHBOURS or self.accounting not in ACCOUNTINGS:
             raise ValueError(f"expected a known promise, got {self.neighbours!r} and {self.accounting!r}")
 

@@ -121,7 +121,6 @@ class RehearsedCity:
     """
 
     def __init__(self, number: int, usual: Usual) -> None:
-        """Even cities are slow and their counts tell more; odd ones are the opposite."""
         self._usual = usual
         self._rng = np.random.default_rng(number)
         sign = 2 * (number % 2) - 1

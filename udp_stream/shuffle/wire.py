@@ -209,7 +209,6 @@ class Arriving(Generic[C]):
     """
 
     def __init__(self, latest: bool = False) -> None:
-        """Nothing is there."""
         self._latest = latest
         self._sets: dict[bytes, dict[int, C]] = {}
         self.whole: tuple[C, ...] | None = None

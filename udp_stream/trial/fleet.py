@@ -573,7 +573,6 @@ class Imperfections:
     far_future: float = 0.0005
 
     def __post_init__(self) -> None:
-        """Refuse what is no share."""
         for each in fields(self):
             rate, most = getattr(self, each.name), 0.499 if each.name == "out_of_order" else 1.0
             if not 0 <= rate <= most:
@@ -706,7 +705,6 @@ class Fleet:
     imperfections: Imperfections = field(default_factory=Imperfections)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be driven."""
         if self.seed < 0:
             raise UsageError(f"expected seed >= 0, got {self.seed}")
         if not 1 <= self.buses <= MOST_BUSES:

@@ -171,7 +171,6 @@ class AgreementClock:
         self.watermark_ms: int | None = None
 
     def observe(self, frame: Frame) -> Observed:
-        """A frame is observed as a whole: a ping that closes a slot does not make its neighbours late."""
         before = NEVER if self.watermark_ms is None else self.watermark_ms
         self.advance(frame.pings)
         time_ms = frame.pings.time_ms
@@ -261,7 +260,6 @@ class AppendClock:
     """
 
     def __init__(self, rules: WindowRules, watermark_ms: int | None = None) -> None:
-        """A clock that resumes at the watermark of a checkpoint."""
         self._rules = rules
         self.watermark_ms = watermark_ms
 

@@ -138,7 +138,6 @@ class Windows:
     """
 
     def __init__(self, rules: WindowRules, hash_plate: Callable[[str], bytes], clock: Clock | None = None) -> None:
-        """Windows with no slot open; the clock is that of a file unless another is given."""
         self._rules = rules
         self._hash_plate = hash_plate
         self._clock = AgreementClock(rules) if clock is None else clock
@@ -360,7 +359,6 @@ class SourceReader:
     """
 
     def __init__(self, rules: ReadingRules, start: SourceCheckpoint) -> None:
-        """Resume from a checkpoint."""
         self._rules = rules
         self._clock = AppendClock(rules.windows, start.watermark_ms)
         self._windows = Windows(rules.windows, rules.hash_plate, self._clock)

@@ -149,7 +149,6 @@ class SlotGrid:
     """
 
     def __init__(self, seconds: int, zone: dt.tzinfo) -> None:
-        """Lay the grid; nothing is computed before the first ping."""
         if seconds < 1 or (86_400 % seconds and seconds % 86_400):
             raise ValueError(f"expected a length that divides a day, or whole days, got {seconds} s")
         self.seconds = seconds

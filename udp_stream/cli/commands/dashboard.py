@@ -31,6 +31,10 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
         from udp_stream.board.server import Board, serving
     board = Board(Slots(settings.dashboard.slots), Statement(settings.dashboard.statement).read)
     begin_log()
+    if not arguments.files:
+        from streams.topics import require_reachable
+
+        require_reachable(settings.kafka)
     with ExitStack() as stack:
         files = [stack.enter_context(closing(_growing(name))) for name in dict.fromkeys(arguments.files)]
         address = stack.enter_context(serving(board, settings.dashboard.listen))
