@@ -56,7 +56,7 @@ from udp_stream.release.query_road import QueryContext, QuerySet
 from udp_stream.runtime import SpokenLog
 from udp_stream.settings import Settings
 from udp_stream.units import parse_duration
-from udp_stream.windows.slots import Look, ReadingRules
+from udp_stream.windows.slots import Look
 
 SESSION_S = 10.0
 """The partitions of a worker that is silent so long go to others: longer than a full disk or a pause of the machine
@@ -159,14 +159,7 @@ async def _work(
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
         common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries)
-        rules = ReadingRules(
-            settings.decoder,
-            settings.window_rules,
-            settings.calendar.slots,
-            settings.policy.resolution,
-            keys.hash_plate,
-            None if queries is None else queries.moments,
-        )
+        rules = settings.reading_rules(keys.hash_plate, None if queries is None else queries.moments)
         once = partial(StrictlyOnce.begin, settings.kafka) if settings.kafka.transactions else None
         pings = SourceProcessor(common, rules, idle_s, deployment.look)
         parts = ShardProcessor(common, context, ledger, thread, once)

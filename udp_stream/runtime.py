@@ -58,7 +58,6 @@ from udp_stream.windows.clocks import Frame, LogPlaces
 from udp_stream.windows.positions import LatestPositions, Moment
 from udp_stream.windows.slots import (
     Look,
-    ReadingRules,
     ReadResult,
     Refused,
     SourceCheckpoint,
@@ -281,15 +280,8 @@ class LiveRuntime(_Runtime):
         self._idle_ms = round(parse_duration(settings.kafka.idle_timeout) * 1000)
         self._place = journal.folder / CHECKPOINT
         self._kept = _read_checkpoint(self._place, journal.first_offset)
-        rules = ReadingRules(
-            settings.decoder,
-            settings.window_rules,
-            settings.calendar.slots,
-            settings.policy.resolution,
-            hash_plate,
-            None if self._queries is None else self._queries.moments,
-        )
-        self.reader = SourceReader(rules, self._kept)
+        moments = None if self._queries is None else self._queries.moments
+        self.reader = SourceReader(settings.reading_rules(hash_plate, moments), self._kept)
         self._kept_s = self._active_s = clock()
 
     def start(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Callable
 from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -37,6 +38,8 @@ from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseco
 from udp_stream.settings.queries import PositionBudget, QueriesSection, QuerySection, standing_queries
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.clocks import WindowRules
+from udp_stream.windows.positions import MomentRules
+from udp_stream.windows.slots import ReadingRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
 
 Option: TypeAlias = str | int | float | bool
@@ -470,6 +473,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def window_rules(self) -> WindowRules:
         """What the windows keep open, and for how long."""
         return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules)
+
+    def reading_rules(self, hash_plate: Callable[[str], bytes], moments: MomentRules | None) -> ReadingRules:
+        """What the readers of a log share."""
+        resolution, slots = self.policy.resolution, self.calendar.slots
+        return ReadingRules(self.decoder, self.window_rules, slots, resolution, hash_plate, moments)
 
     @property
     def movement_rules(self) -> PingRules | None:
