@@ -53,13 +53,13 @@ class GzipError(ValueError):
     """The data are no gzip, or not whole; the message ends the sentence "the data ..."."""
 
 
-class _Packed:
+class _BlockFile:
     """Blocks as the file that `gzip` reads: it gives what there is, and waits for no more."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks, self._rest = blocks, b""
 
-    def read(self, most: int = -1) -> bytes:
+    def read(self, most: int) -> bytes:
         self._rest = self._rest or next((block for block in self._blocks if block), b"")
         size = min(most, _PIECE_BYTES)
         piece, self._rest = self._rest[:size], self._rest[size:]
@@ -78,7 +78,7 @@ def inflated(blocks: Iterator[bytes]) -> Iterator[bytes]:
     if not start.startswith(MAGIC):
         yield from blocks
         return
-    file = gzip.GzipFile(fileobj=cast(BinaryIO, _Packed(blocks)))
+    file = gzip.GzipFile(fileobj=cast(BinaryIO, _BlockFile(blocks)))
     try:
         while block := file.read1(_BLOCK_BYTES):
             yield block
