@@ -4,14 +4,17 @@ import os
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.forked import Forked
-from tests.runtime.harness import fleet_log
+from tests.runtime.harness import fleet_log, ledger_at
 from tests.runtime.test_cli import run
 from udp_stream.cli import main as cli
+from udp_stream.release.city import AskShape
 
 NEEDED = {
     "init": ["pings.ndjson"], "replay": ["pings.ndjson"], "run": ["-"], "ledger show": ["GJ05ZZ0001"],
@@ -122,3 +125,15 @@ def test_quiet_leaves_results_and_says_nothing_else(words, city):
     loud, quiet = run(*words, cwd=city), run("--quiet", *words, cwd=city)
     assert (loud.returncode, quiet.returncode, quiet.stderr) == (0, 0, b"")
     assert loud.stderr and (quiet.stdout == loud.stdout or "--dry-run" in words)
+
+
+def test_a_city_s_answer_that_was_not_paid_for_ends_with_5_and_is_not_drawn(tmp_path, monkeypatch, capsys):
+    ask = AskShape.ask
+    underpaid = lambda self, *given: (plan := ask(self, *given)) and replace(plan, charged=np.ones_like(plan.charged))  # noqa: E731
+    monkeypatch.setattr(AskShape, "ask", underpaid)
+    (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(buses=120, hours=0.5, clean=True)))
+    files = str(tmp_path / "pings.ndjson"), "--ledger", str(tmp_path / "l"), "--out", str(tmp_path / "out")
+    assert status_of("replay", *files, "--set", "hat.slot=15m") == 5
+    assert "city:" in capsys.readouterr().err and (tmp_path / "out").read_bytes() == b""
+    with ledger_at(tmp_path / "l") as (ledger, _):
+        assert {entry.payload for entry in ledger.entries()} == {None}
