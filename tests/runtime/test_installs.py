@@ -125,5 +125,5 @@ def test_each_verb_says_what_it_needs_and_none_ends_with_a_fault(extra, tmp_path
     assert "HATs charged" in found["status --set ledger.url=city.ledger"][1]
     lacks = {words for words, (_, out, said) in found.items() if "pip install" in said + out}
     assert any(words.startswith("worker") for words in lacks) == (extra != "kafka")
-    assert any(words.startswith("run http") for words in lacks) == (extra != "sources")
-    assert any(words.startswith("dashboard") for words in lacks) == (extra != "dashboard")
+    assert any(words.startswith("run mqtt") for words in lacks) == (extra != "sources")
+    assert any(words.startswith("dashboard out") for words in lacks) == (extra != "dashboard")
