@@ -590,13 +590,13 @@ def _commits(client: Any, group: str, asked: list[Any]) -> Any:
 
 def _coordinated(ask: Callable[[], Any]) -> Any:
     """The coordinator's answer. A broker that has never had a group takes some seconds until it has a coordinator."""
-    from kafka.errors import CoordinatorNotAvailableError
+    from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
 
     deadline = time.monotonic() + COORDINATOR_S
     while True:
         try:
             return ask()
-        except CoordinatorNotAvailableError:
+        except (CoordinatorNotAvailableError, CoordinatorLoadInProgressError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)

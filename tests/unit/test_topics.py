@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import nullcontext
+from importlib import import_module
 
 import msgspec
 import pytest
@@ -46,6 +47,35 @@ def test_a_worker_without_rights_on_its_group_is_told_before_it_waits_to_be_take
     monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(Refusing()))
     with pytest.raises(Answer, match="udp-stream") if is_raised else nullcontext():
         without_warnings(made_of.require_rights)(KafkaSection())
+
+
+@pytest.mark.parametrize("number", [14, 15], ids=["it loads the group", "there is none yet"])
+def test_a_coordinator_that_is_not_ready_is_asked_again(number, monkeypatch):
+    """As a broker says that is asked of its first group."""
+    errors, refusals = without_warnings(import_module)("kafka.errors"), [1, 1]
+
+    class Young:
+        def list_topics(self):
+            return [topic.name for topic in topics_of(KafkaSection())]
+
+        def describe_topics(self, _):
+            return []
+
+        def list_partition_offsets(self, _):
+            return {}
+
+        def list_group_offsets(self, asked):
+            if refusals:
+                refusals.pop()
+                raise errors.for_code(number)
+            return asked
+
+        def describe_groups(self, groups):
+            return {group: {"members": []} for group in groups}
+
+    monkeypatch.setattr(made_of, "admin", lambda _: nullcontext(Young()))
+    assert without_warnings(made_of.group_of)(KafkaSection()) == ((), ())
+    assert not refusals
 
 
 def without_warnings(call):
