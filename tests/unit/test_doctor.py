@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
+from streams import topics
 from tests.runtime.harness import fleet_log
 from udp_stream.cli import main as cli
 from udp_stream.cli.commands.doctor import NO_RELEASE, _unit
-from udp_stream.errors import ConfigError
+from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.found import unit_evidence
 from udp_stream.pings.json import JSON
@@ -54,6 +55,28 @@ def test_an_address_in_the_place_of_a_file_is_refused_and_not_shown(address, cap
     assert cli.main(["doctor", __file__, address]) == 2
     out, err = capsys.readouterr()
     assert "hunter2" not in out + err and not out and "got an address of" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "word"),
+    [
+        (["kafka.client.security_protocol=SSL", "kafka.client.ssl_cafile=nowhere.pem"], 3, "FAIL"),
+        (["kafka.idle_timeout=2m", "kafka.bootstrap=localhost:9092"], 0, "unknown"),
+    ],
+    ids=["a file of certificates that is not there", "a key that `run` reads"],
+)
+def test_other_checks_are_made_where_kafka_is_not_set_up(flags, status, word, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if status == 0:
+        monkeypatch.setattr(topics, "require_reachable", none_answers)
+    words = ["ledger.url=city", *flags]
+    assert cli.main(["doctor", *(each for one in words for each in ("--set", one))]) == status
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok", "ok", word]
+
+
+def none_answers(kafka):
+    raise DependencyUnavailable(f"Kafka at {kafka.bootstrap}: it refuses connections")
 
 
 def test_a_ledger_that_others_can_read_is_said_with_the_mend(tmp_path, monkeypatch, capsys):

@@ -69,6 +69,15 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     transactions: bool = True
 
     @property
+    def is_set(self) -> bool:
+        """Whether a key is set that only workers and their clients read; `run` reads `idle_timeout`, too.
+
+        >>> KafkaSection(idle_timeout="2m").is_set, KafkaSection(prefix="surat.").is_set
+        (False, True)
+        """
+        return self != KafkaSection(idle_timeout=self.idle_timeout)
+
+    @property
     def protocol(self) -> str:
         """What the brokers' listener asks for, by Kafka's name.
 

@@ -39,7 +39,6 @@ from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.settings.clients import has_password
 from udp_stream.settings.limits import seconds_of
-from udp_stream.settings.sections import KafkaSection
 from udp_stream.sources.recordings import is_gtfs_file, open_sources, together
 from udp_stream.units import KMH_PER_UNIT
 
@@ -89,21 +88,21 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def _is_embedded(settings: Settings) -> bool:
     """Whether nothing of Kafka is configured, and the ledger is a file: as for `replay` and `run`."""
-    return settings.kafka == KafkaSection() and is_file(settings.ledger.place)
+    return not settings.kafka.is_set and is_file(settings.ledger.place)
 
 
-def _why_no_broker(settings: Settings) -> DependencyUnavailable | None:
+def _why_no_broker(settings: Settings) -> UdpStreamError | None:
     """Why nothing can be asked of a broker; None if one answers."""
     try:
         with needs("Kafka client", "kafka"):
             from streams.topics import require_reachable
         require_reachable(settings.kafka)
-    except DependencyUnavailable as error:
+    except UdpStreamError as error:  # also a file of certificates that cannot be used
         return error
     return None
 
 
-def _no_broker(why_not: DependencyUnavailable, settings: Settings) -> str:
+def _no_broker(why_not: UdpStreamError, settings: Settings) -> str:
     if not _is_embedded(settings):
         raise why_not
     return CannotTell(f"{why_not} (nothing of [kafka] is set: `replay` and `run` need none)")

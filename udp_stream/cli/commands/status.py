@@ -21,7 +21,6 @@ from udp_stream.ledgers.opening import LedgerView, ledger_place, look_at, slot_s
 from udp_stream.logs import counted
 from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings, is_file
-from udp_stream.settings.sections import KafkaSection
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, journal_size
 
 FOR_OPERATORS: Final = "for operators only: exact counts, no releases"
@@ -57,7 +56,7 @@ def status(arguments: argparse.Namespace, settings: Settings) -> None:
         beside = _beside(settings)
         if arguments.bootstrap is not None or beside is None:
             raise
-        if settings.kafka != KafkaSection() or ledger is None or ledger.holdings is None:
+        if settings.kafka.is_set or ledger is None or ledger.holdings is None:
             raise DependencyUnavailable(f"{error}; and no live run has its journal in {beside}") from error
         found = _of_ledger(ledger, settings, f"no live run has its journal in {beside}; {error}")
     if ledger is not None:
