@@ -117,7 +117,7 @@ def faust_options(kafka: KafkaSection) -> dict[str, Any]:
 # So we connect ourselves (`why_not`), before a verb and after a failure. A wrong password that is tried again may lock
 # a user out.
 
-CONNECT_S, PROBE_S = 2.5, 5.0
+CONNECT_S, PROBE_S = 2.0, 5.0
 """For one address: to connect and log in, and for one answer, which a broker with much to do gives late."""
 
 PROBE_CLOSE_S = 0.2
@@ -187,7 +187,7 @@ def _words(error: Exception, options: dict[str, Any]) -> str:
     return f"ends the connection: does it want TLS or a password on this port? {asked}"
 
 
-ANSWER_S = 1.5
+ANSWER_S = 1.0
 """How long a broker that may be starting is given before a verb: a client would try for longer, and log each try."""
 
 
