@@ -126,7 +126,7 @@ def test_a_ledger_that_was_tampered_with_fails_verification(log, tmp_path):
     [
         (["replay"], 2, b"required"),
         (["replay", "missing.ndjson"], 2, b"missing.ndjson cannot be read"),
-        (["replay", "vehicles.pb"], 2, b"GTFS"),
+        (["replay", "vehicles.pb"], 2, b"vehicles.pb cannot be read"),
         (["replay", "pings.ndjson", "--set", "budget.epsilom=1"], 3, b"did you mean budget.epsilon?"),
         (["replay", "pings.ndjson", "--ledger", "no/such/dir/l"], 4, b"no/such/dir for l.key"),
         (["replay", "pings.ndjson", "--ledger", "pings.ndjson"], 5, b"another kind of file"),
