@@ -6,8 +6,7 @@ import pytest
 
 from tests.forms import long_but
 from tests.integration.deployment import SECONDS_MAX, agree, found_city, worker
-from tests.runtime.harness import fleet_log
-from tests.runtime.test_movement_crash import without_speeds
+from tests.runtime.harness import fleet_log, without_speeds
 
 MOVING = '[speed]\nfrom = "movement"\n'
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from udp_stream.ledgers.keys import OsEntropy, load_or_create_key
@@ -27,6 +28,13 @@ def fleet_log(buses=40, hours=1.5, clean=False, seed=1):
     faults = Imperfections.none() if clean else Imperfections()
     fleet = Fleet(seed=seed, buses=buses, start=start, hours=hours, imperfections=faults)
     return [message for batch in fleet.messages() for message in batch]
+
+
+def without_speeds(messages):
+    """The same pings as a feed has them that tells no speed."""
+    for message in messages:
+        ping = msgspec.json.decode(message)
+        yield msgspec.json.encode({name: value for name, value in ping.items() if name != "speed"})
 
 
 def frames_of(messages, size=4096):

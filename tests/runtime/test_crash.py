@@ -1,4 +1,4 @@
-"""Killed at any moment, again and again, and resumed each time on the same ledger.
+"""Killed at any moment, again and again, and resumed each time on the same ledger; also a feed without speeds.
 
 A child process (a fork, so that the test's time goes into the run and not into imports) replays a log. It dies at a
 random moment and another takes over, until one comes through. Then another ledger, until enough have died.
@@ -13,17 +13,36 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.runtime.harness import embedded, fleet_log, frames_of, ledger_at, smoothed_writer
+from tests.runtime.harness import CONFIG, embedded, fleet_log, frames_of, ledger_at, smoothed_writer, without_speeds
 from udp_stream.release import record as release
+from udp_stream.testing import SeededEntropy
 
 CLOCKS = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
 """Each with the signal that it sends. Where no handler is, that ends a process at once, as SIGKILL does."""
 
 
-def child(ledger: Path, out: Path, frames, clock: int = signal.ITIMER_REAL, dies_after_s: float = 0.0) -> int:
+class Feed(NamedTuple):
+    """What is replayed. Where the entropy has a seed every run must say the same bytes; else those of its ledger."""
+
+    frames: list[list[bytes]]
+    flags: tuple[str, ...] = CONFIG
+    seed: str = ""
+
+
+def speeds() -> Feed:
+    return Feed(frames_of(fleet_log(buses=20), 512))
+
+
+def movement() -> Feed:
+    messages = list(without_speeds(fleet_log(buses=20, clean=True)))
+    return Feed(frames_of(messages, 512), (*CONFIG, "speed.from=movement"), "moving")
+
+
+def child(ledger: Path, out: Path, feed: Feed, clock: int = signal.ITIMER_REAL, dies_after_s: float = 0.0) -> int:
     """Fork a process that replays the log into `out`; it never returns here. Gives its process id.
 
     It dies in these seconds of that clock, if it has not ended by then; never, if they are 0.
@@ -31,25 +50,25 @@ def child(ledger: Path, out: Path, frames, clock: int = signal.ITIMER_REAL, dies
     pid = os.fork()
     if pid:
         return pid
-    status = 1
+    status, entropy = 1, SeededEntropy(feed.seed) if feed.seed else None
     try:
         signal.signal(CLOCKS[clock], signal.SIG_DFL)
         signal.setitimer(clock, dies_after_s)
         with (
             out.open("wb") as file,
             out.with_suffix(".smoothed").open("wb") as estimates,
-            embedded(ledger, file, smooth=smoothed_writer(estimates)) as runtime,
+            embedded(ledger, file, feed.flags, entropy, smooth=smoothed_writer(estimates)) as runtime,
         ):
-            runtime.run(frames)
+            runtime.run(feed.frames)
         status = 0
     finally:
         os._exit(status)
 
 
-def run(ledger: Path, out: Path, frames, *death) -> tuple[bool, dict[int, float]]:
+def run(ledger: Path, out: Path, feed: Feed, *death) -> tuple[bool, dict[int, float]]:
     """A child from its start to its end: whether it came through, and how many seconds it took on each clock."""
     start = time.monotonic()
-    _, status, used = os.wait4(child(ledger, out, frames, *death), 0)
+    _, status, used = os.wait4(child(ledger, out, feed, *death), 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in CLOCKS.values()
     assert status == 0 or killed, f"a run failed by itself: {status}"
     took_s = {signal.ITIMER_PROF: used.ru_utime + used.ru_stime, signal.ITIMER_REAL: time.monotonic() - start}
@@ -62,23 +81,28 @@ def whole_lines(path: Path):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("enough", [12, pytest.param(200, marks=pytest.mark.soak)])
-def test_the_union_of_killed_runs_is_one_run(enough, tmp_path):
+@pytest.mark.parametrize(
+    ("feed", "enough"), [(speeds, 12), (movement, 6), pytest.param(speeds, 200, marks=pytest.mark.soak)]
+)
+def test_the_union_of_killed_runs_is_one_run(feed, enough, tmp_path):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
-    dice, frames = random.Random(seed), frames_of(fleet_log(buses=20), 512)
+    dice, fed = random.Random(seed), feed()
     (tmp_path / "measured").mkdir()
-    came_through, full_s = run(tmp_path / "measured" / "ledger", tmp_path / "measured" / "out", frames)
+    came_through, full_s = run(tmp_path / "measured" / "ledger", tmp_path / "measured" / "out", fed)
     assert came_through
+    expected = whole_lines(tmp_path / "measured" / "out")
     kills = rounds = 0
     while kills < enough:
         rounds += 1
         on_one = min(12, enough // 6, enough - kills)
-        kills += _one_ledger(tmp_path / f"round{rounds}", frames, dice, full_s, on_one)
+        folder = tmp_path / f"round{rounds}"
+        kills += (killed := _one_ledger(folder, fed, dice, full_s, on_one))
+        assert not fed.seed or whole_lines(folder / f"out{killed}") == expected
     assert 6 <= rounds <= 3 * enough
 
 
-def _one_ledger(folder: Path, frames, dice: random.Random, full_s: dict[int, float], kills_max: int) -> int:
+def _one_ledger(folder: Path, feed: Feed, dice: random.Random, full_s: dict[int, float], kills_max: int) -> int:
     """Kill runs on one ledger until one comes through; check all that they left. Returns how many were killed.
 
     `full_s` is the least that a run on a new ledger has taken so far. One measurement on a busy machine would be too
@@ -91,7 +115,7 @@ def _one_ledger(folder: Path, frames, dice: random.Random, full_s: dict[int, flo
         outs.append(folder / f"out{len(outs)}")
         clock = dice.choice(list(CLOCKS))
         dies_after_s = dice.uniform(0, 1.1 * full_s[clock]) if len(outs) <= kills_max else 0.0
-        came_through, took_s = run(folder / "ledger", outs[-1], frames, clock, dies_after_s)
+        came_through, took_s = run(folder / "ledger", outs[-1], feed, clock, dies_after_s)
         if came_through and len(outs) == 1:
             full_s |= {clock: min(full_s[clock], took_s[clock]) for clock in CLOCKS}
     _check(folder / "ledger", outs)
