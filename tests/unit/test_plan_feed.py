@@ -58,7 +58,8 @@ def test_a_row_for_each_resolution_and_slot_and_one_to_start_with(capsys, tmp_pa
     assert list(tmp_path.iterdir()) == [tmp_path / "a.ndjson"]  # no ledger, no key
 
 
-def test_other_speeds_at_the_same_places_and_times_print_the_same_bytes(capsys, tmp_path, pings):
+def test_other_speeds_at_the_same_places_and_times_print_the_same_bytes(capsys, tmp_path, pings, monkeypatch):
+    monkeypatch.setattr(plan_of_feed, "SLOTS", ("1h",))
     fast = [{**ping, "speed": 64.0} if isinstance(ping.get("speed"), int | float) else ping for ping in pings]
     odd = [ping for ping in pings if not isinstance(ping.get("speed"), int | float) or not 0 <= ping["speed"] <= 200]
     kept = [ping for ping in fast if ping not in odd]

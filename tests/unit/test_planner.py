@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.forms import long_rows
+from tests.forms import long_but, long_rows
 from tests.unit.test_flow import CELLS, FIXED, START, a_context, run
 from tests.unit.test_suppression import bias_of_variance, move_of_variance
 from udp_stream.errors import PrivacyRefused
@@ -224,16 +224,17 @@ def brute_force(counts, terms, policy):
     return np.max(found, axis=0)
 
 
+@pytest.mark.parametrize("cities", long_but([200], [200, 1000]))
 @pytest.mark.parametrize(("mean", "epsilon"), [("baseline", "0.2"), ("baseline", "auto"), ("array-averaging", "0.5")])
-def test_with_variances_no_worst_case_of_either_grows_nor_their_sum(mean, epsilon):
-    """On 1,000 small cities each, by brute force."""
+def test_with_variances_no_worst_case_of_either_grows_nor_their_sum(mean, epsilon, cities):
+    """On small cities, by brute force."""
     flags = (f"release.mean={mean}", f"release.mean_epsilon={epsilon}", f"release.variance_epsilon={epsilon}")
     flags += ("release.cdf_epsilon=0", "release.min_plates=2")
     policy, chopped = (
         load(None, (*FIXED, *flags, f"release.suppression={rule}"), {}).policy for rule in ("off", "chop-user")
     )
     rng, fewer, place = np.random.default_rng(8), 0, SlotInPeriod("May", 3, 8)
-    for _ in range(1000):
+    for _ in range(cities):
         counts = small_city(rng)
         without, suppressed = (
             terms_from_counts(counts, nothing_spent(counts), place, one) for one in (policy, chopped)
@@ -244,7 +245,7 @@ def test_with_variances_no_worst_case_of_either_grows_nor_their_sum(mean, epsilo
         assert hats_of_busiest(counts, suppressed) <= hats_of_busiest(counts, without)
         fewer += hats_of_busiest(counts, suppressed) < hats_of_busiest(counts, without)
         assert all(one.mean_nano == one.nano_of("variance") for one in suppressed)
-    assert fewer >= 25
+    assert fewer >= cities / 40
 
 
 def test_it_goes_by_the_variance_too_where_one_is_released():

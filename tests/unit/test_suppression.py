@@ -101,26 +101,31 @@ def naive_chop(occupancy, nanos, hats_max=0, plates_min=1):
     return mask, max(occupied()), threshold
 
 
+BRUTE_FORCE = pytest.mark.parametrize("cities", long_but([200], [200, 1000]))
+
+
+@BRUTE_FORCE
 @pytest.mark.parametrize("batch", long_but([2, 256], [1, 2, 3, 256]))
-def test_chop_user_equals_the_papers_text(batch, monkeypatch):
-    """In batches of any size: the same rows, on 800 cities each."""
+def test_chop_user_equals_the_papers_text(batch, cities, monkeypatch):
+    """In batches of any size: the same rows."""
     monkeypatch.setattr(suppression, "_BATCH", batch)
     rng = np.random.default_rng(batch)
     suppressed = 0
-    for case in range(800):
+    for case in range(cities):
         occupancy, nanos = random_city(rng, 8, 18), EPSILONS[case % len(EPSILONS)]
         chopped = chop_user(occupancy, nanos)
         mask, hats_after, threshold = naive_chop(occupancy, nanos)
         assert (chopped.keep.tolist(), chopped.hats_after, chopped.threshold) == (mask, hats_after, threshold)
         suppressed += int((~chopped.keep).sum())
-    assert suppressed > 2000  # the cities are not so hard that nothing ever goes
+    assert suppressed > 2.5 * cities  # the cities are not so hard that nothing ever goes
 
 
-def test_no_hat_is_left_with_fewer_plates_than_asked():
+@BRUTE_FORCE
+def test_no_hat_is_left_with_fewer_plates_than_asked(cities):
     """A HAT that has fewer from the start keeps what it has."""
     rng = np.random.default_rng(3)
     suppressed, at_least = 0, 0
-    for case in range(500):
+    for case in range(cities):
         occupancy, nanos = random_city(rng, 8, 18), EPSILONS[case % len(EPSILONS)]
         plates_min = int(rng.integers(1, 7))
         chopped = chop_user(occupancy, nanos, plates_min)
@@ -130,7 +135,7 @@ def test_no_hat_is_left_with_fewer_plates_than_asked():
             assert chopped.keep[rows].sum() >= min(plates_min, rows.stop - rows.start)
             at_least += plates_min > 1 and chopped.keep[rows].sum() == plates_min < rows.stop - rows.start
         suppressed += int((~chopped.keep).sum())
-    assert suppressed > 800 and at_least > 50  # the limit was felt
+    assert suppressed > 1.6 * cities and at_least > 0.1 * cities  # the limit was felt
 
 
 def exact_errors(occupancy, keep, nanos):
@@ -155,13 +160,14 @@ def hats_per_plate(occupancy, keep):
     return np.bincount(occupancy.plate[keep], minlength=occupancy.plates)
 
 
-def test_no_hat_is_worse_than_the_threshold_and_no_plate_in_more_hats_than_before():
+@BRUTE_FORCE
+def test_no_hat_is_worse_than_the_threshold_and_no_plate_in_more_hats_than_before(cities):
     """The claim of arXiv 2405.06261, of means, variances and both, in exact arithmetic: doubles decide, so up to their
     rounding.
     """
     rng = np.random.default_rng(1)
     lower = 0
-    for case in range(1000):
+    for case in range(cities):
         occupancy, nanos = random_city(rng, 7, 20), EPSILONS[case % len(EPSILONS)]
         chopped = chop_user(occupancy, nanos)
         before = exact_errors(occupancy, np.ones(occupancy.plate.size, dtype=bool), nanos)
@@ -174,7 +180,7 @@ def test_no_hat_is_worse_than_the_threshold_and_no_plate_in_more_hats_than_befor
         assert chopped.hats_after == hats_per_plate(occupancy, chopped.keep).max() <= chopped.hats_before
         assert all(chopped.keep[rows].any() for rows in hat_slices(occupancy))  # no HAT loses its last plate
         lower += chopped.hats_after < chopped.hats_before
-    assert lower > 150
+    assert lower > 0.15 * cities
 
 
 def test_an_empty_slot_takes_the_same_road():
@@ -187,9 +193,10 @@ def test_an_empty_slot_takes_the_same_road():
         assert (outcome.threshold, outcome.worst_error) == (0.0, 0.0)
 
 
-def test_suppress_to_keeps_the_limit_and_is_no_worse_than_chop_user_where_both_apply():
+@BRUTE_FORCE
+def test_suppress_to_keeps_the_limit_and_is_no_worse_than_chop_user_where_both_apply(cities):
     rng = np.random.default_rng(3)
-    for case in range(400):
+    for case in range(cities):
         occupancy, nanos = random_city(rng, 9, 16), EPSILONS[case % len(EPSILONS)]
         chopped = chop_user(occupancy, nanos)
         for hats_max in range(1, chopped.hats_before + 2):
@@ -215,10 +222,11 @@ def test_suppress_to_equals_its_naive_text(hats_max):
     assert lost > 100
 
 
-def test_suppress_to_leaves_each_hat_enough_plates_or_none_and_loses_none_where_chop_user_reaches_the_limit():
+@BRUTE_FORCE
+def test_suppress_to_leaves_each_hat_enough_plates_or_none_and_loses_none_where_chop_user_reaches_the_limit(cities):
     rng = np.random.default_rng(6)
     emptied = shared = 0
-    for case in range(400):
+    for case in range(cities):
         occupancy, nanos = random_city(rng, 9, 20), EPSILONS[case % len(EPSILONS)]
         plates_min = int(rng.integers(2, 6))
         chopped = chop_user(occupancy, nanos, plates_min)
@@ -234,7 +242,7 @@ def test_suppress_to_leaves_each_hat_enough_plates_or_none_and_loses_none_where_
             if hats_max >= chopped.hats_after:
                 shared += 1
                 assert outcome.worst_error <= outcome.threshold == chopped.threshold
-    assert emptied > 300 and shared > 300
+    assert emptied > 0.75 * cities and shared > 0.75 * cities
 
 
 @pytest.mark.parametrize("nanos", [Nanos(0), Nanos(0, 0), Nanos(-1, 5), Nanos(5, -1)], ids=str)
