@@ -43,11 +43,11 @@ def lines_of(table, folder, capsys, monkeypatch):
     ("table", "lines"),
     [
         ("accuracy", 1 + 2 * len(DAYS) + 1),
-        ("intervals", 1 + len(DAYS) + 2),
-        ("hours", 1 + len(DAYS)),
-        ("cdf", 1 + 2 * (len(DAYS) + 2)),
+        pytest.param("intervals", 1 + len(DAYS) + 2, marks=pytest.mark.long),
+        pytest.param("hours", 1 + len(DAYS), marks=pytest.mark.long),
+        pytest.param("cdf", 1 + 2 * (len(DAYS) + 2), marks=pytest.mark.long),
         ("distance", 3),
-        ("incidents", 1 + len(DAYS) + 3),
+        pytest.param("incidents", 1 + len(DAYS) + 3, marks=pytest.mark.long),
     ],
 )
 def test_a_table_runs_to_its_end_and_is_of_figures(folder, capsys, monkeypatch, table, lines):
