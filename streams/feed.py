@@ -48,11 +48,7 @@ _ping = msgspec.json.Decoder(_Ping).decode
 
 
 def partition_of(plate: str, partitions: int) -> int:
-    """The partition of a plate: for ever the same for a number of partitions, so the hash has no key.
-
-    >>> partition_of("GJ05ZZ0001", 8), partition_of(" GJ05ZZ0001", 8), partition_of("GJ05ZZ0002", 8)
-    (3, 3, 5)
-    """
+    """The partition of a plate: for ever the same for a number of partitions, so the hash has no key."""
     # JSON can write half of a surrogate pair, which strict UTF-8 refuses.
     # By the name that pings are counted under: ways to write one plate go to one partition.
     digest = blake2b(plate_name(plate).encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -110,7 +106,6 @@ class Pace:
                 self._latest_ms = max(self._latest_ms, reached_ms)
 
     def wait(self, sent: int, message: bytes) -> None:
-        """Sleep until it is due."""
         pause = self.began + self.due_s(sent, message) - time.monotonic()
         if pause > 0:
             time.sleep(pause)
@@ -165,7 +160,6 @@ class Feed:
 
     @property
     def joins(self) -> bool:
-        """Whether pings are joined into arrays."""
         return self._batch > 1
 
     def settle(self) -> None:
@@ -196,7 +190,7 @@ class Feed:
         self._raise_failed()
 
     def _hold(self, message: bytes, size: int, partition: int) -> None:
-        """Put a ping of this size, its comma aside, into the partition's array."""
+        """Put a ping of this size, without its comma, into the partition's array."""
         held = self._held.setdefault(partition, [])
         size += self._held_bytes.get(partition, 0) + 1
         if held and size > ARRAY_BYTES_MAX:

@@ -4,8 +4,6 @@ It may be killed at any instant. SIGTERM and SIGINT end it in good order: what i
 within seconds, the checkpoints are committed, and it leaves the group. The first error ends it with a sentence and a
 status: nothing more is committed, and the next worker reads again what was under way. (Faust would ack a batch that its
 agent failed on, and continue behind it.)
-
-`run_worker` opens the ledger and serves; `Lanes` give batches to the two processors; `Stop` and `Watchdog` end it.
 """
 
 from __future__ import annotations
@@ -248,7 +246,6 @@ class Lanes:
     """
 
     def __init__(self, process: Callable[[Sequence[Any]], Awaitable[None]]) -> None:
-        """`process` a batch of one partition; it does not raise."""
         self._process = process
         self._under_way: dict[int, asyncio.Future[None]] = {}
         self._rebalances = 0
@@ -270,7 +267,6 @@ class Lanes:
         self._rebalances += 1
 
     async def end(self) -> None:
-        """Cancel what is under way. It returns when nothing is."""
         for batch in self._under_way.values():
             batch.cancel()
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
@@ -315,8 +311,7 @@ def connect(
 async def keep_time(
     app: faust.App, pings: SourceProcessor, parts: ShardProcessor, stop: Stop, idle_s: float, heartbeat: Heartbeat
 ) -> None:
-    """Until we stop: ticks for silent partitions, a commit now and then, a look at whether Faust has failed, and a sign
-    of life once the group has taken us in."""
+    """Until we stop: ticks for silent partitions, commits, a look at Faust's failures, and a sign of life."""
     pause_s = min(idle_s / 4, 1.0)
     committed_s = time.monotonic()
 
@@ -346,10 +341,10 @@ DRAIN_S = 10.0
 
 
 class Stop:
-    """Why the worker is to stop: an error, the first one, or None for being asked to.
+    """Why the worker is to stop: the first error, or None for a signal.
 
-    What fails after a signal is no failure of the worker: nothing of it is committed, and the next worker does it
-    again. It is said as a warning. A supervisor that sees a status of 1 would take a planned restart for a crash.
+    An error after a signal is said as a warning: nothing of it is committed, and the next worker does it again. A
+    supervisor that sees a status of 1 would take a planned restart for a crash.
     """
 
     def __init__(self) -> None:
@@ -357,7 +352,6 @@ class Stop:
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
-        """Stop where nothing is half done."""
         self._asked.set()
 
     def fail(self, error: BaseException) -> None:
@@ -370,16 +364,13 @@ class Stop:
 
     @property
     def asked(self) -> bool:
-        """Whether to stop."""
         return self._asked.is_set()
 
     @property
     def status(self) -> int:
-        """The exit status that says why."""
         return 0 if self.error is None else as_own_error(self.error).exit_status
 
     async def wait(self) -> None:
-        """Until it is asked for."""
         await self._asked.wait()
 
     async def guard(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -388,8 +379,7 @@ class Stop:
             await self.last(work)
 
     async def last(self, *works: Callable[[], Awaitable[None]]) -> None:
-        """Do some work, one after the other, though we may be stopping; what one raises does not keep us from the
-        next."""
+        """Do some work, one after the other, also while stopping; an error of one does not stop the next."""
         for work in works:
             try:
                 await work()
@@ -397,8 +387,6 @@ class Stop:
                 self.fail(error)
 
     def end_soon(self) -> None:
-        """End the process for certain, soon."""
-
         def end() -> None:
             if self.error is not None:
                 say(str(as_own_error(self.error)), "failed", level=ERROR)
@@ -469,7 +457,7 @@ class Watchdog:
 
     @property
     def still_s(self) -> float:
-        """Since the last check that found progress, or nothing to do."""
+        """Seconds since the last check that found progress, or no work."""
         return self._clock() - self._moved_s
 
     async def run(self) -> None:

@@ -95,7 +95,6 @@ class LatestPositions:
     def push(
         self, pings: Pings, rows: NDArray[np.int64], watermark_ms: int | None, places: RowPlaces | None = None
     ) -> list[Moment]:
-        """Take in these rows of a frame; give back the moments that are due by the watermark behind it."""
         if rows.size:
             self._add(pings, rows, places)
         until_ms = None if watermark_ms is None else watermark_ms - self._grace_ms
@@ -186,7 +185,6 @@ class LatestPositions:
         return np.asarray(time_ms >= first_ms - self._age_ms)
 
     def _close_through(self, until_ms: int) -> None:
-        """No moment up to this time is taken any more, also where there was none."""
         boundary = self._grid.start_of(until_ms)
         self._closed_ms = boundary if self._closed_ms is None else max(boundary, self._closed_ms)
         self._earliest_ms = self._grid.end_of(self._closed_ms)
@@ -247,15 +245,13 @@ class MomentRules:
         watermark_ms: int | None,
         before_ms: int | None = None,
     ) -> SourceMoments:
-        """The moments of one source partition, from a checkpoint."""
         return SourceMoments(self, windows, hash_plate, watermark_ms, before_ms)
 
 
 class SourceMoments:
     """Pings of one source partition in, moments out, in order of time and each of them once.
 
-    It resumes at a checkpoint: with its watermark, and that before the first ping needed, if that differs. Two pings,
-    and a tick a quarter of an hour later:
+    Two pings, and a tick a quarter of an hour later:
 
     >>> from datetime import UTC
     >>> from udp_stream.windows.clocks import LogPlaces
