@@ -75,10 +75,8 @@ class Pace:
     """When the next message may go: at a rate a second, or at a multiple of the pings' own pace."""
 
     def __init__(self, rate: float | None = None, speedup: float | None = None, form: FeedForm = PLAIN) -> None:
-        self._form = form
+        self._rate, self._speedup, self._form = rate, speedup, form
         self.began = time.monotonic()
-        self._rate = rate
-        self._speedup = speedup
         self._first_ms: int | None = None
         self._latest_ms = 0
         self._heard_ms: deque[int] = deque(maxlen=AGREEING)
@@ -125,16 +123,11 @@ class Feed:
             from kafka import KafkaProducer
             from kafka.errors import KafkaError
         self._errors = KafkaError
-        self._topic = topic
-        self._batch = batch
-        self._pace = pace
-        self._form = form
-        self._deals = deals
+        self._topic, self._batch, self._pace, self._form, self._deals = topic, batch, pace, form, deals
         self._held: dict[int, list[bytes]] = {}
         self._held_bytes: dict[int, int] = {}
-        self._dealt = 0
+        self._dealt = self.sent = 0
         self._failed: list[BaseException] = []
-        self.sent = 0
         self._partitions = partitions_of(kafka, topic)
         try:
             self._producer: Any = KafkaProducer(

@@ -300,8 +300,10 @@ def create_topics(kafka: KafkaSection) -> list[str]:
 
 
 def _make(topics: Sequence[Topic], client: Any, kafka: KafkaSection) -> None:
+    copies = {"replication_factor": kafka.replication} if kafka.replication else {}
+    options = {one.name: {"num_partitions": one.partitions, "configs": dict(one.settings), **copies} for one in topics}
     try:
-        client.create_topics({topic.name: _options(topic, kafka) for topic in topics})
+        client.create_topics(options)
     except Exception as error:  # the client has a class for each number of an answer
         if getattr(error, "errno", None) != INVALID_REPLICATION_FACTOR:
             raise
@@ -354,11 +356,6 @@ def partitions_of(kafka: KafkaSection, topic: str) -> int:
 
 def _told(wrong: Mapping[str, str]) -> str:
     return f"exists, differs: {'; '.join(wrong.values())}" if wrong else "exists as wanted"
-
-
-def _options(topic: Topic, kafka: KafkaSection) -> dict[str, Any]:
-    replication = {"replication_factor": kafka.replication} if kafka.replication else {}
-    return {"num_partitions": topic.partitions, "configs": dict(topic.settings), **replication}
 
 
 def _differences(client: Any, topic: Topic) -> dict[str, str]:
@@ -510,12 +507,13 @@ def group_of(kafka: KafkaSection) -> Group:
         ]
         firsts = client.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.EARLIEST))
         ends = client.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.LATEST))
-        commits = _commits(client, kafka.group, asked)
+        commits = _coordinated(lambda: client.list_group_offsets({kafka.group: asked}))[kafka.group]
         members = _members(client, kafka)
     found = []
     for tp in sorted(asked, key=lambda tp: (names.index(tp.topic), tp.partition)):
-        topic, offsets = tp.topic.removeprefix(kafka.prefix), (firsts[tp].offset, ends[tp].offset)
-        found.append(GroupPartition(topic, tp.partition, *offsets, _known(commits[tp].offset)))
+        topic, committed = tp.topic.removeprefix(kafka.prefix), commits[tp].offset
+        offsets = firsts[tp].offset, ends[tp].offset, None if committed < 0 else committed
+        found.append(GroupPartition(topic, tp.partition, *offsets))
     return Group(tuple(found), members)
 
 
@@ -558,10 +556,6 @@ def _members(client: Any, kafka: KafkaSection) -> tuple[Member, ...]:
     return tuple(sorted(found, key=lambda member: member.name))
 
 
-def _commits(client: Any, group: str, asked: list[Any]) -> Any:
-    return _coordinated(lambda: client.list_group_offsets({group: asked}))[group]
-
-
 def _coordinated(ask: Callable[[], Any]) -> Any:
     """The coordinator's answer. A broker that has never had a group takes some seconds until it has a coordinator."""
     from kafka.errors import CoordinatorNotAvailableError
@@ -574,10 +568,6 @@ def _coordinated(ask: Callable[[], Any]) -> Any:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
-
-
-def _known(offset: int) -> int | None:
-    return None if offset < 0 else offset
 
 
 POLL_MS = 500

@@ -51,10 +51,10 @@ from udp_stream.planning.policy import Policy
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import Observer, Waiting, report_to
 from udp_stream.release.query_road import QueryContext, QuerySet
-from udp_stream.runtime import SpokenLog
+from udp_stream.runtime import SpokenLog, reading_rules
 from udp_stream.settings import Settings
 from udp_stream.units import parse_duration
-from udp_stream.windows.slots import Look, ReadingRules
+from udp_stream.windows.slots import Look
 
 SESSION_S = 10.0
 """The partitions of a worker that is silent so long go to others: longer than a full disk or a pause of the machine
@@ -157,14 +157,7 @@ async def _work(
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
         common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries)
-        rules = ReadingRules(
-            settings.decoder,
-            settings.window_rules,
-            settings.calendar.slots,
-            settings.policy.resolution,
-            keys.hash_plate,
-            None if queries is None else queries.moments,
-        )
+        rules = reading_rules(settings, keys.hash_plate, queries)
         once = partial(StrictlyOnce.begin, settings.kafka) if settings.kafka.transactions else None
         pings = SourceProcessor(common, rules, idle_s, deployment.look)
         parts = ShardProcessor(common, context, ledger, thread, once)
@@ -446,11 +439,8 @@ class Watchdog:
         done: Callable[[], int] = lambda: 0,
     ) -> None:
         """Patience begins now. `done`: how many steps were done. A batch may have many; nothing is read meanwhile."""
-        self._positions = positions
-        self._done = done
-        self._idle = idle
-        self._patience_s = patience_s
-        self._clock = clock
+        self._positions, self._idle, self._patience_s = positions, idle, patience_s
+        self._clock, self._done = clock, done
         self._seen: tuple[Mapping[TP, int], int] = {}, 0
         self._moved_s = clock()
         self._asked: asyncio.Task[bool] | None = None

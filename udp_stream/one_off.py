@@ -126,14 +126,10 @@ def _policy(max_kmh: float) -> Policy:
     return replace(Settings().policy, accounting="pure", delta=0.0, max_speed=int(max_kmh * QUANTA_PER_KMH), prices={})
 
 
-def _nano(epsilon: float) -> int:
-    _require(EPSILON_MIN <= epsilon <= EPSILON_MAX, "epsilon", f"{EPSILON_MIN:g} to {EPSILON_MAX:g}", epsilon)
-    return nano_allowance(epsilon)
-
-
 def _released(speeds: Speeds, policy: Policy, statistic: str, epsilon: float) -> tuple[Any, dict[str, float]]:
     """The record of a statistic, and what each plate lost; in the order of names, which tells nothing."""
-    terms, plates = terms_of(policy, {statistic: _nano(epsilon)}), sorted(speeds)
+    _require(EPSILON_MIN <= epsilon <= EPSILON_MAX, "epsilon", f"{EPSILON_MIN:g} to {EPSILON_MAX:g}", epsilon)
+    terms, plates = terms_of(policy, {statistic: nano_allowance(epsilon)}), sorted(speeds)
     samples = [_quanta(speeds[plate], number, policy.max_speed) for number, plate in enumerate(plates)]
     _require(bool(samples), "speeds", "at least one plate", "none")
     plan = plan_hat(np.array([one.size for one in samples], np.int64), terms, policy)

@@ -270,15 +270,7 @@ class LiveRuntime(_Runtime):
         self._idle_ms = round(parse_duration(settings.kafka.idle_timeout) * 1000)
         self._place = journal.folder / CHECKPOINT
         self._kept = _read_checkpoint(self._place, journal.first_offset)
-        rules = ReadingRules(
-            settings.decoder,
-            settings.window_rules,
-            settings.calendar.slots,
-            settings.policy.resolution,
-            hash_plate,
-            None if self._queries is None else self._queries.moments,
-        )
-        self.reader = SourceReader(rules, self._kept)
+        self.reader = SourceReader(reading_rules(settings, hash_plate, self._queries), self._kept)
         self._kept_s = self._active_s = clock()
 
     def start(self) -> None:
@@ -356,6 +348,13 @@ class LiveRuntime(_Runtime):
         self._kept = checkpoint
         # Last: an older checkpoint that came back after a power cut would still need these frames.
         self._journal.drop_before(checkpoint.offset)
+
+
+def reading_rules(settings: Settings, hash_plate: Callable[[str], bytes], queries: QuerySet | None) -> ReadingRules:
+    """What all readers of a source share under these settings; positions are kept where queries are asked."""
+    grid, resolution = settings.calendar.slots, settings.policy.resolution
+    moments = None if queries is None else queries.moments
+    return ReadingRules(settings.decoder, settings.window_rules, grid, resolution, hash_plate, moments)
 
 
 def _read_checkpoint(file: Path, first_offset: int) -> SourceCheckpoint:

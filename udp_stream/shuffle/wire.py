@@ -404,9 +404,7 @@ def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
         tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)),
         columns.terms,
         np.frombuffer(columns.charged, "<i8"),
-        city=None
-        if city is None
-        else CityPlan(np.frombuffer(city[0], "<i8"), np.frombuffer(city[1], "<i8"), *city[2:]),
+        city=city and CityPlan(np.frombuffer(city[0], "<i8"), np.frombuffer(city[1], "<i8"), *city[2:]),
     )
 
 
@@ -637,13 +635,10 @@ class SourceProtocol:
         they differ, pings that the new queries need are not read again: shards are told so, up to where all is read.
         """
         self.reader = reader
-        self._source = source
-        self._shards = shards
+        self._source, self._shards, self._periods, self._asked = source, shards, periods, asked
         self._refused: list[Refused] = []
         self._closed: list[SlotPings] = []
         self._moments: list[Moment] = []
-        self._periods = periods
-        self._asked = asked
         self._asked_before = asked if asked_before is None or not asked else asked_before
         self._lost_ms = None if self._asked_before == asked else reader.moments_lost_ms
         self._announced: tuple[int | None, int | None] = None, None

@@ -278,16 +278,10 @@ class SourceMoments:
         start_ms = watermark_ms if before_ms is None else before_ms
         self._clock = AppendClock(windows, None if start_ms == NEVER else start_ms)
         until_ms = None if watermark_ms is None else watermark_ms - windows.grace_ms
-        self._latest = [
-            LatestPositions(
-                grid,
-                rules.age_ms,
-                windows.grace_ms,
-                hash_plate,
-                None if until_ms is None else grid.start_of(until_ms),
-            )
-            for grid in rules.grids
-        ]
+        closed = [None if until_ms is None else grid.start_of(until_ms) for grid in rules.grids]
+        of_each = rules.age_ms, windows.grace_ms, hash_plate
+        pairs = zip(rules.grids, closed, strict=True)
+        self._latest = [LatestPositions(grid, *of_each, closed_ms) for grid, closed_ms in pairs]
 
     def read(self, frame: Frame) -> list[Moment]:
         """The moments that are due by the watermark behind a frame. How the log is cut into frames changes nothing."""

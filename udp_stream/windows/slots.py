@@ -349,11 +349,8 @@ class SourceReader:
         self._rules = rules
         self._clock = AppendClock(rules.windows, start.watermark_ms)
         self._windows = Windows(rules.windows, rules.hash_plate, self._clock)
-        self._moments = (
-            None
-            if rules.moments is None
-            else rules.moments.of_source(rules.windows, rules.hash_plate, start.watermark_ms, start.positions_ms)
-        )
+        of_source = rules.windows, rules.hash_plate, start.watermark_ms, start.positions_ms
+        self._moments = None if rules.moments is None else rules.moments.of_source(*of_source)
         self._rejected_through = start.rejected_through
         self.next_offset = start.offset
 
