@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 Headers = list[tuple[str, bytes]]
 
 REQUEST_BYTES_MAX = 2**20
-"""A record with its headers, as brokers usually allow."""
+"""Of a record with its headers: what brokers usually allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +400,7 @@ class Offsets:
         return {tp: found[TopicPartition(*tp)] for tp in tps}
 
     async def ends(self, tps: Collection[TP]) -> dict[TP, int]:
-        """Where each partition ends now: the offset of its next record. It may wait for the broker for ever."""
+        """The offset of each partition's next record. It may wait for the broker for ever."""
         if not tps:
             return {}
         found = await self._thread.call_thread(self._thread._consumer.end_offsets, [TopicPartition(*tp) for tp in tps])
@@ -434,7 +434,6 @@ class Offsets:
         return sum(max(0, (state.highwater or 0) - offset) for state, offset in states if state is not None)
 
     async def seek(self) -> None:
-        """Go on from the commits. What is being fetched from elsewhere is dropped."""
         consumer: Any = self._app.consumer
         consumer.drop_fetched()
         await consumer.perform_seek()
@@ -488,7 +487,7 @@ def shortened(tp: TP, end: int, read_to: int) -> DependencyUnavailable:
 
 
 def _commits_in(response: Any, tps: Collection[TP]) -> dict[TP, Committed]:
-    """What the broker answers of each partition; KafkaError if it tells of an error, or not of all of them."""
+    """The commit of each partition; KafkaError if the answer tells of an error, or lacks one."""
     _require_ok(response.error_code)
     found: dict[tuple[str, int], Committed] = {}
     for topic, partitions in response.topics:

@@ -276,7 +276,7 @@ UNDER_WAY_MAX = 16
 
 
 TICK = "udp-stream-tick"
-"""The header of a tick record: no ping, only the time at which the broker appends it."""
+"""The header of a record without a ping: the time at which the broker appends it counts."""
 
 ERROR = "udp-stream.errors"
 
@@ -545,7 +545,7 @@ class AtLeastOnce:
         self._offsets = offsets
 
     async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
-        """If the shard is no longer ours, the checkpoint is not committed: its owner writes the same records again."""
+        """The checkpoint of a shard that is not ours is not committed: its owner writes the same records again."""
         await self._producer.write(records)
         await self._offsets.commit(checkpoint)
 
@@ -629,7 +629,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
                     self._close_later(publisher)
 
     async def _resume(self, place: Place, publisher: Publisher) -> ShardAssignment:
-        """A partition from its checkpoint on; the ledger is informed of what its former owner published."""
+        """The ledger is informed of what the former owner published."""
         tp, start = place.tp, await self._start(place)
         shards, known = self._topics.parts.partitions, len(start.shard.through_ms)
         sources, follows = self._offsets.partitions(self._topics.pings.name, known), self._context.policy.forecasts

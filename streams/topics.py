@@ -375,7 +375,7 @@ def _differences(client: Any, topic: Topic) -> dict[str, str]:
 
 
 def _settings(client: Any, name: str) -> dict[str, str]:
-    """All settings of a topic; none where the broker does not tell them. The client keeps the error to itself."""
+    """All settings of a topic; none where the broker does not tell them."""
     from kafka.admin import ConfigResource, ConfigResourceType
 
     asked = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="all")
@@ -620,7 +620,7 @@ def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
 
 @contextmanager
 def _reader(kafka: KafkaSection, topics: Sequence[str]) -> Iterator[tuple[Any, list[Any]]]:
-    """A consumer of all partitions of these topics, in no group, and the partitions."""
+    """A consumer of all partitions of these topics, in no group."""
     with needs("Kafka client", "kafka"):
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
@@ -740,7 +740,7 @@ def mark_in(headers: Sequence[tuple[str, bytes]]) -> Mark | None:
 
 
 def other_version(what: str) -> ConfigError:
-    """What to raise for a message or commit that this version cannot read; nothing of it is quoted.
+    """The error for a message or commit that this version cannot read; nothing of it is quoted.
 
     >>> str(other_version("the message at bus.parts.v1[0], offset 7,"))[:82]
     'the message at bus.parts.v1[0], offset 7, is none that this version of udp-stream '

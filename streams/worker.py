@@ -195,7 +195,6 @@ async def _work(
 
 
 async def _speak(log: SpokenLog, waiting: Callable[[], Waiting], report: Observer) -> None:
-    """Say what is due and report what waits, once a second, until cancelled."""
     while True:
         await asyncio.sleep(1.0)
         log.say_due()
@@ -244,7 +243,7 @@ class Lanes:
         self._rebalances = 0
 
     async def add(self, records: Sequence[Any]) -> None:
-        """Process a batch, once the one before it of the same partition is done, unless a rebalance comes first.
+        """Process a batch once the one before it of its partition is done; dropped if a rebalance comes first.
 
         It returns when this one has begun.
         """

@@ -78,7 +78,6 @@ def write_form(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> 
 
 
 def _csv(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
-    """A header, then a row a record; lists are JSON, null is empty."""
     names = [name for name, _ in columns(kind)]
     yield csv_line(names)
     for line in lines:
@@ -119,7 +118,6 @@ def _geojson(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
 
 
 def _write_parquet(lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
-    """Row groups of some thousand records; lists are lists."""
     import pyarrow
     import pyarrow.parquet
 
@@ -162,7 +160,6 @@ def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
 
 
 def _without_null(of: Any) -> Any:
-    """`X | None` and annotated types as their X."""
     of = typing.get_args(of)[0] if typing.get_origin(of) is typing.Annotated else of
     if typing.get_origin(of) in (typing.Union, types.UnionType):
         (inner,) = [one for one in typing.get_args(of) if one is not type(None)]

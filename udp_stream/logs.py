@@ -252,7 +252,6 @@ def _sentence(line: _Line) -> str:
 
 
 def _json(line: _Line) -> str:
-    """One object: time (UTC), level, event, message, and the figures of the event."""
     when = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     level = logging.getLevelName(line.level).lower()
     entry = {"time": when, "level": level, "event": line.event, "message": line.text}

@@ -122,7 +122,7 @@ class Metrics:
 
     @contextmanager
     def served(self, host: str, port: int) -> Iterator[None]:
-        """While the block runs, a thread answers there. DependencyUnavailable if it cannot listen."""
+        """A thread answers while the block runs. DependencyUnavailable if it cannot listen."""
         try:
             server, thread = start_http_server(port, host, self.registry)
         except (OSError, UnicodeError) as error:  # the latter: a name that no host can have

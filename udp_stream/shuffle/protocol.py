@@ -86,8 +86,8 @@ from udp_stream.windows.tables import SlotCounts, SlotPings, SlotValues
 # --- the slot barrier: it holds the chunks of a slot until every sender has ended it ---
 #
 # 1. A slot is due once every sender has closed it.
-# 2. Of each sender, only the chunks of its first end marker count. A sender that died halfway, or a successor that
-#    cut the same log under other settings, leaves chunks with another digest; those are dropped.
+# 2. Of each sender, only the chunks of its first end marker count. A sender that died halfway, or a successor under
+#    other settings, leaves chunks with another digest; those are dropped.
 # 3. The log keeps order, so a marker whose chunks are missing means a damaged log: raise, unless `accept_loss`. That
 #    goes for a reader that begins in the middle, too: the log has lost what was before.
 # 4. A repeated chunk or marker changes nothing.
@@ -261,7 +261,7 @@ class SlotBarrier(Generic[C]):
             raise UdpStreamError(f"{name}: expected senders 0 to {len(self._through) - 1}, got {sender}: start anew")
 
     def due(self) -> list[int]:
-        """The starts of the slots that every sender has closed and that were not collected yet, oldest first."""
+        """Slots that every sender has closed and that were not collected yet, oldest first, by their starts."""
         held = sorted(self._held.items())
         return [start for start, slot in held if slot.end_ms <= self.through_ms and not slot.collected]
 
@@ -488,7 +488,6 @@ class PlannerState:
         return of_planned or self.slot_to_plan()
 
     def slot_to_plan(self) -> PlanSlot | None:
-        """The slot to plan now; each slot once."""
         # One at a time: the next plan is to follow from what this one releases.
         for start in [] if self._planned else self.counts.due()[:1]:
             return PlanSlot(start, self.counts.collect(start))
@@ -577,7 +576,6 @@ class PlannerState:
                     yield from cut_factors({}, merge_norms(chunks), chunks[0])
 
     def slot_to_learn(self) -> Learn | None:
-        """The slot to learn now: its plan was sent, and all of its shards have released it."""
         slot = self._planned
         if slot is None or not slot.is_sent or any(self._released_ms[shard] < slot.end_ms for shard in slot.shards):
             return None

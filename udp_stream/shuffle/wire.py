@@ -148,7 +148,6 @@ def _end(slot: tuple[int, int], chunks: Sequence[Chunk]) -> tuple[int, int, byte
 
 
 def _named(plates: Sequence[bytes], rows: NDArray[Any]) -> tuple[list[bytes], NDArray[np.int64]]:
-    """The plates that some rows name, and each row's number among them."""
     is_here = np.zeros(len(plates), dtype=bool)
     is_here[rows] = True
     here, number = np.flatnonzero(is_here), np.cumsum(is_here) - 1  # as np.unique has them, without sorting
@@ -184,7 +183,7 @@ def _sorted_plates(chunks: Sequence[PlateChunk]) -> tuple[tuple[bytes, ...], NDA
 
 
 def _slot_of(chunks: Sequence[Chunk]) -> tuple[int, int]:
-    """Start and end of the one slot that the chunks are of; ValueError for no chunks, or several slots."""
+    """Start and end of the chunks' slot; ValueError for none or several."""
     slots = {(chunk.slot_start, chunk.slot_end) for chunk in chunks}
     if len(slots) != 1:
         raise ValueError(f"expected chunks of one slot, got {len(chunks)} chunks of none or several")
@@ -686,7 +685,6 @@ class SourceProtocol:
         return SendChunks(messages, len(self._closed), through, len(self._moments), moments_ms)
 
     def _positions(self, through_ms: int) -> list[ToShard]:
-        """The moments that are due, each for the shard of its period; and to every shard how far we are."""
         shards, lost_ms = range(self._shards), self._lost_ms
         messages: list[ToShard] = []
         if lost_ms is not None:

@@ -178,7 +178,6 @@ class LatestPositions:
                 yield self._moment(moment_ms, found, names)
 
     def _are_needed(self, time_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether positions of these times are young enough for the next moment that may have them."""
         _, first_ms = self._grid.place(time_ms)
         if self._earliest_ms is not None:
             first_ms = np.maximum(first_ms, self._earliest_ms)
@@ -313,5 +312,5 @@ class SourceMoments:
 
     @property
     def watermark_ms(self) -> int:
-        """How far its clock is; NEVER at first. While a restart reads again, that is behind the checkpoint's."""
+        """NEVER at first. While a restart reads again, it is behind the checkpoint's."""
         return NEVER if self._clock.watermark_ms is None else self._clock.watermark_ms

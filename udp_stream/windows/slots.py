@@ -77,8 +77,7 @@ class _OpenSlot:
                 taken["lat"], taken["lon"] = places_of(pings.lat[part]), places_of(pings.lon[part])
 
     def _codes(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """New plates get the next codes in order of their rows here, not in that of the frame: what else a frame holds
-        depends on who has cut it."""
+        """New plates get the next codes in order of their rows here: how a frame was cut changes nothing."""
         in_frame = pings.plate[index]
         first = np.full(len(pings.plates), in_frame.size)
         first[in_frame[::-1]] = np.arange(in_frame.size)[::-1]  # of several, the last one assigned stays
@@ -388,7 +387,6 @@ class SourceReader:
         return None if self._clock.watermark_ms is None else self.through_at(self._clock.watermark_ms)
 
     def through_at(self, watermark_ms: int) -> int:
-        """What would be closed at this watermark."""
         return self._rules.grid.start_of(watermark_ms - self._rules.windows.grace_ms)
 
     @property
