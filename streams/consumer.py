@@ -78,7 +78,7 @@ class BatchConsumer(driver.Consumer):
         super().stop_flow()
 
     def drop_fetched(self) -> None:
-        """What is being fetched, or handed over, is not to be taken any more: a seek follows."""
+        """A seek follows."""
         self._stops += 1
 
     async def perform_seek(self) -> None:
@@ -96,7 +96,6 @@ class BatchConsumer(driver.Consumer):
             return  # another rebalance has taken them: it seeks when it ends
 
     async def _drain_once(self) -> None:
-        """One fetch: hand over each partition's records, unless a rebalance has begun meanwhile."""
         # Before the fetch: a rebalance that comes while we wait makes stale what it brings.
         now = self._era()
         fetched, active = await self._wait_next_records(1.0)
@@ -154,9 +153,11 @@ POLL_RECORDS_MAX = 5000
 
 
 def build_app(settings: Settings, instance: str | None, client: str, folder: str, session_s: float) -> faust.App:
-    """An app without agents. `instance` names this worker for ever: started again under it, it has its partitions back
-    at once. `client` is its client id; the group misses it after `session_s`. `folder` is where Faust makes
-    its folders; nothing is kept there."""
+    """An app without agents.
+
+    `instance` names this worker for ever: started again under it, it has its partitions back at once. The group misses
+    the client id after `session_s`. Nothing is kept in Faust's `folder`.
+    """
     kafka = settings.kafka
     app = faust.App(
         kafka.group,

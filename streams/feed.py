@@ -48,11 +48,7 @@ _ping = msgspec.json.Decoder(_Ping).decode
 
 
 def partition_of(plate: str, partitions: int) -> int:
-    """The partition of a plate: for ever the same for a number of partitions, so the hash has no key.
-
-    >>> partition_of("GJ05ZZ0001", 8), partition_of(" GJ05ZZ0001", 8), partition_of("GJ05ZZ0002", 8)
-    (3, 3, 5)
-    """
+    """The partition of a plate: for ever the same for a number of partitions, so the hash has no key."""
     # JSON can write half of a surrogate pair, which strict UTF-8 refuses.
     # By the name that pings are counted under: ways to write one plate go to one partition.
     digest = blake2b(plate_name(plate).encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -79,10 +75,8 @@ class Pace:
     """When the next message may go: at a rate a second, or at a multiple of the pings' own pace."""
 
     def __init__(self, rate: float | None = None, speedup: float | None = None, form: FeedForm = PLAIN) -> None:
-        self._form = form
+        self._rate, self._speedup, self._form = rate, speedup, form
         self.began = time.monotonic()
-        self._rate = rate
-        self._speedup = speedup
         self._first_ms: int | None = None
         self._latest_ms = 0
         self._heard_ms: deque[int] = deque(maxlen=AGREEING)
@@ -110,7 +104,6 @@ class Pace:
                 self._latest_ms = max(self._latest_ms, reached_ms)
 
     def wait(self, sent: int, message: bytes) -> None:
-        """Sleep until it is due."""
         pause = self.began + self.due_s(sent, message) - time.monotonic()
         if pause > 0:
             time.sleep(pause)
@@ -130,16 +123,11 @@ class Feed:
             from kafka import KafkaProducer
             from kafka.errors import KafkaError
         self._errors = KafkaError
-        self._topic = topic
-        self._batch = batch
-        self._pace = pace
-        self._form = form
-        self._deals = deals
+        self._topic, self._batch, self._pace, self._form, self._deals = topic, batch, pace, form, deals
         self._held: dict[int, list[bytes]] = {}
         self._held_bytes: dict[int, int] = {}
-        self._dealt = 0
+        self._dealt = self.sent = 0
         self._failed: list[BaseException] = []
-        self.sent = 0
         self._partitions = partitions_of(kafka, topic)
         try:
             self._producer: Any = KafkaProducer(
@@ -165,7 +153,6 @@ class Feed:
 
     @property
     def joins(self) -> bool:
-        """Whether pings are joined into arrays."""
         return self._batch > 1
 
     def settle(self) -> None:
@@ -196,7 +183,7 @@ class Feed:
         self._raise_failed()
 
     def _hold(self, message: bytes, size: int, partition: int) -> None:
-        """Put a ping of this size, its comma aside, into the partition's array."""
+        """Put a ping of this size, without its comma, into the partition's array."""
         held = self._held.setdefault(partition, [])
         size += self._held_bytes.get(partition, 0) + 1
         if held and size > ARRAY_BYTES_MAX:

@@ -1,8 +1,8 @@
-"""aiokafka, and the one module that touches it: what workers write, read, commit, and how they reach a broker.
+"""What workers write, read and commit, through aiokafka.
 
 Writing
-    A write is done once every replica has it. A slot's records go in batches that we fill ourselves: one future for
-    each record takes half of publishing's time. A record goes where the client's own partitioner would send it.
+    A write is done once every replica has it. We fill a slot's batches ourselves: one future for each record takes
+    half of publishing's time.
 
 Strictly once
     Records and checkpoint are one transaction: readers of committed records (`isolation.level=read_committed`) see all
@@ -24,11 +24,8 @@ Strictly once
     (four of eight runs). It also takes two and a half times as long (0.25 s for 6,000 records, against 0.10).
 
 Committing
-    A commit is (offset, metadata) per partition, kept by the broker under the group, and made through Faust's consumer
-    while the partition is ours. One that comes too late is dropped; the next worker reads that part of the log again.
-
-Claiming a ledger
-    The first record of the deployment's topic says which ledger and key all workers use (`Binding` in `topics.py`).
+    Through Faust's consumer, while the partition is ours. A commit that comes too late is dropped; the next worker
+    reads that part of the log again.
 """
 
 from __future__ import annotations
@@ -85,7 +82,7 @@ if TYPE_CHECKING:
 Headers = list[tuple[str, bytes]]
 
 REQUEST_BYTES_MAX = 2**20
-"""A record with its headers, as brokers usually allow."""
+"""Of a record with its headers: what brokers usually allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ class Producer:
         )
 
     async def __aenter__(self) -> Self:
-        """Connect. DependencyUnavailable if no broker answers."""
+        """DependencyUnavailable if no broker answers."""
         try:
             await self._producer.start()
         except KafkaError as error:
@@ -172,10 +169,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 async def write_batched(producer: AIOKafkaProducer, records: Iterable[OutgoingRecord]) -> None:
-    """Return when every replica has all of them, in their order within a partition; raises the first KafkaError.
-
-    Each has a key or a partition.
-    """
+    """Return when every replica has all records, in order within a partition; raises the first KafkaError."""
     under_way: list[Awaitable[object]] = []
     try:
         # One batch of every partition at a time: the client sends them together, and has one of each under way.
@@ -190,7 +184,6 @@ async def write_batched(producer: AIOKafkaProducer, records: Iterable[OutgoingRe
 
 
 async def _batches(producer: AIOKafkaProducer, records: Iterable[OutgoingRecord]) -> list[list[_Batch]]:
-    """The records of each partition, in batches."""
     partitions: dict[str, int] = {}
     found: dict[tuple[str, int], list[_Batch]] = {}
     for one in records:
@@ -401,14 +394,13 @@ class Offsets:
             await asyncio.sleep(AGAIN_S)
 
     async def first(self, tps: Collection[TP]) -> dict[TP, int]:
-        """The first offset that each partition still has."""
         if not tps:
             return {}
         found = await self._app.consumer.earliest_offsets(*(TopicPartition(*tp) for tp in tps))
         return {tp: found[TopicPartition(*tp)] for tp in tps}
 
     async def ends(self, tps: Collection[TP]) -> dict[TP, int]:
-        """Where each partition ends now: the offset of its next record. It may wait for the broker for ever."""
+        """The offset of each partition's next record. It may wait for the broker for ever."""
         if not tps:
             return {}
         found = await self._thread.call_thread(self._thread._consumer.end_offsets, [TopicPartition(*tp) for tp in tps])
@@ -442,7 +434,6 @@ class Offsets:
         return sum(max(0, (state.highwater or 0) - offset) for state, offset in states if state is not None)
 
     async def seek(self) -> None:
-        """Go on from the commits. What is being fetched from elsewhere is dropped."""
         consumer: Any = self._app.consumer
         consumer.drop_fetched()
         await consumer.perform_seek()
@@ -469,7 +460,6 @@ class Offsets:
         return all([await self.is_read(tp, offset) for tp, offset in next_offsets.items()])
 
     def assigned(self, topic: str) -> set[TP]:
-        """The topic's partitions that are ours now."""
         return {tp for tp in self._app.consumer.assignment() if tp.topic == topic}
 
     def partitions(self, topic: str, before: int) -> int:
@@ -497,7 +487,7 @@ def shortened(tp: TP, end: int, read_to: int) -> DependencyUnavailable:
 
 
 def _commits_in(response: Any, tps: Collection[TP]) -> dict[TP, Committed]:
-    """What the broker answers of each partition; KafkaError if it tells of an error, or not of all of them."""
+    """The commit of each partition; KafkaError if the answer tells of an error, or lacks one."""
     _require_ok(response.error_code)
     found: dict[tuple[str, int], Committed] = {}
     for topic, partitions in response.topics:
@@ -579,7 +569,6 @@ def claimed(kafka: KafkaSection, topic: Topic) -> Binding | None:
 
 
 async def _first(kafka: KafkaSection, topic: Topic) -> str | None:
-    """What the first claim says, None if there is none."""
     try:
         records = await asyncio.wait_for(records_of(kafka, topic), SECONDS_MAX)
     except (KafkaError, TimeoutError) as error:

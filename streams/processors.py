@@ -1,7 +1,4 @@
-"""The two processors of a worker: of source partitions, and of shards. Each carries out a protocol, which does no I/O.
-
-`Partitions` is their base: what is assigned, read, sent and committed. Then `SourceProcessor`, then `ShardProcessor`.
-"""
+"""The two processors of a worker, of source partitions and of shards: each carries out a protocol without I/O."""
 
 from __future__ import annotations
 
@@ -113,12 +110,11 @@ class Partitions(ABC, Generic[A]):
     | `commit` | commit the checkpoints that have moved, one commit after the other |
     | `revoke` | drop all state at once |
 
-    Records may be gone from a log. A consumer whose next record is gone goes on with the first one that is left, and
-    says nothing: so a partition is looked at when it becomes ours, and whenever what comes next is not the record that
-    was to come. And a log may end before what was read of it: its broker has lost the end of it, or it was made anew
-    and the group's commits were kept. New records then have offsets that a reader would take for read: so a
-    partition's end is looked at when it becomes ours. Where the log has grown further meanwhile, nobody can tell. With
-    `accept_loss` reading goes on from the first record that is left.
+    A consumer whose next record is gone goes on with the first one that is left, and says nothing: so a partition's
+    beginning is looked at when it becomes ours, and at every gap. A log may also end before what was read of it: its
+    broker has lost the end, or the topic was made anew and the group's commits were kept. A reader would take its new
+    records for read: so the end is looked at when the partition becomes ours. Where the log has grown further
+    meanwhile, nobody can tell. With `accept_loss` reading goes on from the first record that is left.
     """
 
     lost: str
@@ -136,7 +132,6 @@ class Partitions(ABC, Generic[A]):
         self.done = 0  # steps, for the watchdog: one batch may hold many slots, and nothing is read meanwhile
 
     def next_offsets(self) -> dict[TP, int]:
-        """The next offset to read, for each of our partitions."""
         return {TP(self._topic, of): assigned.protocol.next_offset for of, assigned in self._assignments.items()}
 
     def revoke(self) -> None:
@@ -190,7 +185,7 @@ class Partitions(ABC, Generic[A]):
     async def commit(self) -> None:
         """Commit the checkpoints that have moved, if everything before them is on the broker.
 
-        It runs to its end even if its caller is cancelled: until it has arrived, nothing else may move a checkpoint.
+        It runs to its end even if its caller is cancelled: until then nothing else may move a checkpoint.
         """
         await asyncio.shield(self._commit())
 
@@ -218,14 +213,11 @@ class Partitions(ABC, Generic[A]):
         return self._assignments.get(assigned.partition) is assigned
 
     async def _send(self, messages: Sequence[tuple[int, Any]]) -> None:
-        """Send each message to the partition of a shard."""
         name, headers = self._topics.parts.name, self._headers
         await self._producer.write(
             OutgoingRecord(name, encode_message(message), headers=headers, partition=partition)
             for partition, message in messages
         )
-
-    # What is needed has to be there, unless `accept_loss`.
 
     def _require(self, tp: TP, first: int, offset: int) -> None:
         """DependencyUnavailable if the partition begins, at `first`, behind this offset."""
@@ -245,8 +237,6 @@ class Partitions(ABC, Generic[A]):
             raise shortened(place.tp, place.end, read_to)
         self._goes_back = True
         return place.first
-
-    # What sources and shards do each in their way.
 
     @abstractmethod
     def _fenced(self, tps: set[TP]) -> AbstractAsyncContextManager[Callable[[Place], Awaitable[A]]]:
@@ -270,9 +260,8 @@ class Partitions(ABC, Generic[A]):
 
 # --- the source processor: a reader for each of our source partitions ---
 #
-# Closed slots are sent to the shards, then offsets move. This order makes it safe to be killed at any instant: chunks
-# and refusals are on all replicas before the checkpoint behind them is committed. A crash in between sends them again,
-# under the same ids.
+# Chunks and refusals are on all replicas before the checkpoint behind them is committed. A crash in between sends them
+# again, under the same ids.
 #
 # A rebalance replaces all readers. Work that was waiting meanwhile sees that its assignment is gone and stops. What it
 # has sent by then are the same chunks that the next reader will send.
@@ -287,7 +276,7 @@ UNDER_WAY_MAX = 16
 
 
 TICK = "udp-stream-tick"
-"""The header of a tick record: no ping, only the time at which the broker appends it."""
+"""The header of a record without a ping: the time at which the broker appends it counts."""
 
 ERROR = "udp-stream.errors"
 
@@ -375,7 +364,6 @@ class SourceProcessor(Partitions[_Source]):
         return isinstance(step, SendChunks)
 
     async def _reject(self, assigned: _Source, refused: Sequence[Refused]) -> None:
-        """Send the refusals; `commit` waits until the broker has them."""
         under_way = assigned.unacknowledged
         # Those that are done are awaited, too: so an error among them is raised here.
         while len(under_way) >= UNDER_WAY_MAX or (under_way and under_way[0].done()):
@@ -456,9 +444,6 @@ def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
 
 # --- the shard processor: the protocol of each of our shards, and on partition 0 of the planner, over Kafka ---
 #
-# What is due, and what may be committed, is decided in `shuffle/protocol.py`. Here messages are read and sent, the
-# ledger is called, slots are published, and checkpoints are committed.
-#
 # Releases are published, and with them or after them the checkpoint moves past the slot (`Publisher`); then the
 # ledger is informed. If a worker dies before that, the next owner of the shard informs it. Checkpoints are committed
 # one after the other: one that arrived late would undo what was published meanwhile.
@@ -468,10 +453,9 @@ def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
 # whenever partition 0 is assigned: another worker may have planned meanwhile. Rounds of queries are charged and
 # recorded by the shard that has the moment's positions.
 #
-# The metadata of a commit has the checkpoint of the shard, on partition 0 of the planner, and of queries where they are
-# asked; which ledger the worker uses, and the ledger's high-water mark. Brokers take 4096 bytes of it, and 256 sources
-# and 256 shards may each have closed slots of their own. So it is packed and compressed (2.9 kB at worst). What sources
-# have closed of moments is written as how far that is from what they have closed of slots: nearly the same for all.
+# Brokers take 4096 bytes of a commit's metadata, and 256 sources and 256 shards may each have closed slots of their
+# own. So it is packed and compressed (2.9 kB at worst). What sources have closed of moments is written as the distance
+# from what they have closed of slots: nearly the same for all.
 
 
 class _ShardMetadata(msgspec.Struct, frozen=True, array_like=True):
@@ -533,7 +517,7 @@ class Fencing(Protocol):
 
 
 def fenced_for(ledger: Ledger, shard: str) -> Ledger:
-    """The ledger for the new owner of this shard; the same one where it knows no fences."""
+    """The ledger for the new owner of this shard; the same one where it has no fences."""
     if not isinstance(ledger, Fencing):
         return ledger
     from udp_stream.ledgers.redis import Fence
@@ -561,7 +545,7 @@ class AtLeastOnce:
         self._offsets = offsets
 
     async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
-        """If the shard is no longer ours, the checkpoint is not committed: its owner writes the same records again."""
+        """The checkpoint of a shard that is not ours is not committed: its owner writes the same records again."""
         await self._producer.write(records)
         await self._offsets.commit(checkpoint)
 
@@ -617,7 +601,6 @@ class ShardProcessor(Partitions[ShardAssignment]):
         }
 
     async def close(self) -> None:
-        """Drop all partitions, and close their publishers."""
         self.revoke()
         await asyncio.gather(*self._closing)
 
@@ -646,7 +629,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
                     self._close_later(publisher)
 
     async def _resume(self, place: Place, publisher: Publisher) -> ShardAssignment:
-        """A partition from its checkpoint on; the ledger is informed of what its former owner published."""
+        """The ledger is informed of what the former owner published."""
         tp, start = place.tp, await self._start(place)
         shards, known = self._topics.parts.partitions, len(start.shard.through_ms)
         sources, follows = self._offsets.partitions(self._topics.pings.name, known), self._context.policy.forecasts
@@ -719,7 +702,6 @@ class ShardProcessor(Partitions[ShardAssignment]):
         self._last_plan = plan
 
     async def _learn(self, assigned: ShardAssignment, step: steps.Learn) -> None:
-        """Publish the slot's smoothed estimates, with the checkpoint behind its counts."""
         smoothed = partial(assigned.context.smoothed, (step.start, step.end_ms), assigned.ledger)
         # An older copy of the ledger lacks releases: what was not learnt from it would never be said.
         records = smoothed_records(self._topics, await self._compared(assigned, smoothed))
@@ -733,7 +715,6 @@ class ShardProcessor(Partitions[ShardAssignment]):
         assigned.protocol.measured(step, *await self._in_thread(measured))
 
     async def _ask_city(self, assigned: ShardAssignment, step: steps.AskCity) -> None:
-        """Record what the whole city is asked."""
         context = assigned.context
         await self._in_thread(
             partial(record_city, context.question, step.sums, step.plan, context.entropy, assigned.ledger)
@@ -741,7 +722,6 @@ class ShardProcessor(Partitions[ShardAssignment]):
         assigned.protocol.city_asked()
 
     async def _remember(self, assigned: ShardAssignment, step: steps.Remember) -> None:
-        """Remember the plates' norms; the factors that hold."""
         of_slot = step.norms, step.expected, (step.start, step.end_ms)
         work = partial(factors_once, *of_slot, assigned.context, assigned.ledger)
         assigned.protocol.remembered(await self._compared(assigned, work))
@@ -760,7 +740,6 @@ class ShardProcessor(Partitions[ShardAssignment]):
         self._report(slot_published(step.start, releases))
 
     async def _answer(self, assigned: ShardAssignment, step: steps.AnswerShard) -> None:
-        """Answer the queries of a moment, in the shard's own rounds of charging and drawing; then publish them."""
         moment = await self._in_thread(partial(merge_moment, step.chunks))
         work = (lambda: None) if self._queries is None else partial(self._queries.record, moment, assigned.ledger)
         recorded, protocol = await self._in_thread(work), assigned.protocol
@@ -798,12 +777,11 @@ class ShardProcessor(Partitions[ShardAssignment]):
         assigned.protocol.sent(step)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Run slow work in the ledger's thread, so that it blocks only the ledger."""
+        """Run slow work in the ledger's thread, off the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _compared(self, assigned: ShardAssignment, work: Callable[[], T]) -> T:
-        """The same, and compare the ledger with its mark: what an older copy of it allows must not outlive it in the
-        log."""
+        """Then compare the ledger with its mark: what an older copy allows must not outlive it in the log."""
 
         def work_and_compare() -> T:
             found = work()
@@ -818,7 +796,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
 # --- what readers get: records with CloudEvents in their headers (binary mode) ---
 #
-# Each is a function of its slot or moment alone, so that what is published again is the same to the last byte.
+# Each follows from its slot or moment alone: a repeat has the same bytes.
 
 
 def release_records(topics: Topics, releases: Sequence[PublishedRelease]) -> list[OutgoingRecord]:
@@ -833,7 +811,7 @@ def release_records(topics: Topics, releases: Sequence[PublishedRelease]) -> lis
 
 
 def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[OutgoingRecord]:
-    """Each estimate, under its cell; its id names cell and slot."""
+    """Each estimate, under its cell."""
     made = []
     for one in estimates:
         hat, payload = one.hat, encode_smoothed(one)
@@ -879,8 +857,8 @@ def settle(
     answered_ms: int = NOT_YET,
     periods: PositionPeriods | None = None,
 ) -> None:
-    """Inform the ledger of what was published: of the shard, by its checkpoint, slots that end by `released_ms` and
-    moments up to `answered_ms`; `periods` are those of positions, where queries are asked."""
+    """Inform the ledger of what the shard has published, by its checkpoint: slots that end by `released_ms`, moments
+    up to `answered_ms`; `periods` are those of positions, where queries are asked."""
     waiting = [(id_, payload) for id_, payload in ledger.unpublished()]
     gone = _released([one for one in waiting if kind_of(one[0]) == "hat"], shard, shards, released_ms)
     if periods is not None:
@@ -900,7 +878,6 @@ def _released(waiting: list[tuple[str, bytes]], shard: int, shards: int, release
 
 
 def _is_answered(id_: str, shard: int, shards: int, answered_ms: int, periods: PositionPeriods) -> bool:
-    """Whether it is an answer, or a round of one, that this shard has published."""
     if kind_of(id_) not in ("query", "round") or (moment_ms := moment_of(id_)) > answered_ms:
         return False
     return shard_of_period(periods.start_of(moment_ms), shards) == shard

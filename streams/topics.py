@@ -1,17 +1,11 @@
-"""The deployment as brokers know it, for whoever is no worker: connections, topics, the group, outputs, ledger.
+"""The deployment as brokers know it, for every process but a worker: connections, topics, group, outputs, ledger.
 
-How every client of ours reaches the brokers is here too (`client_options`), and why one did not, in words. Tools
-outside of a worker use kafka-python. In this order:
+Tools outside of a worker use kafka-python.
 
-1. Connections: what clients take, and what to say where no broker answers.
-2. Topics as data, and the one place that makes them. Settings that anything relies on are set on the topic itself,
-   never left to a broker's defaults: the pings carry the broker's append times, because they are half of the clock;
-   releases are kept for ever, because there is one of each.
-3. The consumer group: its members, and how far it has committed. A worker's client id says its name and its settings,
-   so that others see whether they agree without a word from it. What the group has not committed is more than what it
-   has not read: a commit stays at the oldest ping of an open slot.
-4. The outputs, read from their beginning as any reader would.
-5. Which ledger and key all workers use (`Binding`), and how messages say so.
+* Settings that anything relies on are set on the topic, never left to a broker's defaults: the pings carry the broker's
+  append times, because they are half of the clock; releases are kept for ever, because there is one of each.
+* A worker's client id says its name and its settings, so that others see whether they agree. What the group has not
+  committed is more than what it has not read: a commit stays at the oldest ping of an open slot.
 
 Readers of `release`, `latest`, `smoothed` and `queries` need `isolation.level=read_committed` to have each record once
 and no slot or moment in part. It is librdkafka's default; that of Java, aiokafka and kafka-python is
@@ -49,21 +43,16 @@ from udp_stream.units import parse_duration
 _OF_CONSUMERS = "metadata_max_age_ms", "connections_max_idle_ms"
 
 RIGHTS = {29: "a topic", 30: "the group", 31: "the cluster", 53: "a transactional id"}
-"""What the broker gives no rights on, by the number of its answer in Kafka's protocol."""
+"""Objects of a missing right, by the error number in Kafka's protocol."""
 
 SAID_MAX = 300
 """Characters of what a broker says that are shown."""
 
 _SAID = re.compile(r"""error_message=(?:'([^']+)'|"([^"]+)")""")
-"""The broker's own words in the answer that the client quotes."""
 
 
 def client_options(kafka: KafkaSection) -> dict[str, Any]:
-    """What both client libraries take under the same names. ConfigError for a file that cannot be used.
-
-    >>> client_options(KafkaSection(bootstrap="kafka:9092", client={"request_timeout_ms": 20_000}))
-    {'bootstrap_servers': 'kafka:9092', 'security_protocol': 'PLAINTEXT', 'request_timeout_ms': 20000}
-    """
+    """What both client libraries take under the same names. ConfigError for a file that cannot be used."""
     options: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap, "security_protocol": kafka.protocol}
     options |= with_secrets("kafka", kafka.client)
     files = [options.pop(name, "") for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile")]
@@ -75,13 +64,13 @@ def client_options(kafka: KafkaSection) -> dict[str, Any]:
 
 
 def security_options(kafka: KafkaSection) -> dict[str, Any]:
-    """Of these, those about TLS and passwords."""
+    """The options about TLS and passwords."""
     options = client_options(kafka).items()
     return {name: value for name, value in options if name.startswith(("security", "ssl", "sasl"))}
 
 
 def faust_credentials(kafka: KafkaSection) -> Any:
-    """The same for Faust; None where brokers ask for nothing.
+    """TLS and passwords for Faust; None where brokers ask for nothing.
 
     >>> faust_credentials(KafkaSection()) is None
     True
@@ -113,9 +102,8 @@ def faust_options(kafka: KafkaSection) -> dict[str, Any]:
     return found
 
 
-# Reaching a broker. Clients try a refused connection again until their time is over, and keep the reason to themselves.
-# So we connect ourselves (`why_not`), before a verb and after a failure. A wrong password that is tried again may lock
-# a user out.
+# Clients try a refused connection again until their time is over, and hide the reason. So we connect ourselves, before
+# a verb and after a failure.
 
 CONNECT_S, PROBE_S = 2.0, 5.0
 """For one address: to connect and log in, and for one answer, which a broker with much to do gives late."""
@@ -211,7 +199,7 @@ def unreachable(kafka: KafkaSection, error: BaseException) -> DependencyUnavaila
 
 
 async def unreachable_in_loop(kafka: KafkaSection, error: BaseException) -> DependencyUnavailable:
-    """The same within one."""
+    """The error of `unreachable`, within a running loop."""
     found = await why_not(kafka)
     return DependencyUnavailable(f"Kafka at {kafka.bootstrap}: {found or refusal(error)}")
 
@@ -236,8 +224,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= SAID_MAX else f"{text[:SAID_MAX]}..."
 
 
-# Topics
-
 BOOTSTRAP_MS = 5_000
 
 KNOWN_S, AGAIN_S = 30.0, 0.1
@@ -247,10 +233,9 @@ INVALID_REPLICATION_FACTOR = 38
 """The number of the broker's answer, in Kafka's protocol."""
 
 PARTITIONS, SETTINGS = "partitions", "settings"
-"""What of a topic may differ, beside its settings by their names; all of them where the broker does not tell them."""
+"""Keys of a topic's differences, beside the names of its settings; SETTINGS where the broker tells none."""
 
 UNTOLD = "the broker does not tell its settings: its user needs the right DescribeConfigs on it"
-"""Of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +264,6 @@ def topics_of(kafka: KafkaSection) -> Topics:
     """The topics under the configured prefix.
 
     Pings, chunks (`parts`) and rejected pings are raw data about plates: kept as short as replays allow, all protected.
-
-    >>> topics_of(KafkaSection(prefix="surat.")).pings.name
-    'surat.bus.pings.v1'
     """
     raw = {"cleanup.policy": "delete", "retention.ms": str(round(parse_duration(kafka.retention) * 1000))}
     for_ever = {"cleanup.policy": "delete", "retention.ms": "-1"}
@@ -318,9 +300,10 @@ def create_topics(kafka: KafkaSection) -> list[str]:
 
 
 def _make(topics: Sequence[Topic], client: Any, kafka: KafkaSection) -> None:
-    """ConfigError if there are not as many brokers as copies."""
+    copies = {"replication_factor": kafka.replication} if kafka.replication else {}
+    options = {one.name: {"num_partitions": one.partitions, "configs": dict(one.settings), **copies} for one in topics}
     try:
-        client.create_topics({topic.name: _options(topic, kafka) for topic in topics})
+        client.create_topics(options)
     except Exception as error:  # the client has a class for each number of an answer
         if getattr(error, "errno", None) != INVALID_REPLICATION_FACTOR:
             raise
@@ -329,7 +312,7 @@ def _make(topics: Sequence[Topic], client: Any, kafka: KafkaSection) -> None:
 
 
 def _wait_for(names: set[str], client: Any) -> None:
-    """Until the broker lists them: its controller has made them, and it hears of that a moment later."""
+    """Wait until the broker lists them, which is a moment after its controller has made them."""
     deadline = time.monotonic() + KNOWN_S
     while unknown := names - set(client.list_topics()):
         if time.monotonic() > deadline:
@@ -375,13 +358,8 @@ def _told(wrong: Mapping[str, str]) -> str:
     return f"exists, differs: {'; '.join(wrong.values())}" if wrong else "exists as wanted"
 
 
-def _options(topic: Topic, kafka: KafkaSection) -> dict[str, Any]:
-    replication = {"replication_factor": kafka.replication} if kafka.replication else {}
-    return {"num_partitions": topic.partitions, "configs": dict(topic.settings), **replication}
-
-
 def _differences(client: Any, topic: Topic) -> dict[str, str]:
-    """What of an existing topic is not as wanted (its partitions, its settings or one of them), with a sentence."""
+    """What of an existing topic is not as wanted, with a sentence for each."""
     (description,) = client.describe_topics([topic.name])
     partitions, wrong = len(description["partitions"]), {}
     if partitions != topic.partitions:
@@ -397,7 +375,7 @@ def _differences(client: Any, topic: Topic) -> dict[str, str]:
 
 
 def _settings(client: Any, name: str) -> dict[str, str]:
-    """All settings of a topic; none where the broker does not tell them. The client keeps the error to itself."""
+    """All settings of a topic; none where the broker does not tell them."""
     from kafka.admin import ConfigResource, ConfigResourceType
 
     asked = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)], config_filter="all")
@@ -422,8 +400,6 @@ def admin(kafka: KafkaSection) -> Iterator[Any]:
             client.close()
 
 
-# The consumer group
-
 COORDINATOR_S = 10.0
 """A new cluster appoints its groups' coordinators when it is first asked for one."""
 
@@ -441,7 +417,6 @@ class Rules(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> Rules:
-        """Of a configuration."""
         return cls(settings.policy.fingerprint(), asked_digest(settings.standing_queries, settings.zone))
 
     def __str__(self) -> str:
@@ -454,10 +429,7 @@ class Rules(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A worker that is in the group. `rules` is None for a client id that is not of this version.
-
-    `partitions` are those that it reads: topic, without prefix, and number.
-    """
+    """A worker in the group; `rules` is None for a client id of another version, `partitions` name topic and number."""
 
     name: str
     rules: Rules | None
@@ -465,8 +437,7 @@ class Member(NamedTuple):
 
 
 class GroupPartition(NamedTuple):
-    """A partition: where it begins and ends, and from where on a worker that takes it over reads; None if nothing is
-    committed, which is from its beginning on.
+    """Where a partition begins and ends, and from where on its next worker reads; None: from its beginning.
 
     `topic` is the topic's name without prefix.
 
@@ -482,7 +453,7 @@ class GroupPartition(NamedTuple):
 
     @property
     def behind(self) -> int:
-        """The number of messages from there on: unread ones, and those of open slots."""
+        """The number of messages that a worker would read: unread ones, and those of open slots."""
         return max(0, self.end - (self.first if self.committed is None else self.committed))
 
 
@@ -494,7 +465,6 @@ class Group(NamedTuple):
 
     @property
     def unread(self) -> list[GroupPartition]:
-        """The partitions that no member reads."""
         held = {place for member in self.members for place in member.partitions}
         return [one for one in self.partitions if one[:2] not in held]
 
@@ -537,18 +507,21 @@ def group_of(kafka: KafkaSection) -> Group:
         ]
         firsts = client.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.EARLIEST))
         ends = client.list_partition_offsets(dict.fromkeys(asked, OffsetSpec.LATEST))
-        commits = _commits(client, kafka.group, asked)
+        commits = _coordinated(lambda: client.list_group_offsets({kafka.group: asked}))[kafka.group]
         members = _members(client, kafka)
     found = []
     for tp in sorted(asked, key=lambda tp: (names.index(tp.topic), tp.partition)):
-        topic, offsets = tp.topic.removeprefix(kafka.prefix), (firsts[tp].offset, ends[tp].offset)
-        found.append(GroupPartition(topic, tp.partition, *offsets, _known(commits[tp].offset)))
+        topic, committed = tp.topic.removeprefix(kafka.prefix), commits[tp].offset
+        offsets = firsts[tp].offset, ends[tp].offset, None if committed < 0 else committed
+        found.append(GroupPartition(topic, tp.partition, *offsets))
     return Group(tuple(found), members)
 
 
 def require_rights(kafka: KafkaSection) -> None:
-    """DependencyUnavailable if the user has no rights on the group: its workers would wait for ever to be taken in, as
-    their client says nothing. What else is wrong with the group may pass, and they do wait for that."""
+    """DependencyUnavailable if the user has no rights on the group: its workers would wait for ever to be taken in.
+
+    Other errors of the group may pass: workers wait for that.
+    """
     from kafka import TopicPartition
 
     with admin(kafka) as client:
@@ -560,11 +533,10 @@ def require_rights(kafka: KafkaSection) -> None:
 
 
 def require_asked_alike(settings: Settings, instance: str | None) -> None:
-    """ConfigError if a worker in the group, other than the one of our name, asks other standing queries.
+    """ConfigError if a worker in the group, under another name, asks other standing queries.
 
-    A source sends the moments of its own queries alone, so one with other queries would leave its plates out of the
-    answers. Two workers that start at once do not see each other here; the messages of their shards and their commits
-    say what they ask, and stop one of them.
+    A source sends the moments of its own queries alone, so its plates would be missing in others' answers. Two workers
+    that start at once do not see each other here: messages and commits say what they ask, and stop one of them.
     """
     ours = Rules.of(settings)
     with admin(settings.kafka) as client:
@@ -584,10 +556,6 @@ def _members(client: Any, kafka: KafkaSection) -> tuple[Member, ...]:
     return tuple(sorted(found, key=lambda member: member.name))
 
 
-def _commits(client: Any, group: str, asked: list[Any]) -> Any:
-    return _coordinated(lambda: client.list_group_offsets({group: asked}))[group]
-
-
 def _coordinated(ask: Callable[[], Any]) -> Any:
     """The coordinator's answer. A broker that has never had a group takes some seconds until it has a coordinator."""
     from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
@@ -601,12 +569,6 @@ def _coordinated(ask: Callable[[], Any]) -> Any:
                 raise
             time.sleep(0.2)
 
-
-def _known(offset: int) -> int | None:
-    return None if offset < 0 else offset
-
-
-# The outputs
 
 POLL_MS = 500
 
@@ -658,7 +620,7 @@ def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
 
 @contextmanager
 def _reader(kafka: KafkaSection, topics: Sequence[str]) -> Iterator[tuple[Any, list[Any]]]:
-    """A consumer of all partitions of these topics, in no group, and the partitions."""
+    """A consumer of all partitions of these topics, in no group."""
     with needs("Kafka client", "kafka"):
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
@@ -680,8 +642,7 @@ def _reader(kafka: KafkaSection, topics: Sequence[str]) -> Iterator[tuple[Any, l
 
 # Which ledger and which key a deployment works on: one of each, for all of its workers and for ever
 #
-# Two ledgers are two budgets for every plate, and two keys make every plate two. A worker alone cannot see that the
-# others have another ledger, so there are three checks:
+# Two ledgers are two budgets for every plate, and two keys make every plate two. So there are three checks:
 #
 # * **The claim.** Before a worker joins the group, it looks at the deployment's topic. Where that is empty it writes
 #   what it works on, and looks again. The first claim in the log is the deployment's; a worker with another one is
@@ -691,10 +652,9 @@ def _reader(kafka: KafkaSection, topics: Sequence[str]) -> Iterator[tuple[Any, l
 #   also carry the highest mark of the ledger that the writer knows (`ledger/rules.py`).
 # * **Commits.** So does the metadata of every commit, for the next worker of the partition.
 #
-# Messages and commits hold where the claim is lost: a topic made anew, or a worker of a version that did not claim. A
-# charge under one ledger follows from counts that were sent under it, and those stay in the log until a commit under it
-# moves past them. So a worker that could charge a slot a second time, under another ledger, first reads one or the
-# other.
+# Messages and commits hold where the claim is lost, as in a topic made anew. A charge under one ledger follows from
+# counts that were sent under it, and those stay in the log until a commit under it moves past them. So a worker that
+# could charge a slot a second time, under another ledger, first reads one or the other.
 
 HEADER = "udp-stream-ledger"
 MARK = "udp-stream-mark"
@@ -709,7 +669,6 @@ class Binding:
 
     @classmethod
     def of(cls, meta: Mapping[str, str]) -> Binding:
-        """Of an opened ledger, from what it knows of itself."""
         return cls(meta["ledger_id"], meta["key_fingerprint"])
 
     @classmethod
@@ -731,11 +690,10 @@ class Binding:
 
     @cached_property
     def header(self) -> tuple[str, bytes]:
-        """Of a message."""
         return HEADER, self.text.encode()
 
     def require(self, theirs: str | None, where: str) -> None:
-        """Raise PrivacyRefused unless what was found there is the same; None: it says nothing."""
+        """Raise PrivacyRefused unless `theirs` is the same; None: it says nothing."""
         if theirs == self.text:
             return
         raise PrivacyRefused(f"{where} {self._difference(theirs)}. {ADVICE}")
@@ -771,11 +729,7 @@ def mark_header(mark: Mark | None) -> list[tuple[str, bytes]]:
 
 
 def mark_in(headers: Sequence[tuple[str, bytes]]) -> Mark | None:
-    """Undo `mark_header`; a mark that cannot be read is none.
-
-    >>> mark_in(mark_header(Mark("5eed", 0, 118, 91))), mark_in([])
-    (Mark(ledger_id='5eed', era=0, admitted=118, recorded=91, release_id='', digest=b''), None)
-    """
+    """The mark in a message's headers; a mark that cannot be read is none."""
     for name, value in headers:
         if name == MARK:
             try:
@@ -786,7 +740,7 @@ def mark_in(headers: Sequence[tuple[str, bytes]]) -> Mark | None:
 
 
 def other_version(what: str) -> ConfigError:
-    """What to raise for a message or commit that this version cannot read; nothing of it is quoted.
+    """The error for a message or commit that this version cannot read; nothing of it is quoted.
 
     >>> str(other_version("the message at bus.parts.v1[0], offset 7,"))[:82]
     'the message at bus.parts.v1[0], offset 7, is none that this version of udp-stream '

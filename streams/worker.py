@@ -4,8 +4,6 @@ It may be killed at any instant. SIGTERM and SIGINT end it in good order: what i
 within seconds, the checkpoints are committed, and it leaves the group. The first error ends it with a sentence and a
 status: nothing more is committed, and the next worker reads again what was under way. (Faust would ack a batch that its
 agent failed on, and continue behind it.)
-
-`run_worker` opens the ledger and serves; `Lanes` give batches to the two processors; `Stop` and `Watchdog` end it.
 """
 
 from __future__ import annotations
@@ -197,7 +195,6 @@ async def _work(
 
 
 async def _speak(log: SpokenLog, waiting: Callable[[], Waiting], report: Observer) -> None:
-    """Say what is due and report what waits, once a second, until cancelled."""
     while True:
         await asyncio.sleep(1.0)
         log.say_due()
@@ -241,13 +238,12 @@ class Lanes:
     """
 
     def __init__(self, process: Callable[[Sequence[Any]], Awaitable[None]]) -> None:
-        """`process` a batch of one partition; it does not raise."""
         self._process = process
         self._under_way: dict[int, asyncio.Future[None]] = {}
         self._rebalances = 0
 
     async def add(self, records: Sequence[Any]) -> None:
-        """Process a batch, once the one before it of the same partition is done, unless a rebalance comes first.
+        """Process a batch once the one before it of its partition is done; dropped if a rebalance comes first.
 
         It returns when this one has begun.
         """
@@ -263,7 +259,6 @@ class Lanes:
         self._rebalances += 1
 
     async def end(self) -> None:
-        """Cancel what is under way. It returns when nothing is."""
         for batch in self._under_way.values():
             batch.cancel()
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
@@ -308,8 +303,7 @@ def connect(
 async def keep_time(
     app: faust.App, pings: SourceProcessor, parts: ShardProcessor, stop: Stop, idle_s: float, heartbeat: Heartbeat
 ) -> None:
-    """Until we stop: ticks for silent partitions, a commit now and then, a look at whether Faust has failed, and a sign
-    of life once the group has taken us in."""
+    """Until we stop: ticks for silent partitions, commits, a look at Faust's failures, and a sign of life."""
     pause_s = min(idle_s / 4, 1.0)
     committed_s = time.monotonic()
 
@@ -339,10 +333,10 @@ DRAIN_S = 10.0
 
 
 class Stop:
-    """Why the worker is to stop: an error, the first one, or None for being asked to.
+    """Why the worker is to stop: the first error, or None for a signal.
 
-    What fails after a signal is no failure of the worker: nothing of it is committed, and the next worker does it
-    again. It is said as a warning. A supervisor that sees a status of 1 would take a planned restart for a crash.
+    An error after a signal is said as a warning: nothing of it is committed, and the next worker does it again. A
+    supervisor that sees a status of 1 would take a planned restart for a crash.
     """
 
     def __init__(self) -> None:
@@ -350,7 +344,6 @@ class Stop:
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
-        """Stop where nothing is half done."""
         self._asked.set()
 
     def fail(self, error: BaseException) -> None:
@@ -363,16 +356,13 @@ class Stop:
 
     @property
     def asked(self) -> bool:
-        """Whether to stop."""
         return self._asked.is_set()
 
     @property
     def status(self) -> int:
-        """The exit status that says why."""
         return 0 if self.error is None else as_own_error(self.error).exit_status
 
     async def wait(self) -> None:
-        """Until it is asked for."""
         await self._asked.wait()
 
     async def guard(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -381,8 +371,7 @@ class Stop:
             await self.last(work)
 
     async def last(self, *works: Callable[[], Awaitable[None]]) -> None:
-        """Do some work, one after the other, though we may be stopping; what one raises does not keep us from the
-        next."""
+        """Do some work, one after the other, also while stopping; an error of one does not stop the next."""
         for work in works:
             try:
                 await work()
@@ -390,8 +379,6 @@ class Stop:
                 self.fail(error)
 
     def end_soon(self) -> None:
-        """End the process for certain, soon."""
-
         def end() -> None:
             if self.error is not None:
                 say(str(as_own_error(self.error)), "failed", level=ERROR)
@@ -451,18 +438,15 @@ class Watchdog:
         done: Callable[[], int] = lambda: 0,
     ) -> None:
         """Patience begins now. `done`: how many steps were done. A batch may have many; nothing is read meanwhile."""
-        self._positions = positions
-        self._done = done
-        self._idle = idle
-        self._patience_s = patience_s
-        self._clock = clock
+        self._positions, self._idle, self._patience_s = positions, idle, patience_s
+        self._clock, self._done = clock, done
         self._seen: tuple[Mapping[TP, int], int] = {}, 0
         self._moved_s = clock()
         self._asked: asyncio.Task[bool] | None = None
 
     @property
     def still_s(self) -> float:
-        """Since the last check that found progress, or nothing to do."""
+        """Seconds since the last check that found progress, or no work."""
         return self._clock() - self._moved_s
 
     async def run(self) -> None:

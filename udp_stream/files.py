@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: made under another name, and given their own when they are complete."""
+"""Files that are whole or not there, secrets in files, TLS, and the heartbeat file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from udp_stream.errors import ConfigError
 
 @contextmanager
 def draft_of(path: Path, *suffixes: str) -> Iterator[Path]:
-    """A free name beside the path, to make the file under. What is left there in the end is removed, and so is what
-    has these suffixes as well.
+    """A free name beside the path, to make the file under. Afterwards what is left there is removed, and with these
+    suffixes.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -55,12 +55,7 @@ def link_first(draft: Path, path: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Sync the names in a directory to disk, so that a new file in it survives the machine; OSError may leave.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     sync_directory(Path(folder))
-    """
+    """Sync the names in a directory to disk, so that a new file in it survives the machine; OSError may leave."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -68,11 +63,8 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-# Secrets from files, and what TLS is spoken with: never from the configuration, the environment or a command line.
-#
-# Other users can read a command line and often an environment, and configurations are copied and shown. A file has an
-# owner, and can be replaced while a program goes on. An error names the key and the file, never anything of its
-# content.
+# Secrets come from files alone: others can read a command line and often an environment, and configurations are copied.
+# An error names the key and the file, never anything of its content.
 
 SECRET_CHARS_MAX = 16_384
 
@@ -173,8 +165,6 @@ def _why(error: OSError) -> str:
     return getattr(error, "reason", None) or error.strerror or type(error).__name__
 
 
-# Heartbeat: a file that is touched while work goes on. Its age is the time since the last sign of life.
-
 BEAT_S = 2.0
 
 SILENT_S = 30.0
@@ -200,7 +190,7 @@ class Heartbeat:
         self._touched_s: float | None = None
 
     def beat(self) -> None:
-        """Work goes on. OSError if the file cannot be touched."""
+        """OSError if the file cannot be touched."""
         if self._file is None or (self._touched_s is not None and self._clock() - self._touched_s < BEAT_S):
             return
         self._file.touch()

@@ -1,8 +1,7 @@
-"""Records in the form that a file's suffix names: `.csv`, `.geojson`, `.parquet`, and `.gz` of the first two or of
-lines of JSON. Every other form is made of lines of JSON.
+"""Export: records as `.csv`, `.geojson`, `.parquet`, `.gz` of the first two, or lines of JSON (also packed).
 
-Every form has the same fields: a row has a column for each field of the record's type, `mean.value_kmh` for a field in
-a field. Where a field is null, so are its columns. Statistics without a field of their own are in lines of JSON alone.
+Every form has the same fields: a column for each field of the record's type, `mean.value_kmh` for a nested field. Where
+a field is null, so are its columns. Statistics without a field of their own are in lines of JSON alone.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ ROW_GROUP: Final = 10_000
 """Records of a row group of Parquet."""
 
 SUFFIXES: Final = ".csv", ".geojson", ".parquet"
-"""Of the forms besides lines of JSON."""
 
 _FORMULA: Final = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """How a formula begins, also in full width (OWASP, "CSV Injection")."""
@@ -66,9 +64,7 @@ def in_form(form: str, lines: Iterable[bytes], kind: Kind) -> Iterable[bytes]:
 
 
 def write_form(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
-    """These records, each its JSON and a line break, in the form of a file of this name. Raises what `require_form`
-    does.
-    """
+    """Records, each its JSON and a line break, in the form of a file of this name. Raises as `require_form`."""
     suffix, is_packed = require_form(name)
     if suffix == ".parquet":
         _write_parquet(lines, out, kind)
@@ -82,7 +78,6 @@ def write_form(name: str, lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> 
 
 
 def _csv(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
-    """A header, then a row a record; lists are JSON, null is empty."""
     names = [name for name, _ in columns(kind)]
     yield csv_line(names)
     for line in lines:
@@ -107,10 +102,7 @@ def as_text(value: object) -> object:
 
 
 def _geojson(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
-    """A FeatureCollection: the cell's hexagon, with the record as properties, one feature a line.
-
-    A hexagon on the 180th meridian has two parts.
-    """
+    """A FeatureCollection, one feature a line; a hexagon on the 180th meridian has two parts."""
     names = [name for name, _ in columns(kind)]
     between = b'{"type":"FeatureCollection","features":[\n'
     for line in lines:
@@ -126,7 +118,6 @@ def _geojson(lines: Iterable[bytes], kind: Kind) -> Iterator[bytes]:
 
 
 def _write_parquet(lines: Iterable[bytes], out: BinaryIO, kind: Kind) -> None:
-    """Row groups of some thousand records; lists are lists."""
     import pyarrow
     import pyarrow.parquet
 
@@ -169,7 +160,6 @@ def columns(kind: Kind, before: str = "") -> list[tuple[str, str]]:
 
 
 def _without_null(of: Any) -> Any:
-    """`X | None` and annotated types as their X."""
     of = typing.get_args(of)[0] if typing.get_origin(of) is typing.Annotated else of
     if typing.get_origin(of) in (typing.Union, types.UnionType):
         (inner,) = [one for one in typing.get_args(of) if one is not type(None)]

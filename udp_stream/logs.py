@@ -1,4 +1,9 @@
-"""Numbers in sentences."""
+"""The log of a process, on standard error: sentences on a terminal, JSON where another program reads them.
+
+Our own lines come through the logger `udp_stream`; they hold no plate, speed, position or cell. All other records are
+of libraries. Their messages, arguments, tracebacks and exception texts may quote a ping, so none of these is written:
+only logger, level, place and exception class. Python's warnings and errors that end a thread are treated alike.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +31,6 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
-
-# The log of a process, on standard error: sentences on a terminal, JSON where another program reads them.
-#
-# Our own lines come through the logger `udp_stream`; they hold no plate, speed, position or cell. All other records are
-# of libraries. Their messages, arguments, tracebacks and exception texts may quote a ping, so none of these is written:
-# only logger, level, place and exception class. Python's warnings and errors that end a thread are treated alike.
 
 INFO: Final = logging.INFO
 WARNING: Final = logging.WARNING
@@ -73,7 +72,6 @@ IGNORED: Final = (("kafka.net.selector", "Task "),)
 _OURS: Final = logging.getLogger("udp_stream")
 
 _handlers: list[_Handler] = []
-"""The handler, if the log has begun: a process has one standard error."""
 
 
 def say_errors_only(only: bool) -> None:
@@ -130,7 +128,7 @@ class _Line(NamedTuple):
 
 
 class _Handler(logging.Handler):
-    """Writes our lines, and of libraries' records what `_library_line` leaves, each once in ten minutes."""
+    """Writes our lines, and `_library_line` of other records, each once in ten minutes."""
 
     def __init__(self, stream: TextIO | None, *, as_json: bool) -> None:
         super().__init__()
@@ -144,7 +142,6 @@ class _Handler(logging.Handler):
             self._hook(warnings, "showwarning", warnings.showwarning, self._warned)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record."""
         if record.name == _OURS.name:
             event, figures = (record.__dict__[name] for name in ("event", "figures"))
             self._write(_Line(record.getMessage(), record.levelno, event, figures))
@@ -157,7 +154,7 @@ class _Handler(logging.Handler):
         super().close()
 
     def _hook(self, owner: Any, name: str, default: object, ours: object) -> None:
-        """Replace one of Python's hooks, which would print an error's text; not one that a caller has replaced."""
+        """Replace one of Python's hooks, which would print an error's text, unless a caller has replaced it."""
         if getattr(owner, name) is default:
             setattr(owner, name, ours)
             self._hooks.callback(setattr, owner, name, default)
@@ -207,7 +204,7 @@ def _library_line(record: logging.LogRecord) -> _Line:
 
 
 def _exceptions(record: logging.LogRecord) -> Iterator[str]:
-    """The record's exception by its class and places, and by its class each that is its message or an argument."""
+    """The record's exception with its places; of exceptions in its message or arguments the class alone."""
     if record.exc_info and record.exc_info[1] is not None:
         yield fault(record.exc_info[1])
     given = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
@@ -250,13 +247,11 @@ def _place(path: str, line: int) -> str:
 
 
 def _sentence(line: _Line) -> str:
-    """As a person reads it."""
     warning = "warning: " if line.level == WARNING and line.event != "library" else ""
     return f"udp-stream: {warning}{line.text}"
 
 
 def _json(line: _Line) -> str:
-    """One object: time (UTC), level, event, message, and the figures of the event."""
     when = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     level = logging.getLevelName(line.level).lower()
     entry = {"time": when, "level": level, "event": line.event, "message": line.text}

@@ -1,8 +1,7 @@
 """Metrics for Prometheus: an observer that turns facts into series, and the port where they are read.
 
-For operators alone: counts are exact. No series has a plate, a cell or a speed, as no fact has; labels have the values
-of closed lists, and one software and policy for a process. What is an age is computed when it is read, in the server's
-thread: so it grows also where the runtime hangs.
+For operators alone: counts are exact. No series has a plate, a cell or a speed. Ages are computed when they are read,
+in the server's thread: so they grow also where the runtime hangs.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ class Metrics:
     """
 
     def __init__(self, software: str, policy: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing has happened yet. `clock` gives seconds."""
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which nobody reads
         self._clock = clock
         self._waiting, self._told_s = Waiting(0, 0, 0, 0), clock()
@@ -124,7 +122,7 @@ class Metrics:
 
     @contextmanager
     def served(self, host: str, port: int) -> Iterator[None]:
-        """While the block runs, a thread answers there. DependencyUnavailable if it cannot listen."""
+        """A thread answers while the block runs. DependencyUnavailable if it cannot listen."""
         try:
             server, thread = start_http_server(port, host, self.registry)
         except (OSError, UnicodeError) as error:  # the latter: a name that no host can have

@@ -35,7 +35,7 @@ Mechanism = Literal["auto", "baseline", "array-averaging", "levy", "fixed-quanti
 
 @dataclass(frozen=True, slots=True)
 class PrivateMean:
-    """A mean in km/h, its 95 % interval (noise and likely bias), how it was made, and epsilon by plate."""
+    """A mean in km/h, its 95 % interval (noise and likely bias), and epsilon by plate."""
 
     value_kmh: float
     interval95_kmh: tuple[float, float]
@@ -45,8 +45,7 @@ class PrivateMean:
 
 @dataclass(frozen=True, slots=True)
 class PrivateVariance:
-    """A variance in (km/h)^2, divided by the number of samples; its expected error, how it was made, epsilon by
-    plate."""
+    """A variance in (km/h)^2, divided by the number of samples, and epsilon by plate."""
 
     value_kmh2: float
     expected_abs_error_kmh2: float
@@ -56,8 +55,7 @@ class PrivateVariance:
 
 @dataclass(frozen=True, slots=True)
 class PrivateCdf:
-    """The share of speeds at or below each edge (km/h), non-decreasing, the last one 1; its expected error as a share,
-    the branching of its tree, and epsilon by plate."""
+    """The share of speeds at or below each edge (km/h), non-decreasing, the last one 1; the error as a share."""
 
     edges_kmh: tuple[float, ...]
     values: tuple[float, ...]
@@ -128,14 +126,10 @@ def _policy(max_kmh: float) -> Policy:
     return replace(Settings().policy, accounting="pure", delta=0.0, max_speed=int(max_kmh * QUANTA_PER_KMH), prices={})
 
 
-def _nano(epsilon: float) -> int:
-    _require(EPSILON_MIN <= epsilon <= EPSILON_MAX, "epsilon", f"{EPSILON_MIN:g} to {EPSILON_MAX:g}", epsilon)
-    return nano_allowance(epsilon)
-
-
 def _released(speeds: Speeds, policy: Policy, statistic: str, epsilon: float) -> tuple[Any, dict[str, float]]:
-    """The record of a statistic, and what each plate lost. Plates by name: the order of a table tells nothing."""
-    terms, plates = terms_of(policy, {statistic: _nano(epsilon)}), sorted(speeds)
+    """The record of a statistic, and what each plate lost; in the order of names, which tells nothing."""
+    _require(EPSILON_MIN <= epsilon <= EPSILON_MAX, "epsilon", f"{EPSILON_MIN:g} to {EPSILON_MAX:g}", epsilon)
+    terms, plates = terms_of(policy, {statistic: nano_allowance(epsilon)}), sorted(speeds)
     samples = [_quanta(speeds[plate], number, policy.max_speed) for number, plate in enumerate(plates)]
     _require(bool(samples), "speeds", "at least one plate", "none")
     plan = plan_hat(np.array([one.size for one in samples], np.int64), terms, policy)

@@ -1,14 +1,11 @@
-"""The runtime of one machine: the whole road from frames of messages to releases in one process, without services.
+"""The embedded runtime: from frames of messages to releases in one process, without services.
 
-One road (`_Runtime`) reads either of two logs:
+* `Embedded` reads a recording, by times of its pings. At its end every open slot closes.
+* `LiveRuntime` reads a journal of what arrived, by times of arrival, as Kafka's workers read a partition. Messages are
+  acknowledged to their source once the journal has them. A checkpoint says from where on the journal is still needed.
 
-* `Embedded`: a recording, by times of its pings. At its end everything that is open closes.
-* `LiveRuntime`: a journal of what arrives, by times of arrival, as a partition of a topic is on Kafka. The same reader
-  reads it (`windows/slots.py`), with ticks while nothing comes. Messages are acknowledged to their source once the
-  journal has them. A checkpoint says from where on the journal is still needed.
-
-Kill either and run it again on the same log and ledger: what was recorded comes out as the same bytes, the rest is done
-once. A recording's run writes its files anew; a live run adds to them, and leaves out what readers have.
+Kill either and run it again on the same log and ledger: recorded releases come out as the same bytes, the rest is done
+once. A recording's run writes its files anew; a live run appends what readers do not have yet.
 """
 
 from __future__ import annotations
@@ -69,22 +66,20 @@ from udp_stream.windows.slots import (
 from udp_stream.windows.tables import SlotGrid, SlotPings, cells_of, tabulate
 
 CHECKPOINT: Final = "checkpoint"
-"""The file of it, in the journal's folder."""
 
 CHECKPOINT_S: Final = 5.0
-"""Between two checkpoints: as much is read again after a crash."""
+"""Between two checkpoints: so much is read again after a crash."""
 
 Write = Callable[[Sequence[bytes]], None]
 """Has written these lines, in order, when it returns."""
 
 Reject = Callable[[bytes, Refusal], None]
-"""Takes a refused message, as it came, and why it was refused."""
 
 
 class Outputs(NamedTuple):
-    """Where a live run writes. `written` are the ids of releases and answers that readers have already.
+    """Where a live run writes; `written` are the ids of releases and answers that readers have already.
 
-    `queries` takes results of standing queries; without it none is asked, and none is charged for.
+    Without `queries` no standing query is asked, and none is charged for.
     """
 
     release: Write
@@ -95,7 +90,7 @@ class Outputs(NamedTuple):
 
 
 class _Runtime:
-    """What was read of a log, through one ledger, to its readers. Facts of it go to `report`."""
+    """What was read of a log, through one ledger, to its readers and to `report`."""
 
     def __init__(
         self,
@@ -128,7 +123,6 @@ class _Runtime:
         self._written = frozenset[str]()
 
     def _pass_on(self, read: ReadResult) -> None:
-        """Report what was read, hand the refused messages on, release what closed, answer what is due."""
         self._report(batch_read(read))
         if self._reject is not None:
             for refused in read.refused:
@@ -158,7 +152,7 @@ class _Runtime:
             self._report(slot_smoothed(counts, estimates))
 
     def _answer(self, moment: Moment, every_s: int | None = None) -> None:
-        """Answer what is asked at a moment, or of it what is asked so often."""
+        """Answer the queries of a moment, or those asked `every_s` alone."""
         found = None if self._queries is None else self._queries.record(moment, self._ledger, every_s)
         if found is None or self._publish_answers is None:
             return
@@ -174,15 +168,14 @@ class _Runtime:
         return self._due is None or made or release_id in self._due
 
     def _note_policy(self) -> None:
-        """Once, before anything is charged under our settings."""
+        """Once, before the first charge under our settings."""
         if not self._noted:
             note_policy(self._ledger, self._settings.policy)
             self._noted = True
 
 
 class Embedded(_Runtime):
-    """One recording through one ledger. `publish`, `reject` and `smooth` are where releases, refused messages and
-    smoothed estimates go. Facts go to `summary`, and to the observers beside it."""
+    """One recording through one ledger. Facts go to `summary`, and to the observers beside it."""
 
     def __init__(
         self,
@@ -199,9 +192,7 @@ class Embedded(_Runtime):
         smooth: Callable[[Sequence[Smoothed]], None] | None = None,
         answer: Write | None = None,
     ) -> None:
-        """Nothing is read or written before `run`.
-
-        `answer` is where results of standing queries go; without it none is asked, and none is charged for.
+        """Without `answer`, no standing query is asked, and none is charged for.
 
         `others` is what `other_policies` tells of the ledger; `trial` is true of a ledger of this run only.
         """
@@ -217,7 +208,6 @@ class Embedded(_Runtime):
         self._latest = {every: LatestPositions(grid, age_ms, grace_ms, hash_plate) for every, grid in grids.items()}
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
-        """Read a log of messages of the configured form to its end and release every HAT in it."""
         for messages in frames:
             self.push(messages, self._settings.form.format)
         self.finish()
@@ -242,7 +232,6 @@ class Embedded(_Runtime):
             self._ask({every: latest.push(pings, rows, watermark_ms) for every, latest in self._latest.items()})
 
     def finish(self) -> None:
-        """The log has ended: release what is still open."""
         if closed := self._windows.flush():
             self._pass_on(ReadResult(closed, [], 0, 0))
         self._ask({every: latest.flush() for every, latest in self._latest.items()})
@@ -270,7 +259,7 @@ class LiveRuntime(_Runtime):
         clock: Callable[[], float] = time.time,
         look: Look = lambda _messages, _read: None,
     ) -> None:
-        """Nothing is read or written before `start`. `clock` gives Unix seconds: the time of arrival."""
+        """`clock` gives Unix seconds: the time of arrival."""
         smooth = None if outputs.smoothed is None else smoothed_sink(outputs.smoothed)
         to = (release_sink(outputs.release), smooth, outputs.rejected, outputs.queries)
         super().__init__(settings, ledger, entropy, hash_plate, software, report_to(*observers), *to)
@@ -285,21 +274,19 @@ class LiveRuntime(_Runtime):
         self._kept_s = self._active_s = clock()
 
     def start(self) -> None:
-        """Read what the journal has and no checkpoint is behind."""
         for arrived in self._journal.frames(self.reader.next_offset):
             self._read(arrived)
         self._keep()
         self._report_waiting()
 
     def take(self, messages: list[bytes]) -> None:
-        """Messages that came now. The journal has them when this returns, and the slots that they close are out."""
+        """The journal has the messages when this returns, and the slots that they close are out."""
         self._append(messages)
         self._keep_if_due()
         self._report_waiting()
 
     def tick(self) -> None:
-        """Nothing has come now. Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings, so that
-        slots close at night."""
+        """Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings: slots close at night."""
         now_ms = self._arrival_ms()
         if now_ms - self._active_s * 1000 >= self._idle_ms and self.reader.tick_would_close(now_ms):
             self.close_what_is_over()
@@ -307,11 +294,10 @@ class LiveRuntime(_Runtime):
         self._report_waiting()
 
     def close_what_is_over(self) -> None:
-        """The source has ended, or is silent: close the slots that are over by the clock on the wall."""
+        """The source has ended, or is silent: close the slots that are over by the wall clock."""
         self._append([])
 
     def stop(self) -> None:
-        """Keep how far we are. Open slots stay in the journal."""
         self._keep()
 
     def _append(self, messages: list[bytes]) -> None:
@@ -339,7 +325,6 @@ class LiveRuntime(_Runtime):
         self._pass_on(result)
 
     def _report_waiting(self) -> None:
-        """The journal is our one partition."""
         unread = self._journal.next_offset - self.reader.next_offset
         self._report(Waiting(len(self.reader.open_slots), self.reader.open_pings, unread, partitions=1))
 
@@ -380,9 +365,6 @@ def _read_checkpoint(file: Path, first_offset: int) -> SourceCheckpoint:
             "files of it were removed"
         )
     return checkpoint
-
-
-# Where releases, estimates and refused messages are written, and what a run that goes on says.
 
 
 def release_sink(write: Write) -> ReleaseSink:
@@ -434,6 +416,5 @@ class SpokenLog:
         self._log.observe(fact, time.time())
 
     def say_due(self, *, at_the_end: bool = False) -> None:
-        """Say what is due now."""
         for line in self._log.lines(time.time(), at_the_end=at_the_end):
             say(line.text, line.event, line.figures)

@@ -25,7 +25,7 @@ from udp_stream.windows.positions import Moment
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, tabulate
 
 SLOT_START, SLOT_END = 1_641_009_600_000, 1_641_013_200_000
-"""The slot of the examples: 2022-01-01, from 04:00 to 05:00 UTC."""
+"""2022-01-01, from 04:00 to 05:00 UTC."""
 
 _CELLS = (609161983530369023, 609162003226820607)
 
@@ -43,7 +43,6 @@ class SeededEntropy:
         self._seed = seed
 
     def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
-        """One run per release."""
         for i, release_id in enumerate(release_ids):
             yield slice(i, i + 1), seeded_bits(f"{self._seed}/{release_id}")
 

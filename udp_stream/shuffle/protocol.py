@@ -39,8 +39,6 @@ of a slot recorded finds that, too.
 
 Charging and recording are done under the fence of the partition. A worker that is refused there has lost the
 partition, and drops this object with all that is in it.
-
-First the barrier, which says when a slot is due, then the planner, then a whole partition.
 """
 
 from __future__ import annotations
@@ -87,15 +85,9 @@ from udp_stream.windows.tables import SlotCounts, SlotPings, SlotValues
 
 # --- the slot barrier: it holds the chunks of a slot until every sender has ended it ---
 #
-# A shard waits for the pings of all source partitions, and for their positions where queries are asked; the planner
-# waits for the counts of all shards.
-#
-# A sender cuts what it knows of a slot into numbered chunks and sends an end marker behind them (`wire.py`). The marker
-# names the digest of those chunks, how many there are, and the time up to which the sender has closed everything.
-#
 # 1. A slot is due once every sender has closed it.
-# 2. Of each sender, only the chunks of its first end marker count. A sender that died halfway, or a successor that
-#    cut the same log under other settings, leaves chunks with another digest; those are dropped.
+# 2. Of each sender, only the chunks of its first end marker count. A sender that died halfway, or a successor under
+#    other settings, leaves chunks with another digest; those are dropped.
 # 3. The log keeps order, so a marker whose chunks are missing means a damaged log: raise, unless `accept_loss`. That
 #    goes for a reader that begins in the middle, too: the log has lost what was before.
 # 4. A repeated chunk or marker changes nothing.
@@ -189,7 +181,6 @@ class SlotBarrier(Generic[C]):
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next message to read."""
         return self._next
 
     @property
@@ -233,15 +224,14 @@ class SlotBarrier(Generic[C]):
             self._forget_if_empty(start)
 
     def _hold_if_all_are_missing(self, marker: EndMarker) -> None:
-        """A slot that is said to have chunks, and of which there is none: held, so that it is not passed over. It ends
-        when the marker that names it says so."""
+        """Hold a slot that is said to have chunks and has none, so that it is not passed over."""
         start, end_ms = marker.slot_start, marker.through_ms
         is_first = end_ms > max(self._done_ms, self._through[marker.sender])
         if start is not None and marker.chunks and is_first and start not in self._held and not self._accept_loss:
             self._held[start] = _HeldSlot(end_ms, BarrierCheckpoint(self._next, self._through))
 
     def _skip(self, through_ms: int) -> None:
-        """Every slot up to then is done without an outcome, but one whose outcome is under way."""
+        """Every slot up to then is done without an outcome, except those whose outcome is under way."""
         self._done_ms = max(self._done_ms, through_ms)
         self._held = {start: held for start, held in self._held.items() if held.collected or held.end_ms > through_ms}
 
@@ -254,7 +244,6 @@ class SlotBarrier(Generic[C]):
         return [start for start, held in self._held.items() if before < held.end_ms <= through]
 
     def _end(self, start: int, marker: EndMarker) -> None:
-        """The sender has ended the slot: with the chunks that the marker names, or with none if it names another."""
         held, is_named = self._held[start], marker.slot_start == start
         found = held.close(marker.sender, marker.digest if is_named else None)
         if is_named and found < marker.chunks and not self._accept_loss:
@@ -272,7 +261,7 @@ class SlotBarrier(Generic[C]):
             raise UdpStreamError(f"{name}: expected senders 0 to {len(self._through) - 1}, got {sender}: start anew")
 
     def due(self) -> list[int]:
-        """The starts of the slots that every sender has closed and that were not collected yet, oldest first."""
+        """Slots that every sender has closed and that were not collected yet, oldest first, by their starts."""
         held = sorted(self._held.items())
         return [start for start, slot in held if slot.end_ms <= self.through_ms and not slot.collected]
 
@@ -305,13 +294,8 @@ class SlotBarrier(Generic[C]):
         return BarrierCheckpoint(first.offset, first.through_ms, done_ms)
 
 
-# --- the protocol of a partition ---
-
 Outgoing = tuple[int, CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChunk | Released]
 """A partition of the shuffle topic, and a message for it."""
-
-
-# --- steps: what is due, with all that is needed to do it ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +308,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class SendMessages:
-    """Send these messages; per partition in this order. They say that all is counted through `through_ms`, and
-    released through `released_ms`."""
+    """Send these messages, per partition in this order: all is counted and released through these times."""
 
     messages: Sequence[Outgoing]
     through_ms: int
@@ -404,9 +387,6 @@ class AnswerShard:
 Step: TypeAlias = (
     Count | SendMessages | Learn | PlanSlot | MeasureNorms | AskCity | Remember | ReleaseSlot | AnswerShard
 )
-
-
-# --- where to resume ---
 
 
 class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
@@ -495,7 +475,6 @@ class PlannerState:
         self._norms: dict[int, dict[int, Arriving[NormChunk]]] = {}
 
     def add(self, offset: int, message: object) -> None:
-        """Add the message at an offset. Repeats, and messages before the checkpoint, change nothing."""
         self.counts.add(offset, message)
         if self._follows and isinstance(message, Released):
             # A new owner says again what its predecessor did, and may say less at first.
@@ -505,12 +484,10 @@ class PlannerState:
             self._norms.setdefault(message.slot_start, {}).setdefault(message.sender, Arriving()).add(message)
 
     def next(self) -> Step | None:
-        """What is due of the planned slot, or else the slot to plan."""
         of_planned = self._planned and (self.city_to_ask() or self.norms_to_remember() or self.slot_to_learn())
         return of_planned or self.slot_to_plan()
 
     def slot_to_plan(self) -> PlanSlot | None:
-        """The slot to plan now; each slot once."""
         # One at a time: the next plan is to follow from what this one releases.
         for start in [] if self._planned else self.counts.due()[:1]:
             return PlanSlot(start, self.counts.collect(start))
@@ -524,18 +501,13 @@ class PlannerState:
         hats: Mapping[bytes, int] | None = None,
         city: SlotPlan | None = None,
     ) -> None:
-        """The slot is charged, and its plan is about to be sent to these shards.
-
-        `hats`, where norms are waited for: in how many HATs that share its clip each plate was charged. `city`: the
-        plan, if it asks something of the whole city.
-        """
+        """The slot is charged, and its plan is about to be sent to these shards; `hats` and `city` as in `_Planned`."""
         if self._follows:
             self._planned = _Planned(start, end_ms, tuple(shards), hats, city)
         else:
             self._unsent.append(start)
 
     def sent(self) -> None:
-        """The plan of every slot that was planned is on the broker."""
         for start in self._unsent:
             self.counts.done(start)
         self._unsent.clear()
@@ -567,7 +539,6 @@ class PlannerState:
         return AskCity(slot.city, tuple(map(sum, zip(*(of_shard[0].city for of_shard in chunks), strict=False))))
 
     def city_asked(self) -> None:
-        """That is recorded."""
         if self._planned:
             self._planned.city = None
 
@@ -581,7 +552,7 @@ class PlannerState:
         return Remember(slot.start, slot.end_ms, norms, slot.hats)
 
     def remembered(self, factors: Mapping[bytes, int]) -> Iterator[FactorChunk]:
-        """They are, and these are the plates' factors: what to answer each shard that sent norms."""
+        """The factors hold: answer each shard that sent norms."""
         slot, chunks = self._planned, self._all_norms()
         if slot is None or chunks is None:
             return
@@ -605,20 +576,15 @@ class PlannerState:
                     yield from cut_factors({}, merge_norms(chunks), chunks[0])
 
     def slot_to_learn(self) -> Learn | None:
-        """The slot to learn now: its plan was sent, and all of its shards have released it."""
         slot = self._planned
         if slot is None or not slot.is_sent or any(self._released_ms[shard] < slot.end_ms for shard in slot.shards):
             return None
         return Learn(slot.start, slot.end_ms)
 
     def learnt(self, start: int) -> None:
-        """The slot's smoothed estimates are published."""
         self._planned = None
         self._norms.pop(start, None)
         self.counts.done(start)
-
-
-# --- the whole of one partition ---
 
 
 @dataclass(slots=True)
@@ -705,7 +671,6 @@ class ShardProtocol:
         return self._pings.checkpoint().done_ms
 
     def add(self, offset: int, message: object) -> None:
-        """Add the message at an offset. Messages before the checkpoint, and repeats, change nothing."""
         self._pings.add(offset, message)
         # A plan of a slot that is not held came again after the slot was done, or its pings are lost: nothing waits.
         if isinstance(message, PlanChunk) and self._pings.holds(message.slot_start):
@@ -745,12 +710,10 @@ class ShardProtocol:
             self._outbox += [(PLANNER, message) for message in cut_counts(counts, self._partition)]
 
     def _plan_of(self, start: int) -> SlotPlan | None:
-        """The plan of a slot, once all of its chunks have arrived."""
         chunks = self._plans[start].whole if start in self._plans else None
         return None if chunks is None else _merged_plan(chunks)
 
     def _factors_of(self, start: int) -> Factors | None:
-        """The factors of a slot's plates, once all of their chunks have arrived."""
         chunks = self._factors[start].whole if start in self._factors else None
         return None if chunks is None else merge_factors(chunks)
 
@@ -765,7 +728,6 @@ class ShardProtocol:
         return SendMessages(messages, through, released) if messages else None
 
     def sent(self, step: SendMessages) -> None:
-        """What this step held is on the broker."""
         self._step = None
         self._outbox.clear()
         self._counts_sent_through_ms, self._released_sent_ms = step.through_ms, step.released_ms
@@ -777,7 +739,6 @@ class ShardProtocol:
         return self._checkpoint(learnt=step.start)
 
     def learnt(self, step: Learn) -> None:
-        """Readers have the estimates, and the checkpoint is committed. The next slot may be planned."""
         self._step = None
         if self._planner is not None:
             self._planner.learnt(step.start)
@@ -812,7 +773,7 @@ class ShardProtocol:
             self._outbox += [(PLANNER, chunk) for chunk in chunks]
 
     def city_asked(self) -> None:
-        """What the whole city was asked is recorded: the shards may draw."""
+        """The answer of the whole city is recorded: the shards may draw."""
         self._step = None
         if self._planner is not None:
             self._planner.city_asked()
@@ -861,7 +822,6 @@ class ShardProtocol:
         return self._checkpoint(answered=step.time_ms)
 
     def answered(self, step: AnswerShard) -> None:
-        """Readers have the answers, and the checkpoint is committed."""
         self._step = None
         if self._moments is not None:
             self._moments.done(step.time_ms)
@@ -875,8 +835,7 @@ class ShardProtocol:
     def may_commit(self) -> bool:
         """Whether a commit of `checkpoint` is safe: everything that follows from what was read has been sent, and no
         slot is being published, which commits a checkpoint of its own."""
-        # A slot that is being published brings a checkpoint of its own, in the transaction with its records. A commit
-        # beside it could move back.
+        # A commit beside the transaction of a slot could move its checkpoint back.
         is_quiet = all(slot.table is not None and not slot.is_recorded for slot in self._slots.values())
         return is_quiet and not self._pings.due() and self._send() is None
 

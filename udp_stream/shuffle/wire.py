@@ -1,5 +1,4 @@
-"""The messages of the shuffle topic, the one frame of all that is too large for one message, and at the end what a
-source sends (`SourceProtocol`).
+"""The messages of the shuffle topic, how rows are cut into them, and the protocol of a source (`SourceProtocol`).
 
 | message | way | content |
 | --- | --- | --- |
@@ -47,9 +46,6 @@ from udp_stream.windows.tables import SlotCounts, SlotPings, numbered, require_c
 
 PLANNER = 0
 """The partition whose owner plans for all shards."""
-
-
-# --- the frame ---
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -152,7 +148,6 @@ def _end(slot: tuple[int, int], chunks: Sequence[Chunk]) -> tuple[int, int, byte
 
 
 def _named(plates: Sequence[bytes], rows: NDArray[Any]) -> tuple[list[bytes], NDArray[np.int64]]:
-    """The plates that some rows name, and each row's number among them."""
     is_here = np.zeros(len(plates), dtype=bool)
     is_here[rows] = True
     here, number = np.flatnonzero(is_here), np.cumsum(is_here) - 1  # as np.unique has them, without sorting
@@ -165,7 +160,6 @@ def _hashes(chunk: PlateChunk) -> list[bytes]:
 
 
 def _column(chunks: Sequence[PlateChunk], name: str) -> NDArray[Any]:
-    """A column of all chunks, one after the other."""
     return np.concatenate([np.frombuffer(getattr(chunk, name), chunk.COLUMNS[name]) for chunk in chunks])
 
 
@@ -189,7 +183,7 @@ def _sorted_plates(chunks: Sequence[PlateChunk]) -> tuple[tuple[bytes, ...], NDA
 
 
 def _slot_of(chunks: Sequence[Chunk]) -> tuple[int, int]:
-    """Start and end of the one slot that the chunks are of; ValueError for no chunks, or several slots."""
+    """Start and end of the chunks' slot; ValueError for none or several."""
     slots = {(chunk.slot_start, chunk.slot_end) for chunk in chunks}
     if len(slots) != 1:
         raise ValueError(f"expected chunks of one slot, got {len(chunks)} chunks of none or several")
@@ -215,16 +209,12 @@ class Arriving(Generic[C]):
         """All chunks in their order, once they are there."""
 
     def add(self, chunk: C) -> None:
-        """Add a chunk."""
         if self._latest and chunk.digest not in self._sets:
             self._sets, self.whole = {}, None  # chunks of two sets do not mix
         chunks = self._sets.setdefault(chunk.digest, {})
         chunks[chunk.number] = chunk
         if self.whole is None and len(chunks) == chunk.chunks:
             self.whole = tuple(chunks[number] for number in sorted(chunks))
-
-
-# --- pings, from sources to shards ---
 
 
 class PingChunk(PlateChunk, frozen=True, tag="pings.2"):
@@ -246,7 +236,7 @@ class PingChunk(PlateChunk, frozen=True, tag="pings.2"):
 
 
 class PingsEnd(EndMarker, frozen=True, tag="pings-end.2"):
-    """The end of a source's pings for a shard."""
+    """The source has sent all pings of the slots that it closed."""
 
 
 def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
@@ -284,19 +274,10 @@ def cut_pings(
 
 
 def merge_pings(chunks: Sequence[PingChunk]) -> SlotPings:
-    """The pings of distinct chunks of one slot together; ValueError for none, or for chunks of different slots.
-
-    >>> from udp_stream.testing import seven_pings
-    >>> *chunks, _ = cut_pings(seven_pings(), source=0, shards=1, rows_max=3)
-    >>> len(chunks), merge_pings(chunks).time.tolist() == seven_pings().time.tolist()
-    (3, True)
-    """
+    """The pings of distinct chunks of one slot; ValueError for none, or for chunks of different slots."""
     slot, (plates, plate) = _slot_of(chunks), _joined_plates(chunks)
     time, cell, speed = (_column(chunks, name) for name in ("time", "cell", "speed"))
     return SlotPings(*slot, plates, plate, time, cell, speed)
-
-
-# --- counts, from shards to the planner ---
 
 
 class CountChunk(PlateChunk, frozen=True, tag="counts.2"):
@@ -335,15 +316,9 @@ def cut_counts(counts: SlotCounts, shard: int, rows_max: int = CountChunk.ROWS_M
 
 
 def merge_counts(chunks: Sequence[CountChunk]) -> SlotCounts:
-    """The counts of all shards together, as `tabulate` would give them for the whole slot: shards divide the cells.
+    """The counts of all shards, as `tabulate` would give them for the whole slot: shards divide the cells.
 
     ValueError for no chunks, or chunks of different slots; PrivacyRefused if a HAT has more than `PINGS_MAX` samples.
-
-    >>> from udp_stream.testing import two_hats
-    >>> *chunks, _ = cut_counts(two_hats()[0], shard=0, rows_max=2)
-    >>> merged = merge_counts(chunks[::-1])
-    >>> merged.hat_rows.tolist(), merged.count.tolist()
-    ([0, 4, 5], [1, 2, 2, 1, 1])
     """
     (start_ms, end_ms), (plates, plate) = _slot_of(chunks), _sorted_plates(chunks)
     cells, hat = numbered(_column(chunks, "cell"))
@@ -361,9 +336,6 @@ def merge_counts(chunks: Sequence[CountChunk]) -> SlotCounts:
     )
     require_countable(counts)
     return counts
-
-
-# --- plans, from the planner to shards ---
 
 
 class PlanChunk(Chunk, frozen=True, tag="plan.6"):
@@ -431,9 +403,7 @@ def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
         tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)),
         columns.terms,
         np.frombuffer(columns.charged, "<i8"),
-        city=None
-        if city is None
-        else CityPlan(np.frombuffer(city[0], "<i8"), np.frombuffer(city[1], "<i8"), *city[2:]),
+        city=city and CityPlan(np.frombuffer(city[0], "<i8"), np.frombuffer(city[1], "<i8"), *city[2:]),
     )
 
 
@@ -502,11 +472,7 @@ def cut_norms(
 
 
 def merge_norms(chunks: Sequence[NormChunk]) -> PlateNorms:
-    """The norms from all chunks of a shard, in their order.
-
-    >>> merge_norms(list(cut_norms(PlateNorms.nobody(), 0, 3_600_000, shard=0))).plates
-    ()
-    """
+    """The norms from all chunks of a shard, in their order."""
     plates = tuple(plate for chunk in chunks for plate in _hashes(chunk))
     return PlateNorms(plates, *(_column(chunks, name) for name in NormChunk.COLUMNS))
 
@@ -514,8 +480,9 @@ def merge_norms(chunks: Sequence[NormChunk]) -> PlateNorms:
 def cut_factors(
     factors: Mapping[bytes, int], norms: PlateNorms, answered: NormChunk, rows_max: int = NormChunk.ROWS_MAX
 ) -> Iterator[FactorChunk]:
-    """The factors of a shard's plates as messages, at least one, in answer to these norms, the first chunk of which is
-    at hand; 0 for plates that have none. Equal factors give equal messages.
+    """The factors of a shard's plates as messages, at least one, in answer to these norms; 0 for a plate without one.
+
+    `answered` is the first chunk of the norms. Equal factors give equal messages.
     """
     slot = answered.slot_start, answered.slot_end
     columns = {"factors": np.array([factors.get(plate, 0) for plate in norms.plates], "<u4"), "checks": norms.checks}
@@ -523,12 +490,7 @@ def cut_factors(
 
 
 def merge_factors(chunks: Sequence[FactorChunk]) -> Factors:
-    """The factors from all chunks, in their order.
-
-    >>> norms = PlateNorms((b"a",), *np.arange(5).reshape(5, 1))
-    >>> merge_factors(list(cut_factors({b"a": 7}, norms, next(cut_norms(norms, 0, 9, shard=2)))))
-    Factors(factors={b'a': 7}, checks={b'a': 4})
-    """
+    """The factors from all chunks, in their order."""
     plates = [plate for chunk in chunks for plate in _hashes(chunk)]
     values, checks = (_column(chunks, name).tolist() for name in ("factors", "checks"))
     return Factors(dict(zip(plates, values, strict=True)), dict(zip(plates, checks, strict=True)))
@@ -581,15 +543,9 @@ def cut_moment(
 
 
 def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
-    """The moment of all sources together: each plate with its latest position. Of several of one time that of the
-    source with the lowest number counts, wherever they are.
+    """The moment of all sources, with each plate's latest position; at one time, that of the lowest source counts.
 
     ValueError for no chunks, or chunks of different moments.
-
-    >>> from udp_stream.testing import a_moment
-    >>> *chunks, _ = cut_moment(a_moment(), source=0, shard=0, rows_max=3)
-    >>> merge_moment([*chunks[::-1], chunks[0]]).plates == a_moment().plates
-    True
     """
     (time_ms, _), (plates, plate) = _slot_of(chunks), _sorted_plates(chunks)
     seen_ms, lat, lon = (_column(chunks, name) for name in ("seen", "lat", "lon"))
@@ -599,30 +555,21 @@ def merge_moment(chunks: Sequence[PositionChunk]) -> Moment:
     return Moment(time_ms, plates, lat[last], lon[last], seen_ms[last])
 
 
-# --- bytes ---
-
 ToShard: TypeAlias = PingChunk | PingsEnd | PositionChunk | PositionsEnd
 """What a source sends; each names the shard that it is for."""
 
 Message: TypeAlias = ToShard | CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChunk | Released
 
 encode_message: Callable[[Message], bytes] = _encoder.encode
-"""The message as bytes; equal messages give equal bytes."""
+"""Equal messages give equal bytes."""
 
 decode_message: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).decode
-"""Undo `encode_message`; raises msgspec.DecodeError for any other bytes."""
 
 
-# --- the protocol of a source partition: what to send, when a tick is wanted, when a commit is safe. No I/O. ---
+# --- the protocol of a source partition. No I/O. ---
 #
-# | step | when | what is sent |
-# | --- | --- | --- |
-# | `Reject` | messages were refused | these messages, to their own topic |
-# | `SendChunks` | the time through which all slots are closed moved | to each shard: chunks, end markers, that time |
-# | `SendChunks` | the same of moments, where positions are asked | their chunks to a shard; to each shard that time |
-#
-# A checkpoint may be committed only while neither is left to do: what was read before it would not be read again. What
-# is sent twice, after a crash, is the same chunks under the same digest, and changes nothing.
+# A checkpoint may be committed only while no step is due: messages before it are not read again. Chunks that are sent
+# twice, after a crash, have the same digest, and change nothing.
 
 
 @dataclass(frozen=True, slots=True)
@@ -681,21 +628,16 @@ class SourceProtocol:
         asked: str = "",
         asked_before: str | None = None,
     ) -> None:
-        """Nothing is left to do before the first message is read. A reader of moments needs the `periods` of positions:
-        the moments of one go to one shard.
+        """A reader of moments needs the `periods` of positions: the moments of one go to one shard.
 
         `asked` is the digest of the queries that moments are sent for, `asked_before` that of the checkpoint's. Where
-        they differ, the moments of these queries were not sent, and pings that they need are not read again: the shards
-        are told so, up to where all is read.
+        they differ, pings that the new queries need are not read again: shards are told so, up to where all is read.
         """
         self.reader = reader
-        self._source = source
-        self._shards = shards
+        self._source, self._shards, self._periods, self._asked = source, shards, periods, asked
         self._refused: list[Refused] = []
         self._closed: list[SlotPings] = []
         self._moments: list[Moment] = []
-        self._periods = periods
-        self._asked = asked
         self._asked_before = asked if asked_before is None or not asked else asked_before
         self._lost_ms = None if self._asked_before == asked else reader.moments_lost_ms
         self._announced: tuple[int | None, int | None] = None, None
@@ -703,7 +645,6 @@ class SourceProtocol:
         self._step: Reject | SendChunks | None = None
 
     def read(self, messages: Sequence[bytes], places: LogPlaces) -> ReadResult:
-        """Read the next messages of the partition, in order, with their places."""
         result = self.reader.read(messages, places)
         self._refused += result.refused
         self._closed += result.closed
@@ -714,11 +655,9 @@ class SourceProtocol:
         return result
 
     def next(self) -> Reject | SendChunks | None:
-        """What is to be done now; the same step until `done` says that it was."""
         return self._step
 
     def done(self, step: Reject | SendChunks) -> None:
-        """The broker has taken what this step sends."""
         if isinstance(step, Reject):
             # By number, not all: more may have been read while the broker took these.
             del self._refused[: len(step.refused)]
@@ -746,7 +685,6 @@ class SourceProtocol:
         return SendChunks(messages, len(self._closed), through, len(self._moments), moments_ms)
 
     def _positions(self, through_ms: int) -> list[ToShard]:
-        """The moments that are due, each for the shard of its period; and to every shard how far we are."""
         shards, lost_ms = range(self._shards), self._lost_ms
         messages: list[ToShard] = []
         if lost_ms is not None:
@@ -760,7 +698,6 @@ class SourceProtocol:
 
     @property
     def next_offset(self) -> int:
-        """The offset of the next message to read."""
         return self.reader.next_offset
 
     @property
@@ -770,7 +707,6 @@ class SourceProtocol:
 
     @property
     def may_commit(self) -> bool:
-        """Whether everything that follows from what was read has been sent."""
         return self._step is None
 
     def checkpoint(self) -> SourceCheckpoint:
@@ -782,5 +718,4 @@ class SourceProtocol:
         return self.may_commit and not self._has_ticked and self.reader.tick_would_close(wall_ms)
 
     def ticked(self) -> None:
-        """A tick record is about to be appended."""
         self._has_ticked = True

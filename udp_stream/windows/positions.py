@@ -95,7 +95,6 @@ class LatestPositions:
     def push(
         self, pings: Pings, rows: NDArray[np.int64], watermark_ms: int | None, places: RowPlaces | None = None
     ) -> list[Moment]:
-        """Take in these rows of a frame; give back the moments that are due by the watermark behind it."""
         if rows.size:
             self._add(pings, rows, places)
         until_ms = None if watermark_ms is None else watermark_ms - self._grace_ms
@@ -179,14 +178,12 @@ class LatestPositions:
                 yield self._moment(moment_ms, found, names)
 
     def _are_needed(self, time_ms: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether positions of these times are young enough for the next moment that may have them."""
         _, first_ms = self._grid.place(time_ms)
         if self._earliest_ms is not None:
             first_ms = np.maximum(first_ms, self._earliest_ms)
         return np.asarray(time_ms >= first_ms - self._age_ms)
 
     def _close_through(self, until_ms: int) -> None:
-        """No moment up to this time is taken any more, also where there was none."""
         boundary = self._grid.start_of(until_ms)
         self._closed_ms = boundary if self._closed_ms is None else max(boundary, self._closed_ms)
         self._earliest_ms = self._grid.end_of(self._closed_ms)
@@ -247,15 +244,13 @@ class MomentRules:
         watermark_ms: int | None,
         before_ms: int | None = None,
     ) -> SourceMoments:
-        """The moments of one source partition, from a checkpoint."""
         return SourceMoments(self, windows, hash_plate, watermark_ms, before_ms)
 
 
 class SourceMoments:
     """Pings of one source partition in, moments out, in order of time and each of them once.
 
-    It resumes at a checkpoint: with its watermark, and that before the first ping needed, if that differs. Two pings,
-    and a tick a quarter of an hour later:
+    Two pings, and a tick a quarter of an hour later:
 
     >>> from datetime import UTC
     >>> from udp_stream.windows.clocks import LogPlaces
@@ -282,16 +277,10 @@ class SourceMoments:
         start_ms = watermark_ms if before_ms is None else before_ms
         self._clock = AppendClock(windows, None if start_ms == NEVER else start_ms)
         until_ms = None if watermark_ms is None else watermark_ms - windows.grace_ms
-        self._latest = [
-            LatestPositions(
-                grid,
-                rules.age_ms,
-                windows.grace_ms,
-                hash_plate,
-                None if until_ms is None else grid.start_of(until_ms),
-            )
-            for grid in rules.grids
-        ]
+        closed = [None if until_ms is None else grid.start_of(until_ms) for grid in rules.grids]
+        of_each = rules.age_ms, windows.grace_ms, hash_plate
+        pairs = zip(rules.grids, closed, strict=True)
+        self._latest = [LatestPositions(grid, *of_each, closed_ms) for grid, closed_ms in pairs]
 
     def read(self, frame: Frame) -> list[Moment]:
         """The moments that are due by the watermark behind a frame. How the log is cut into frames changes nothing."""
@@ -323,5 +312,5 @@ class SourceMoments:
 
     @property
     def watermark_ms(self) -> int:
-        """How far its clock is; NEVER at first. While a restart reads again, that is behind the checkpoint's."""
+        """NEVER at first. While a restart reads again, it is behind the checkpoint's."""
         return NEVER if self._clock.watermark_ms is None else self._clock.watermark_ms

@@ -1,4 +1,17 @@
-"""Open slots, closed once each by the log's own clock, and the reader of one source partition."""
+"""Open slots, closed once each by the log's own clock, and the reader of one source partition.
+
+The log is read in frames: runs of messages cut at positions that are fixed by the log, not by who reads it or how fast.
+A clock turns the frames into watermarks. Whether a ping is late and when a slot closes depend on the watermark before
+and after its frame, so reading a log twice gives the same slots with the same contents.
+
+1. A ping whose slot had closed before it (slot end + grace <= watermark) is late: refused, with its lag.
+2. A ping that the clock finds to come from the future, or to be 1,024 weeks old, is refused, and moves nothing.
+3. The rest go into their slots. A slot that is full refuses.
+4. Slots whose end + grace the watermark has reached are closed, oldest first, for good.
+
+The clock of files observes a frame as a whole, so there the frames are part of the log; the clock of topics goes by
+messages, so there a frame may be any run of them.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +29,6 @@ from udp_stream.windows.movement import places_of, with_speeds
 from udp_stream.windows.positions import Moment, MomentRules
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, cells_of, tabulate
 
-# Open slots as columnar buffers, closed once each by the log's own clock.
-#
-# **Theory of operation.** The log is read in frames: runs of messages cut at positions that are fixed by the log, not
-# by who reads it or how fast. A clock turns the frames into watermarks. Whether a ping is late and when a slot closes
-# depend on the watermark before and after its frame, so reading a log twice gives the same slots with the same
-# contents.
-#
-# 1. A ping whose slot had closed before it (slot end + grace <= watermark) is late: refused, with its lag.
-# 2. A ping that the clock finds to come from the future, or to be 1,024 weeks old, is refused, and moves nothing.
-# 3. The rest go into their slots. A slot that is full refuses.
-# 4. Slots whose end + grace the watermark has reached are closed, oldest first, for good.
-#
-# The clock is a strategy (the clocks above). The clock of files observes a frame as a whole, so there the frames are
-# part of the log; the clock of topics goes by messages, so there a frame may be any run of them.
-
 _ROW = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("speed", "<i4")])
 """20 bytes per open ping."""
 
@@ -42,7 +40,7 @@ _CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large one soo
 
 @dataclass(frozen=True, slots=True)
 class LateOrFull:
-    """A ping that a window refused: its row in the frame, why, and for late ones by how much.
+    """A ping that a window refused: its row in the frame, why, and by how much it was late.
 
     >>> LateOrFull(2, Reason.SLOT_FULL).lag_ms is None
     True
@@ -79,8 +77,7 @@ class _OpenSlot:
                 taken["lat"], taken["lon"] = places_of(pings.lat[part]), places_of(pings.lon[part])
 
     def _codes(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """New plates get the next codes in order of their rows here, not in that of the frame: what else a frame holds
-        depends on who has cut it."""
+        """New plates get the next codes in order of their rows here: how a frame was cut changes nothing."""
         in_frame = pings.plate[index]
         first = np.full(len(pings.plates), in_frame.size)
         first[in_frame[::-1]] = np.arange(in_frame.size)[::-1]  # of several, the last one assigned stays
@@ -145,12 +142,10 @@ class Windows:
 
     @property
     def open_slots(self) -> frozenset[int]:
-        """The starts of the open slots, Unix ms."""
         return frozenset(self._open)
 
     @property
     def open_pings(self) -> int:
-        """How many pings wait in open slots."""
         return sum(slot.rows for slot in self._open.values())
 
     def push(self, frame: Frame) -> tuple[list[SlotPings], list[LateOrFull]]:
@@ -178,7 +173,6 @@ class Windows:
         return min((slot.first for slot in self._open.values()), default=None)
 
     def flush(self) -> list[SlotPings]:
-        """The log has ended: close every slot, oldest first."""
         return self._close(sorted(self._open))
 
     def _place(self, frame: Frame, rows: NDArray[np.int64]) -> list[LateOrFull]:
@@ -198,7 +192,6 @@ class Windows:
         return refused
 
     def _due(self) -> list[int]:
-        """The starts of the slots that the clock has passed."""
         watermark_ms = self._clock.watermark_ms
         if watermark_ms is None:
             return []
@@ -216,10 +209,6 @@ def _offset(frame: Frame, row: int) -> int:
     return 0 if frame.places is None else int(frame.places.offset[frame.pings.message[row]])
 
 
-# A whole recording, slot by slot: for experiments and plans, which look at all of it at once. Lateness does not
-# matter here.
-
-
 def slots_of(
     plates: Sequence[bytes],
     plate: NDArray[np.integer],
@@ -229,7 +218,7 @@ def slots_of(
     grid: SlotGrid,
     moving: tuple[NDArray[np.float64], NDArray[np.float64], PingRules] | None = None,
 ) -> Iterator[tuple[SlotCounts, SlotValues]]:
-    """Pings as columns of one length, in any order, as the tables of their slots, in the order of the slots.
+    """The tables of a recording's slots, in order, from pings as columns in any order; no ping is late.
 
     `plate` indexes `plates`, `time_ms` is Unix ms, `speed` is in quanta; with latitudes, longitudes and rules as
     `moving` it is derived instead.
@@ -254,8 +243,6 @@ def slots_of(
         yield tabulate(pings)
 
 
-# A reader of one source partition: records in, closed slots and refusals out, and the checkpoint to resume from.
-#
 # **The checkpoint** is all that a restart needs besides the log: the offset of the oldest ping in an open slot, the
 # watermark, and the offset up to which refusals were rejected. Reading again from there gives the same slots. Pings of
 # slots that had closed by then are late by the restored watermark and are skipped silently; pings of open slots are
@@ -263,8 +250,6 @@ def slots_of(
 #
 # Where positions are asked, `positions.py` has its part of the checkpoint, which may hold the offset further back:
 # pings are needed for as long as they may be a plate's latest.
-#
-# The reader does no I/O. Its caller commits the checkpoint once everything that the reader closed has been written.
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +283,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The outcome of a run of records: slots closed, oldest first; refusals in order; the number of messages read,
-    without ticks and those that this reader had read before; and of pings counted. `newest_ms` is the latest time of
-    these, Unix ms; None if there is none. `moments` are those that are due, oldest first.
+    """The outcome of a run of records: slots closed, refusals in order, due moments (oldest first).
+
+    `messages` are those read, without ticks and those read before; `pings` are those counted, and `newest_ms` their
+    latest time, Unix ms.
 
     >>> ReadResult(closed=[], refused=[], messages=0, pings=0).pings
     0
@@ -362,11 +348,8 @@ class SourceReader:
         self._rules = rules
         self._clock = AppendClock(rules.windows, start.watermark_ms)
         self._windows = Windows(rules.windows, rules.hash_plate, self._clock)
-        self._moments = (
-            None
-            if rules.moments is None
-            else rules.moments.of_source(rules.windows, rules.hash_plate, start.watermark_ms, start.positions_ms)
-        )
+        of_source = rules.windows, rules.hash_plate, start.watermark_ms, start.positions_ms
+        self._moments = None if rules.moments is None else rules.moments.of_source(*of_source)
         self._rejected_through = start.rejected_through
         self.next_offset = start.offset
 
@@ -391,7 +374,6 @@ class SourceReader:
         return ReadResult(closed, refused, messages_read, counted, newest_ms_of(pings, unplaced), moments)
 
     def _new_refusals(self, messages: Sequence[bytes], places: LogPlaces, refusals: list[Refusal]) -> list[Refused]:
-        """The refusals that were not rejected before a restart, in order."""
         new = [refusal for refusal in refusals if places.offset[refusal.message] >= self._rejected_through]
         new.sort(key=lambda refusal: (refusal.message, refusal.position))
         return [
@@ -405,7 +387,6 @@ class SourceReader:
         return None if self._clock.watermark_ms is None else self.through_at(self._clock.watermark_ms)
 
     def through_at(self, watermark_ms: int) -> int:
-        """What would be closed at this watermark."""
         return self._rules.grid.start_of(watermark_ms - self._rules.windows.grace_ms)
 
     @property
@@ -432,12 +413,10 @@ class SourceReader:
 
     @property
     def open_slots(self) -> frozenset[int]:
-        """The starts of the open slots, Unix ms."""
         return self._windows.open_slots
 
     @property
     def open_pings(self) -> int:
-        """How many pings wait in open slots."""
         return self._windows.open_pings
 
     def checkpoint(self) -> SourceCheckpoint:

@@ -93,7 +93,6 @@ def _parts(corners: list[tuple[float, float]]) -> list[list[tuple[float, float]]
 
 
 def _cut(corners: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The corners (0 to 360 degrees), and between them the points on the 180th meridian."""
     found = []
     for (lon, lat), (next_lon, next_lat) in zip(corners, [*corners[1:], corners[0]], strict=True):
         found.append((lon, lat))
@@ -168,11 +167,9 @@ class SlotGrid:
         return starts, ends
 
     def start_of(self, time_ms: int) -> int:
-        """When the slot of this time starts; both Unix ms."""
         return int(self.place(np.array([time_ms]))[0][0])
 
     def end_of(self, time_ms: int) -> int:
-        """When the slot of this time ends; both Unix ms."""
         return int(self.place(np.array([time_ms]))[1][0])
 
     def iso(self, time_ms: int) -> str:
@@ -259,11 +256,10 @@ class SlotCounts:
     repeats: int
 
     def rows(self, hat: int) -> slice:
-        """The rows of a HAT."""
         return slice(int(self.hat_rows[hat]), int(self.hat_rows[hat + 1]))
 
     def each_rows(self) -> list[slice]:
-        """The rows of every HAT, by number: quicker than to ask for each."""
+        """Quicker than to ask for each HAT."""
         return [slice(start, end) for start, end in pairwise(self.hat_rows.tolist())]
 
     def subset(self, rows: NDArray[np.bool_]) -> SlotCounts:
