@@ -25,14 +25,7 @@ from udp_stream.mechanisms.base import (
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import MEASURES, Cost, require_measure
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.planning.policy import (
-    EPSILON_NANO_MAX,
-    PeriodSoFar,
-    Policy,
-    SlotInPeriod,
-    hat_epsilon,
-    shares_of,
-)
+from udp_stream.planning.policy import EPSILON_NANO_MAX, PeriodSoFar, Policy, SlotInPeriod, hat_epsilon, shares_of
 from udp_stream.windows.tables import SlotCounts
 
 

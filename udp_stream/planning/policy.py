@@ -26,14 +26,7 @@ from udp_stream.ledger.rules import ROLLING, span_name, span_of
 from udp_stream.mechanisms.base import BinsAsked, Branching, Cap, PublicSettings, Range
 from udp_stream.mechanisms.noise import MEASURES, Measure
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, NeighbourRelation
-from udp_stream.units import (
-    NANO,
-    QUANTA_PER_KMH,
-    amount_text,
-    duration_name,
-    parse_duration,
-    plain,
-)
+from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text, duration_name, parse_duration, plain
 from udp_stream.windows.tables import SlotGrid
 
 # Budget periods by their names: when they are, which of them overlap, and what their budgets sum to.

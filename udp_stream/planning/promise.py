@@ -50,7 +50,7 @@ NEIGHBOURS: dict[str, NeighbourRelation] = {
             "numbers of plates and samples, refusals by reason, which cells exist",
         ),
         public_counts=True,
-    ),
+    )
 }
 """By the value of a policy's `neighbours`."""
 

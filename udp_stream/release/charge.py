@@ -468,11 +468,7 @@ def terms_from(remembered: bytes, id_: str, kind: type[T]) -> T:
 
 
 def require_one_promise(
-    period: str,
-    budget_nano: int,
-    calendar: BudgetCalendar | PositionPeriods,
-    ledger: Ledger,
-    plates: Sequence[bytes],
+    period: str, budget_nano: int, calendar: BudgetCalendar | PositionPeriods, ledger: Ledger, plates: Sequence[bytes]
 ) -> None:
     """PrivacyRefused if plates were charged in periods that overlap this one, or if these plates have one budget for
     speeds and positions, and could lose more than that."""
