@@ -72,11 +72,9 @@ class Loss:
         return Loss(self.epsilon_nano + other.epsilon_nano, self.rho_nano + other.rho_nano)
 
     def within(self, other: Loss) -> bool:
-        """Whether it is at most the other, by either measure."""
         return self.epsilon_nano <= other.epsilon_nano and self.rho_nano <= other.rho_nano
 
     def __str__(self) -> str:
-        """What is not 0 of it."""
         parts = [f"rho {amount_text(self.rho_nano)}"] if self.rho_nano else []
         if self.epsilon_nano or not parts:
             parts.insert(0, f"epsilon {amount_text(self.epsilon_nano)}")

@@ -99,7 +99,6 @@ class Verdict:
 
     @property
     def admitted(self) -> NDArray[np.bool_]:
-        """True where the member may contribute."""
         return self.charged > 0
 
 
@@ -169,7 +168,6 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes = b""
 
     def at_least(self, other: Mark) -> bool:
-        """Whether a ledger that is this far is as far as the other mark, by its counts."""
         if self.era != other.era:
             return self.era > other.era
         return self.admitted >= other.admitted and self.recorded >= other.recorded
@@ -213,7 +211,7 @@ class Ledger(Protocol):
         ...
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
-        """Recorded payloads that were never marked as published, oldest first."""
+        """Recorded payloads never marked as published, oldest first; they may be published while iterating."""
         ...
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
@@ -221,7 +219,7 @@ class Ledger(Protocol):
         ...
 
     def entries(self) -> Iterator[Entry]:
-        """Every admission ever made, oldest first."""
+        """Every admission ever made, oldest first; those made while iterating may be among them."""
         ...
 
     def newest(self) -> Iterator[str]:
@@ -241,7 +239,7 @@ class Ledger(Protocol):
         ...
 
     def meta(self) -> dict[str, str]:
-        """What the ledger knows of itself: `ledger_id`, `key_fingerprint` once it is bound, and what was noted."""
+        """What the ledger knows of itself: `schema`, `ledger_id`, `made`, `key_fingerprint` once bound, and notes."""
         ...
 
     def progress(self) -> Progress:

@@ -72,11 +72,9 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Of the window."""
         return parse_duration(self.length)
 
     def shares_window(self, other: Span) -> bool:
-        """Whether some window touches both, of one account."""
         is_one_account = (self.length, self.unit) == (other.length, other.unit)
         return is_one_account and max(self.start, other.start) - min(self.end, other.end) < self.seconds
 
@@ -152,7 +150,6 @@ class WindowSpans:
     inside: NDArray[np.bool_]
 
     def most(self, amounts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The most of each plate in any one window, of the amounts (spans x plates) in the other spans."""
         if not self.others:
             return np.zeros(amounts.shape[1], np.int64)
         most: NDArray[np.int64] = np.max(self.inside.astype(np.int64) @ amounts, axis=0)
@@ -463,7 +460,6 @@ class Decision(NamedTuple):
     terms: bytes
 
     def names(self) -> list[bytes]:
-        """The plates."""
         return cut(self.plates, self.charged.size)
 
     def recalled(self, plates: bytes, members: int) -> Verdict:
@@ -634,5 +630,4 @@ def require_not_behind(seen: Seen, mark: Mark, place: object) -> None:
 
 
 def _told(mark: Mark) -> str:
-    """What the mark counts."""
     return f"{mark.admitted:,} charged and {mark.recorded:,} recorded HATs"

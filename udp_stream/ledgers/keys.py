@@ -54,7 +54,6 @@ class PlateKeys:
     """
 
     def __init__(self, key: bytes) -> None:
-        """Take a key of 32 bytes, as `load_or_create_key` gives; ValueError for any other length."""
         if len(key) != KEY_BYTES:
             raise ValueError(f"expected a key of {KEY_BYTES} bytes, got {len(key)}")
         self._keyed = blake2b(key=key, digest_size=HASH_BYTES, person=_PLATE)
@@ -144,7 +143,6 @@ class OsEntropy:
     """Bits from the kernel's generator, all releases of a slot in one run."""
 
     def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
-        """One run for everything."""
         yield slice(0, len(release_ids)), os.urandom
 
 
@@ -288,7 +286,6 @@ def _write(path: Path, ledger_id: str, mark: Mark | None) -> None:
 
 @contextmanager
 def _draft(path: Path, ledger_id: str, mark: Mark | None) -> Iterator[Path]:
-    """The file's content on disk under another name, to be given its own."""
     line = "" if mark is None else f"{msgspec.json.encode(mark).decode()}\n"
     try:
         with draft_of(path) as draft:

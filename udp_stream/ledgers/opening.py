@@ -172,8 +172,6 @@ def inspect_ledger(asked: LedgerSection) -> str:
 
 
 def _key_files(asked: LedgerSection) -> tuple[Path, Path]:
-    """Where the key of the plates is, and beside it the id and the mark by which a ledger that is lost or older is
-    noticed."""
     url = asked.place
     key_file = asked.key_file or (f"{_path(url)}.key" if is_file(url) else "udp-stream.ledger.key")
     return Path(key_file), Path(f"{key_file}.ledger-id")
@@ -237,12 +235,10 @@ def _is_there(asked: LedgerSection) -> bool:
 
 
 def _is_empty_redis(asked: LedgerSection) -> bool:
-    """Whether it is a Redis without a ledger. DependencyUnavailable if it does not answer."""
     return not is_file(asked.place) and not _is_there(asked)
 
 
 def _another_kind(url: str) -> str:
-    """What is there instead of a file of SQLite's; nothing for an empty file."""
     if not is_file(url) or _is_missing(url):
         return ""
     if _path(url).is_dir():
@@ -320,7 +316,6 @@ def named(differences: Sequence[str]) -> str:
 
 
 def _of_ends(ledger: Ledger) -> list[str]:
-    """The policies of the latest and of the first HAT, where they are recorded."""
     progress = ledger.progress()
     ids = [release_id for release_id in (progress.newest, progress.oldest) if release_id is not None]
     found = []
@@ -338,7 +333,6 @@ def _difference(fingerprint: str, theirs: Mapping[str, str], policy: Policy) -> 
 
 
 def _changes(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """Each key that differs, with both values."""
     keys = [key for key in [*ours, *sorted(theirs.keys() - ours.keys())] if theirs.get(key) != ours.get(key)]
     return ", ".join(f"{key} {_value(theirs, key)} -> {_value(ours, key)}" for key in keys)
 
@@ -349,13 +343,11 @@ def _value(keys: Mapping[str, str], key: str) -> str:
 
 
 def _policies(meta: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The keys of every policy that a ledger notes, by its fingerprint."""
     notes = sorted(meta.items())
     return {name.removeprefix(POLICY_NOTE): _noted(text) for name, text in notes if name.startswith(POLICY_NOTE)}
 
 
 def _noted(note: str) -> dict[str, str]:
-    """What a note says; nothing where we cannot read it."""
     try:
         return msgspec.json.decode(note, type=dict[str, str])
     except msgspec.DecodeError:
@@ -472,7 +464,6 @@ class Holdings(NamedTuple):
 
     @classmethod
     def of(cls, ledger: Ledger) -> Holdings:
-        """Of an open ledger; some round trips, however much it holds. No reader waits for what the city was asked."""
         progress = ledger.progress()
         unpublished = sum(kind_of(release_id) != CITY for release_id, _ in ledger.unpublished())
         doubts = caveats(ledger.meta())

@@ -201,11 +201,9 @@ class Session:
     fence: Fence | None = None
 
     def key(self, *names: str) -> bytes:
-        """The key of that name, behind the prefix."""
         return encoded(":".join((self.prefix, *names)))
 
     def script(self, name: str, keys: Sequence[bytes], *arguments: bytes | str | int, fenced: bool = True) -> Command:
-        """Runs the script on this ledger, and while the fence is not stale."""
         shard, epoch = (self.fence.shard, self.fence.epoch) if self.fence and fenced else ("", "")
         keys = (self.key("meta"), *keys)
         return (
@@ -220,7 +218,6 @@ class Session:
         )
 
     def exchange(self, *commands: Command) -> list[Any]:
-        """A reply to each command."""
         replies: list[Any] = []
         for start in range(0, len(commands), CHUNK):
             replies += self.connection.exchange(commands[start : start + CHUNK])
@@ -235,7 +232,6 @@ class Session:
         return replies
 
     def refuse(self, reply: Sequence[Any]) -> NoReturn:
-        """Raise what a script's refusal means."""
         name = self.connection.name()
         match reply[0].decode(), self.fence:
             case "gone", _:
@@ -278,7 +274,6 @@ class NearSpans:
     windows: str = ""
 
     def arguments(self) -> tuple[str, ...]:
-        """The last arguments of the script."""
         return self.first, self.last, "\n".join(self.listed), "\n".join(self.others), self.windows
 
 
@@ -347,7 +342,6 @@ class RedisLedger:
         self.close()
 
     def close(self) -> None:
-        """Close the connections, also those of ledgers made with `fenced`."""
         self._session.connection.close()
 
     @property
@@ -365,10 +359,6 @@ class RedisLedger:
         return RedisLedger(replace(self._session, fence=fence), self._id_file)
 
     def bind(self, fingerprint: str) -> None:
-        """Tie the ledger to the key of its plates' hashes, for ever.
-
-        Raises PrivacyRefused if it is tied to another key: every plate would look new and get its budget again.
-        """
         if (bound := self.note("key_fingerprint", fingerprint)) != fingerprint:
             raise PrivacyRefused(
                 f"expected the plate key {bound} that the ledger at {self._session.connection.name()} was bound to, "
@@ -376,34 +366,27 @@ class RedisLedger:
             )
 
     def note(self, name: str, text: str) -> str:
-        """Remember a fact about the ledger for ever; returns the first text kept under this name."""
         ((_, stands),) = self._session.run(self._session.script("note", (), encoded(name), encoded(text), fenced=False))
         return decoded(stands)
 
     def meta(self) -> dict[str, str]:
-        """What the ledger knows of itself: `schema`, `ledger_id`, `made` (when), `key_fingerprint` once it is bound,
-        and what was noted."""
         (marks,) = self._session.exchange(("HGETALL", self._session.key("meta")))
         found = sorted((decoded(name), decoded(text)) for name, text in marks.items())
         return {name: text for name, text in found if not name.startswith(EPOCH) and name != ADMITTED}
 
     def progress(self) -> Progress:
-        """How far it has come, at one moment."""
         keys = (self._session.key("order"), self._session.key("recorded"))
         ((_, admitted, recorded, *ends),) = self._session.run(self._session.script("progress", keys, fenced=False))
         oldest, newest = (decoded(end) for end in ends) if ends else (None, None)
         return Progress(admitted, recorded, oldest, newest)
 
     def mark(self, release_id: str) -> Mark:
-        """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it."""
         return raise_mark(self, self._id_file, self._session.connection.name(), release_id)
 
     def compare(self, mark: Mark | None = None) -> None:
-        """PrivacyRefused if the ledger is behind the mark beside the plates' key, or behind this one."""
         compare(self, self._id_file, self._session.connection.name(), mark)
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
-        """Every period in which some plate was charged, sorted; of names from the first to the last."""
         ends = (b"[" + encoded(first), b"[" + encoded(last))
         names, spans = self._session.exchange(
             ("SMEMBERS", self._session.key("periods")), ("ZRANGEBYLEX", self._session.key("spans"), *ends)
@@ -411,14 +394,12 @@ class RedisLedger:
         return between(sorted(decoded(name) for name in {*names, *spans}), first, last)
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
-        """The recorded payload of each id, or None."""
         payloads: list[bytes | None] = []
         for some in _chunks(release_ids):
             payloads += self._session.exchange(("MGET", *(self._session.key("release", name) for name in some)))[0]
         return payloads
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """The sum of each plate's charges in the period."""
         key = self._session.key("balance", period)
         commands: list[Command] = [("HMGET", key, *some) for some in _chunks(plates)]
         return balance(value for reply in self._session.exchange(*commands) for value in reply)
@@ -503,7 +484,6 @@ class RedisLedger:
                 raise _never_admitted(name)
 
     def _record(self, batch: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """One script: all or nothing."""
         key = self._session.key
         keys = [key("recorded"), key("unpublished")]
         arguments: list[bytes] = []
@@ -518,13 +498,11 @@ class RedisLedger:
         return [ours if stands == 1 else stands for (_, ours), stands in zip(batch, reply[1], strict=True)]
 
     def published(self, release_ids: Sequence[str]) -> None:
-        """Remember that these payloads have reached their readers; ids without a payload are left alone."""
         key = self._session.key("unpublished")
         commands: list[Command] = [("ZREM", key, *map(encoded, some)) for some in _chunks(release_ids)]
         self._session.exchange(*commands)
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
-        """Recorded payloads that were never marked as published, oldest first; publish them while iterating, freely."""
         last = 0
         while True:
             window = (f"({last}", "+inf", "WITHSCORES", "LIMIT", 0, PAGE)
@@ -538,7 +516,6 @@ class RedisLedger:
             last = int(float(found[-1]))
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
-        """Nano-units that the plate was charged, by period."""
         periods = self.periods()
         commands: list[Command] = [("HGET", self._session.key("balance", period), plate) for period in periods]
         found = zip(periods, self._session.exchange(*commands), strict=True)
@@ -557,7 +534,6 @@ class RedisLedger:
             yield entry
 
     def newest(self) -> Iterator[str]:
-        """The id of every admission, newest first."""
         end = int(self._session.exchange(("LLEN", self._session.key("order")))[0])
         while end > 0:
             start = max(0, end - PAGE)
@@ -599,7 +575,6 @@ class RedisLedger:
                 yield entry
 
     def _unadmitted(self) -> Iterator[str]:
-        """Ids that have a payload and no admission."""
         start = self._session.key("release", "")
         pattern = re.sub(rb"([\[\]*?\\])", rb"\\\1", start) + b"*"
         # Not 0, with which SCAN both begins and ends.
@@ -617,7 +592,6 @@ def _never_admitted(name: str) -> PrivacyRefused:
 
 
 def _chunks(values: Sequence[T]) -> list[Sequence[T]]:
-    """The same in order, cut into what a round trip takes."""
     return [values[start : start + CHUNK] for start in range(0, len(values), CHUNK)]
 
 
@@ -683,7 +657,6 @@ def replicas_not_waited_for(connection: Connection, in_slots: int) -> list[str]:
 
 
 def _told(connection: Connection, commands: list[Command]) -> list[Any] | str:
-    """The replies, or in which words the server refuses to tell."""
     try:
         return connection.exchange(commands, OPENING_PAUSES_S)
     except DependencyUnavailable as error:

@@ -177,7 +177,6 @@ class Connections:
     """Connections to servers by their URL, for any number of threads."""
 
     def __init__(self, client: Mapping[str, Any]) -> None:
-        """Nothing is connected yet. `client`: further options of the client, with a password perhaps."""
         self._options = {**_OPTIONS, **client}
         self._clients: dict[str, Redis] = {}
         self._lock = threading.Lock()
@@ -204,7 +203,6 @@ class Connections:
             return self._clients[url]
 
     def close(self) -> None:
-        """Close every connection."""
         with self._lock:
             for client in self._clients.values():
                 client.close()
@@ -235,7 +233,6 @@ class Connection:
         return parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
 
     def close(self) -> None:
-        """Close every connection."""
         self.connections.close()
 
     def exchange(self, commands: Sequence[Command], pauses: Sequence[float] = PAUSES_S) -> list[Any]:

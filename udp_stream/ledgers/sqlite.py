@@ -110,11 +110,9 @@ class FilesInUse(NamedTuple):
 
     @classmethod
     def at(cls, path: Path) -> FilesInUse:
-        """As they are now; None for a file that is not there."""
         return cls(path, tuple(_identity(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm")))
 
     def require_in_place(self) -> None:
-        """Raise PrivacyRefused if any of them was removed or replaced since."""
         if FilesInUse.at(self.path) != self:
             raise PrivacyRefused(
                 f"the ledger {self.path}, its -wal or its -shm was removed or replaced while it was in use: what is "
@@ -311,14 +309,9 @@ class SqliteLedger:
         self.close()
 
     def close(self) -> None:
-        """Close the file; the ledger cannot be used any more."""
         self._connection.close()
 
     def bind(self, fingerprint: str) -> None:
-        """Tie the ledger to the key of its plates' hashes, for ever.
-
-        Raises PrivacyRefused if it is tied to another key: every plate would look new and get its budget again.
-        """
         if (bound := self.note("key_fingerprint", fingerprint)) != fingerprint:
             raise PrivacyRefused(
                 f"expected the plate key {bound} that the ledger {self.path} was bound to, got {fingerprint}: "
@@ -326,14 +319,11 @@ class SqliteLedger:
             )
 
     def note(self, name: str, text: str) -> str:
-        """Remember a fact about the ledger for ever; returns the first text kept under this name."""
         with self._using("IMMEDIATE"):
             self._connection.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text))
             return self._meta()[name]
 
     def meta(self) -> dict[str, str]:
-        """What the ledger knows of itself: `schema`, `ledger_id`, `made` (when), `key_fingerprint` once it is bound,
-        and what was noted."""
         with self._using():
             return self._meta()
 
@@ -341,7 +331,6 @@ class SqliteLedger:
         return dict(self._connection.execute("SELECT name, value FROM meta ORDER BY name"))
 
     def progress(self) -> Progress:
-        """How far it has come: rows are only ever added, so their numbers count them."""
         ends = "SELECT release_id FROM admissions ORDER BY sequence {} LIMIT 1"
         with self._using("DEFERRED"):
             admitted, recorded = (self._first(f"SELECT max(sequence) FROM {table}") for table in ONLY_ADDED)
@@ -349,7 +338,6 @@ class SqliteLedger:
         return Progress(admitted or 0, recorded or 0, oldest, newest)
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
-        """Every period in which some plate was charged, sorted; of names from the first to the last."""
         with self._using():
             return self._periods(first, last)
 
@@ -358,14 +346,11 @@ class SqliteLedger:
         return [period for (period,) in found]
 
     def mark(self, release_id: str) -> Mark:
-        """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it, or its file was
-        removed or replaced since it was opened."""
         if self._files is not None:
             self._files.require_in_place()
         return raise_mark(self, self._id_file, self.path, release_id)
 
     def compare(self, mark: Mark | None = None) -> None:
-        """PrivacyRefused if the ledger is behind the mark beside the plates' key, or behind this one."""
         compare(self, self._id_file, self.path, mark)
 
     def _first(self, query: str) -> Any:
@@ -373,23 +358,17 @@ class SqliteLedger:
         return None if row is None else row[0]
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
-        """The recorded payload of each id, or None."""
         with self._using("DEFERRED"):
             payloads = self._payloads(release_ids)
         return [payloads.get(release_id) for release_id in release_ids]
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """The sum of each plate's charges in the period."""
         with self._using("DEFERRED"):
             return self._balances(period, plates)
 
     def admit(
         self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
     ) -> list[Verdict]:
-        """Charge the plates of each HAT, in the order given, or return what was decided before.
-
-        Plates are distinct and of one length; ValueError, charging no plate, if a rule of `require_valid` is broken.
-        """
         require_valid(budget, plates, admissions)
         packed = column(plates)
         with self._using("IMMEDIATE"):
@@ -403,10 +382,6 @@ class SqliteLedger:
         return [decided[one.release_id].recalled(packed[one.members].tobytes(), one.members.size) for one in admissions]
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """Record payloads; return what is recorded under each id: its first payload.
-
-        Raises PrivacyRefused, keeping none of them, if any id was never admitted.
-        """
         ids = [release_id for release_id, _ in releases]
         with self._using("IMMEDIATE"):
             admitted = {found for (found,) in self._where_in("SELECT release_id FROM admissions WHERE release_id", ids)}
@@ -419,13 +394,11 @@ class SqliteLedger:
         return [payloads[release_id] for release_id in ids]
 
     def published(self, release_ids: Sequence[str]) -> None:
-        """Remember that these payloads have reached their readers; ids without a payload are left alone."""
         with self._using("IMMEDIATE"):
             query = "UPDATE releases SET published = 1 WHERE release_id = ? AND published = 0"
             self._connection.executemany(query, ((release_id,) for release_id in release_ids))
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
-        """Recorded payloads that were never marked as published, oldest first; publish them while iterating, freely."""
         query = (
             "SELECT sequence, release_id, payload FROM releases WHERE published = 0 AND sequence > ? ORDER BY 1 LIMIT ?"
         )
@@ -433,19 +406,16 @@ class SqliteLedger:
             yield release_id, payload
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
-        """Nano-units that the plate was charged, by period."""
         with self._using():
             found = {"first": "", "last": LAST_NAME, "plate": plate}
             return dict(self._connection.execute(PERIODS_OF_PLATE, found))
 
     def entries(self) -> Iterator[Entry]:
-        """Every admission ever made, oldest first; those made while iterating may be among them."""
         for _, release_id, period, budget, plates, charged, payload, published in self._pages(ENTRIES):
             each = amounts(charged)
             yield Entry(release_id, period, budget, tuple(cut(plates, each.size)), each, payload, bool(published))
 
     def newest(self) -> Iterator[str]:
-        """The id of every admission, newest first."""
         query = "SELECT sequence, release_id FROM admissions WHERE sequence < ? ORDER BY sequence DESC LIMIT ?"
         yield from (release_id for _, release_id in self._pages(query, first=2**62))
 
@@ -514,7 +484,6 @@ class SqliteLedger:
     def _decide(
         self, period: str, budget: int, plates: Sequence[bytes], packed: NDArray[np.void], fresh: dict[str, Admission]
     ) -> dict[str, Decision]:
-        """Decide, charge and remember HATs that were never asked about, in the order given."""
         balance, hats = self._balances(period, plates), list(fresh.values())
         elsewhere = self._elsewhere(period, plates)
         balance.charged[:] += elsewhere

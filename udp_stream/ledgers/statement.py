@@ -241,7 +241,6 @@ def _most_of(losses: Collection[Loss], policy: Policy) -> dict[str, float]:
 
 
 def _positions(account: _Account, meta: Mapping[str, str]) -> dict[str, Any]:
-    """What standing queries cost, by distance."""
     shared = [_in_one_budget(time, one, account) for time, one in noted(meta).items()]
     return {
         "privacy_unit": "one license plate, with its positions at all moments of a period",

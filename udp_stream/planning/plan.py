@@ -98,21 +98,17 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     @property
     def cost(self) -> Cost:
-        """The same, in the measure that it is counted in."""
         return Cost(self.measure, self.charge_nano)
 
     @property
     def mean_nano(self) -> int:
-        """The mean's epsilon; 0 without one."""
         return self.nano_of("mean")
 
     def nano_of(self, statistic: str) -> int:
-        """A statistic's epsilon; 0 where it is not asked for."""
         one = self.asked_of(statistic)
         return 0 if one is None else one.epsilon_nano
 
     def asked_of(self, statistic: str) -> StatisticTerms | None:
-        """What is asked of a statistic."""
         return next((one for one in self.statistics if one.statistic == statistic), None)
 
     def select_offered(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -123,7 +119,6 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return values if kept.all() else values[kept]
 
     def _keeps_all(self, rows: int) -> bool:
-        """Whether that is said of this number of rows, and all contribute: nearly always."""
         return not self.kept and all(one.around is None or one.around.plates_count == rows for one in self.statistics)
 
     def restore_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
@@ -217,19 +212,16 @@ class HatPlan:
 
     @property
     def mean(self) -> MeanPlan | ForecastClipPlan | None:
-        """The mean's, however it is taken, if it is asked for."""
         plan = self.statistics.get("mean")
         return plan if isinstance(plan, MeanPlan) else self.around
 
     @property
     def around(self) -> ForecastClipPlan | None:
-        """That of the mean around a forecast, if it is asked for."""
         plan = self.statistics.get(FORECAST_CLIP)
         return plan if isinstance(plan, ForecastClipPlan) else None
 
     @property
     def used_samples(self) -> int:
-        """How many samples enter the mean."""
         return 0 if self.mean is None else self.mean.used_samples
 
     def subset(self, paid: NDArray[np.bool_]) -> HatPlan:
@@ -301,7 +293,6 @@ def _shares(
 
 
 def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
-    """Fixed epsilons as configured; automatic ones share what the HAT's plates can spend beside the fixed ones."""
     if not policy.automatic:
         return terms_at(0, policy)
     each = automatic_nano(hat_epsilon(shares), policy)
@@ -341,14 +332,12 @@ class HatPlans:
         self._made: dict[_Key, tuple[StatisticTerms, StatisticPlan]] = {}
 
     def plan_hat(self, by_plate: NDArray[np.int64], terms: Terms) -> HatPlan:
-        """As the function `plan_hat`."""
         plans = {asked.statistic: self.plan_statistic(by_plate, asked) for asked in terms.statistics}
         chosen = tuple(asked.chosen(plans[asked.statistic].choice) for asked in terms.statistics)
         charges = np.maximum(1, reduce(np.add, (plan.charges for plan in plans.values())))
         return HatPlan(msgspec.structs.replace(terms, statistics=chosen), by_plate, plans, charges)
 
     def plan_statistic(self, by_plate: NDArray[np.int64], asked: StatisticTerms) -> StatisticPlan:
-        """The plan of one statistic of plates with these counts (at least one plate, each with a sample)."""
         written = by_plate.tobytes()
         key = written, asked.statistic, asked.around
         plan = self._plan(self._samples(written, by_plate), self._made.get(key), asked)
@@ -358,7 +347,6 @@ class HatPlans:
     def plan_around(
         self, by_plate: Sequence[NDArray[np.int64]], asked: Sequence[StatisticTerms]
     ) -> list[ForecastClipPlan]:
-        """The plans of means around forecasts, of many HATs at once, at one cost."""
         written = [one.tobytes() for one in by_plate]
         samples = [self._samples(*one) for one in zip(written, by_plate, strict=True)]
         plans = AROUND.plan_each(samples, asked, self.public)

@@ -92,7 +92,6 @@ class Period:
         return both > 0 and self.name != other.name and not self._is_followed(other, both)
 
     def _is_followed(self, other: Period, both: float) -> bool:
-        """Whether one follows the other on a wall clock that was set forward between them."""
         change = abs(self.offset - other.offset)
         lengths = [length_of(one.name) for one in (self, other)]
         walls = sorted((one.start + one.offset, one.end + one.offset) for one in (self, other))
@@ -248,12 +247,10 @@ class OneBudget(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> Loss:
-        """What a plate can lose of both kinds together."""
         return MEASURES[self.measure].loss(self.whole_nano)
 
     @property
     def said(self) -> str:
-        """In which unit both kinds are counted."""
         return f"{self.unit_m.normalize():f} m count as much as a speed does"
 
     @property
@@ -266,7 +263,6 @@ class OneBudget(msgspec.Struct, frozen=True):
         return Fraction(self.unit_m) / 1000
 
     def part_nano(self, name: str) -> int:
-        """What the kind of this period has of the whole."""
         return self.positions_nano if is_of_positions(name) else self.whole_nano - self.positions_nano
 
     def nano_of(self, name: str, nano: int) -> int:
@@ -337,18 +333,15 @@ class PositionPeriods:
 
     @property
     def promise(self) -> str:
-        """What a plate's positions are promised, in words; and what with its speeds, if both have one budget."""
         amount = amount_by_distance(self.measure, self.budget_nano)
         own = f"{amount}, per {self.length}"
         return own if self.one_budget is None else f"{own}; with its speeds {self.whole}, where {self.one_budget.said}"
 
     @property
     def kind(self) -> str:
-        """What this budget is to that of speeds, in words."""
         return "a share of its one budget" if self.one_budget else "a budget of its own, apart from that of speeds"
 
     def name_at(self, moment_ms: int) -> str:
-        """The name of the period of a moment, Unix ms."""
         if self.grid is None:
             return name_in(self.measure, f"{POSITIONS}lifetime")
         return name_in(self.measure, f"{POSITIONS}{self.length} from {self.grid.iso(self.start_of(moment_ms))}")
@@ -358,7 +351,6 @@ class PositionPeriods:
         return 0 if self.grid is None else self.grid.start_of(moment_ms - 1)
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
-        """The known periods of positions that overlap this one of ours, and are not ours themselves."""
         return tuple(name for name in overlapping(period, known) if not self._is_ours(name))
 
     def _is_ours(self, name: str) -> bool:
@@ -440,7 +432,6 @@ class PeriodSoFar(NamedTuple):
 
     @property
     def visits(self) -> NDArray[np.float64]:
-        """HATs that each plate is likely to visit from this slot on, at least one."""
         expected = expected_visits(self.now, self.charges, self.slots_gone, self.slots_left)
         return np.maximum(1.0, expected)
 
@@ -528,52 +519,42 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def relation(self) -> NeighbourRelation:
-        """Which inputs have to look alike."""
         return NEIGHBOURS[self.neighbours]
 
     @cached_property
     def shows_counts(self) -> bool:
-        """Whether records carry counts."""
         return self.relation.public_counts and self.counts_released == "all"
 
     @cached_property
     def accounted(self) -> Accounting:
-        """How its budget is stated."""
         return ACCOUNTINGS[self.accounting]
 
     @cached_property
     def measure(self) -> str:
-        """In what losses are counted."""
         return self.accounted.measure.name
 
     @cached_property
     def rolls(self) -> bool:
-        """Whether the budget holds for every stretch of the period's length, wherever it begins."""
         return self.period.startswith(ROLLING)
 
     @cached_property
     def amount(self) -> str:
-        """The budget of a plate and period, in words."""
         return self.accounted.in_words(self.budget_nano, self.delta)
 
     @cached_property
     def promise(self) -> str:
-        """What a plate is promised, in words."""
         return f"{self.amount} per {self.period}"
 
     @cached_property
     def mean_nano(self) -> int | None:
-        """What a mean costs."""
         return self.prices.get("mean", 0)
 
     @cached_property
     def cdf_nano(self) -> int | None:
-        """What a HAT's own CDF costs."""
         return self.prices.get("cdf", 0)
 
     @cached_property
     def stated_prices(self) -> dict[str, int | None]:
-        """What fingerprints and notes have of the prices."""
         return dict.fromkeys(_FIRST, 0) | {name: nano for name, nano in self.prices.items() if nano != 0}
 
     @cached_property
@@ -611,12 +592,10 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def public(self) -> PublicSettings:
-        """What statistics go by beside counts and terms."""
         return PublicSettings(self.range, self.bins, self.branching, self.cap)
 
     @cached_property
     def range(self) -> Range:
-        """The public range of a speed, in quanta."""
         return Range(0, self.max_speed)
 
     def fingerprint(self) -> str:
@@ -697,7 +676,6 @@ def note_policy(ledger: Ledger, policy: Policy) -> None:
 
 
 def _budget(policy: Policy) -> dict[str, str]:
-    """By the keys that are read under its accounting."""
     accounting, delta = policy.accounted, {"budget.delta": f"{policy.delta:g}"} if policy.accounted.has_delta else {}
     return {accounting.key: accounting.promised(policy.budget_nano, policy.delta)} | delta
 
@@ -803,7 +781,6 @@ class BudgetCalendar:
         return SlotInPeriod(name_in(measure, f"{self._policy.period} from {self._periods.iso(first)}"), gone, left)
 
     def _in_windows(self, start_ms: int, spans: SlotGrid) -> SlotInPeriod:
-        """The span that holds a slot: spans are whole slots, also where clocks are changed."""
         policy, ends = self._policy, spans.place(np.array([start_ms]))
         times = [spans.iso(int(end[0])) for end in ends]
         length = duration_name(policy.period_seconds or 0)
@@ -812,7 +789,6 @@ class BudgetCalendar:
         return SlotInPeriod(name_in(policy.measure, span_name(length, *times)), within, within, rolls=True)
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
-        """The known periods that overlap this one of ours, and are not ours themselves."""
         return tuple(name for name in overlapping(period, known) if not self._is_ours(name))
 
     def _is_ours(self, name: str) -> bool:

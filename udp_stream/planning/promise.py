@@ -33,7 +33,6 @@ anywhere"
     public_counts: bool
 
     def adjacency(self, speed_from: str) -> str:
-        """In words, for the statement."""
         return f"{self.name}: {self.alike}, one plate's {self.differing[speed_from]}"
 
 
@@ -77,7 +76,6 @@ class Accounting:
         return nano_allowance(promised)
 
     def promised(self, nano: int, delta: float) -> str:  # noqa: ARG002
-        """What is promised of a budget, as its key has it."""
         return amount_text(nano)
 
     def in_words(self, nano: int, delta: float) -> str:
@@ -94,15 +92,12 @@ class Approximate(Accounting):
     """
 
     def nano(self, promised: float, delta: float) -> int:
-        """The largest rho."""
         return rho_nano_of(nano_allowance(promised), delta)
 
     def promised(self, nano: int, delta: float) -> str:
-        """The epsilon."""
         return epsilon_text(epsilon_of(nano, delta))
 
     def in_words(self, nano: int, delta: float) -> str:
-        """The epsilon first."""
         return f"epsilon {_with_delta(nano, delta)} (rho {amount_text(nano)})"
 
 

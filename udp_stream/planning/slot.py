@@ -58,7 +58,6 @@ class CityPlan:
     about: bytes
 
     def subset(self, rows: NDArray[np.bool_]) -> CityPlan:
-        """The plan of some of the rows."""
         return replace(self, weights=self.weights[rows], charged=self.charged[rows])
 
 
@@ -105,16 +104,13 @@ class SlotPlan:
 
     @classmethod
     def empty(cls, counts: SlotCounts) -> SlotPlan:
-        """A plan without HATs for the slot of these counts."""
         none = np.empty(0, dtype=np.int64)
         return cls(counts.start_ms, counts.end_ms, none.astype(np.uint64), np.zeros(1, np.int64), (), (), none, ())
 
     def find(self, cell: int, digest: bytes) -> int | None:
-        """The number of a cell's HAT, if it is known and has these rows."""
         return self.find_all(np.array([cell], dtype=np.uint64), [digest])[0]
 
     def find_all(self, cells: NDArray[np.uint64], digests: Sequence[bytes]) -> list[int | None]:
-        """As `find`, for many HATs at once."""
         places = np.searchsorted(self.cells, cells)
         # A cell beyond the last one has a place behind the end, which must not be read.
         there = places < self.cells.size
@@ -131,7 +127,6 @@ class SlotPlan:
         return self.find_all(counts.cells, row_digests(counts))
 
     def charged_rows(self, hat: int) -> NDArray[np.int64]:
-        """What each row of a HAT was charged."""
         return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
 
     def hats_in_balls(self, counts: SlotCounts) -> dict[bytes, int]:
@@ -158,7 +153,6 @@ class SlotPlan:
         return replace(self, priced=priced)
 
     def subset(self, hats: NDArray[np.bool_]) -> SlotPlan:
-        """The plan of some of its HATs only."""
         sizes, chosen = np.diff(self.hat_rows), np.flatnonzero(hats).tolist()
         return replace(
             self,
@@ -341,7 +335,6 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
 def _widths(
     counts: SlotCounts, forecasts: Sequence[HatForecast], costs: Sequence[Cost], policy: Policy
 ) -> list[ClipWidth]:
-    """How widely each HAT's plates are clipped."""
     rows, off_kmh = (counts.count, counts.hat_rows[:-1]), np.array([one.deviation for one in forecasts])
     if policy.in_balls:
         return ball_widths(*rows, off_kmh, costs, _hats_shared(counts, policy))
@@ -416,7 +409,6 @@ def price_nano(policy: Policy) -> int:
 
 
 def _prices_nano(forecast: SlotForecast, policy: Policy) -> list[int]:
-    """Of each HAT: the more, the less is known of its cell."""
     least = price_nano(policy)
     if policy.mean_nano is not None:
         return [least] * forecast.variance.size
@@ -432,7 +424,6 @@ def is_too_little(policy: Policy) -> bool:
 
 
 def _at_once_nano(policy: Policy) -> int:
-    """The most that a plate may be charged at the very start of a period."""
     return policy.budget_nano * HEAD_START // 100
 
 
@@ -450,7 +441,6 @@ def _paced_nano(in_period: SlotInPeriod, ahead: float, policy: Policy) -> int:
 
 
 def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
-    """What is recorded of each HAT's."""
     deviation, rest = forecast.deviation.tolist(), np.sqrt(forecast.rest).tolist()
     priors = zip(forecast.prior.by_hat.tolist(), forecast.prior.features.tolist(), strict=True)
     return [
@@ -475,7 +465,6 @@ def _other_nanos(
 
 
 def _asked(mean: StatisticTerms, others: Mapping[str, int], forecast: HatForecast | None, policy: Policy) -> Terms:
-    """The mean, and the other statistics at their prices."""
     beside = terms_of(policy, others)
     return struct_replace(beside, statistics=(mean, *beside.statistics), forecast=forecast)
 

@@ -108,11 +108,9 @@ class Occupancy:
 
     @property
     def hats(self) -> int:
-        """How many HATs there are."""
         return self.hat_rows.size - 1
 
     def hat_of_row(self) -> Integers:
-        """The HAT of each row."""
         return np.repeat(np.arange(self.hats), np.diff(self.hat_rows))
 
 
@@ -186,11 +184,9 @@ class HatErrors:
             self._settle(h)
 
     def lost(self, hat: int) -> bool:
-        """Whether a HAT keeps too few plates."""
         return self.hats.spare[hat] < 0
 
     def error(self, hat: int) -> float:
-        """E of a HAT as it is."""
         if self.lost(hat):
             return inf
         return self._error(self.hats.total[hat], self.hats.kept[hat], self.hats.first[hat])
@@ -226,7 +222,6 @@ class HatErrors:
         return np.where(spare > 0, shares, np.where(spare < 0, -inf, inf))
 
     def suppress(self, row: int) -> None:
-        """Suppress a kept row."""
         hat, count, hats = self.rows.hat[row], self.rows.count[row], self.hats
         self.rows.kept[row] = 0
         hats.spare[hat] -= 1
@@ -235,7 +230,6 @@ class HatErrors:
             self._settle(hat)
 
     def restore(self, row: int) -> None:
-        """Take a suppressed row back."""
         hat = self.rows.hat[row]
         self.rows.kept[row] = 1
         self.hats.spare[hat] += 1
@@ -311,7 +305,6 @@ class Suppression:
 
     @property
     def worst_error(self) -> float:
-        """The largest of the errors; 0 without HATs."""
         return float(self.errors.max(initial=0.0))
 
 
@@ -357,7 +350,6 @@ class _Plates:
     """All HATs and all plates of a slot, while plates are being suppressed."""
 
     def __init__(self, occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> None:
-        """Nothing is suppressed yet; ValueError as in `HatErrors`."""
         self.errors = HatErrors(occupancy, nanos, plates_min)
         self.hats, self.plates = occupancy.hats, occupancy.plates
         self.threshold = max(map(self.errors.error, range(self.hats)), default=0.0)
@@ -413,7 +405,6 @@ class _Plates:
                     errors.restore(row)
 
     def outcome(self) -> Suppression:
-        """What is left by now."""
         # A copy, as the buffer itself changes with every row that goes or comes back.
         keep = np.frombuffer(bytes(self.errors.rows.kept), dtype=bool)
         errors = np.array([self.errors.error(hat) for hat in range(self.hats)])

@@ -111,7 +111,6 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def admitted(self) -> NDArray[np.bool_]:
-        """Which of its rows contribute."""
         return self.charged > 0
 
     @property
@@ -121,13 +120,11 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def status(self) -> Status:
-        """What its record says of it."""
         if self.plan is not None:
             return "released"
         return _WITHHELD.get(self.terms.withheld, "withheld_budget")
 
     def with_price(self, terms: Terms, plan: HatPlan | None) -> HatInFlight:
-        """Still new: these terms, and the plan for the rows that they offer, if they offer any."""
         return msgspec.structs.replace(self, terms=terms, plan=plan)
 
     def admission(self, counts: SlotCounts, min_plates: int, written: bytes | None = None) -> Admission:
@@ -141,12 +138,10 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
         return Admission(self.release_id, offered, self.plan.charges, least, terms, allowed)
 
     def with_charges(self, charged: NDArray[np.int64]) -> HatInFlight:
-        """What the ledger charged each offered row."""
         rows = self.charged if self.plan is None else self.terms.restore_rows(charged, self.charged.size)
         return msgspec.structs.replace(self, state=self._after("charged" if rows.any() else "withheld"), charged=rows)
 
     def charged_by_plan(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan) -> HatInFlight:
-        """Charged, as the slot's plan says: each row's charge, and the plan for the charged rows."""
         return msgspec.structs.replace(self, state=self._after("charged"), terms=terms, charged=charged, plan=plan)
 
     def withheld(self, terms: Terms, charged: NDArray[np.int64] | None = None) -> HatInFlight:
@@ -155,11 +150,9 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
         return msgspec.structs.replace(self, state=self._after("withheld"), terms=terms, charged=rows, plan=None)
 
     def recorded(self, payload: bytes) -> HatInFlight:
-        """What the ledger holds from now on: ours, or an earlier one."""
         return msgspec.structs.replace(self, state=self._after("recorded"), payload=payload)
 
     def published(self) -> HatInFlight:
-        """Readers have it."""
         return msgspec.structs.replace(self, state=self._after("published"))
 
     def _after(self, event: str) -> HatState:
@@ -214,7 +207,6 @@ class SlotToPlan:
 
     @classmethod
     def of_counts(cls, counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotToPlan:
-        """Of a deployment; nothing is read of the ledger yet."""
         in_period = context.calendar.slot_in_period(counts.start_ms)
         return cls(counts, in_period, context.policy, LedgerHistory(ledger), HatPlans(context.policy.public))
 
@@ -247,7 +239,6 @@ class CountsPlanner:
     """
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
-        """Spread what each plate has left over the HATs that it is likely still to visit."""
         return terms_from_counts(slot.counts, balances, slot.in_period, slot.policy, slot.plans)
 
 
@@ -271,13 +262,12 @@ class ForecastPlanner:
         self._forecaster = forecaster
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
-        """A price for each mean, at the pace of the period, as far as plates can pay it."""
         forecast = self._forecaster.forecast(slot.counts, slot.history)
         return terms_around(slot.counts, forecast, balances, slot.in_period, slot.policy, slot.plans)
 
 
 def _nothing() -> None:
-    """What is to be done before the first charge, if nothing is."""
+    pass
 
 
 def key_without_secret(text: str) -> bytes:
@@ -315,11 +305,9 @@ class ReleaseContext:
 
     @property
     def question(self) -> CityQuestion | None:
-        """What slots are asked as a whole; None if nothing."""
         return AskShape() if self.city is None and self.policy.shapes else self.city
 
     def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
-        """The smoothed estimates of a slot, all of which is recorded; once for each slot. None without a forecaster."""
         return [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
 
 
@@ -385,7 +373,6 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
 
 
 def _asked_of_city(question: CityQuestion, slot: SlotToPlan, context: ReleaseContext) -> CityPlan | None:
-    """What is asked of the city in this slot, by what the slots before told."""
     if not slot.policy.forecasts:
         return None
     forecaster = context.forecaster
@@ -402,13 +389,11 @@ def _price(hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledg
 
 
 def _priced(hat: HatInFlight, slot: SlotToPlan, terms: Terms) -> HatInFlight:
-    """The HAT with its plan, on terms that say what the plan chose."""
     plan = _plan(hat, slot, terms)
     return hat.with_price(terms if plan is None else plan.terms, plan)
 
 
 def _plan(hat: HatInFlight, slot: SlotToPlan, terms: Terms) -> HatPlan | None:
-    """The plan for the rows that the terms offer; none where nothing is offered."""
     offered = terms.select_offered(slot.counts.count[hat.rows])
     return slot.plans.plan_hat(offered, terms) if offered.size and not terms.withheld else None
 
@@ -541,7 +526,6 @@ def require_one_budget(
 
 
 def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], ledger: Ledger) -> bool:
-    """Whether one of these plates was charged more, of speeds or of positions, than the part that these have."""
     for is_positions in (False, True):
         some = [name for name in names if is_of_positions(name) == is_positions]
         # The largest charges may be of different plates: at worst budgets are read for nothing.
@@ -554,7 +538,6 @@ def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], le
 
 
 def _require_sum(one: OneBudget, period: str, budget_nano: int, names: Sequence[str], ledger: Ledger) -> None:
-    """By the largest budget of each period."""
     budgets = largest_budgets(ledger, (period, *names))
     budgets[period] = max(budget_nano, budgets.get(period, 0))
     in_all = one.most_in(budgets, period)

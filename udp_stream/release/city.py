@@ -101,7 +101,6 @@ class CityRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def answer(self) -> Answer:
-        """As the city's shape learns it."""
         return Answer(np.array(self.shares), self.deviation**2, self.full_plates)
 
 
@@ -124,7 +123,6 @@ class AskShape:
     """The question of the city's CDF: until it is told, in slots with so many plates that noise is worth its price."""
 
     def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityPlan | None:
-        """A part of a day's budget from each plate, by its weight."""
         nano = ask_nano(policy)
         if known is None or known.asked >= ASKS_PER_DAY or not counts.count.size or not nano:
             return None
@@ -143,11 +141,9 @@ class AskShape:
         return CityPlan(weights, charges, plates, msgspec.json.encode(tree))
 
     def charges(self, weights: NDArray[np.int64], plan: CityPlan) -> NDArray[np.int64]:
-        """As its tree's noise allows."""
         return msgspec.json.decode(plan.about, type=CityTree).charges(weights)
 
     def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:  # noqa: ARG002
-        """By bins, clamped to the U that the plan is for."""
         tree = msgspec.json.decode(plan.about, type=CityTree)
         clamped = values.clamped(tree.max_speed)
         return tuple(city_sums(tree, clamped.speed, clamped.starts, plan.weights).tolist())
@@ -268,7 +264,6 @@ def hat_cdfs(
 def _with_intervals(
     at: Sequence[float], found: Sequence[tuple[float, float, float]]
 ) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    """Values and intervals, by what they are at."""
     names = [f"{one:g}" for one in at]
     return (
         {name: value for name, (value, _, _) in zip(names, found, strict=True)},

@@ -45,7 +45,6 @@ class PublishedRelease:
 
     @property
     def record(self) -> Release:
-        """What the bytes say; raises msgspec.ValidationError or DecodeError if they are no release."""
         if self._record is None:
             self._record = decode(self.payload)
         return self._record
@@ -381,7 +380,6 @@ class Summary:
                 self.unwritten = False
 
     def share(self, pings: int) -> float:
-        """How many pings, of all that were accepted, are no repeats and have a speed."""
         return pings / max(1, self.pings - self.repeats - self.unpaired)
 
     def _read(self, batch: BatchRead) -> None:
@@ -392,7 +390,6 @@ class Summary:
         self.refused.update({str(reason): count for reason, count in batch.refused.items()})
 
     def _recorded(self, hat: HatRecorded) -> None:
-        """Errors are weighed by pings, as the baseline guess's are."""
         self.hats[hat.status] += 1
         self.promises[hat.policy, hat.period, hat.period_epsilon, hat.delta] += 1
         if hat.status == "released":
@@ -467,7 +464,6 @@ class RunLog:
     """
 
     def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
-        """Nothing has happened yet. `slots` and the grace say when the next one closes."""
         self._grid, self._grace_s = slots, grace_ms / 1000
         self._newest_ms: int | None = None
         self._slots: dict[int, _Slot] = {}
@@ -554,7 +550,6 @@ class RunLog:
         return line
 
     def _may_say(self, state: tuple[object, ...], since_s: float) -> bool:
-        """Whether this is a change, and one that is said at once."""
         # `_incoming` adds what has come back by now only once a line is said.
         if state == self._said or self._changes_left + since_s / CHANGE_S < 1:
             return False

@@ -42,12 +42,10 @@ class LedgerHistory:
         self._ledger = ledger
 
     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
-        """What is recorded for these cells in that slot."""
         payloads = self._ledger.recorded([release_id(cell_name(cell), start_ms, end_ms) for cell in cells])
         return [None if payload is None else decode(payload) for payload in payloads]
 
     def city(self, start_ms: int, end_ms: int) -> Answer | None:
-        """What the plates of that slot told of the whole city; None if they were not asked."""
         name = city_id(start_ms, end_ms)
         (payload,) = self._ledger.recorded([name])
         return None if payload is None else decode_city(name, payload).answer
@@ -242,7 +240,6 @@ def smooth_slot(
 
 
 def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) -> list[Smoothed]:
-    """Cells that were observed before and have no pings in the slot."""
     prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
     there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
     rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
@@ -280,7 +277,6 @@ class _Slot(msgspec.Struct, frozen=True):
         ends95: tuple[Floats, Floats],
         by_counts: Floats,
     ) -> list[Smoothed]:
-        """Of HATs and the ids of their releases; `by_counts` is what their counts and the city alone say."""
         values = outlook.median
         off = (at_speed(values) * np.sqrt(outlook.variance)).tolist()
         kmh, low, high, counts = (map(self._clip, one.tolist()) for one in (values, *ends95, by_counts))
@@ -333,7 +329,6 @@ def _rest(record: Release) -> float:
 
 
 def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, list[Clipped]]:
-    """Values, variances of their noise, and how they were clipped."""
     found = [_value_of(record) for record in records]
     values, variances = (np.array([one[which] for one in found]) for which in (0, 1))
     return values, variances, [_clipped(record) for record in records]
@@ -381,7 +376,6 @@ class Forecaster:
     """
 
     def __init__(self, slots: SlotGrid, max_speed: int, software: str, shapes: bool = False) -> None:
-        """`max_speed` is U in quanta; `shapes`: whether smoothed estimates have CDFs."""
         self._memory, self._slots = Memory(), slots
         self._max_kmh, self._software = max_speed / QUANTA_PER_KMH, software
         self._shapes = CityMemory(city_bins(max_speed).edges_kmh[1:]) if shapes else None
@@ -409,7 +403,6 @@ class Forecaster:
         return CityKnown(self._shapes.shape(day), self._shapes.asked(day), self._shapes.plates(day))
 
     def smoothed(self, slot: Slot, history: LedgerHistory) -> list[Smoothed]:
-        """The smoothed estimates of a slot, all of which is recorded, after all earlier ones; once for each slot."""
         return self._learn(history, slot[1]).get(slot, [])
 
     def _learn(self, history: LedgerHistory, before_ms: int) -> dict[Slot, list[Smoothed]]:
@@ -431,7 +424,6 @@ class Forecaster:
     def _with_cdfs(
         self, estimates: Sequence[Smoothed], records: Sequence[Release], slot: Slot, history: LedgerHistory
     ) -> list[Smoothed]:
-        """With CDFs by the city's shape, after what this slot told of it."""
         if self._shapes is None:
             return [msgspec.structs.replace(one, cdf_withheld="off") for one in estimates]
         day = self._day(slot[0])

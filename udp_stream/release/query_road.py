@@ -74,7 +74,6 @@ class Answered:
 
     @property
     def status(self) -> ResultStatus:
-        """PrivacyRefused if the ledger holds other bytes than a result's."""
         try:
             return decode_result(self.payload).status
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -99,7 +98,6 @@ class AnsweredMoment:
     mark: Mark
 
     def published(self, ledger: Ledger) -> None:
-        """Inform the ledger: readers have the answers, and rounds are never published."""
         ledger.published([*(answer.release_id for answer in self.answers), *self.rounds])
 
 
@@ -176,7 +174,6 @@ class _Rounds:
         self._asked = self._query.asked(len(self._moment.plates), terms.handed_on if self._is_ours else ())
 
     def result(self, id_: str) -> QueryResult:
-        """The answer's record, after all rounds that are due."""
         charged, periods = NO_ROWS, self._context.periods
         if (due := self._asked.due(self._asked.pie.begin())) is not None:
             checked = self.period, periods.budget_nano, periods, self._ledger, self._moment.plates
@@ -193,7 +190,6 @@ class _Rounds:
         return result_of(*of_result, asked.charged(state), most, asked.found(state), state.rounds)
 
     def _last_state(self, first: Integers) -> State:
-        """The state after all rounds; `first` are the charges of the first."""
         pie, positions = self._asked.pie, self._asked.plane.quanta(self._moment.lat, self._moment.lon)
         state = pie.begin()
         while (due := self._asked.due(state)) is not None:

@@ -330,12 +330,10 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def plates(self) -> int:
-        """How many plates the HAT has; 0 where it says none."""
         return 0 if self.counts is None else self.counts.plates
 
     @property
     def samples(self) -> int:
-        """How many samples it has; 0 where it says none."""
         return 0 if self.counts is None else self.counts.samples
 
 

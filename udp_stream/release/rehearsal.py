@@ -79,7 +79,6 @@ class Rehearsed:
 
     @property
     def over_guess(self) -> float:
-        """The error over that of the better guess; infinite where a guess errs nowhere, as over a single HAT."""
         guess = min(self.constant, self.counts)
         return self.error / guess if guess > 0 else inf
 
@@ -101,7 +100,6 @@ class Usual:
 
     @classmethod
     def from_counts(cls, slots: Sequence[SlotCounts]) -> Usual:
-        """Of all HATs of these slots."""
         priors = [prior_of(counts) for counts in slots]
         pings = np.concatenate([np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots])
         by_hat = np.concatenate([prior.by_hat for prior in priors])
@@ -129,7 +127,6 @@ class RehearsedCity:
         self._cells: dict[int, float] = {}
 
     def speeds(self, counts: SlotCounts, max_speed: int) -> SlotValues:
-        """Speeds in quanta for every sample of a slot, at most `max_speed`."""
         prior, hat = prior_of(counts), np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
         by_hat = self._by_hat(counts.cells, prior)
         by_plate = np.maximum(by_hat[hat] + self._slope * (prior.by_row - prior.by_hat[hat]), SLOWEST)
@@ -216,5 +213,4 @@ def _scatter(kmh: Floats) -> Floats:
 
 
 def _gamma(rng: np.random.Generator, mean: Floats, deviation: Floats) -> Floats:
-    """At least 0, with this mean and deviation, skewed to the right."""
     return rng.gamma((mean / deviation) ** 2, deviation**2 / mean)

@@ -199,11 +199,9 @@ class RecordedSlot:
 
     @property
     def payloads(self) -> dict[str, bytes]:
-        """What readers are to have, by release id."""
         return {hat.release_id: hat.payload for hat in self.hats if hat.payload is not None}
 
     def published(self, ledger: Ledger) -> RecordedSlot:
-        """Readers have them: inform the ledger."""
         ledger.published(ids_of(self.hats))
         return replace(self, hats=tuple(hat.published() for hat in self.hats))
 
@@ -253,7 +251,6 @@ def decide(hats: Sequence[HatInFlight], counts: SlotCounts, plan: SlotPlan, poli
 
 
 def _decided(hat: HatInFlight, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy) -> HatInFlight:
-    """`at` is the HAT's number in the slot's plan."""
     if at is None:
         return hat.withheld(unplanned(policy))
     terms, charged = plan.terms[at], plan.charged_rows(at)
@@ -274,7 +271,6 @@ def _decided(hat: HatInFlight, counts: SlotCounts, at: int | None, plan: SlotPla
 
 
 def _admit_unplanned(hats: Sequence[HatInFlight], counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> None:
-    """What is recorded must have been admitted, also where no plate is."""
     terms, min_plates = msgspec.json.encode(unplanned(context.policy)), context.policy.min_plates
     admissions = [
         Admission(hat.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
@@ -311,7 +307,6 @@ def _estimate(
 
 
 def _factors(hat: HatInFlight, counts: SlotCounts, factors: Mapping[bytes, int] | None) -> NDArray[np.int64] | None:
-    """Those of the plates that contribute to the HAT."""
     if factors is None or not hat.terms.in_ball:
         return None
     return factors_for(factors, [counts.plates[i] for i in counts.plate[hat.rows][hat.admitted].tolist()])
