@@ -1,7 +1,5 @@
-"""Budgets of a deployment: periods and their names, what a plate may spend on a HAT, and the settings that fix it.
-
-In this order: periods by their names, and which overlap; one budget for speeds and positions; allowances; `Policy`, the
-settings that change privacy, with their hash and their keys; `BudgetCalendar`, its slots and periods.
+"""Budgets of a deployment: periods and their names, allowances, one budget of speeds and positions, `Policy`,
+calendars.
 """
 
 from __future__ import annotations
@@ -29,30 +27,25 @@ from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, Nei
 from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text, duration_name, parse_duration, plain
 from udp_stream.windows.tables import SlotGrid
 
-# Budget periods by their names: when they are, which of them overlap, and what their budgets sum to.
+# Budget periods: a balance belongs to a period's name, such as `1d from 2024-01-08T00:00:00+05:30`. Other zones,
+# lengths and measures have other names (of rho they end in ` in rho`), hence other balances. A plate whose pings lie in
+# several periods can lose the sum of their budgets.
 #
-# A balance belongs to a period's name, such as `1d from 2024-01-08T00:00:00+05:30`. Periods of another zone or length
-# have other names, hence other balances. So have periods whose losses are counted in another measure: in the rho of
-# concentrated differential privacy their names end in ` in rho`. A plate whose pings lie in several of them can lose
-# the sum of their budgets.
-#
-# Privacy: the unit is one plate with all its pings in a period. To releases that were charged to the period it loses at
-# most the period's budget; to those charged to a period that overlaps it, that one's budget too (basic composition). A
-# period that does not overlap it holds none of these pings.
+# Privacy: the unit is one plate with all its pings in a period. By releases charged to the period it loses at most the
+# period's budget; by releases charged to a period that overlaps it, that one's budget too (basic composition).
 #
 # A name tells the start, with its offset from UTC, and the length on the wall clock, but not the zone. So:
 #
 # 1. A period lasts from its start to the next multiple of its length on the wall clock, at the offset of its start.
-#    `lifetime`, and a name that cannot be read, is all of time.
-#    A span of a rolling budget (`ledger/rules.py`) tells both its ends, and its window's length.
+#    `lifetime`, and a name that cannot be read, is all of time. A span of a rolling budget (`ledger/rules.py`) tells
+#    both its ends, and its window's length.
 # 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next one. Two periods of
 #    one length that follow each other on the wall clock, at offsets that differ by at most an hour, count as periods of
-#    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same.
-#    Periods of positions (`positions 1d from ...`) hold what standing queries cost, by distance. They and periods of
-#    speeds never overlap: their losses are of two kinds, stated side by side. `OneBudget` adds them where they share
-#    one.
+#    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same. Periods
+#    of positions (`positions 1d from ...`) hold the costs of standing queries, by distance. They never overlap periods
+#    of speeds: the losses are stated side by side, or added by `OneBudget`.
 # 3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other period overlaps a
-#    span if some window touches both. What its windows allow in a stretch of time is a budget for each length in it.
+#    span if some window touches both. A stretch of time allows a budget for each window's length in it.
 
 CLOCK_CHANGE_S = 3600
 DAY_S = 86_400
@@ -180,8 +173,8 @@ def sum_of(budgets: Mapping[str, int], names: Iterable[str]) -> Loss:
 def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> Loss:
     """The most that a plate can lose by its pings in this period, or in one of its windows, with others that overlap.
 
-    A rolling budget counts once for each of its windows that it takes to cover that time, or its spans. A name that
-    tells no time stands for all of it.
+    A rolling budget counts once for each window that covers that time, or its spans. A name without a time is all of
+    it.
     """
     # `others` may name the period itself, whose budget counts once.
     names = [name for name in dict.fromkeys((period, *others)) if name in budgets]
@@ -203,17 +196,15 @@ def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
     return {name: most_in(budgets, name, others) for name, others in overlaps_of(budgets).items()}
 
 
-# One budget for a plate's speeds and positions: what it counts them in, and what charges of both come to in it.
+# One budget for a plate's speeds and positions (*Adaptive Privacy Budgeting*, Liang and Yi, Section 5).
 #
-# *Adaptive Privacy Budgeting* (Liang and Yi), Section 5. All that is known of a plate is a point of a product of
-# spaces, and two points are as far apart as the components in which they are farthest. Theorem 5.1, Corollary 5.1: what
-# reads one component alone costs the same in the product as it does in its component, by unit of distance (squared for
-# a rho). So charges may be computed where they belong, and add up in one filter. Remark 4: data that change, as
-# positions do, are new components of the same kind, with one unit for ever.
+# A plate is a point of a product of spaces; two points are as far apart as their farthest components. Theorem 5.1 and
+# Corollary 5.1: a mechanism on one component costs the same in the product, by unit of distance (squared for a rho). So
+# charges of components add up in one filter. Remark 4: data that change, as positions do, are new components.
 #
-# A *unit* of distance has to mean the same in all of them: a speed counts as one where it is swapped, positions where
-# they are `unit_m` metres apart. So an epsilon per kilometre counts times the unit in kilometres, and a rho per square
-# kilometre times its square. Two inputs are told apart by at most e^(B d), d the largest distance in those units.
+# A *unit* of distance means the same in all: a swapped speed, or positions `unit_m` metres apart. So an epsilon per
+# kilometre counts times the unit in kilometres, and a rho per square kilometre times its square. Two inputs are told
+# apart by at most e^(B d), d the largest distance in those units.
 
 NOTE = "one budget: "
 """Before the name of a period, in the note by which a ledger remembers that both kinds had one budget in it."""
@@ -272,9 +263,8 @@ class OneBudget(msgspec.Struct, frozen=True):
         return component_charge_nano(nano, measure_of(name).name, self._unit_km)
 
     def most_in(self, budgets: Mapping[str, int], period: str) -> Loss:
-        """The most that a plate can lose of both kinds by its pings in a period: under these budgets of periods that
-        share time with it, and the parts that both kinds have.
-        """
+        """The most of both kinds by pings in a period, under budgets that share time with it and the parts of both
+        kinds."""
         amounts = {name: self.nano_of(name, nano) for name, nano in budgets.items()}
         time = name_in(self.measure, without_measure(time_of(period)))
         for name in (time, f"{POSITIONS}{time}"):
@@ -305,9 +295,8 @@ def note_of(one: OneBudget) -> str:
     return msgspec.json.encode(one).decode()
 
 
-# The budget periods of standing queries: what a plate may lose of its positions, apart from what it may of its speeds.
-#
-# A moment belongs to the period that the stretch of time before it lies in: midnight's answer is of the day that ends.
+# Budget periods of positions. A moment belongs to the period of the time before it: midnight's answer is of the day
+# that ends.
 
 
 @dataclass(frozen=True)
@@ -365,18 +354,15 @@ def amount_by_distance(measure: str, nano: int) -> str:
     return f"{counted.unit} {amount_text(nano)} per {counted.distance}"
 
 
-# What a plate may spend on a HAT, from budgets and counts.
-#
-# `auto` spreads what is left of a plate's budget over the HATs that it is likely still to visit in the period, so that
-# the evening is served like the morning. Only counts and balances are read; the ledger holds every plate to its budget.
+# Allowances: `auto` spreads a plate's remaining budget over the HATs that it is likely still to visit in the period. It
+# reads counts and balances alone; the ledger holds every plate to its budget.
 
 Integers = NDArray[np.int64]
 Schedule = Literal["spread", "uniform"]
 
 FIXED_NANO_MIN = 1000
-"""A configured epsilon's smallest parts (0.04 of it for a level of a CDF's tree, half for what projects) still exceed
-`noise.DRAWABLE_NANO_MIN`, and an eighth, a private quantile's, is above 0: noise can be drawn at any counts
-and U."""
+"""A configured epsilon's smallest parts (0.04 for a level of a CDF's tree, half for projections) exceed
+`noise.DRAWABLE_NANO_MIN`, and an eighth, a private quantile's, is above 0: noise can be drawn at any counts and U."""
 
 EPSILON_NANO_MAX = 1000 * NANO
 """Of one statistic of a HAT: with 2**28 samples, the most that a slot may hold, a variance on its noise's lattice is at
@@ -386,9 +372,8 @@ most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise (`noise
 def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left: int) -> NDArray[np.float64]:
     """HATs that each plate is likely to visit from this slot on, in the period.
 
-    `now` counts the plate's HATs in this slot, `before` those it was charged for earlier in the period; `slots_gone`
-    and `slots_left` count whole slots before and after this one. A plate goes on at its pace: that of this slot, or
-    its mean pace over the period so far if that was faster.
+    `now` counts the plate's HATs in this slot, `before` its charges earlier in the period; `slots_gone` and
+    `slots_left` count whole slots. The pace is that of this slot, or the mean of the period so far if that was faster.
     """
     pace = np.maximum(now, before / max(1, slots_gone))
     visits: NDArray[np.float64] = now + pace * slots_left
@@ -405,19 +390,18 @@ def fair_shares(budget_nano: int, spent: Integers, visits: NDArray[np.float64]) 
 def hat_epsilon(shares: Integers) -> int:
     """One epsilon for all plates of a HAT, from what each can spend: the lower quartile.
 
-    Taking the least share would let the busiest plate starve everybody's statistic; taking the median would run half
-    of the plates down. A plate below the quartile spends ahead of its pace and is given less later: its shares
-    follow what it has left. Only the ledger says who is out.
+    By the least share the busiest plate would starve the statistic; by the median half of the plates would run down. A
+    plate below the quartile spends ahead of its pace and gets less later.
     """
     ordered = np.sort(shares)
     return int(ordered[ordered.size // 4])
 
 
 class PeriodSoFar(NamedTuple):
-    """Of each plate: nano-units and HATs that it was charged so far, and HATs in this slot. Of the slot: its place.
+    """Of each plate: nano-units and HATs charged so far, and HATs in this slot; and the slot's place.
 
-    Where budgets roll (`rolls`), what it was charged is the most in any window that touches the slot, and `visits` are
-    all of a window.
+    Where budgets roll (`rolls`), charges are the most in any window that touches the slot, and `visits` those of a
+    window.
 
     >>> PeriodSoFar(np.array([40]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3).visits.tolist()
     [8.0]
@@ -439,9 +423,8 @@ class PeriodSoFar(NamedTuple):
 def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers:
     """What each plate may spend on each of its HATs in this slot, in nano-units; never more than it has left.
 
-    "spread": what is left, over the HATs that the plate is likely still to visit. "uniform": an even part of the budget
-    for every HAT of the period, whatever was saved. A rolling budget has no end to save for: what is spent comes back a
-    window's length later. There both are an even part for each HAT that the plate is likely to visit in a window.
+    "spread": the rest over the HATs that it is likely still to visit. "uniform": an even part of the budget for every
+    HAT of the period. Of a rolling budget both are an even part for each HAT of a window: spent budget comes back.
     """
     if schedule == "spread" and not at.rolls:
         return fair_shares(budget_nano, at.charged, at.visits)
@@ -449,8 +432,6 @@ def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers
     shares: Integers = np.clip(np.floor(even).astype(np.int64), 0, np.maximum(0, budget_nano - at.charged))
     return shares
 
-
-# The settings that change privacy, or what is computed: one frozen value, with a hash that every release carries.
 
 Mean = Literal[
     "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal", "forecast-clip"
@@ -466,21 +447,15 @@ _FIRST = "mean", "variance", "cdf"
 
 
 class Policy(msgspec.Struct, frozen=True, dict=True):
-    """What a deployment promises and how it computes. Epsilons are nano-units; None means "auto"; speeds in quanta.
+    """What a deployment promises and how it computes. Amounts are nano-units; None means "auto"; speeds are in quanta.
 
-    Budget and prices are nano-units of the measure of its `accounting`, which has a name in `ACCOUNTINGS`. `delta` is
-    what a rho is converted with.
-
-    `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
-    lifetime); of a rolling period, such as "rolling 1d", they are those of its windows, on any clock. `bins` is "auto",
-    a number of equal bins, or edges in km/h, `branching` "auto" or that of a CDF's tree, `cap` that of Array-Averaging.
-    What follows from the settings is resolved once. `prices` has what each statistic costs, by its name; a statistic
-    that it lacks is not asked for.
-    `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
-    of a slot a plate stays then (0: in as many as CHOP-USER leaves).
-    `counts_released`: whether records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
-    spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
-    `speed_from`: whether speeds are those of the pings, or derived from positions: what a plate's values are.
+    Budget and prices are in the measure of `accounting`, a key of `ACCOUNTINGS`; `delta` converts a rho. `slot_seconds`
+    and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: a lifetime); of a rolling period,
+    such as "rolling 1d", that of its windows, on any clock. `bins` is "auto", a number of equal bins, or edges in km/h,
+    `branching` "auto" or that of a CDF's tree, `cap` that of Array-Averaging. `prices` are by statistic; a statistic
+    that it lacks is not asked for. `hats_max`: in how many HATs of a slot suppression leaves a plate (0: as many as
+    CHOP-USER does). `schedule`: how automatic epsilons are spread over a period. `source`: fields of a ping in a feed
+    of another form, by keys of `[source]`. `speed_from`: speeds of the pings, or derived from positions.
 
     >>> from udp_stream.settings import Settings
     >>> policy = Settings().policy
@@ -559,8 +534,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def automatic(self) -> int:
-        """How many statistics have an automatic epsilon: each has an even part of what a HAT's plates can spend. Not
-        trees that few HATs have: these cost what a mean does, on top."""
+        """How many statistics share what a HAT's plates can spend. Automatic trees cost a mean's price on top."""
         return list(self.prices.values()).count(None) - self.has_automatic_trees
 
     @cached_property
@@ -599,10 +573,8 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return Range(0, self.max_speed)
 
     def fingerprint(self) -> str:
-        """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`.
-
-        Settings that have no effect are left out, so that a version that knows more of them gives the same.
-        """
+        """The same for equal policies, 16 hexadecimal digits. Settings without effect are left out, also for newer
+        versions."""
         settings = msgspec.to_builtins(self)
         del settings["prices"]
         settings |= {f"{name}_nano": nano for name, nano in self.stated_prices.items()}
@@ -620,22 +592,15 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 
-# The settings behind a policy's fingerprint, as configuration keys: what a ledger notes.
-#
-# A record says by a fingerprint under which settings it was made, and a fingerprint cannot be read back. So a ledger
-# notes the keys and values of every policy before anything is charged under it. Older ledgers note none: there the
-# fingerprints are named.
+# A ledger notes the keys and values of every policy before a charge under it, as a fingerprint cannot be read back.
+# Older ledgers note none: there fingerprints are named.
 
 POLICY_NOTE = "policy:"
 """Before a fingerprint: the name of the note."""
 
 
 def written(policy: Policy) -> dict[str, str]:
-    """Every configuration key that the policy comes from, with its value as a user writes it.
-
-    `neighbours` has no key: there is one relation. `budget.period` stands for two fields. `[source]` has keys where a
-    feed has a form of its own.
-    """
+    """Every configuration key of the policy with its value as a user writes it; `neighbours` has no key in settings."""
     prices = {name: _epsilon(nano, policy) for name, nano in policy.stated_prices.items()}
     return {
         "hat.resolution": plain(policy.resolution),
@@ -709,12 +674,9 @@ def _list(numbers: Sequence[Any]) -> str:
     return f"[{', '.join(plain(number) for number in numbers)}]"
 
 
-# The calendar of a deployment: its slots, its budget periods, and which periods of a ledger overlap them.
-
 SPANS_PER_WINDOW = 24
-"""Balances that the window of a rolling budget is cut into, where slots are no longer than that. A span counts as long
-as a window touches any of it, so a window holds its pings back up to a 24th longer than it has to. Each span is another
-look-up for every plate that is charged."""
+"""Balances of a rolling budget's window, where slots are no longer. A span counts while a window touches it: up to a
+24th of the window too long. Each span costs a look-up for every charged plate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -765,11 +727,8 @@ class BudgetCalendar:
         self._periods = periods
 
     def slot_in_period(self, start_ms: int) -> SlotInPeriod:
-        """The budget period of the slot that starts at this time, and the slot's place in it.
-
-        Slots and periods are cut on the wall clock, so that on the days when it changes some are an hour shorter or
-        longer: their number is rounded.
-        """
+        """The slot's budget period, and its place in it. Numbers of slots are rounded: clock changes lengthen and
+        shorten days."""
         measure = self._policy.measure
         if self._periods is None:
             return SlotInPeriod(name_in(measure, "lifetime"), 0, 0)

@@ -9,8 +9,7 @@ from udp_stream.ledger.filters import epsilon_of, rho_nano_of
 from udp_stream.mechanisms.noise import MEASURES, Measure
 from udp_stream.units import amount_text, nano_allowance
 
-# Which inputs have to look alike: the neighbour relation. Sensitivities of mechanisms, what a planner may read and what
-# records may show hold for one relation. Who adds another says here what it hides, and each of these asks the policy.
+# Sensitivities, what planners may read and what records may show hold for one neighbour relation: each asks the policy.
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,6 @@ NEIGHBOURS: dict[str, NeighbourRelation] = {
     )
 }
 """By the value of a policy's `neighbours`."""
-
-# How a budget is stated: the values of `budget.accounting`.
 
 
 @dataclass(frozen=True)
