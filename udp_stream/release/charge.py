@@ -1,4 +1,4 @@
-"""A HAT on its way through a release, and the half of the road that sees counts and no speeds: price, then charge."""
+"""A HAT on its way through a release; price and charge of a slot, by counts and no speeds; one promise a ledger."""
 
 from __future__ import annotations
 
@@ -40,12 +40,9 @@ from udp_stream.release.record import Status, city_id, release_id
 from udp_stream.units import duration_name
 from udp_stream.windows.tables import SlotCounts, cell_name
 
-# One HAT on its way through a release: the type that both halves of the road hand on.
-#
-# A HAT has three forms. `Terms` are stored: the ledger keeps them with the verdict. A `HatPlan` is computed from terms
-# and counts, and follows from them again. A `HatInFlight` has both, what was charged, and what is recorded. Its states
-# are those of `HAT_LIFE`. Each step gives a new value, and none of them leads back. A `SlotPlan` has the terms
-# and charges of all HATs of a slot as columns, to travel.
+# A HAT has three forms. `Terms` are stored with the verdict. A `HatPlan` follows from terms and counts. A `HatInFlight`
+# has both, the charges, and what is recorded; its states are those of `HAT_LIFE`, and no step leads back. A `SlotPlan`
+# has the terms and charges of a slot's HATs as columns, to travel.
 
 T = TypeVar("T")
 
@@ -83,11 +80,11 @@ HAT_LIFE: Final[Mapping[HatState, Mapping[str, HatState]]] = {
 
 
 class HatInFlight(msgspec.Struct, frozen=True, eq=False):
-    """HAT `number` of a slot: its id, how far it has come, and what was decided.
+    """HAT `number` of a slot: its id, state, and what was decided.
 
-    `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for those that are left out, by
-    suppression or for lack of budget. `plan` is for the rows that are offered while the HAT is new, and for
-    those that are admitted once it is charged; None where nothing is to be drawn. `payload` is what the ledger holds.
+    `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for rows that are left out, by
+    suppression or for lack of budget. `plan` is for the offered rows while the HAT is new, for the admitted rows once
+    it is charged; None where nothing is drawn. `payload` is what the ledger holds.
 
     >>> from udp_stream.testing import two_hats
     >>> new = hats_of(two_hats()[0])[1]
@@ -176,20 +173,14 @@ def ids_of(hats: Sequence[HatInFlight]) -> list[str]:
     return [hat.release_id for hat in hats]
 
 
-# Charge: the half of the road that sees the counts of a whole slot, and no speed (`road.py` is the other half).
-#
-# `plan_slot` prices each HAT, *then* charges its plates, and returns what the ledger decided. Nothing is drawn here. A
-# slot of which every HAT is recorded charges nothing. A crash at any point loses nothing and repeats nothing: the
-# ledger remembers terms and verdict of a HAT, so planning the slot again gives the first plan.
-#
-# `charge_once` is below every release, whatever it is of: it knows ids, plates, charges, and terms as bytes.
+# `plan_slot` prices each HAT, *then* charges its plates. It draws nothing, and charges nothing if every HAT is
+# recorded. The ledger remembers terms and verdict of a HAT, so planning a slot again after a crash gives the first
+# plan.
 
 
 @dataclass(frozen=True, slots=True)
 class SlotToPlan:
-    """A slot as a planner sees it: counts, its place in the budget period, settings, and what was released before.
-
-    A plan that is made in `plans` is not made again.
+    """A slot as a planner sees it: counts, budget period, settings, and earlier releases. `plans` are made once.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.testing import a_context, two_hats
@@ -212,17 +203,15 @@ class SlotToPlan:
 
 
 class Planner(Protocol):
-    """Decides the terms of every HAT of a slot, from counts, balances and earlier releases.
-
-    Two planners, or one that is asked twice, may answer differently; the ledger keeps the terms that came first.
+    """Decides the terms of every HAT of a slot, from counts, balances and earlier releases. The ledger keeps the first
+    terms.
 
     >>> planner: Planner = CountsPlanner()
     """
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
-        """The terms of each HAT; `balances` are what `slot.counts.plates` were charged in the budget period so far: in
-        a rolling budget the most in any of its windows.
-        """
+        """The terms of each HAT; `balances` are the charges of `slot.counts.plates` in the period (the most in any
+        window)."""
         ...
 
 
@@ -279,10 +268,9 @@ def key_without_secret(text: str) -> bytes:
 class ReleaseContext:
     """What every slot of a deployment needs: settings, calendar, bits, the software's name for records, a planner.
 
-    `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
-    each time before plates are charged. `forecaster` is shown every slot, if there is one. `derive_key` turns an id
-    into a key of its own, by the plates' key: what a ledger has to recognise is hashed with it, so that no reader can
-    guess it. `city` is what slots are asked as a whole, in place of what the policy asks.
+    `caveats` and `trial` go into every record. `before_charge` is called each time before plates are charged.
+    `derive_key` turns an id into a key of its own, by the plates' key: with it a ledger's hashes cannot be guessed by
+    readers. `forecaster` sees every slot. `city` replaces the policy's question to the city.
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -312,18 +300,14 @@ class ReleaseContext:
 
 
 def with_forecaster(context: ReleaseContext) -> ReleaseContext:
-    """The same with a forecaster that has learnt nothing yet, and with plans around its forecasts where the policy asks
-    for them.
+    """The same with a new forecaster, and with plans around its forecasts where the policy asks for them.
 
-    A forecaster must see every slot in its order: a worker that takes over the planning needs one of its own.
+    A forecaster must see every slot in its order: a worker that takes over the planning needs a new one.
     """
     policy = context.policy
     forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.shapes)
     planner = ForecastPlanner(forecaster) if policy.forecasts else context.planner
     return replace(context, forecaster=forecaster, planner=planner)
-
-
-# Plan and charge a slot.
 
 
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
@@ -455,30 +439,29 @@ def terms_from(remembered: bytes, id_: str, kind: type[T]) -> T:
 def require_one_promise(
     period: str, budget_nano: int, calendar: BudgetCalendar | PositionPeriods, ledger: Ledger, plates: Sequence[bytes]
 ) -> None:
-    """PrivacyRefused if plates were charged in periods that overlap this one, or if these plates have one budget for
-    speeds and positions, and could lose more than that."""
+    """PrivacyRefused if a charged period overlaps this one, or these plates could exceed one budget of speeds and
+    positions."""
     known = periods_to_compare(ledger, period)
     require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
     require_no_overlap(period, calendar.overlapping(period, known))
 
 
-# Budgets on a ledger that would add up: refused before anything is charged (status 5).
+# Budgets on a ledger that would add up are refused before anything is charged (status 5).
 #
-# **Budget periods that overlap.** Periods of another zone, length or measure are other balances: by its pings in the
-# overlap a plate could lose the budget of each of them.
+# **Budget periods that overlap** are other balances: by pings in the overlap a plate could lose each one's budget.
 #
-# **One budget for speeds and positions** (`queries.share`). Each kind has a fixed part, so neither looks at the other's
-# charges. That holds as long as all charges of a period were made under these parts. A ledger notes the one budget of a
-# period, once it is known to hold. A run then asks whether the plates at hand are within both parts. Where they are
-# not, or nothing was noted, or the note says otherwise, it reads the budgets that everything was admitted under. A run
-# without a share asks the same of a period that has a note.
+# **One budget for speeds and positions** (`queries.share`). Each kind has a fixed part and does not look at the other's
+# charges. That holds while all charges of a period were made under these parts. A ledger notes the one budget of a
+# period, once it is known to hold. A run asks whether the plates at hand are within both parts; where they are not, or
+# the note is missing or another one, it reads the budgets of all admissions. So does a run without a share for a period
+# that has a note.
 
 NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
 
 
 def require_no_overlap(period: str, others: Sequence[str]) -> None:
-    """PrivacyRefused if there are others: periods that overlap this one, and in which plates were charged.
+    """PrivacyRefused if there are others: charged periods that overlap this one.
 
     Ask before charging, and again before drawing: of two runs that begin at once, at least one sees the other.
     """
@@ -507,9 +490,8 @@ def require_one_budget(
 ) -> None:
     """PrivacyRefused if plates could lose more than the one budget, by speeds and positions together.
 
-    `known` are the ledger's periods of both kinds, `budget_nano` what this period is charged under, `one` the budget
-    that both kinds have; None where each has its own. Ask before charging, and again before drawing: of two runs that
-    begin at once, at least one sees the other.
+    `known` are the ledger's periods of both kinds, `budget_nano` this period's budget, `one` the budget of both kinds
+    (None where each has its own). Ask as `require_no_overlap`.
     """
     names = of_same_time(period, known)
     if one is not None:
@@ -555,22 +537,16 @@ def _named(periods: Sequence[str]) -> str:
     return ", ".join(periods[:NAMED_MAX]) + more
 
 
-# The road of a question to the whole city: charge, draw, record, as for a HAT, once a slot. No reader waits for it.
+# A question to the whole city (`city.py`, `ReleaseContext.question`): charge, draw, record, once a slot, if plans
+# follow from releases (`Policy.forecasts`), as the planner then waits for a slot's release. No reader waits for it.
 #
-# A question (`city.py`) is a parameter of the road: `ReleaseContext.question`. Without one nothing here costs anything.
-# It is asked where plans follow from releases (`Policy.forecasts`), as the planner then waits for a slot to
-# be released.
+# 1. `charge_city` charges plates that can pay, before the slot's HATs are priced. Other plates take no part.
+# 2. Integer sums over all rows are measured with the plates' norms (`road.py`): on Kafka each shard sends the planner
+#    its part. Nothing is measured where a plate could lose more by its weights than its charge (`require_paid`).
+# 3. Noise is drawn once, and recorded (`record_city`), before any HAT of the slot: on Kafka shards wait for it.
 #
-# 1. The planner charges those who can pay (`charge_city`), before the slot's HATs are priced. Whoever cannot takes no
-#    part.
-# 2. Sums of whole numbers over all rows are measured with the plates' norms (`road.py`): on Kafka each shard sends the
-#    planner its part of them. Such sums have no order, so they are those of the whole slot. Nothing is measured where a
-#    plate's weights would let it lose more than it was charged (`require_paid`).
-# 3. Noise is drawn once, and recorded (`record_city`), before any HAT of the slot is: on Kafka shards wait for it. So
-#    whoever finds the slot's records finds this one, too.
-#
-# What is asked follows from what is public, and the ledger remembers a digest of it. If another plan was charged, as by
-# another version, nothing is drawn: what that charge allows is not known any more.
+# The ledger remembers a digest of the question. If another plan was charged, as by another version, nothing is drawn:
+# what that charge allows is not known any more.
 
 CITY_ADMITTED_MIN = 0.5
 """The least share of the plates that have to be able to pay."""

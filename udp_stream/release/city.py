@@ -1,7 +1,6 @@
-"""What the whole city is asked, and what smoothed records have of it: a CDF of the city, and each HAT's by tilting.
+"""The question to the whole city, its answer, and CDFs of HATs by tilting the city's; `charge.py` has the road.
 
-`charge.py` has the road of a question, `mechanisms/city_tree.py` the sums and their noise, `forecast/shape.py` what is
-made of answers. All that follows an answer is post-processing.
+`mechanisms/city_tree.py` has the sums and their noise, `forecast/shape.py` the post-processing of answers.
 """
 
 from __future__ import annotations
@@ -175,11 +174,8 @@ def weights_of_plates(counts: SlotCounts, weights: NDArray[np.int64]) -> NDArray
 
 
 def require_paid(question: CityQuestion, counts: SlotCounts, plan: CityPlan) -> None:
-    """PrivacyRefused if any plate would lose more by the weights of these rows than it was charged.
-
-    On a shard, whose rows are a part of a plate's, this finds what the part alone loses: the planner, which has all
-    rows, asks it of the whole.
-    """
+    """PrivacyRefused if any plate would lose more by the weights of these rows than it was charged. A shard finds what
+    its part of a plate's rows loses; the planner asks this of the whole."""
     weighed, paid = plan.weights > 0, np.full(len(counts.plates), np.iinfo(np.int64).max)
     np.minimum.at(paid, counts.plate[weighed], plan.charged[weighed])
     unpaid = np.count_nonzero(question.charges(weights_of_plates(counts, plan.weights), plan) > paid)
@@ -196,8 +192,6 @@ def ask_nano(policy: Policy) -> int:
         return 0
     return policy.budget_nano * ASK_PART * DAY_S // (1000 * max(DAY_S, policy.period_seconds))
 
-
-# What smoothed records have of it.
 
 QUANTILES = 0.1, 0.5, 0.9
 SLOW_KMH = 5.0, 10.0

@@ -1,12 +1,7 @@
-"""Releases on their way to readers, and back from them: the bytes of a record, and the record that they hold.
+"""Published releases, facts of a run, and observers of them: a summary in numbers, and lines for a run that goes on.
 
-The bytes are the release: they are what the ledger recorded, and every reader gets the same ones. The record
-is decoded from them once, when it is first asked for, however many sinks look at it.
-
-A sink gets the releases themselves; an observer (`facts.py`) gets facts of the run, and no release.
-
-A sink takes the releases of a slot together. It may be given a slot again, with the same bytes, after a crash
-or after another sink failed: so it goes by `release_id`, and not by how often something came.
+A release's bytes are what the ledger recorded, the same for every reader. A sink takes the releases of a slot together.
+It may get a slot again, with the same bytes, after a crash or after another sink failed: it goes by `release_id`.
 """
 
 from __future__ import annotations
@@ -57,27 +52,20 @@ ReleaseReader = Iterator[PublishedRelease]
 """Gives releases back, with their bytes: of a topic (`streams/topics.py`)."""
 
 
-# Facts of a run, and observers of them: what both runtimes report while they work.
-#
-# A fact is a value that is public: counts, times of slots, statuses, names of policies and budget periods. It never
-# holds a plate, a cell or a speed. The words that people read are made of facts elsewhere (`cli/report.py`).
-#
-# An observer gets facts, of every step as it happens; a sink (`facts.py`) gets the releases themselves.
-#
-# | fact | when |
-# | --- | --- |
-# | `BatchRead` | messages were decoded and placed; before refusals are written or a slot is released |
-# | `SlotCounted` | a closed slot was counted |
-# | `SlotRecorded`, then a `HatRecorded` for each HAT | the ledger holds the slot; before readers have it |
-# | `SlotPublished` | readers have it |
-# | `SlotSmoothed` | readers have its smoothed estimates, where a runtime of one machine writes them |
-# | `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
-# | `QueriesPublished` | readers have the moment's answers |
-# | `SlotsDropped` | on Kafka: a shard is no longer ours |
-# | `Waiting` | about once a second in a run that goes on |
-#
-# On Kafka a slot is a shard's part of it. What is done again after a crash is reported again: a message that was read
-# twice, or a slot, which then has no HAT that was made.
+# A fact is a public value: counts, times of slots, statuses, names of policies and budget periods. It never holds a
+# plate, a cell or a speed. Observers get facts of every step as it happens; `cli/report.py` makes words of them.
+#     | fact | when |
+#     | --- | --- |
+#     | `BatchRead` | messages were decoded and placed; before refusals are written or a slot is released |
+#     | `SlotCounted` | a closed slot was counted |
+#     | `SlotRecorded`, then a `HatRecorded` for each HAT | the ledger holds the slot; before readers have it |
+#     | `SlotPublished` | readers have it |
+#     | `SlotSmoothed` | readers have its smoothed estimates, where a runtime of one machine writes them |
+#     | `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
+#     | `QueriesPublished` | readers have the moment's answers |
+#     | `SlotsDropped` | on Kafka: a shard is no longer ours |
+#     | `Waiting` | about once a second in a run that goes on |
+# On Kafka a slot is a shard's part of it. What is done again after a crash is reported again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,25 +289,16 @@ def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed]) -> SlotSmoo
     )
 
 
-# The summary of a run: an observer that turns facts into numbers. `cli/report.py` turns these into words.
-
-
 @dataclass(slots=True)
 class Summary:
-    """What a run did, in numbers that are public: no plate, no speed.
+    """What a run did, in public numbers: no plate, no speed.
 
-    `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
-    period and that period's epsilon and delta; `made` of them were recorded by this run. `unwritten` is true from when
-    records stand in the ledger until all of them are in the output.
-
-    `answers` counts those of standing queries by the query and their status; `answers_made` were recorded by this run.
-
-    `estimated` samples lie in HATs with a smoothed estimate that this run wrote; `estimate_error` and `guess_error` are
-    sums, over these, of what the estimates and the guesses by counts beside them are expected to err by.
-
-    `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
-    error that is expected under other settings says nothing of these. `others` tells how these differ from those of
-    other policies, by fingerprint. `trial`: the run has a ledger of its own, which is gone behind it.
+    `held` pings lie in slots not yet released. `promises` counts records by policy, period, and the period's epsilon
+    and delta; this run recorded `made` of them. `unwritten`: the ledger has records that the output lacks. `answers`
+    counts by query and status; `answers_made` are this run's. `estimated` samples lie in HATs with a smoothed estimate
+    of this run; `estimate_error` and `guess_error` are sums over them of expected errors. Means count only if made
+    under `policy`, a fingerprint ("": all). `others`: how the settings differ from other policies'. `trial`: the ledger
+    is of this run only.
 
     >>> summary = Summary()
     >>> for fact in (BatchRead(3, 2, {}), SlotCounted(0, repeats=1), SlotRecorded(0, pings=2, made=1)):
@@ -400,11 +379,6 @@ class Summary:
             self.expected_error += hat.mean_error_kmh * hat.samples
 
 
-# What a run that goes on says of itself: a line for each closed slot, and one now and then about what comes in.
-#
-# An observer that turns facts into lines. It knows no file and no clock: its caller hands it the time, and takes the
-# lines. A line holds counts and times; facts have no plate, no cell and no speed.
-
 QUIET_S: Final = 1.0
 """A slot's line comes so long after its last part: on Kafka its parts are released one by one."""
 
@@ -416,8 +390,7 @@ STEADY_S: Final = 600.0
 
 CHANGES_MAX: Final = 6
 CHANGE_S: Final = 3600.0
-"""The changes that are logged at once; one more may be for each hour. A feed that is polled once a minute, or refuses a
-ping now and then, changes in every minute of the day: what is then not said at once is said after `STEADY_S`."""
+"""Changes logged at once, and one more for each hour; later changes wait for `STEADY_S`: some feeds change always."""
 
 BEHIND_S: Final = 600.0
 """From this lag on slots close by the times of pings, not by the clock on the wall: as of a recording."""
@@ -451,7 +424,7 @@ class _Slot:
 
 
 class RunLog:
-    """Lines of one run. `now_s` is Unix time in seconds, and never goes back.
+    """Lines of one run: counts and times, a line for each closed slot. `now_s` is Unix time, and never goes back.
 
     >>> from zoneinfo import ZoneInfo
     >>> log = RunLog(SlotGrid(3600, ZoneInfo("Asia/Kolkata")), grace_ms=120_000)
@@ -588,7 +561,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def duration_in_words(seconds: float) -> str:
-    """In words, as coarse as is useful: a day for 36 h and more."""
+    """As coarse as is useful: a day for 36 h and more."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 1.5 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""What was released before: public, so plans and forecasts may follow from it."""
+"""Forecasts and smoothed estimates from earlier releases: public, so plans may follow from them."""
 
 from __future__ import annotations
 
@@ -67,12 +67,10 @@ class LedgerHistory:
         return slots
 
 
-# Where 95 % of HATs' mean speeds are around their smoothed estimates: public constants, fixed before any ping.
-#
-# The outlook's variances say what releases left open. Four things are in no filter: parked buses and open roads make
-# tails heavier than normal, but not those of the fewest pings, as a speed has bounds; plates of one HAT differ by more
-# than their pings tell, and by something that they have in common; and where a HAT's neighbours are crossed quickly,
-# some buses drive much faster than any narrow clip lets a release see (docs/mechanisms/forecast.md).
+# 95 % intervals around smoothed estimates: public constants, fixed before any ping. The outlook's variances lack four
+# things: parked buses and open roads make tails heavier than normal, but not of the fewest pings, as speeds have
+# bounds; plates of one HAT differ by more than their pings tell, and by something common; and where a HAT's neighbours
+# are crossed quickly, some buses drive faster than a narrow clip shows (docs/mechanisms/forecast.md).
 
 Floats = NDArray[np.float64]
 
@@ -132,12 +130,9 @@ def ends(outlook: Outlook, more: Floats, pings: NDArray[np.int64], features: Flo
     return np.minimum(low, median), median + np.exp(OPEN_ROADS * quicker) * np.maximum(high - median, 0.0)
 
 
-# Smoothed estimates: what releases and counts together say of every HAT. Post-processing: it costs no budget.
-#
-# A release that was measured is off by its noise; its forecast is off by what the HAT has of its own, or by what has
-# happened there. The estimate weighs all of it (`forecast/news.py`): it is the median of what is left possible. A HAT
-# that was not measured gets its forecast, after the slot's other releases; so does every cell that was observed before.
-# This is what people should read.
+# Smoothed estimates: post-processing of releases and counts, which costs no budget. The estimate is the median of what
+# releases and forecasts leave possible (`forecast/news.py`). A HAT that was not measured gets its forecast, after the
+# slot's other releases; so does every cell that was observed before. People should read this.
 
 SCHEMA: Final = "udp-stream/smoothed/1"
 
@@ -209,8 +204,8 @@ def encode_smoothed(estimate: Smoothed) -> bytes:
 def smooth_slot(
     records: Sequence[Release], memory: Memory, day: dt.date, hours: float, max_kmh: float, software: str
 ) -> list[Smoothed]:
-    """Learn the releases of one slot (all of its HATs, at least one) of so many hours, then estimate each HAT and each
-    cell seen before.
+    """Learn the releases of one slot (all its HATs, at least one) of so many hours, then estimate each HAT and cell
+    seen.
 
     HATs first, in the order of their records, then the other cells, by cell. A record without counts is taken for one
     of a single plate and ping, so its interval is wide.
@@ -297,9 +292,7 @@ class _Slot(msgspec.Struct, frozen=True):
 
 
 def _mean_distance(apart: float, off: float) -> float:
-    """E|x| of a normal variable around `apart` with the deviation `off`: how far a truth is from a guess that is so far
-    from the estimate.
-    """
+    """E|x| of a normal variable around `apart` with deviation `off`: a truth's distance from a guess."""
     if not off:
         return apart
     ratio = apart / off
@@ -350,11 +343,8 @@ def _value_of(record: Release) -> tuple[float, float]:
     return mean.value_kmh, (SD_PER_MEAN_ABS * mean.expected_abs_error_kmh) ** 2
 
 
-# The forecaster: it learns from what the ledger holds, slot by slot, and plans the next slot around its forecast.
-#
-# It keeps nothing of its own. What it knows follows from the releases of two days, in the order of their slots
-# (`forecast/model.py`), so that after a crash, or on another worker, it comes to the same forecasts. The ledger keeps
-# the first plan of a HAT all the same.
+# The forecaster keeps nothing of its own: it follows from the releases of two days, in the order of their slots
+# (`forecast/model.py`), so that after a crash, or on another worker, it comes to the same forecasts.
 
 Slot = tuple[int, int]
 """Start and end, Unix ms."""

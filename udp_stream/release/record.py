@@ -390,9 +390,6 @@ def slot_of(release_id: str) -> tuple[int, int]:
     return int(match[1]), int(match[1]) + int(match[2])
 
 
-# Plans and estimates as the fields of a release record: quanta become km/h, and values are rounded after the noise.
-
-
 Estimate = Mapping[str, Any]
 """What came out for one HAT: by statistic what its `values` made of it."""
 

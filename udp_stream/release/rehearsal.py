@@ -1,12 +1,9 @@
 """A rehearsal: what a feed's releases are likely to err by, from its counts alone.
 
-Speeds are invented on the feed's own counts, and released by the real road on a ledger that is forgotten. Then the
-truth is known, and the error is measured. No speed of the feed is read, so nothing is charged.
-
-Invented speeds follow the model of forecasts (`forecast/`), with more scatter than it assumes, since real plates differ
-more: a city whose mean and slope differ from the model's, an effect of each cell, and plates whose means are skewed.
-The constants below were fitted to the recorded feeds together (`docs/measurements.md` has what they foretell, and what
-was measured). A city whose counts tell less, or more, errs more, or less.
+Speeds are invented on the feed's own counts and released by the real road on a ledger that is forgotten; then the error
+is measured. No speed of the feed is read, so nothing is charged. Invented speeds follow the model of forecasts with
+more scatter: a city whose mean and slope differ from the model's, an effect of each cell, and plates with skewed means.
+The constants were fitted to the recorded feeds together (`docs/measurements.md`).
 """
 
 from __future__ import annotations
@@ -85,10 +82,8 @@ class Rehearsed:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What counts tell of a feed's HATs, `by_hat` and `features` as in `SlotPrior`, on average over its pings.
-
-    An invented city's mean speed is that of its pings. Counts of a feed may tell of slow HATs alone: they are slow
-    beside the days that the prior was trained on, which nothing says of this feed's speeds.
+    """What counts tell of a feed's HATs, `by_hat` and `features` as in `SlotPrior`, on average over its pings: an
+    invented city's mean speed is that of its pings.
 
     >>> from udp_stream.testing import two_hats
     >>> Usual.from_counts([two_hats()[0]]).features.shape
@@ -150,11 +145,10 @@ class RehearsedCity:
 
 
 def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext, new_ledger: Callable[[], Ledger]) -> Rehearsed:
-    """What these slots are likely to err by, in their order; `context` is for this rehearsal only. Each invented city
-    has a ledger of its own.
+    """The likely errors of these slots, in their order; each invented city has a ledger of its own.
 
-    Its bits must not be those of a deployment. Raises what a release would: ConfigError for a budget that is too
-    small, PrivacyRefused for a HAT that is too large.
+    `context` is for this rehearsal only, and its bits are not those of a deployment. Raises what a release would:
+    ConfigError for a budget that is too small, PrivacyRefused for a HAT that is too large.
     """
     usual = Usual.from_counts(slots)
     found = [_of_city(RehearsedCity(number, usual), slots, context, new_ledger()) for number in range(cities_of(slots))]

@@ -53,10 +53,8 @@ from udp_stream.release.record import (
 )
 from udp_stream.windows.tables import SlotCounts, SlotValues, cell_center
 
-# Estimates: plans, samples and bits to noisy values. The only place where speeds meet noise.
-#
-# Everything released is an integer vector plus noise of one family, so the noise of all HATs of a slot is drawn in one
-# call, and what follows it is post-processing.
+# Draw: the only place where speeds meet noise. Everything released is an integer vector plus noise of one family, drawn
+# in one call for all HATs of a slot; what follows is post-processing.
 
 
 class _Asked(msgspec.Struct, frozen=True, eq=False):
@@ -109,9 +107,6 @@ def _family(plans: Sequence[HatPlan]) -> Noise:
     return families.pop()
 
 
-# The road.
-
-
 def release_slot(
     counts: SlotCounts,
     values: SlotValues,
@@ -145,11 +140,10 @@ def record_slot(
     ledger: Ledger,
     factors: Mapping[bytes, int] | None = None,
 ) -> RecordedSlot:
-    """Draw and record some or all HATs of a slot on its plan. A HAT that the plan lacks, or has with other rows, is
-    withheld.
+    """Draw and record HATs of a slot on its plan; a HAT that the plan lacks, or has with other rows, is withheld.
 
-    `factors` are those of the clips that plates share among their HATs, once the ledger remembers what they follow
-    from; ValueError if the plan has such HATs and there are none.
+    `factors` are those of the plates' clips, once the ledger remembers what they follow from; ValueError if the plan
+    has such HATs and there are none.
     """
     # hats: new; each has its id, its cell and its rows.
     hats = hats_of(counts)
@@ -354,19 +348,18 @@ def _record(hat: HatInFlight, counts: SlotCounts, estimate: Estimate | None, com
     )
 
 
-# The clips that plates share among their HATs of a slot: each plate's norm, and the factor that it is scaled by.
+# Clips that plates share among their HATs of a slot: each plate's norm, and its scale factor (`mechanisms/around.py`
+# has the guarantee).
 #
-# Where all of a slot is in one place, `slot_factors` has the factors. On Kafka a plate's HATs lie on several shards:
-# each sends `slot_norms` of its own, and the planner has the factors of their sums. Both come to the same integers, as
-# sums of integers have no order. Norms follow from speeds, plan and counts alone, so a worker that computes them again
-# finds the same. `mechanisms/around.py` has the guarantee.
+# `slot_factors` has the factors of a whole slot. On Kafka each shard sends its `slot_norms`, and the planner has the
+# factors of their sums: the same integers. Norms follow from speeds, plan and counts alone.
 #
 # HATs of a slot may be drawn by several runs, the first of which died. A shared clip holds for HATs of the same
-# lengths, so before any factor is used the ledger remembers all plates' lengths (`factors_once`): as the terms of an
-# admission that charges nobody, eight bytes a plate. They are a set of hashes with the plates' key, each of a plate and
-# its lengths HAT by HAT: neither which plate a hash belongs to nor what it is a hash of can be told without the key. A
-# plate whose hash is not in the set (other speeds, another U, other HATs) gets the factor 0, and moves nothing; other
-# plates keep theirs. The hash of other lengths is in the set by chance at most n times in 2**64, of n plates.
+# lengths, so before any factor is used the ledger remembers all plates' lengths (`factors_once`), as the terms of an
+# admission that charges nobody: a set of hashes with the plates' key, eight bytes each, of a plate and its lengths HAT
+# by HAT. Without the key neither plate nor lengths can be told. A plate whose hash is not in the set (other speeds,
+# another U, other HATs) gets the factor 0, and moves nothing; other plates keep theirs. The hash of other lengths is in
+# the set by chance at most n times in 2**64, of n plates.
 
 HASH_BYTES = 8
 """Of a plate and its lengths, in what the ledger remembers of a slot."""
@@ -385,9 +378,8 @@ def slot_factors(
 def factors_once(
     norms: PlateNorms, expected: Mapping[bytes, int], slot: tuple[int, int], context: ReleaseContext, ledger: Ledger
 ) -> dict[bytes, int]:
-    """Each plate's factor in the slot (start and end in Unix ms), from the norms of all of it; 0 for a plate whose
-    lengths are not those that the ledger remembers, or whose HATs are not as many as `expected`.
-    """
+    """Each plate's factor in the slot (start and end in Unix ms), from the norms of all of it; 0 for a plate with other
+    lengths than the ledger remembers, or not as many HATs as `expected`."""
     if not expected:
         return {}
     start, end = slot
@@ -453,11 +445,8 @@ def slot_sums(question: CityQuestion | None, counts: SlotCounts, values: SlotVal
 def record_city(
     question: CityQuestion | None, sums: tuple[int, ...], plan: SlotPlan, entropy: Entropy, ledger: Ledger
 ) -> None:
-    """Draw the answer to what the plan asks of the city, and record it, if none is recorded yet.
-
-    `sums` are those of the whole slot; empty if a part of it was measured by somebody who does not ask. Nothing happens
-    then, nor where the plan asks nothing.
-    """
+    """Draw and record the answer to the plan's question to the city, if none is recorded. `sums` are of the whole slot;
+    empty, where some part was measured without the question: then nothing happens."""
     if (city := plan.city) is None or question is None or not sums:
         return
     name = city_id(plan.start_ms, plan.end_ms)
