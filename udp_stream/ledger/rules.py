@@ -1,8 +1,4 @@
-"""The ledger's rules as pure functions, for all stores alike.
-
-In this order: rolling budgets; what a call must satisfy, whom it charges, and whether balances add up; the ledger's
-past, and the mark that shows when it went back in time.
-"""
+"""The ledger's rules as pure functions, for all stores alike: rolling budgets, calls, balances, high-water marks."""
 
 from __future__ import annotations
 
@@ -25,10 +21,8 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance, Entry, Ledger, Mark, Progress, Verdict
 from udp_stream.units import parse_duration
 
-# Rolling budgets: no stretch of a given length, wherever it begins, may cost a plate more than its budget.
-#
-# A balance of a calendar's period is one number. A rolling budget has balances of short *spans* of time, such as an
-# hour, each named by the window's length and by when it begins and ends:
+# Rolling budgets: no stretch of a given length, wherever it begins, may cost a plate more than its budget. Balances are
+# of short *spans* of time, such as an hour, named by the window's length and their ends:
 #
 #     rolling 1d from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30
 #
@@ -36,19 +30,18 @@ from udp_stream.units import parse_duration
 # every stretch of the length, what was charged in the spans that the window touches stays within the budget.
 #
 # 1. Two spans are touched by one window if from the end of the earlier to the start of the later it is less than the
-#    length. So a window of a day touches up to 25 whole hours. A span is counted whole, where a window touches it at
-#    all.
+#    length. So a window of a day touches up to 25 whole hours. A touched span is counted whole.
 # 2. Slide a window later, until the first of its spans is about to leave. It has lost none, and may have won some. So
-#    of all windows those have to be looked at that end so: one for each span at most, and one in all where slots are
-#    charged in their order.
-# 3. All charges of a call belong to one span, and every window that is looked at touches it. So each plate has one
-#    number for the call: the most that it was charged *elsewhere*, in the other spans of any one window. With it, a
-#    charge is decided as in a calendar's period. Spans on both sides count, as slots may be charged out of order.
-# 4. What is looked at is bounded: the spans within a length before and after, however long the history.
+#    only windows that end so have to be looked at: one for each span at most, and one in all where slots are charged in
+#    their order.
+# 3. All charges of a call belong to one span, which every such window touches. So each plate has one number for the
+#    call: the most that it was charged *elsewhere*, in the other spans of any one window. With it, a charge is decided
+#    as in a calendar's period. Spans on both sides count, as slots may be charged out of order.
+# 4. Only spans within a length before and after are looked at, however long the history.
 #
 # Names of one window length and unit (what stands behind the end) are one account, whatever their zone, and however
-# their spans lie to each other. They are ordered by their text, which is local time. So the text of a name that is at
-# most so far away lies between two others (`names_around`), with a day on either side for the zones.
+# their spans lie to each other. They are ordered by their text, which is local time. So names at most so far away lie
+# between two others (`names_around`), with a day on either side for the zones.
 
 ROLLING = "rolling "
 """What the names of rolling budgets begin with."""
@@ -241,9 +234,6 @@ def between(names: Sequence[str], first: str, last: str) -> list[str]:
     return list(names[bisect_left(names, first) : bisect_right(names, last)])
 
 
-# Budgets that were promised in a ledger's periods, from its entries, and what plates have spent of one.
-
-
 def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
     """The largest budget that anything was admitted under in each of these periods; reads every entry."""
     found: dict[str, int] = {}
@@ -297,8 +287,7 @@ def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Bal
     return Balance(np.add(balance.charged, charged), np.add(balance.charges, charges))
 
 
-# The ledger's rules as pure functions: what a call must satisfy, which plates it charges, whether balances add up, and
-# how an admission lies in bytes. Every store uses these, so that stores cannot differ in them.
+# Calls: what they must satisfy, which plates they charge, whether balances add up. Every store uses these.
 
 AMOUNT_LIMIT = 2**53
 """Amounts lie below it: integers that every store and language on the way (Lua, JSON) holds exactly."""
@@ -492,21 +481,18 @@ def amounts_of(values: NDArray[np.int64]) -> bytes:
     return values.astype("<i8").tobytes()
 
 
-# A ledger's past: the high-water mark that shows when a ledger went back in time, and what was forgotten for good.
+# A ledger's past. A backup, a volume's snapshot, a lost write-ahead log: each leaves a ledger that is sound in itself
+# and has forgotten its last charges and records. It would charge plates too little and draw published HATs a second
+# time. So a mark is kept apart from it: how many HATs it had admitted and recorded when something was last published
+# from it, and the digest of a record that it held by then.
 #
-# A backup that is older than the ledger, a volume's snapshot, a write-ahead log that was removed: each leaves a ledger
-# that is sound in itself and has forgotten its last charges and records. It would charge plates too little and draw
-# published HATs a second time. Nothing in the ledger can show it, so a mark is kept apart from it: how many HATs it had
-# admitted and recorded when something was last published from it, and the digest of a record that it held by then.
-#
-# 1. The mark is raised after records are kept and before they are published. So whatever a reader has seen, some mark
-#    knows.
+# 1. The mark is raised after records are kept and before they are published, so some mark knows what a reader has seen.
 # 2. A ledger is *behind* a mark if it holds fewer HATs, or another record or none where the mark names one. The record
 #    shows a ledger that went back and has come as far again since.
-# 3. A ledger that is behind is refused, until a person accepts in words what is forgotten. The ledger remembers that
-#    for ever, as a note, and so do its records and its statement. Each acceptance begins a new *era*. A mark of an
-#    earlier era is forgiven up to what was accepted. One that the ledger is not behind needs no forgiving, whatever its
-#    era: where several machines keep marks, each acceptance is of one of them.
+# 3. A ledger that is behind is refused, until a person accepts in words what is forgotten. The ledger, its records and
+#    its statement remember that for ever. Each acceptance begins a new *era*. A mark of an earlier era is forgiven up
+#    to what was accepted. One that the ledger is not behind needs no forgiving, whatever its era: several machines may
+#    keep marks, and each acceptance is of one of them.
 #
 # Marks are public: they tell counts, and name a record that is published.
 

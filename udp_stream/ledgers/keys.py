@@ -1,19 +1,14 @@
 """What is kept beside a ledger: the key of its plates, its id, and the mark of how far it had come.
 
-**The key.** Outside the ledger and the raw topics a plate leaves no trace; in the ledger it is a keyed hash, so that a
-copy of the ledger without the key says nothing about who drove. The key matters as much as the ledger: under another
-key every plate looks new and gets its budget again, which is why a ledger is bound to the `fingerprint` of its key.
+**The key.** In the ledger a plate is a keyed hash, so that a copy without the key says nothing about who drove. Under
+another key every plate looks new and gets its budget again: a ledger is bound to the `fingerprint` of its key. The key
+file is made complete under another name and linked into place. A second process finds the key of the first.
 
-The key file is made complete under another name and linked into place. A second process finds the key of the first.
-
-**The id and the mark.** A ledger that is wiped, removed or on a volume that is not mounted looks like one that was
-never made. Made anew, it would give every plate its budget again and draw every HAT a second time; so where a ledger is
-known, none is made. An older copy of the ledger would do so for what came after it; so its high-water mark (`rules.py`)
-is kept here. A ledger that holds charges and has no such file could be an older copy, so it is refused until a person
-accepts it.
-
-The file has one line for the ledger's id and, once something was published, one for the mark. It is replaced as a
-whole, by one process at a time.
+**The id and the mark.** A ledger that is wiped, removed or not mounted looks like one that was never made. Made anew,
+it would give every plate its budget again and draw every HAT a second time; so where a ledger is known, none is made.
+Its high-water mark (`rules.py`) shows an older copy. A ledger that holds charges and has no such file is refused until
+a person accepts it. The file has a line for the ledger's id and, after something was published, one for the mark. It is
+replaced as a whole, by one process at a time.
 """
 
 from __future__ import annotations
@@ -136,17 +131,12 @@ def _create(path: Path) -> None:
         link_first(draft, path)
 
 
-# Random bits, for the noise of a deployment.
-
-
 class OsEntropy:
     """Bits from the kernel's generator, all releases of a slot in one run."""
 
     def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
         yield slice(0, len(release_ids)), os.urandom
 
-
-# The ledger's id and its mark.
 
 Where = str | os.PathLike[str]
 
@@ -180,8 +170,7 @@ def adopt(
 ) -> None:
     """Keep the id of a ledger whose file there is none yet; with `only_look` only say whether that may be done.
 
-    Raises PrivacyRefused if the ledger holds charges: nothing tells how far it had come. It may be adopted if it is the
-    one that is `named_elsewhere`, where its mark is kept too.
+    PrivacyRefused if the ledger holds charges: nothing tells how far it had come, unless it is `named_elsewhere`.
     """
     ledger_id, progress = ledger.meta()["ledger_id"], ledger.progress()
     holds = progress.admitted > 0 or progress.recorded > 0
@@ -210,8 +199,7 @@ def remember_ledger(id_file: Where, ledger_id: str) -> None:
 def compare(ledger: Ledger, id_file: Where | None, place: object, mark: Mark | None = None) -> None:
     """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind the one that is given.
 
-    A mark that was given, from another machine, and that the ledger is behind is kept: what is to be accepted as
-    forgotten is counted by it.
+    A given mark, of another machine, that the ledger is behind is kept: it counts what is to be accepted as forgotten.
     """
     if (kept := kept_mark(id_file)) is not None:
         require_not_behind(see(ledger, kept.release_id), kept, place)

@@ -1,7 +1,4 @@
-"""From a configured ledger URL to an open ledger and the hashes of its plates.
-
-Behind that: the settings that a ledger was charged under, how a run names its ledger, and what an operator sees of it.
-"""
+"""From a configured ledger URL to an open ledger and its plates' keys; policies it was charged under; what it holds."""
 
 from __future__ import annotations
 
@@ -42,9 +39,9 @@ def ledger_and_keys(
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
     """Open the ledger and its key (both made at first use), bound to each other, and no older than its mark.
 
-    Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: do not look at the mark. `only_look`: of a ledger
-    that is new to this machine keep no id. `named_elsewhere`: the id of a ledger whose mark is also kept elsewhere, so
-    that it may hold charges although this machine has no mark.
+    Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: ignore the mark. `only_look`: keep no id of a
+    ledger that is new to this machine. `named_elsewhere`: the id of a ledger whose mark is kept elsewhere too, so that
+    it may hold charges although this machine has no mark.
 
     Raises ConfigError for any other URL, UsageError if `must_exist` and there is none, DependencyUnavailable if the
     store cannot be reached, and PrivacyRefused if it would forget, may have forgotten, or belongs to another key.
@@ -205,8 +202,8 @@ def _redis(url: str) -> Any:
 
 
 def _client(asked: LedgerSection) -> dict[str, Any]:
-    """Options of the Redis client. ConfigError for a file that cannot be used, DependencyUnavailable for a server by
-    TLS that we do not trust, or that has none."""
+    """Options of the Redis client. ConfigError for an unusable file, DependencyUnavailable for a server without our
+    TLS."""
     from udp_stream.ledgers.redis_connection import require_tls
 
     if asked.url.startswith("rediss"):
@@ -221,8 +218,7 @@ def _is_missing(url: str) -> bool:
 
 
 def _is_there(asked: LedgerSection) -> bool:
-    """Whether a ledger is there: a file of SQLite's (of any other kind the ledger itself says that it is none), or what
-    belongs to a ledger in a Redis. DependencyUnavailable if that Redis does not answer."""
+    """Whether a SQLite file, or a part of a Redis ledger, is there. DependencyUnavailable if Redis does not answer."""
     if not is_file(url := asked.place):
         return _redis(url).ledger_at(url, client=_client(asked)) is not None
     if not _path(url).is_file():
@@ -251,8 +247,6 @@ def _another_kind(url: str) -> str:
 def _path(url: str) -> Path:
     return Path(url.removeprefix(SQLITE))
 
-
-# The settings that a ledger was charged under, where they are not ours: what a warning names.
 
 BUDGET = ("budget.epsilon", "budget.rho", "budget.delta", "budget.period", "budget.accounting")
 """What a plate can lose, and in which time."""
@@ -354,10 +348,7 @@ def _noted(note: str) -> dict[str, str]:
         return {}
 
 
-# Which ledger a run is on, said on stderr before anything is charged; and a ledger for one run only.
-#
-# A wrong ledger is a second budget for every plate. So each verb that opens one names it in full, says whether it is
-# new, and what it holds since when.
+# A wrong ledger is a second budget for every plate. So each verb that opens one names it on stderr before a charge.
 
 
 def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slots: SlotGrid) -> str:
@@ -443,12 +434,8 @@ def slot_start(release_id: str | None, slots: SlotGrid) -> str | None:
         return None
 
 
-# A ledger as an operator sees it: where it is, whether it can be used, and how much it holds. Nothing is charged.
-
-
 class Holdings(NamedTuple):
-    """What a ledger holds: HATs charged and recorded (with rounds of queries), budget periods, since when what was
-    promised is in doubt, and the newest admission's id.
+    """What a ledger holds: charged and recorded HATs (with rounds of queries), periods, doubts, the newest id.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> Holdings.of(MemoryLedger())
@@ -471,8 +458,8 @@ class Holdings(NamedTuple):
 
 
 class LedgerView(NamedTuple):
-    """One ledger. `holdings` is None where this machine cannot tell, or it is refused. `status` is 0, or why it cannot
-    be used: 4 for a ledger out of reach, 5 for one that is refused, as a Redis that could lose writes is.
+    """One ledger. `holdings` is None where this machine cannot tell, or it is refused. `status` is an exit status: 0, 4
+    (out of reach) or 5 (refused, as a Redis that could lose writes).
 
     >>> print(LedgerView("sqlite", "/data/city.ledger", "opens", Holdings(118, 118, 0, 1, ())))
     sqlite at /data/city.ledger: opens; 118 HATs charged, 118 recorded, 0 not published yet, in 1 period

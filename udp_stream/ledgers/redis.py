@@ -7,17 +7,15 @@ its end it charges and remembers, all at once. `record.lua` takes some thousand 
 A call is as many scripts as it takes, one after the other. Sending any of them twice is harmless, so a script without
 an answer is sent again (`redis_connection.py`). A worker that dies between two scripts leaves some HATs done and others
 not, as between two calls.
-
-A `record` of several scripts keeps nothing if an id was never admitted: it asks first, and admissions stay for ever.
+A `record` of several scripts asks first whether all ids were admitted, and else keeps nothing.
 
 **One hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so one script must reach all
-of them, and with them the order of admissions, the payloads and the fencing epochs. In a cluster a script reaches one
-hash slot. So all keys of a deployment share one hash tag, `{udp}` unless told otherwise: in a cluster the ledger lives
-on one shard and its replicas, and a second city takes another prefix. One core is far more than one city needs.
-Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s (650,000 plates a
-second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000
-plates (`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). One script has all plates of a HAT: 0.3 s for
-100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
+of them, the order of admissions, the payloads and the fencing epochs. In a cluster a script reaches one hash slot. So
+all keys of a deployment share one hash tag, `{udp}` by default, on one shard and its replicas; a second city takes
+another prefix. Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s and
+recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000 plates
+(`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). One script has all plates of a HAT: 0.3 s for 100,000,
+5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
 
 **Durability.** Opening refuses a server that would forget what it has answered: it needs `appendonly yes`, `appendfsync
 always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master. With these a
@@ -92,8 +90,6 @@ from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
 from udp_stream.ledgers.redis_connection import OPENING_PAUSES_S, Command, Connection, connection_to, load_scripts
 from udp_stream.logs import WARNING, say
 
-# An admission and a balance in bytes.
-
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
 _BALANCE = struct.Struct("<qq")  # charged, charges
 
@@ -164,8 +160,6 @@ def spent_and_charges(value: bytes) -> tuple[int, int]:
     charged, charges = _BALANCE.unpack(value)
     return charged, charges
 
-
-# One caller of one ledger: its commands, its fence, and what a refusal means.
 
 SCHEMA_VERSION = "1"
 CHUNK = 5000  # commands in one round trip
@@ -252,9 +246,7 @@ class Session:
                 raise DependencyUnavailable(f"expected an answer of our script, got {answer!r}")
 
 
-# Of a rolling budget, what the script that admits gets of the windows: which spans lie near, and in which windows.
-#
-# The spans are looked up first and handed to the script with their balances' keys. It goes on only if it finds the very
+# Of a rolling budget `admit.lua` gets the near spans with their balances' keys. It goes on only if it finds the very
 # same spans listed; else another caller has charged in a new one meanwhile, and the caller looks again.
 
 
@@ -309,8 +301,6 @@ def listed(session: Session) -> Iterator[tuple[str, Entry | None]]:
             yield name, None if blob is None else entry_of(name, blob, payload, waiting=number is not None)
         start += len(names)
 
-
-# The ledger.
 
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
 BATCH_MEMBERS, BATCH_HATS = 50_000, 1000  # that one script admits: 30 ms, during which Redis does nothing else
@@ -466,11 +456,7 @@ class RedisLedger:
         return self._session.script("admit", keys, *arguments, *map(encoded, near.arguments()))
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """Record payloads; return what is recorded under each id: its first payload.
-
-        Raises PrivacyRefused, keeping none of them, if any id was never admitted. Where a call ends in the middle, by
-        Fenced or otherwise, records are kept, and a repeated call does the rest.
-        """
+        """As `Ledger.record`. A call that ends in the middle (Fenced) keeps some records; a repeat does the rest."""
         batches = _batches(releases, [len(payload) for _, payload in releases], BATCH_RELEASES, BATCH_BYTES)
         if len(batches) > 1:
             self._require_admitted([name for name, _ in releases])
@@ -522,10 +508,7 @@ class RedisLedger:
         return {period: spent_and_charges(one)[0] for period, one in found if one is not None}
 
     def entries(self) -> Iterator[Entry]:
-        """Every admission ever made, oldest first; those made while iterating are among them.
-
-        Raises PrivacyRefused at one that is listed and not there any more.
-        """
+        """As `Ledger.entries`; PrivacyRefused at an admission that is listed and not there any more."""
         for name, entry in listed(self._session):
             if entry is None:
                 raise PrivacyRefused(
@@ -542,12 +525,7 @@ class RedisLedger:
             end = start
 
     def verify(self) -> list[str]:
-        """Recompute every balance from the entries: a sentence for each discrepancy.
-
-        Checks that no charge ever went over the budget of its admission, that the balances of each period are the sums
-        of what was charged until the moment they were read, and that every payload was admitted. Others may write
-        meanwhile.
-        """
+        """As `Ledger.verify`; the balances of each period are read at one moment, and others may write meanwhile."""
         # Before the periods are listed: entries of a period that begins later lie behind this place.
         first, balances = self._snapshot("")
         until: dict[str, int] = {}
@@ -606,8 +584,6 @@ def _batches(items: Sequence[T], sizes: Sequence[int], number: int, size: int) -
     return [items[start:end] for start, end in pairwise([*starts, len(items)]) if start < end]
 
 
-# Opening: whether a Redis may keep budgets, by its settings and replicas, and which ledger is there.
-
 OVERRIDE = "ledger.allow_volatile = true"
 WHAT_IS_LOST = (
     "plates get budget again, and HATs are drawn a second time, for every write that Redis loses: "
@@ -639,8 +615,7 @@ def volatile_settings(connection: Connection) -> list[str]:
 def replicas_not_waited_for(connection: Connection, in_slots: int) -> list[str]:
     """A sentence if a replica could take over from this server, for a ledger that waits for none.
 
-    Counts the replicas connected or, if that is more, `in_slots`: those that the cluster lists for this master, which
-    include replicas that are away at the moment.
+    `in_slots` are those that the cluster lists for this master, also if they are away at the moment.
     """
     where = f"the Redis at {connection.name()}"
     replies = _told(connection, [("INFO", "replication")])
@@ -671,11 +646,9 @@ def _value(reply: list[bytes]) -> str:
 
 
 def require_durable(connection: Connection, replicas: int, allow_volatile: bool = False) -> bool:
-    """Check every server that writes. Raises PrivacyRefused if one would lose what it has answered, by a setting or, if
-    `replicas` is 0, by a failover; with `allow_volatile`, that is a warning, and the answer False.
-
-    In a cluster this asks every master, since hash slots and replicas move from one to another.
-    """
+    """Check every server that writes (in a cluster all masters, as slots and replicas move). PrivacyRefused if it would
+    lose answered writes, by a setting or, if `replicas` is 0, by a failover; with `allow_volatile` a warning, and
+    False."""
     settings: list[str] = []
     not_waited_for: list[str] = []
     for primary, in_slots in connection.to_primaries():
@@ -705,8 +678,7 @@ def require_replicas(connection: Connection, replicas: int) -> None:
 def find_or_make(connection: Connection, prefix: str, expected: str | None) -> str:
     """The id of the ledger behind the prefix, made if there is none and none is expected.
 
-    Raises PrivacyRefused if another one is there than expected, or none, or one that has lost its marks, or one of
-    another schema.
+    PrivacyRefused if none or another one is there than expected, or it has lost its marks, or has another schema.
     """
     keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
     command: Command = (
@@ -746,13 +718,13 @@ def open_redis_ledger(
 ) -> RedisLedger:
     """Open the ledger at `url`, or make it if there is none; use it as a context manager.
 
-    `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` says which ledger it was,
-    and its high-water mark, so that one that is wiped or older is noticed (`keys.adopt` makes it). `replicas` is
-    how many of them must have a write before it is answered. `client` has further options of the client.
+    `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` has its id and high-water mark
+    (`keys.adopt` makes it). `replicas` is how many of them must have a write before it is answered. `client` has
+    further options of the client.
 
     Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if Redis cannot be reached,
-    and PrivacyRefused if it would forget, or has forgotten. With `allow_volatile` a server that would forget is used
-    all the same, with a warning, and the ledger notes it for ever.
+    and PrivacyRefused if it would forget, or has forgotten; with `allow_volatile` a server that would forget is a
+    warning, and a note for ever.
     """
     connection = connection_to(url, require_prefix(prefix), load_scripts(), replicas, client)
     known = known_ledger(id_file)

@@ -1,26 +1,21 @@
 """The ledger in one SQLite file: the promises of `port.py`, kept by transactions and a synced write-ahead log.
 
-Three tables carry it. `admissions` has one row per HAT, its plates and what each was charged packed into BLOBs; it is
-only ever added to, and a trigger holds that. `balances` sums it by plate and period, is changed in the transaction that
-adds the admission, and can be rebuilt from it (`verify`). `releases` keeps the first payload of a release id.
+`admissions` has one row per HAT, its plates and charges packed into BLOBs; a trigger holds that rows are only added.
+`balances` sums it by plate and period in the same transaction, and can be rebuilt from it (`verify`). `releases` keeps
+the first payload of a release id.
 
 Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's single write lock, so
 two writers cannot both charge the same nano-unit of a budget. `synchronous=FULL` syncs the log before a call returns.
-
 One connection serves one thread. Writers in other threads and processes open the same path again.
 
 **The file** is made complete under another name and linked into place, so half a ledger is never seen, and an empty
-file at the ledger's path is one that was truncated: refused, because starting anew would hand out every budget again.
-For the same reason a write-ahead log without its ledger is refused, and so is a ledger that is missing, or another one,
-where one is known.
+file at the ledger's path was truncated: refused, as starting anew would hand out every budget again. So are a
+write-ahead log without its ledger, a ledger that is missing or another one where one is known (`id_file`), and one that
+is bound to another plate key.
 
-An open file goes on living without its name. So what is at the names is compared with what was opened before anything
-is published: a ledger that was removed or replaced meanwhile, and with it what was charged since, is lost when we end.
-The same holds for its log and for the log's index: another process would begin new ones, and its charges and locks
-would not be ours.
-
-A ledger that is bound to another plate key is refused too, and, with `id_file`, one that is not where it was: starting
-anew would hand out every budget again.
+An open file lives on without its name. So before anything is published the files at the names are compared with those
+that were opened: a ledger that was removed or replaced meanwhile is lost, with its charges, when we end. The same holds
+for its log and the log's index: another process would begin new ones.
 """
 
 from __future__ import annotations
@@ -54,8 +49,6 @@ from udp_stream.ledger.rules import (
     windows_around,
 )
 from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
-
-# The file.
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x75647073  # "udps", so that `file` and we know our own
@@ -224,8 +217,6 @@ def usable(path: Path) -> Iterator[None]:
         raise DependencyUnavailable(f"the ledger {path} cannot be used: {error}") from error
 
 
-# What is asked of the tables.
-
 CHARGE = """
 INSERT INTO balances (period, plate, spent, charges) VALUES (?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET spent = excluded.spent, charges = excluded.charges
@@ -254,8 +245,6 @@ WHERE admissions.sequence > ? ORDER BY admissions.sequence LIMIT ?
 """
 
 
-# The ledger.
-
 CHUNK = 500  # host parameters in one statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time
 
@@ -263,11 +252,9 @@ PAGE = 500  # rows that an iterator reads at a time
 def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLike[str] | None = None) -> SqliteLedger:
     """Open the ledger at `path`, or make it (mode 0600) if nothing is there; use it as a context manager.
 
-    `id_file` says which ledger it was, and its high-water mark, so that one that is lost or older is noticed
-    (`keys.adopt` makes it).
-
-    Raises DependencyUnavailable if the directory is missing or a file cannot be used, and PrivacyRefused for a file
-    that is no ledger of ours, is empty, lost its main file, was written by a newer version, or is not the ledger known.
+    `id_file` has its id and high-water mark (`keys.adopt` makes it). DependencyUnavailable if the directory is missing
+    or a file cannot be used; PrivacyRefused for a file that is no ledger of ours, is empty, lost its main file, was
+    written by a newer version, or is not the ledger known.
 
     >>> import tempfile
     >>> hat = Admission("hat", np.array([0, 1]), np.array([4, 7]), min_admitted=1, terms=b"")
@@ -420,11 +407,7 @@ class SqliteLedger:
         yield from (release_id for _, release_id in self._pages(query, first=2**62))
 
     def verify(self) -> list[str]:
-        """Recompute every balance from the entries, at one moment: a sentence for each discrepancy.
-
-        Checks the file itself, that no charge ever went over the budget of its admission, that the balances are the
-        sums of the charges, and that every release was admitted.
-        """
+        """As `Ledger.verify`, at one moment; it checks the file, too."""
         query = "SELECT release_id FROM releases WHERE release_id NOT IN (SELECT release_id FROM admissions)"
         with self._using("DEFERRED"):
             damage = [finding for (finding,) in self._connection.execute("PRAGMA quick_check") if finding != "ok"]
@@ -437,8 +420,7 @@ class SqliteLedger:
 
     @contextmanager
     def _using(self, transaction: Literal["DEFERRED", "IMMEDIATE"] | None = None) -> Iterator[None]:
-        """One thread at a time. A transaction is all or nothing; IMMEDIATE takes the write lock first, so that what it
-        reads still holds when it writes."""
+        """One thread at a time. A transaction is all or nothing; IMMEDIATE takes the write lock before it reads."""
         with self._one_at_a_time, usable(self.path):
             if transaction is None:
                 yield
