@@ -115,11 +115,7 @@ def _best_order(rho: float, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def rho_nano_of(epsilon_nano: int, delta: float | Decimal | str) -> int:
-    """The largest rho, in nano-units, that implies (epsilon, delta)-DP, rounded down; may be 0.
-
-    >>> rho_nano_of(10_000_000_000, 1e-6)
-    1539278763
-    """
+    """The largest rho, in nano-units, that implies (epsilon, delta)-DP, rounded down; may be 0."""
     _check("epsilon_nano", epsilon_nano, 0)
     allowed = _allowed(delta)
     return _last_nano(lambda rho_nano: delta_of(rho_nano, epsilon_nano) <= allowed)
@@ -172,9 +168,6 @@ def epsilon_of_both(epsilon_nano: int, rho_nano: int, delta: float) -> float:
     The lesser of two that hold: the rho as an epsilon, beside the pure one; or all of it in rho, where pure charges
     that sum to epsilon cost at most epsilon^2 / 2, and then as an epsilon. (Equation 10 of *Adaptive Privacy Budgeting*
     is a third. It is never less than the second, as this conversion is exact.)
-
-    >>> epsilon_of_both(2_000_000_000, 1_000_000_000, 1e-6), epsilon_of_both(200_000_000, 1_000_000_000, 1e-6)
-    (9.766217, 7.85605)
     """
     # An epsilon has six decimals: as a whole number of them it is exact, and the sum is rounded once.
     beside = (epsilon_nano + round(epsilon_of(rho_nano, delta) * 1e6) * 1000) / NANO

@@ -73,21 +73,13 @@ class Span:
 
 
 def span_name(length: str, start: str, end: str) -> str:
-    """The name of a span from and to these times, ISO-8601 with offsets.
-
-    >>> span_name("1d", "2024-01-08T06:00:00+05:30", "2024-01-08T07:00:00+05:30")
-    'rolling 1d from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30'
-    """
+    """The name of a span from and to these times, ISO-8601 with offsets."""
     return f"{ROLLING}{length} from {start} to {end}"
 
 
 @lru_cache(maxsize=2**16)
 def span_of(name: str) -> Span | None:
-    """The span of this name; None for the name of any other period.
-
-    >>> span_of("1d from 2024-01-08T00:00:00+05:30") is None, span_of("lifetime") is None
-    (True, True)
-    """
+    """The span of this name; None for the name of any other period."""
     if (match := _NAME.fullmatch(name)) is None:
         return None
     try:
@@ -150,12 +142,7 @@ class WindowSpans:
 
 
 def windows_around(name: str, known: Iterable[str]) -> WindowSpans:
-    """The windows that touch this span, by what they touch of the known ones; none for a period of another kind.
-
-    >>> early, late = (f"rolling 1d from 2024-01-0{day}T06:00:00Z to 2024-01-0{day}T07:00:00Z" for day in (8, 9))
-    >>> windows_around(late, [early, late]).others == (early,), windows_around("lifetime", [early]).others
-    (True, ())
-    """
+    """The windows that touch this span, by what they touch of the known ones; none for a period of another kind."""
     ours = span_of(name)
     if ours is None:
         return WindowSpans((), np.zeros((1, 0), bool))
@@ -268,14 +255,6 @@ def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Bal
 
     Of a rolling budget both are the most in a window that touches the span: of charged nano-units, and of charges.
     Others may charge meanwhile; `admit` looks for itself.
-
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> ledger, hours = MemoryLedger(), [f"2024-01-08T{hour:02}:00:00+05:30" for hour in range(6, 10)]
-    >>> spans = [span_name("2h", *ends) for ends in zip(hours, hours[1:])]
-    >>> for span in spans:
-    ...     _ = ledger.admit(span, 10, [b"plate"], [Admission(span, np.array([0]), np.array([3]), 0, b"")])
-    >>> budget_balances(ledger, spans[0], [b"plate"]), ledger.balances(spans[0], [b"plate"])
-    (Balance(charged=array([9]), charges=array([3])), Balance(charged=array([3]), charges=array([1])))
     """
     balance = ledger.balances(period, plates)
     if (bounds := names_around(period)) is None:
@@ -520,12 +499,7 @@ def digest_of(payload: bytes) -> bytes:
 
 
 def forgotten(meta: Mapping[str, str]) -> list[Forgotten]:
-    """What was accepted on this ledger, oldest first, from what it knows of itself; as many eras have ended.
-
-    >>> note = '{"words": "two HATs are forgotten", "at": "2026-11-22", "mark": ["5eed", 0, 8, 6]}'
-    >>> [one.words for one in forgotten({"ledger_id": "5eed", "forgotten:0": note})]
-    ['two HATs are forgotten']
-    """
+    """What was accepted on this ledger, oldest first, from what it knows of itself; as many eras have ended."""
     found: list[Forgotten] = []
     while (text := meta.get(f"{_FORGOTTEN}{len(found)}")) is not None:
         found.append(msgspec.json.decode(text, type=Forgotten))
@@ -539,11 +513,7 @@ def forget(ledger: Ledger, what: Forgotten) -> bool:
 
 
 def caveats(meta: Mapping[str, str]) -> tuple[str, ...]:
-    """Why a plate may have lost more than the ledger knows: a sentence for each reason, for records and statements.
-
-    >>> caveats({"ledger_id": "5eed"}), caveats({"volatile": "2026-11-22"})
-    ((), ('charges may have been lost since 2026-11-22 (ledger.allow_volatile)',))
-    """
+    """Why a plate may have lost more than the ledger knows: a sentence for each reason, for records and statements."""
     found = [one.words for one in forgotten(meta)]
     if since := meta.get(VOLATILE):
         found.append(f"charges may have been lost since {since} (ledger.allow_volatile)")

@@ -82,11 +82,6 @@ def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
 
     Processes that start together end up with one key. Raises PrivacyRefused if the file can be read by group or others
     or does not hold a key, and DependencyUnavailable if the directory is missing or the file cannot be read or made.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     load_or_create_key(f"{folder}/plate.key") == load_or_create_key(f"{folder}/plate.key")
-    True
     """
     where = Path(path)
     try:

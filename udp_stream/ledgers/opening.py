@@ -92,13 +92,7 @@ def mark_beside(asked: LedgerSection) -> Mark | None:
 
 
 def ledger_place(url: str) -> str:
-    """Where a ledger is, without user and password: a file's absolute path, or a Redis's host, port and database.
-
-    >>> ledger_place("sqlite:/data/city.ledger"), ledger_place("redis://user:secret@ledger:6379/2")
-    ('/data/city.ledger', 'ledger:6379/2')
-    >>> ledger_place("redis://ledger?db=2&password=secret"), ledger_place("unix:///run/redis.sock?db=1")
-    ('ledger:6379/2', '/run/redis.sock/1')
-    """
+    """Where a ledger is, without user and password: a file's absolute path, or a Redis's host, port and database."""
     if is_file(url):
         return str(_path(url).resolve())
     try:
@@ -352,18 +346,7 @@ def _noted(note: str) -> dict[str, str]:
 
 
 def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slots: SlotGrid) -> str:
-    """Which ledger it is, whether it is new (it holds nothing yet), and since when it holds what.
-
-    >>> from datetime import timedelta, timezone
-    >>> slots = SlotGrid(3600, timezone(timedelta(hours=5, minutes=30)))
-    >>> held = Progress(118, 118, "87608c4d2ffffff-1704673800-3600", "87608c4d2ffffff-1704713400-3600")
-    >>> print(ledger_sentence("/data/city.ledger", {"made": "2026-11-20T09:12:44Z"}, held, slots))
-    ... # doctest: +NORMALIZE_WHITESPACE
-    ledger /data/city.ledger, made 2026-11-20T09:12:44Z: 118 HATs, the first of the slot 2024-01-08T06:00:00+05:30,
-    the latest of 2024-01-08T17:00:00+05:30
-    >>> ledger_sentence("/data/city.ledger", {"made": "2026-11-20T09:12:44Z"}, Progress(0, 0, None, None), slots)
-    'ledger /data/city.ledger, new'
-    """
+    """Which ledger it is, whether it is new (it holds nothing yet), and since when it holds what."""
     if not progress.admitted:
         return f"ledger {place}, new"
     made = f", made {meta['made']}" if "made" in meta else ""

@@ -255,14 +255,6 @@ def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLi
     `id_file` has its id and high-water mark (`keys.adopt` makes it). DependencyUnavailable if the directory is missing
     or a file cannot be used; PrivacyRefused for a file that is no ledger of ours, is empty, lost its main file, was
     written by a newer version, or is not the ledger known.
-
-    >>> import tempfile
-    >>> hat = Admission("hat", np.array([0, 1]), np.array([4, 7]), min_admitted=1, terms=b"")
-    >>> with tempfile.TemporaryDirectory() as folder, open_sqlite_ledger(f"{folder}/ledger") as ledger:
-    ...     ledger.admit("2024-05-01", 5, [b"one", b"two"], [hat])[0].charged
-    ...     ledger.record([("hat", b"first")]), ledger.record([("hat", b"second")])
-    array([4, 0])
-    ([b'first'], [b'first'])
     """
     where = Path(path).resolve()
     known = known_ledger(id_file)

@@ -214,9 +214,6 @@ def component_charge_nano(cost_nano: int, measure: str, unit: Fraction) -> int:
     """What a mechanism on one component costs of a budget over all of them, rounded up (Theorem 5.1, Corollary 5.1).
 
     `cost_nano` is per unit of the component's own metric, squared for a rho; `unit` is how far there is one apart.
-
-    >>> component_charge_nano(2_000_000, "pure", Fraction(500)), component_charge_nano(4_000, "zcdp", Fraction(500))
-    (1000000000, 1000000000)
     """
     return ceil(cost_nano * unit ** MEASURES[measure].noise.power)
 

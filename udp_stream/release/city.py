@@ -104,12 +104,7 @@ class CityRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def decode_city(release_id: str, payload: bytes) -> CityRecord:
-    """The record of some bytes; PrivacyRefused for any other.
-
-    >>> decode_city("city:0-3600", b"{}")
-    Traceback (most recent call last):
-    udp_stream.errors.PrivacyRefused: city:0-3600: expected what was told of the city in the ledger, got other bytes
-    """
+    """The record of some bytes; PrivacyRefused for any other."""
     try:
         return msgspec.json.decode(payload, type=CityRecord)
     except msgspec.MsgspecError as error:
@@ -232,11 +227,6 @@ def hat_cdfs(
 ) -> list[HatCdf]:
     """Of each HAT of a slot by its smoothed mean, the standard deviation of that (km/h), and its plates (0 without
     pings): public, all of it.
-
-    >>> from udp_stream.forecast.shape import family
-    >>> found = hat_cdfs(family((0.0, 10.0, 65.0)), np.array([5.0]), np.array([2.0]), np.array([9]))
-    >>> found[0].cdf.values[-1], list(found[0].quantiles_kmh), list(found[0].share_below_kmh)
-    (1.0, ['0.1', '0.5', '0.9'], ['5', '10'])
     """
     shapes, edges = hat_shapes(city, mean, deviation, plates), city.edges_kmh
     guess = (*np.minimum(np.cumsum(city.mean), 1.0).round(4).tolist()[:-1], 1.0)
