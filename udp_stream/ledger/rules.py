@@ -232,16 +232,7 @@ def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
 
 
 def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
-    """The ledger's periods that may overlap this one: of a rolling budget's own spans those near by alone.
-
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> days = [(f"{year}-01-01T00:00:00Z", f"{year}-01-02T00:00:00Z") for year in (2024, 2026)]
-    >>> ledger, years = MemoryLedger(), [span_name("1d", *ends) for ends in days]
-    >>> for name in ("May", *years):
-    ...     _ = ledger.admit(name, 10, [b"plate"], [Admission(name, np.array([0]), np.array([3]), 0, b"")])
-    >>> periods_to_compare(ledger, years[0]) == ["May", years[0]], len(periods_to_compare(ledger, "May"))
-    (True, 3)
-    """
+    """The ledger's periods that may overlap this one: of a rolling budget's own spans those near by alone."""
     span, bounds = span_of(period), names_around(period)
     if span is None or bounds is None:
         return ledger.periods()
@@ -568,13 +559,7 @@ def behind(seen: Seen, mark: Mark) -> str | None:
 
 
 def require_not_behind(seen: Seen, mark: Mark, place: object) -> None:
-    """Raise PrivacyRefused if the ledger at this place is behind the mark, or another one.
-
-    >>> seen = Seen({"ledger_id": "5eed"}, Progress(8, 6, "first", "last"), {})
-    >>> require_not_behind(seen, Mark("0dd5", 0, 8, 6), "/data/ledger")
-    Traceback (most recent call last):
-    udp_stream.errors.PrivacyRefused: expected the ledger 0dd5 at /data/ledger, got 5eed
-    """
+    """Raise PrivacyRefused if the ledger at this place is behind the mark, or another one."""
     if (now := seen.meta["ledger_id"]) != mark.ledger_id:
         raise PrivacyRefused(f"expected the ledger {mark.ledger_id} at {place}, got {now}")
     if (how := behind(seen, mark)) is not None:

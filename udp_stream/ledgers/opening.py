@@ -358,11 +358,7 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
 
 
 def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = False) -> str:
-    """So many admissions in words: HATs, and what else a ledger of these notes has charged for or remembered.
-
-    >>> counted_charges(1, {}), counted_charges(118, {}, with_slots=True)
-    ('1 HAT', '118 HATs and slots')
-    """
+    """So many admissions in words: HATs, and what else a ledger of these notes has charged for or remembered."""
     others = ["slots"] * with_slots
     others += ["rounds of queries"] * any(name.startswith(QUERY_NOTE) for name in meta)
     return f"{number:,} HATs and {' and '.join(others)}" if others else counted(number, "HAT")

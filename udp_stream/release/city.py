@@ -18,7 +18,7 @@ from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import NonNegative, Share, noisy_integers
 from udp_stream.mechanisms.city_tree import WHOLE, CityTree, city_sums, sample_weights
 from udp_stream.mechanisms.noise import Cost, noise_of
-from udp_stream.planning.policy import Policy
+from udp_stream.planning.policy import DAY_S, Policy
 from udp_stream.planning.slot import CityPlan
 from udp_stream.release.record import city_id
 from udp_stream.windows.tables import SlotCounts
@@ -36,8 +36,6 @@ ASK_PART = 50
 
 MORE_PLATES = 1.5
 """Where so many times as many plates are out as answered that day, service had only begun, and more is to be told."""
-
-DAY_S = 86_400
 
 
 class CityKnown(NamedTuple):
