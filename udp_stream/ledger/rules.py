@@ -208,12 +208,9 @@ class RollingSums:
             self._known.add(period)
             insort(self._names, period)
         if self._windows is None or self._windows[0] != period:
-            self._windows = period, windows_around(period, self._near(period))
+            bounds = names_around(period)
+            self._windows = period, windows_around(period, between(self._names, *bounds) if bounds else ())
         return self._windows[1]
-
-    def _near(self, period: str) -> list[str]:
-        bounds = names_around(period)
-        return [] if bounds is None else between(self._names, *bounds)
 
 
 def between(names: Sequence[str], first: str, last: str) -> list[str]:

@@ -50,7 +50,7 @@ def ledger_and_keys(
         _redis(asked.place)
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
-    if must_exist and known is None and (_is_missing(asked.place) or _is_empty_redis(asked)):
+    if must_exist and known is None and (_is_missing(asked.place) or not (is_file(asked.place) or _is_there(asked))):
         raise UsageError(f"{ledger_place(asked.place)}: no ledger there. Name an existing one with --ledger")
     if must_exist and known is None and (kind := _another_kind(asked.place)):
         raise UsageError(f"{ledger_place(asked.place)}: no ledger, but {kind}. Name one with --ledger")
@@ -222,10 +222,6 @@ def _is_there(asked: LedgerSection) -> bool:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
-
-
-def _is_empty_redis(asked: LedgerSection) -> bool:
-    return not is_file(asked.place) and not _is_there(asked)
 
 
 def _another_kind(url: str) -> str:

@@ -607,7 +607,9 @@ def volatile_settings(connection: Connection) -> list[str]:
         return [f"{where} does not report its settings ({replies})"]
     return [
         f"{where} has {name} {value or 'unset'} where {wanted} is needed: {why}"
-        for (name, wanted, why), value in zip(DURABLE, map(_value, replies), strict=True)
+        for (name, wanted, why), value in zip(
+            DURABLE, (reply[1].decode() if len(reply) == 2 else "" for reply in replies), strict=True
+        )
         if value != wanted
     ]
 
@@ -639,10 +641,6 @@ def _told(connection: Connection, commands: list[Command]) -> list[Any] | str:
         if not isinstance(error.__cause__, exceptions.ResponseError):
             raise
         return str(error.__cause__)
-
-
-def _value(reply: list[bytes]) -> str:
-    return reply[1].decode() if len(reply) == 2 else ""
 
 
 def require_durable(connection: Connection, replicas: int, allow_volatile: bool = False) -> bool:

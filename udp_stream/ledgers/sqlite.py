@@ -138,7 +138,11 @@ def open_ledger_file(path: Path, known: str | None = None) -> tuple[sqlite3.Conn
     if path.is_dir():
         raise DependencyUnavailable(f"expected a ledger file at {path}, got a directory: name a file in it")
     if not path.exists():
-        _refuse_orphaned_log(path)
+        # The log is made after the ledger, so one that was there before the ledger still was not is an orphan.
+        if path.with_name(f"{path.name}-wal").exists() and not path.exists():
+            raise PrivacyRefused(
+                f"expected a ledger at {path}, got only its write-ahead log: restore the ledger beside it"
+            )
         if known is not None:
             raise gone(path, known)
         _create(path)
@@ -158,12 +162,6 @@ def open_ledger_file(path: Path, known: str | None = None) -> tuple[sqlite3.Conn
             connection.close()
             raise
     return connection, files
-
-
-def _refuse_orphaned_log(path: Path) -> None:
-    # The log is made after the ledger, so one that was there before the ledger still was not is an orphan.
-    if path.with_name(f"{path.name}-wal").exists() and not path.exists():
-        raise PrivacyRefused(f"expected a ledger at {path}, got only its write-ahead log: restore the ledger beside it")
 
 
 def _create(path: Path) -> None:

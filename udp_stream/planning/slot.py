@@ -484,7 +484,10 @@ def terms_from_counts(
 
     def terms_of_kept() -> list[Terms]:
         left = slot_terms(counts.subset(kept), balance, in_period, policy, plans)
-        return [_with_kept(of_hat, kept[rows]) for rows, of_hat in zip(counts.each_rows(), left, strict=True)]
+        return [
+            one if one.withheld or kept[rows].all() else struct_replace(one, kept=np.packbits(kept[rows]).tobytes())
+            for rows, one in zip(counts.each_rows(), left, strict=True)
+        ]
 
     if policy.hats_max:
         return terms_of_kept()
@@ -542,7 +545,3 @@ def _nanos_of(terms: Terms) -> Nanos:
     """What suppression goes by: of a HAT without mean and variance E is that of a mean for all of its charge."""
     nanos = Nanos(terms.mean_nano, terms.nano_of("variance"))
     return nanos if any(nanos) else Nanos(terms.charge_nano)
-
-
-def _with_kept(terms: Terms, kept: NDArray[np.bool_]) -> Terms:
-    return terms if terms.withheld or kept.all() else struct_replace(terms, kept=np.packbits(kept).tobytes())

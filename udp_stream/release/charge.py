@@ -255,10 +255,6 @@ class ForecastPlanner:
         return terms_around(slot.counts, forecast, balances, slot.in_period, slot.policy, slot.plans)
 
 
-def _nothing() -> None:
-    pass
-
-
 def key_without_secret(text: str) -> bytes:
     """A key that anyone can derive: for ledgers that end with the process."""
     return blake2b(text.encode(), digest_size=16).digest()
@@ -286,7 +282,7 @@ class ReleaseContext:
     planner: Planner = _FROM_COUNTS
     caveats: tuple[str, ...] = ()
     trial: bool = False
-    before_charge: Callable[[], None] = _nothing
+    before_charge: Callable[[], None] = lambda: None
     forecaster: Forecaster | None = None
     derive_key: Callable[[str], bytes] = key_without_secret
     city: CityQuestion | None = None

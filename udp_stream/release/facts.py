@@ -479,14 +479,15 @@ class RunLog:
 
     def lines(self, now_s: float, *, at_the_end: bool = False) -> list[Line]:
         """What is to be said now: of slots that are out, and of what comes in. Ask about once a second."""
-        out = [start for start, slot in self._slots.items() if at_the_end or self._is_out(slot, now_s)]
+        out = [
+            start
+            for start, slot in self._slots.items()
+            if at_the_end or (slot.due <= 0 and now_s - slot.last_s >= QUIET_S)
+        ]
         found = [self._slot_line(start, self._slots.pop(start)) for start in sorted(out)]
         if (line := self._incoming(now_s, at_the_end)) is not None:
             found.append(line)
         return found
-
-    def _is_out(self, slot: _Slot, now_s: float) -> bool:
-        return slot.due <= 0 and now_s - slot.last_s >= QUIET_S
 
     def _slot_line(self, start_ms: int, slot: _Slot) -> Line:
         start, end = self._wall(start_ms / 1000), self._wall(self._grid.end_of(start_ms) / 1000)

@@ -157,7 +157,8 @@ def record_slot(
         # DRAW. Noisy values of each HAT that has a plan, by its number. From here on all is public.
         estimates = _estimate(decided, counts, values, context, factors)
         # Records: one JSON line for each HAT, withheld ones too.
-        common = _common(counts, context)
+        iso = context.calendar.slots.iso
+        common = _Common(context, context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms))
         return [encode(_record(hat, counts, estimates.get(hat.number), common)) for hat in decided]
 
     # RECORD. HATs that are recorded are looked up and draw nothing. Of two draws the ledger keeps the first.
@@ -314,11 +315,6 @@ class _Common:
     fingerprint: str
     slot_start: str
     slot_end: str
-
-
-def _common(counts: SlotCounts, context: ReleaseContext) -> _Common:
-    iso = context.calendar.slots.iso
-    return _Common(context, context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms))
 
 
 def _record(hat: HatInFlight, counts: SlotCounts, estimate: Estimate | None, common: _Common) -> Release:
