@@ -134,10 +134,7 @@ def epsilon_nano_of(rho_nano: int, delta: float | Decimal | str) -> int:
 
 @lru_cache(maxsize=4096)
 def epsilon_of(rho_nano: int, delta: float) -> float:
-    """About the same, for records: an epsilon that holds, rounded up to six decimals; quick.
-
-    Any alpha gives an epsilon that holds, and one in double precision is off by far less than what is added.
-    """
+    """About `epsilon_nano_of`, for records and quick: an epsilon that holds, rounded up to six decimals."""
     _check("rho_nano", rho_nano, 0)
     if rho_nano == 0:
         return 0.0
@@ -178,10 +175,7 @@ def epsilon_of_both(epsilon_nano: int, rho_nano: int, delta: float) -> float:
 
 
 def _last_nano(holds: Callable[[int], bool]) -> int:
-    """The last number for which this holds, which it does for 0 and, if for one, for all below it.
-
-    ValueError where that is beyond `NANO_MAX`.
-    """
+    """The last number for which this holds, as for 0 and all below it; ValueError beyond `NANO_MAX`."""
     low, high = 0, 1
     while holds(high):
         if high == NANO_MAX:

@@ -55,11 +55,8 @@ class Entropy(Protocol):
     """
 
     def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
-        """Cut the releases into consecutive runs, each with the bits for its noise.
-
-        The operating system's source gives one run; the seeded source of tests gives each release its own, so that
-        its noise depends on nothing but the seed and its id.
-        """
+        """Cut the releases into consecutive runs, each with the bits for its noise; seeded ones have a run for each
+        release."""
         ...
 
 
@@ -247,10 +244,8 @@ class Ledger(Protocol):
         ...
 
     def mark(self, release_id: str) -> Mark:
-        """Raise the mark that is kept apart from the ledger, on disk when this returns, and give it back.
-
-        `release_id` is recorded and about to be published. Raises PrivacyRefused if the ledger is behind the mark.
-        """
+        """Raise the mark that is kept apart from the ledger, on disk when this returns. `release_id` is about to be
+        published. PrivacyRefused if the ledger is behind the mark."""
         ...
 
     def compare(self, mark: Mark | None = None) -> None:

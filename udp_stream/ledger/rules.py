@@ -93,10 +93,7 @@ def span_of(name: str) -> Span | None:
 
 
 def names_around(name: str) -> tuple[str, str] | None:
-    """Two names between which, by their text, all are that share a window with this span; None if it is no span.
-
-    A span is at most as long as its window, and a day more where clocks are changed.
-    """
+    """Two names between which, by their text, all lie that share a window with this span; None for another period."""
     if (span := span_of(name)) is None:
         return None
     # Names tell where spans start: one that ends within reach may start its own length earlier.
@@ -152,7 +149,6 @@ def windows_around(name: str, known: Iterable[str]) -> WindowSpans:
         key=lambda one: (one[1].start, one[0]),
     )
     starts, ends = (np.array([getattr(span, side) for _, span in spans], np.float64) for side in ("start", "end"))
-    # Of each window the moment at which the first of its spans is about to leave: that span's end.
     leaving = np.unique(np.append(ends[(ends <= ours.end) & (ends + ours.seconds > ours.start)], ours.end))[:, None]
     inside = (ends >= leaving) & (starts < leaving + ours.seconds)
     return WindowSpans(tuple(other for other, _ in spans), _largest(inside))
@@ -239,11 +235,8 @@ def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
 
 
 def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Balance:
-    """What the plates were charged of a budget: in the period or, in a span of a rolling one, in any window.
-
-    Of a rolling budget both are the most in a window that touches the span: of charged nano-units, and of charges.
-    Others may charge meanwhile; `admit` looks for itself.
-    """
+    """What the plates were charged of a budget: in the period or, in a span of a rolling one, the most in any window.
+    Others may charge meanwhile; `admit` looks for itself."""
     balance = ledger.balances(period, plates)
     if (bounds := names_around(period)) is None:
         return balance
@@ -433,7 +426,6 @@ def column(plates: Sequence[bytes]) -> NDArray[np.void]:
 
 def cut(plates: bytes, count: int) -> list[bytes]:
     """`count` plates of one length out of their bytes."""
-    # A HAT may have no members: then there is nothing to divide by.
     width = len(plates) // max(count, 1)
     return [plates[i * width : (i + 1) * width] for i in range(count)]
 
@@ -537,10 +529,7 @@ def see(ledger: Ledger, *release_ids: str) -> Seen:
 
 
 def behind(seen: Seen, mark: Mark) -> str | None:
-    """In which way the ledger is behind the mark: a part of a sentence, or None if it is not.
-
-    The mark's record was looked at.
-    """
+    """In which way the ledger is behind the mark, whose record was looked at; None if it is not."""
     now = seen.mark(mark.release_id)
     if now.era < mark.era:
         return "it does not remember what was accepted as forgotten"

@@ -91,7 +91,6 @@ def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
             raise DependencyUnavailable(
                 f"expected the folder {where.absolute().parent} for {where.name}: create it first"
             )
-        # Then read back: if another process was first, its key stands.
         _create(where)
         return load_key(where)
     except OSError as error:
@@ -99,10 +98,7 @@ def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
 
 
 def load_key(path: str | os.PathLike[str]) -> bytes:
-    """The 32-byte key in the file at `path`; none is made.
-
-    OSError if it cannot be read, PrivacyRefused if group or others can read it, or if it holds no key.
-    """
+    """The 32-byte key at `path`. OSError if it cannot be read, PrivacyRefused if others can, or if it holds no key."""
     with Path(path).open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         # More than a key file has, so that a longer file is seen to be none.
@@ -148,10 +144,8 @@ def gone(place: Where, ledger_id: str) -> PrivacyRefused:
 
 
 def known_ledger(id_file: Where | None) -> str | None:
-    """The id of the ledger that was used with this file before; None if none was, or no file is kept.
-
-    Raises DependencyUnavailable if the file cannot be read, PrivacyRefused if something else is in it, or nothing.
-    """
+    """The id that this file keeps; None without one. DependencyUnavailable if it cannot be read, PrivacyRefused for
+    others."""
     return None if id_file is None else _read(Path(id_file))[0]
 
 
@@ -182,10 +176,7 @@ def adopt(
 
 
 def remember_ledger(id_file: Where, ledger_id: str) -> None:
-    """Keep the id outside of the ledger, on disk when this returns; DependencyUnavailable if that cannot be done.
-
-    Of processes that begin together the first one does it. It may have kept a mark by now, which stays.
-    """
+    """Keep the id on disk, if no file is there; DependencyUnavailable if that cannot be done. A kept mark stays."""
     path = Path(id_file)
     with _draft(path, ledger_id, None) as draft:
         link_first(draft, path)
@@ -209,10 +200,7 @@ def compare(ledger: Ledger, id_file: Where | None, place: object, mark: Mark | N
 
 
 def raise_mark(ledger: Ledger, id_file: Where | None, place: object, release_id: str) -> Mark:
-    """The ledger's mark as it is now, kept from now on; PrivacyRefused if the ledger is behind what was kept.
-
-    `release_id` names a record that the ledger holds.
-    """
+    """The ledger's mark with this record, kept from now on; PrivacyRefused if the ledger is behind the kept one."""
     if id_file is None:
         return see(ledger, release_id).mark(release_id)
     while True:
@@ -263,7 +251,6 @@ def _read(path: Path) -> tuple[str | None, Mark | None]:
 def _write(path: Path, ledger_id: str, mark: Mark | None) -> None:
     with _draft(path, ledger_id, mark) as draft:
         draft.replace(path)
-        # The new name is on disk only once its directory is.
         sync_directory(path.parent)
 
 

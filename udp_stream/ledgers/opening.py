@@ -118,10 +118,8 @@ def is_here(asked: LedgerSection) -> bool:
 
 
 def ledger_there(asked: LedgerSection) -> str | None:
-    """The id of the ledger that is there: as this machine knows it, or as a Redis tells. Nothing is made.
-
-    None if there is none, or a file that was never opened here. DependencyUnavailable if a Redis does not answer.
-    """
+    """The id of the ledger, as this machine or a Redis knows it; None if there is none, or a file that was never opened
+    here. DependencyUnavailable if a Redis does not answer."""
     known = known_ledger(_key_files(asked)[1])
     if known is not None or is_file(asked.place):
         return known
@@ -201,7 +199,6 @@ def _client(asked: LedgerSection) -> dict[str, Any]:
     from udp_stream.ledgers.redis_connection import require_tls
 
     if asked.url.startswith("rediss"):
-        # The client reads these files at each connection; here they are tried, so that each has its sentence.
         files = (str(asked.client.get(name.partition(".")[2], "")) for name in TLS_FILES["ledger"])
         require_tls(asked.url, tls_context("ledger", *files))
     return with_secrets("ledger", asked.client)
@@ -367,10 +364,7 @@ def say_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None
 
 
 def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:
-    """Name the ledger of a run on stderr, and warn where it was charged under other settings than these.
-
-    Returns how ours differ from each of them, by its fingerprint (`other_policies`).
-    """
+    """Name a run's ledger on stderr, warn of other settings that it was charged under, and return `other_policies`."""
     say_ledger(asked, ledger, settings)
     others = other_policies(ledger, settings.policy)
     if others and ledger.progress().admitted:
@@ -458,10 +452,8 @@ class LedgerView(NamedTuple):
 
 
 def look_at(asked: LedgerSection) -> LedgerView:
-    """What can be said of a ledger from this machine; nothing is made. ConfigError for what is no ledger's URL.
-
-    Its entries are counted where this machine has used it before, or has its file, and so has its key.
-    """
+    """A ledger as seen from this machine; nothing is made. ConfigError for what is no ledger's URL. Entries are counted
+    where this machine has its id or file, and its key."""
     kind, place = "sqlite" if is_file(asked.place) else "redis", ledger_place(asked.place)
     try:
         if not is_here(asked):

@@ -130,10 +130,8 @@ def remembered(blob: bytes) -> Remembered:
 
 
 def together(batch: Sequence[Admission], place: NDArray[np.int64], plates: int) -> tuple[bytes, bytes, bytes]:
-    """Of HATs together: what they ask of each plate, and how many they are; and their least allowance, or nothing.
-
-    `place` says of each member, HAT by HAT, which of the plates it is.
-    """
+    """HATs together: what and how often they ask of each plate, and their least allowance; `place`: each member's
+    plate."""
     # Doubles add exactly below 2**53, where all budgets lie, and from there on stay above.
     asked = np.minimum(np.bincount(place, np.concatenate([one.charges for one in batch]), plates), AMOUNT_LIMIT)
     often = np.bincount(place, minlength=plates)
@@ -674,10 +672,8 @@ def require_replicas(connection: Connection, replicas: int) -> None:
 
 
 def find_or_make(connection: Connection, prefix: str, expected: str | None) -> str:
-    """The id of the ledger behind the prefix, made if there is none and none is expected.
-
-    PrivacyRefused if none or another one is there than expected, or it has lost its marks, or has another schema.
-    """
+    """The id of the ledger behind the prefix, made if none is there or expected. PrivacyRefused for another one than
+    expected, lost marks, or another schema."""
     keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
     command: Command = (
         "EVALSHA",
@@ -740,10 +736,8 @@ def open_redis_ledger(
 
 
 def ledger_at(url: str, prefix: str = DEFAULT_PREFIX, client: Mapping[str, Any] | None = None) -> str | None:
-    """The id of the ledger that is there, empty if it has lost its marks, None if nothing of a ledger is there.
-
-    Nothing is made. DependencyUnavailable if Redis cannot be reached.
-    """
+    """The id of the ledger there, empty without its marks, None if nothing is there; nothing is made.
+    DependencyUnavailable if Redis cannot be reached."""
     with closing(connection_to(url, require_prefix(prefix), {}, client=client)) as connection:
         keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
         found, ledger_id = connection.exchange([("EXISTS", *keys), ("HGET", keys[0], "ledger_id")], OPENING_PAUSES_S)

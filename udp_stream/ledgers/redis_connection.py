@@ -52,7 +52,6 @@ def load_scripts() -> Mapping[str, Script]:
 def scripts_of(texts: Mapping[str, str]) -> Mapping[str, Script]:
     """Scripts of these texts."""
     return {
-        # SHA-1 because Redis names scripts by it.
         name: Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
         for name, text in texts.items()
     }

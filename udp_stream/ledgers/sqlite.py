@@ -125,12 +125,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def open_ledger_file(path: Path, known: str | None = None) -> tuple[sqlite3.Connection, FilesInUse]:
-    """Connect to the ledger at a resolved path, made (mode 0600) if nothing is there; every commit is synced.
-
-    `known` is the id of the ledger that has to be there; None: whichever.
-
-    Raises as `open_sqlite_ledger`.
-    """
+    """Connect to the ledger at a resolved path, made (mode 0600) if nothing is there; every commit is synced. `known`
+    is its id, None: whichever. Raises as `open_sqlite_ledger`."""
     if sqlite3.sqlite_version_info < (3, 37):
         raise DependencyUnavailable(f"expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: upgrade it")
     if not path.parent.is_dir():

@@ -143,12 +143,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 def terms_of(policy: Policy, nanos: Mapping[str, int]) -> Terms:
-    """Terms with these epsilons, by statistic, as a policy has it; a statistic whose epsilon is 0 is not asked for.
-
-    An automatic epsilon is the larger the less of it plates pay, a fixed one is not.
-    """
+    """Terms with these epsilons, by statistic, as a policy has it; a statistic with epsilon 0 is not asked for."""
     measure = policy.measure
-    # At equal charge Baseline is best where charges go by shares; where they go by squares nothing is.
     follows_charge = policy.mean_nano is None and MEASURES[measure].noise.power == 1
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
     asked = (StatisticTerms(name, nano, measure=measure) for name, nano in nanos.items() if nano)
@@ -158,10 +154,7 @@ def terms_of(policy: Policy, nanos: Mapping[str, int]) -> Terms:
 
 
 def automatic_nano(allowance_nano: int, policy: Policy) -> int:
-    """What each automatic epsilon of the policy (one at least) gets of what plates can spend on a HAT.
-
-    Fixed ones come first. What is left may be less than the measure's least, and below 0.
-    """
+    """Each automatic epsilon of what plates can spend on a HAT, after fixed ones; may be below the least, and 0."""
     fixed = sum(nano or 0 for nano in policy.prices.values())
     return min((allowance_nano - fixed) // policy.automatic, EPSILON_NANO_MAX)
 
@@ -226,7 +219,6 @@ class HatPlan:
             return self
         final = {name: STATISTICS[name].subset(priced, paid) for name, priced in self.statistics.items()}
         for name, priced in self.statistics.items():
-            # A check at the one place where all mechanisms pass: a narrowed plan that costs more is never released.
             if np.any(final[name].charges > priced.charges[paid]):
                 raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
         return HatPlan(self.terms, self.by_plate[paid], final, self.charges[paid])
@@ -320,7 +312,6 @@ class HatPlans:
     def __init__(self, public: PublicSettings) -> None:
         self.public = public
         self._counts: dict[bytes, SamplesPerPlate] = {}
-        # By counts, statistic and forecast: what was last asked, and its plan.
         self._made: dict[_Key, tuple[StatisticTerms, StatisticPlan]] = {}
 
     def plan_hat(self, by_plate: NDArray[np.int64], terms: Terms) -> HatPlan:

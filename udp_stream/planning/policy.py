@@ -123,7 +123,6 @@ def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
     periods = sorted(map(period_of, found), key=lambda one: (one.start, one.name))
     window = max((one.window for one in periods), default=0)
     for period in periods:
-        # The largest window of all: at worst a pair is compared for nothing.
         going = [one for one in going if one.end + window > period.start]
         for other in going:
             if period.overlaps(other):
@@ -171,11 +170,7 @@ def sum_of(budgets: Mapping[str, int], names: Iterable[str]) -> Loss:
 
 
 def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> Loss:
-    """The most that a plate can lose by its pings in this period, or in one of its windows, with others that overlap.
-
-    A rolling budget counts once for each window that covers that time, or its spans. A name without a time is all of
-    it.
-    """
+    """The most that a plate can lose by its pings in this period, or one of its windows, with overlapping ones."""
     # `others` may name the period itself, whose budget counts once.
     names = [name for name in dict.fromkeys((period, *others)) if name in budgets]
     spans: dict[str, list[Period]] = {}
@@ -260,8 +255,7 @@ class OneBudget(msgspec.Struct, frozen=True):
         return component_charge_nano(nano, measure_of(name).name, self._unit_km)
 
     def most_in(self, budgets: Mapping[str, int], period: str) -> Loss:
-        """The most of both kinds by pings in a period, under budgets that share time with it and the parts of both
-        kinds."""
+        """The most of both kinds by pings in a period, under these budgets and the parts of both kinds."""
         amounts = {name: self.nano_of(name, nano) for name, nano in budgets.items()}
         time = name_in(self.measure, without_measure(time_of(period)))
         for name in (time, f"{POSITIONS}{time}"):
@@ -395,10 +389,8 @@ def hat_epsilon(shares: Integers) -> int:
 
 
 class PeriodSoFar(NamedTuple):
-    """Of each plate: nano-units and HATs charged so far, and HATs in this slot; and the slot's place.
-
-    Where budgets roll (`rolls`), charges are the most in any window that touches the slot, and `visits` those of a
-    window.
+    """Of each plate: nano-units and HATs charged so far (where budgets roll, the most in any window), HATs in this
+    slot.
 
     >>> PeriodSoFar(np.array([40]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3).visits.tolist()
     [8.0]
@@ -570,8 +562,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return Range(0, self.max_speed)
 
     def fingerprint(self) -> str:
-        """The same for equal policies, 16 hexadecimal digits. Settings without effect are left out, also for newer
-        versions."""
+        """The same for equal policies, 16 hexadecimal digits; settings without effect are left out."""
         settings = msgspec.to_builtins(self)
         del settings["prices"]
         settings |= {f"{name}_nano": nano for name, nano in self.stated_prices.items()}
@@ -724,8 +715,7 @@ class BudgetCalendar:
         self._periods = periods
 
     def slot_in_period(self, start_ms: int) -> SlotInPeriod:
-        """The slot's budget period, and its place in it. Numbers of slots are rounded: clock changes lengthen and
-        shorten days."""
+        """The slot's period, and its place in it: rounded, as clock changes make days longer and shorter."""
         measure = self._policy.measure
         if self._periods is None:
             return SlotInPeriod(name_in(measure, "lifetime"), 0, 0)
@@ -740,7 +730,6 @@ class BudgetCalendar:
         policy, ends = self._policy, spans.place(np.array([start_ms]))
         times = [spans.iso(int(end[0])) for end in ends]
         length = duration_name(policy.period_seconds or 0)
-        # In whole spans, as a window counts every span that it touches.
         within = ceil((policy.period_seconds or 0) / spans.seconds) * spans.seconds // policy.slot_seconds
         return SlotInPeriod(name_in(policy.measure, span_name(length, *times)), within, within, rolls=True)
 

@@ -40,10 +40,8 @@ DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class CityPlan:
-    """The plan of a question to the whole city in a slot: each row's weight in the sums, and its plate's charge
-    (nano-units).
-
-    Rows of plates that take no part weigh 0; `plates` take part. `about` is the question's own.
+    """A question to the whole city in a slot: rows' weights (0: no part) and plates' charges (nano-units); `about` is
+    its own.
 
     >>> plan = CityPlan(np.array([26214, 0]), np.array([500, 0]), plates=1, about=b"")
     >>> plan.subset(np.array([True, False])).charged.tolist()
@@ -326,7 +324,6 @@ def _widths(
 def _hats_shared(counts: SlotCounts, policy: Policy) -> NDArray[np.float64]:
     """Of each HAT: among how many HATs its plates are likely to share a clip, on average by their weights."""
     sizes, sharp = np.diff(counts.hat_rows), 1 / plate_variance(counts.count)
-    # From counts alone, before it is known which HATs are withheld.
     is_asked = np.repeat(sizes >= max(PLATES_MIN, policy.min_plates), sizes)
     hats = np.bincount(counts.plate, weights=is_asked, minlength=len(counts.plates))[counts.plate]
     first = counts.hat_rows[:-1]
@@ -491,7 +488,6 @@ def terms_from_counts(
 
     if policy.hats_max:
         return terms_of_kept()
-    # The promise of suppression is about the worst HAT of the slot, so its worst case without suppression is the limit.
     limit = worst_cases(counts, terms, policy, plans).max(axis=0, initial=0.0)
     for _ in range(_ROUNDS_MAX):
         if kept.all():

@@ -355,7 +355,6 @@ class _Plates:
         by_hats = np.argsort(-initially, kind="stable")
         fewer = -initially[by_hats]
         for level in range(self.before, floor, -1):
-            # Plates that began in more HATs have come down to this level by now.
             plates = np.sort(by_hats[: np.searchsorted(fewer, -level, side="right")])
             rows = self._kept_rows(plates).reshape(-1, level)
             hardest_first = np.argsort(-self.errors.errors_without(rows).min(axis=1), kind="stable")
@@ -363,7 +362,6 @@ class _Plates:
                 for error, row, of_plate in self._turns(rows[hardest_first[start : start + _BATCH]]):
                     if error > limit:
                         return
-                    # Every HAT that it can leave is lost by that: it leaves the one with the fewest samples.
                     self._suppress(row if error < inf else min(of_plate, key=self._samples_left))
 
     def _turns(self, rows: Integers) -> Iterator[tuple[float, int, list[int]]]:

@@ -296,10 +296,8 @@ class ReleaseContext:
 
 
 def with_forecaster(context: ReleaseContext) -> ReleaseContext:
-    """The same with a new forecaster, and with plans around its forecasts where the policy asks for them.
-
-    A forecaster must see every slot in its order: a worker that takes over the planning needs a new one.
-    """
+    """The same with a new forecaster, and with plans around its forecasts where the policy asks for them. A forecaster
+    must see every slot in its order: a worker that takes over needs a new one."""
     policy = context.policy
     forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.shapes)
     planner = ForecastPlanner(forecaster) if policy.forecasts else context.planner
@@ -307,11 +305,8 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
 
 
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
-    """Plan and charge the whole slot. If all of it is recorded already, the plan has no HAT and costs nothing.
-
-    PrivacyRefused if its budget period overlaps others, or has one budget with positions that could come to more:
-    before anything is charged, and again before anything is drawn.
-    """
+    """Plan and charge the whole slot; nothing if all of it is recorded. PrivacyRefused, before a charge and again
+    before a draw, if its period overlaps others, or could exceed one budget with positions."""
     hats = hats_of(counts)
     # Also if all of it is recorded already: what it released is still to be learnt.
     if context.forecaster is not None:
@@ -393,7 +388,6 @@ def _charge(hats: Sequence[HatInFlight], slot: SlotToPlan, ledger: Ledger) -> li
     asked = [hat.admission(counts, policy.min_plates) for hat in queue]
     found = charge_once(ledger, slot.in_period.period, policy.budget_nano, counts.plates, asked, on_terms)
     charged = [hat.with_charges(verdict.charged) for hat, verdict in zip(queue, found, strict=True)]
-    # The plan has its rows in the order of cells, not in that of charging.
     return sorted(charged, key=lambda hat: hat.number)
 
 
@@ -405,15 +399,11 @@ def charge_once(
     admissions: Sequence[Admission],
     on_terms: Callable[[int, bytes], Admission],
 ) -> list[Verdict]:
-    """Charge each admission, in this order, or learn what it was charged before: an id keeps its first verdict.
-
-    Where the ledger remembers other terms (a retry, a race), admission i is asked again as `on_terms(i, terms)` has it,
-    on those very terms: what is drawn is what was charged.
-    """
+    """Charge each admission, in this order, or learn its first verdict. Where the ledger remembers other terms (a
+    retry, a race), admission i is asked again as `on_terms(i, terms)`: what is drawn is what was charged."""
     verdicts = ledger.admit(period, budget_nano, plates, admissions) if admissions else []
     others = [i for i, verdict in enumerate(verdicts) if verdict.terms != admissions[i].terms]
     again = [on_terms(i, verdicts[i].terms) for i in others]
-    # A ledger keeps the first terms for ever, so asking once more is enough.
     found = dict(zip(others, ledger.admit(period, budget_nano, plates, again) if again else [], strict=True))
     for i, one in zip(others, again, strict=True):
         if found[i].terms != one.terms:

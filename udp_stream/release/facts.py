@@ -88,9 +88,7 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True)
 class SlotCounted:
-    """A closed slot, and the repeats that counting dropped.
-
-    On Kafka these are the repeats across source partitions: each partition has dropped its own before.
+    """A closed slot, and the repeats that counting dropped: on Kafka those across source partitions.
 
     >>> SlotCounted(start_ms=0, repeats=3).repeats
     3

@@ -116,11 +116,8 @@ def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
 
 
 def ends(outlook: Outlook, more: Floats, pings: NDArray[np.int64], features: Floats) -> tuple[Floats, Floats]:
-    """Both ends of 95 % intervals of HATs of so many pings, in km/h, which the caller cuts to [0, U].
-
-    `more` is what plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has a standardised line of six for
-    each HAT.
-    """
+    """Both ends of 95 % intervals of HATs of so many pings, in km/h, which the caller cuts to [0, U]. `more` is what
+    plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has six standardised for each HAT."""
     variances = np.array([outlook.usual_variance, NEWS_WIDER * outlook.news_variance]) + more
     speeds = at_speed(np.array([outlook.usual_mean, outlook.news_mean]))
     deviations = TAIL / NORMAL_TAIL * speeds * np.sqrt(of_few_pings(variances, pings))
@@ -422,10 +419,7 @@ class Forecaster:
         return with_cdfs(estimates, {record.release_id: record.plates for record in records}, self._shapes.told(day))
 
     def _remember(self, history: LedgerHistory, before_ms: int) -> None:
-        """What the ledger holds of the days that are remembered, beside what was seen.
-
-        Also of later slots: a worker that reads a log again may know less of them than the one that released them.
-        """
+        """The ledger's slots of the remembered days, also later ones: a worker may read a log again."""
         # One ms before: the end of a day's last slot is midnight of the next day.
         midnight = dt.datetime.combine(self._day(before_ms - 1), dt.time(), self._slots.zone)
         since_ms = int((midnight - dt.timedelta(days=DAYS - 1)).timestamp() * 1000)

@@ -188,7 +188,6 @@ def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, l
     value = np.array([np.nan if mean is None else mean.value_kmh for mean in means])
     if context.policy.forecasts:
         smoothed = context.smoothed((counts.start_ms, counts.end_ms), ledger)
-        # The slot's own HATs come first; behind them are cells without pings.
         value = np.array([one.value_kmh for one in smoothed[: counts.cells.size]])
     measured = [mean is not None for mean in means]
     return np.array([truth, pings, np.diff(counts.hat_rows), value, measured], dtype=np.float64)

@@ -68,11 +68,8 @@ class _Asked(msgspec.Struct, frozen=True, eq=False):
 def estimate_hats(
     plans: Sequence[HatPlan], samples: Sequence[Integers], bits: Bits, factors: Sequence[Integers | None] | None = None
 ) -> list[Estimate]:
-    """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts.
-
-    `factors[i]` are those of its admitted plates' clips, where each shares one among HATs (`mechanisms/around.py`);
-    ValueError if such a plan has none.
-    """
+    """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts,
+    `factors[i]` those of their clips (`mechanisms/around.py`); ValueError if a shared clip has none."""
     asked = [
         _Asked(place, name, _query(name, of_statistic, speeds, shrink, bits))
         for place, (plan, speeds, shrink) in enumerate(zip(plans, samples, factors or [None] * len(plans), strict=True))
@@ -145,18 +142,15 @@ def record_slot(
     `factors` are those of the plates' clips, once the ledger remembers what they follow from; ValueError if the plan
     has such HATs and there are none.
     """
-    # hats: new; each has its id, its cell and its rows.
     hats = hats_of(counts)
 
     def draw(todo: Sequence[int]) -> list[bytes]:
-        # Charged, with the plan for the plates that paid; or withheld.
         decided = decide([hats[i] for i in todo], counts, plan, context.policy)
         for i, hat in zip(todo, decided, strict=True):
             hats[i] = hat
         _admit_unplanned(decided, counts, context, ledger)
         # DRAW. Noisy values of each HAT that has a plan, by its number. From here on all is public.
         estimates = _estimate(decided, counts, values, context, factors)
-        # Records: one JSON line for each HAT, withheld ones too.
         iso = context.calendar.slots.iso
         common = _Common(context, context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms))
         return [encode(_record(hat, counts, estimates.get(hat.number), common)) for hat in decided]
@@ -214,11 +208,8 @@ class Drawn:
 
 
 def draw_once(ledger: Ledger, release_ids: Sequence[str], draw: Callable[[Sequence[int]], Sequence[bytes]]) -> Drawn:
-    """The payload of each id: what is recorded, else what `draw` makes of it now.
-
-    `draw` is given the positions of the ids that are not recorded, and returns their payloads; not called for none. The
-    ledger raises PrivacyRefused for an id that was never charged.
-    """
+    """The payload of each id: the recorded one, else what `draw` makes of the positions of ids that are not recorded.
+    The ledger raises PrivacyRefused for an id that was never charged."""
     known = ledger.recorded(release_ids)
     payloads = {i: payload for i, payload in enumerate(known) if payload is not None}
     todo = [i for i in range(len(release_ids)) if i not in payloads]
@@ -399,7 +390,6 @@ def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: P
     hats_in = plan.hats_in_balls(counts)
     plates = tuple(sorted(hats_in))
     number = {plate: i for i, plate in enumerate(plates)}
-    # Each list begins with an empty array: numpy cannot join none.
     clamped, rows, parts = values.clamped(policy.max_speed), [np.zeros(0, np.int64)], [np.zeros((5, 0), np.int64)]
     for hat in decide(hats_of(counts), counts, plan, policy):
         around = None if hat.plan is None else hat.plan.around
@@ -421,11 +411,8 @@ def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: P
 
 
 def slot_sums(question: CityQuestion | None, counts: SlotCounts, values: SlotValues, plan: SlotPlan) -> tuple[int, ...]:
-    """The sums over the HATs of a slot, or of a shard's part of it, that the plan knows with these rows. Secret.
-
-    Empty where the plan asks nothing, or where the settings have no question by now. PrivacyRefused if a plate was
-    charged less than the sums ask of it.
-    """
+    """The sums over HATs of a slot, or of a shard's part, that the plan knows with these rows. Secret. Empty where
+    nothing is asked. PrivacyRefused if a plate was charged less than the sums ask of it."""
     if plan.city is None or question is None:
         return ()
     columns = np.zeros((2, counts.count.size), dtype=np.int64)
