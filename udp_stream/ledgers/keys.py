@@ -144,8 +144,8 @@ def gone(place: Where, ledger_id: str) -> PrivacyRefused:
 
 
 def known_ledger(id_file: Where | None) -> str | None:
-    """The id that this file keeps; None without one. DependencyUnavailable if it cannot be read, PrivacyRefused for
-    others."""
+    """The id that this file keeps; None without a file. DependencyUnavailable if it cannot be read, PrivacyRefused if
+    it holds something else, or nothing."""
     return None if id_file is None else _read(Path(id_file))[0]
 
 
@@ -159,7 +159,7 @@ def adopt(
 ) -> None:
     """Keep the id of a ledger whose file there is none yet; with `only_look` only say whether that may be done.
 
-    PrivacyRefused if the ledger holds charges: nothing tells how far it had come, unless it is `named_elsewhere`.
+    PrivacyRefused if the ledger holds charges and is not the one `named_elsewhere`: nothing tells how far it had come.
     """
     ledger_id, progress = ledger.meta()["ledger_id"], ledger.progress()
     holds = progress.admitted > 0 or progress.recorded > 0

@@ -194,8 +194,7 @@ def _redis(url: str) -> Any:
 
 
 def _client(asked: LedgerSection) -> dict[str, Any]:
-    """Options of the Redis client. ConfigError for an unusable file, DependencyUnavailable for a server without our
-    TLS."""
+    """Options of the Redis client. ConfigError for an unusable file, DependencyUnavailable if TLS fails."""
     from udp_stream.ledgers.redis_connection import require_tls
 
     if asked.url.startswith("rediss"):
