@@ -72,11 +72,9 @@ class Loss:
         return Loss(self.epsilon_nano + other.epsilon_nano, self.rho_nano + other.rho_nano)
 
     def within(self, other: Loss) -> bool:
-        """Whether it is at most the other, by either measure."""
         return self.epsilon_nano <= other.epsilon_nano and self.rho_nano <= other.rho_nano
 
     def __str__(self) -> str:
-        """What is not 0 of it."""
         parts = [f"rho {amount_text(self.rho_nano)}"] if self.rho_nano else []
         if self.epsilon_nano or not parts:
             parts.insert(0, f"epsilon {amount_text(self.epsilon_nano)}")
@@ -117,11 +115,7 @@ def _best_order(rho: float, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def rho_nano_of(epsilon_nano: int, delta: float | Decimal | str) -> int:
-    """The largest rho, in nano-units, that implies (epsilon, delta)-DP, rounded down; may be 0.
-
-    >>> rho_nano_of(10_000_000_000, 1e-6)
-    1539278763
-    """
+    """The largest rho, in nano-units, that implies (epsilon, delta)-DP, rounded down; may be 0."""
     _check("epsilon_nano", epsilon_nano, 0)
     allowed = _allowed(delta)
     return _last_nano(lambda rho_nano: delta_of(rho_nano, epsilon_nano) <= allowed)
@@ -140,10 +134,7 @@ def epsilon_nano_of(rho_nano: int, delta: float | Decimal | str) -> int:
 
 @lru_cache(maxsize=4096)
 def epsilon_of(rho_nano: int, delta: float) -> float:
-    """About the same, for records: an epsilon that holds, rounded up to six decimals; quick.
-
-    Any alpha gives an epsilon that holds, and one in double precision is off by far less than what is added.
-    """
+    """About `epsilon_nano_of`, for records and quick: an epsilon that holds, rounded up to six decimals."""
     _check("rho_nano", rho_nano, 0)
     if rho_nano == 0:
         return 0.0
@@ -174,9 +165,6 @@ def epsilon_of_both(epsilon_nano: int, rho_nano: int, delta: float) -> float:
     The lesser of two that hold: the rho as an epsilon, beside the pure one; or all of it in rho, where pure charges
     that sum to epsilon cost at most epsilon^2 / 2, and then as an epsilon. (Equation 10 of *Adaptive Privacy Budgeting*
     is a third. It is never less than the second, as this conversion is exact.)
-
-    >>> epsilon_of_both(2_000_000_000, 1_000_000_000, 1e-6), epsilon_of_both(200_000_000, 1_000_000_000, 1e-6)
-    (9.766217, 7.85605)
     """
     # An epsilon has six decimals: as a whole number of them it is exact, and the sum is rounded once.
     beside = (epsilon_nano + round(epsilon_of(rho_nano, delta) * 1e6) * 1000) / NANO
@@ -187,10 +175,7 @@ def epsilon_of_both(epsilon_nano: int, rho_nano: int, delta: float) -> float:
 
 
 def _last_nano(holds: Callable[[int], bool]) -> int:
-    """The last number for which this holds, which it does for 0 and, if for one, for all below it.
-
-    ValueError where that is beyond `NANO_MAX`.
-    """
+    """The last number for which this holds, as for 0 and all below it; ValueError beyond `NANO_MAX`."""
     low, high = 0, 1
     while holds(high):
         if high == NANO_MAX:

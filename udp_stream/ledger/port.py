@@ -55,11 +55,8 @@ class Entropy(Protocol):
     """
 
     def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
-        """Cut the releases into consecutive runs, each with the bits for its noise.
-
-        The operating system's source gives one run; the seeded source of tests gives each release its own, so that
-        its noise depends on nothing but the seed and its id.
-        """
+        """Cut the releases into consecutive runs, each with the bits for its noise; seeded ones have a run for each
+        release."""
         ...
 
 
@@ -99,7 +96,6 @@ class Verdict:
 
     @property
     def admitted(self) -> NDArray[np.bool_]:
-        """True where the member may contribute."""
         return self.charged > 0
 
 
@@ -169,7 +165,6 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes = b""
 
     def at_least(self, other: Mark) -> bool:
-        """Whether a ledger that is this far is as far as the other mark, by its counts."""
         if self.era != other.era:
             return self.era > other.era
         return self.admitted >= other.admitted and self.recorded >= other.recorded
@@ -213,7 +208,7 @@ class Ledger(Protocol):
         ...
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
-        """Recorded payloads that were never marked as published, oldest first."""
+        """Recorded payloads never marked as published, oldest first; they may be published while iterating."""
         ...
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
@@ -221,7 +216,7 @@ class Ledger(Protocol):
         ...
 
     def entries(self) -> Iterator[Entry]:
-        """Every admission ever made, oldest first."""
+        """Every admission ever made, oldest first; those made while iterating may be among them."""
         ...
 
     def newest(self) -> Iterator[str]:
@@ -241,7 +236,7 @@ class Ledger(Protocol):
         ...
 
     def meta(self) -> dict[str, str]:
-        """What the ledger knows of itself: `ledger_id`, `key_fingerprint` once it is bound, and what was noted."""
+        """What the ledger knows of itself: `schema`, `ledger_id`, `made`, `key_fingerprint` once bound, and notes."""
         ...
 
     def progress(self) -> Progress:
@@ -249,10 +244,8 @@ class Ledger(Protocol):
         ...
 
     def mark(self, release_id: str) -> Mark:
-        """Raise the mark that is kept apart from the ledger, on disk when this returns, and give it back.
-
-        `release_id` is recorded and about to be published. Raises PrivacyRefused if the ledger is behind the mark.
-        """
+        """Raise the mark that is kept apart from the ledger, on disk when this returns. `release_id` is about to be
+        published. PrivacyRefused if the ledger is behind the mark."""
         ...
 
     def compare(self, mark: Mark | None = None) -> None:

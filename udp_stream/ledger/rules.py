@@ -1,8 +1,4 @@
-"""The ledger's rules as pure functions, for all stores alike.
-
-In this order: rolling budgets; what a call must satisfy, whom it charges, and whether balances add up; the ledger's
-past, and the mark that shows when it went back in time.
-"""
+"""The ledger's rules as pure functions, for all stores alike: rolling budgets, calls, balances, high-water marks."""
 
 from __future__ import annotations
 
@@ -25,10 +21,8 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Balance, Entry, Ledger, Mark, Progress, Verdict
 from udp_stream.units import parse_duration
 
-# Rolling budgets: no stretch of a given length, wherever it begins, may cost a plate more than its budget.
-#
-# A balance of a calendar's period is one number. A rolling budget has balances of short *spans* of time, such as an
-# hour, each named by the window's length and by when it begins and ends:
+# Rolling budgets: no stretch of a given length, wherever it begins, may cost a plate more than its budget. Balances are
+# of short *spans* of time, such as an hour, named by the window's length and their ends:
 #
 #     rolling 1d from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30
 #
@@ -36,19 +30,18 @@ from udp_stream.units import parse_duration
 # every stretch of the length, what was charged in the spans that the window touches stays within the budget.
 #
 # 1. Two spans are touched by one window if from the end of the earlier to the start of the later it is less than the
-#    length. So a window of a day touches up to 25 whole hours. A span is counted whole, where a window touches it at
-#    all.
+#    length. So a window of a day touches up to 25 whole hours. A touched span is counted whole.
 # 2. Slide a window later, until the first of its spans is about to leave. It has lost none, and may have won some. So
-#    of all windows those have to be looked at that end so: one for each span at most, and one in all where slots are
-#    charged in their order.
-# 3. All charges of a call belong to one span, and every window that is looked at touches it. So each plate has one
-#    number for the call: the most that it was charged *elsewhere*, in the other spans of any one window. With it, a
-#    charge is decided as in a calendar's period. Spans on both sides count, as slots may be charged out of order.
-# 4. What is looked at is bounded: the spans within a length before and after, however long the history.
+#    only windows that end so have to be looked at: one for each span at most, and one in all where slots are charged in
+#    their order.
+# 3. All charges of a call belong to one span, which every such window touches. So each plate has one number for the
+#    call: the most that it was charged *elsewhere*, in the other spans of any one window. With it, a charge is decided
+#    as in a calendar's period. Spans on both sides count, as slots may be charged out of order.
+# 4. Only spans within a length before and after are looked at, however long the history.
 #
 # Names of one window length and unit (what stands behind the end) are one account, whatever their zone, and however
-# their spans lie to each other. They are ordered by their text, which is local time. So the text of a name that is at
-# most so far away lies between two others (`names_around`), with a day on either side for the zones.
+# their spans lie to each other. They are ordered by their text, which is local time. So names at most so far away lie
+# between two others (`names_around`), with a day on either side for the zones.
 
 ROLLING = "rolling "
 """What the names of rolling budgets begin with."""
@@ -72,31 +65,21 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Of the window."""
         return parse_duration(self.length)
 
     def shares_window(self, other: Span) -> bool:
-        """Whether some window touches both, of one account."""
         is_one_account = (self.length, self.unit) == (other.length, other.unit)
         return is_one_account and max(self.start, other.start) - min(self.end, other.end) < self.seconds
 
 
 def span_name(length: str, start: str, end: str) -> str:
-    """The name of a span from and to these times, ISO-8601 with offsets.
-
-    >>> span_name("1d", "2024-01-08T06:00:00+05:30", "2024-01-08T07:00:00+05:30")
-    'rolling 1d from 2024-01-08T06:00:00+05:30 to 2024-01-08T07:00:00+05:30'
-    """
+    """The name of a span from and to these times, ISO-8601 with offsets."""
     return f"{ROLLING}{length} from {start} to {end}"
 
 
 @lru_cache(maxsize=2**16)
 def span_of(name: str) -> Span | None:
-    """The span of this name; None for the name of any other period.
-
-    >>> span_of("1d from 2024-01-08T00:00:00+05:30") is None, span_of("lifetime") is None
-    (True, True)
-    """
+    """The span of this name; None for the name of any other period."""
     if (match := _NAME.fullmatch(name)) is None:
         return None
     try:
@@ -110,10 +93,7 @@ def span_of(name: str) -> Span | None:
 
 
 def names_around(name: str) -> tuple[str, str] | None:
-    """Two names between which, by their text, all are that share a window with this span; None if it is no span.
-
-    A span is at most as long as its window, and a day more where clocks are changed.
-    """
+    """Two names between which, by their text, all lie that share a window with this span; None for another period."""
     if (span := span_of(name)) is None:
         return None
     # Names tell where spans start: one that ends within reach may start its own length earlier.
@@ -152,7 +132,6 @@ class WindowSpans:
     inside: NDArray[np.bool_]
 
     def most(self, amounts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The most of each plate in any one window, of the amounts (spans x plates) in the other spans."""
         if not self.others:
             return np.zeros(amounts.shape[1], np.int64)
         most: NDArray[np.int64] = np.max(self.inside.astype(np.int64) @ amounts, axis=0)
@@ -160,12 +139,7 @@ class WindowSpans:
 
 
 def windows_around(name: str, known: Iterable[str]) -> WindowSpans:
-    """The windows that touch this span, by what they touch of the known ones; none for a period of another kind.
-
-    >>> early, late = (f"rolling 1d from 2024-01-0{day}T06:00:00Z to 2024-01-0{day}T07:00:00Z" for day in (8, 9))
-    >>> windows_around(late, [early, late]).others == (early,), windows_around("lifetime", [early]).others
-    (True, ())
-    """
+    """The windows that touch this span, by what they touch of the known ones; none for a period of another kind."""
     ours = span_of(name)
     if ours is None:
         return WindowSpans((), np.zeros((1, 0), bool))
@@ -175,7 +149,6 @@ def windows_around(name: str, known: Iterable[str]) -> WindowSpans:
         key=lambda one: (one[1].start, one[0]),
     )
     starts, ends = (np.array([getattr(span, side) for _, span in spans], np.float64) for side in ("start", "end"))
-    # Of each window the moment at which the first of its spans is about to leave: that span's end.
     leaving = np.unique(np.append(ends[(ends <= ours.end) & (ends + ours.seconds > ours.start)], ours.end))[:, None]
     inside = (ends >= leaving) & (starts < leaving + ours.seconds)
     return WindowSpans(tuple(other for other, _ in spans), _largest(inside))
@@ -231,20 +204,14 @@ class RollingSums:
             self._known.add(period)
             insort(self._names, period)
         if self._windows is None or self._windows[0] != period:
-            self._windows = period, windows_around(period, self._near(period))
+            bounds = names_around(period)
+            self._windows = period, windows_around(period, between(self._names, *bounds) if bounds else ())
         return self._windows[1]
-
-    def _near(self, period: str) -> list[str]:
-        bounds = names_around(period)
-        return [] if bounds is None else between(self._names, *bounds)
 
 
 def between(names: Sequence[str], first: str, last: str) -> list[str]:
     """Those of sorted names that are neither before the first nor behind the last."""
     return list(names[bisect_left(names, first) : bisect_right(names, last)])
-
-
-# Budgets that were promised in a ledger's periods, from its entries, and what plates have spent of one.
 
 
 def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
@@ -258,16 +225,7 @@ def largest_budgets(ledger: Ledger, periods: Collection[str]) -> dict[str, int]:
 
 
 def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
-    """The ledger's periods that may overlap this one: of a rolling budget's own spans those near by alone.
-
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> days = [(f"{year}-01-01T00:00:00Z", f"{year}-01-02T00:00:00Z") for year in (2024, 2026)]
-    >>> ledger, years = MemoryLedger(), [span_name("1d", *ends) for ends in days]
-    >>> for name in ("May", *years):
-    ...     _ = ledger.admit(name, 10, [b"plate"], [Admission(name, np.array([0]), np.array([3]), 0, b"")])
-    >>> periods_to_compare(ledger, years[0]) == ["May", years[0]], len(periods_to_compare(ledger, "May"))
-    (True, 3)
-    """
+    """The ledger's periods that may overlap this one: of a rolling budget's own spans those near by alone."""
     span, bounds = span_of(period), names_around(period)
     if span is None or bounds is None:
         return ledger.periods()
@@ -277,19 +235,8 @@ def periods_to_compare(ledger: Ledger, period: str) -> list[str]:
 
 
 def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Balance:
-    """What the plates were charged of a budget: in the period or, in a span of a rolling one, in any window.
-
-    Of a rolling budget both are the most in a window that touches the span: of charged nano-units, and of charges.
-    Others may charge meanwhile; `admit` looks for itself.
-
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> ledger, hours = MemoryLedger(), [f"2024-01-08T{hour:02}:00:00+05:30" for hour in range(6, 10)]
-    >>> spans = [span_name("2h", *ends) for ends in zip(hours, hours[1:])]
-    >>> for span in spans:
-    ...     _ = ledger.admit(span, 10, [b"plate"], [Admission(span, np.array([0]), np.array([3]), 0, b"")])
-    >>> budget_balances(ledger, spans[0], [b"plate"]), ledger.balances(spans[0], [b"plate"])
-    (Balance(charged=array([9]), charges=array([3])), Balance(charged=array([3]), charges=array([1])))
-    """
+    """What the plates were charged of a budget: in the period or, in a span of a rolling one, the most in any window.
+    Others may charge meanwhile; `admit` looks for itself."""
     balance = ledger.balances(period, plates)
     if (bounds := names_around(period)) is None:
         return balance
@@ -300,8 +247,7 @@ def budget_balances(ledger: Ledger, period: str, plates: Sequence[bytes]) -> Bal
     return Balance(np.add(balance.charged, charged), np.add(balance.charges, charges))
 
 
-# The ledger's rules as pure functions: what a call must satisfy, which plates it charges, whether balances add up, and
-# how an admission lies in bytes. Every store uses these, so that stores cannot differ in them.
+# Calls: what they must satisfy, which plates they charge, whether balances add up. Every store uses these.
 
 AMOUNT_LIMIT = 2**53
 """Amounts lie below it: integers that every store and language on the way (Lua, JSON) holds exactly."""
@@ -463,7 +409,6 @@ class Decision(NamedTuple):
     terms: bytes
 
     def names(self) -> list[bytes]:
-        """The plates."""
         return cut(self.plates, self.charged.size)
 
     def recalled(self, plates: bytes, members: int) -> Verdict:
@@ -481,7 +426,6 @@ def column(plates: Sequence[bytes]) -> NDArray[np.void]:
 
 def cut(plates: bytes, count: int) -> list[bytes]:
     """`count` plates of one length out of their bytes."""
-    # A HAT may have no members: then there is nothing to divide by.
     width = len(plates) // max(count, 1)
     return [plates[i * width : (i + 1) * width] for i in range(count)]
 
@@ -496,21 +440,18 @@ def amounts_of(values: NDArray[np.int64]) -> bytes:
     return values.astype("<i8").tobytes()
 
 
-# A ledger's past: the high-water mark that shows when a ledger went back in time, and what was forgotten for good.
+# A ledger's past. A backup, a volume's snapshot, a lost write-ahead log: each leaves a ledger that is sound in itself
+# and has forgotten its last charges and records. It would charge plates too little and draw published HATs a second
+# time. So a mark is kept apart from it: how many HATs it had admitted and recorded when something was last published
+# from it, and the digest of a record that it held by then.
 #
-# A backup that is older than the ledger, a volume's snapshot, a write-ahead log that was removed: each leaves a ledger
-# that is sound in itself and has forgotten its last charges and records. It would charge plates too little and draw
-# published HATs a second time. Nothing in the ledger can show it, so a mark is kept apart from it: how many HATs it had
-# admitted and recorded when something was last published from it, and the digest of a record that it held by then.
-#
-# 1. The mark is raised after records are kept and before they are published. So whatever a reader has seen, some mark
-#    knows.
+# 1. The mark is raised after records are kept and before they are published, so some mark knows what a reader has seen.
 # 2. A ledger is *behind* a mark if it holds fewer HATs, or another record or none where the mark names one. The record
 #    shows a ledger that went back and has come as far again since.
-# 3. A ledger that is behind is refused, until a person accepts in words what is forgotten. The ledger remembers that
-#    for ever, as a note, and so do its records and its statement. Each acceptance begins a new *era*. A mark of an
-#    earlier era is forgiven up to what was accepted. One that the ledger is not behind needs no forgiving, whatever its
-#    era: where several machines keep marks, each acceptance is of one of them.
+# 3. A ledger that is behind is refused, until a person accepts in words what is forgotten. The ledger, its records and
+#    its statement remember that for ever. Each acceptance begins a new *era*. A mark of an earlier era is forgiven up
+#    to what was accepted. One that the ledger is not behind needs no forgiving, whatever its era: several machines may
+#    keep marks, and each acceptance is of one of them.
 #
 # Marks are public: they tell counts, and name a record that is published.
 
@@ -538,12 +479,7 @@ def digest_of(payload: bytes) -> bytes:
 
 
 def forgotten(meta: Mapping[str, str]) -> list[Forgotten]:
-    """What was accepted on this ledger, oldest first, from what it knows of itself; as many eras have ended.
-
-    >>> note = '{"words": "two HATs are forgotten", "at": "2026-11-22", "mark": ["5eed", 0, 8, 6]}'
-    >>> [one.words for one in forgotten({"ledger_id": "5eed", "forgotten:0": note})]
-    ['two HATs are forgotten']
-    """
+    """What was accepted on this ledger, oldest first, from what it knows of itself; as many eras have ended."""
     found: list[Forgotten] = []
     while (text := meta.get(f"{_FORGOTTEN}{len(found)}")) is not None:
         found.append(msgspec.json.decode(text, type=Forgotten))
@@ -557,11 +493,7 @@ def forget(ledger: Ledger, what: Forgotten) -> bool:
 
 
 def caveats(meta: Mapping[str, str]) -> tuple[str, ...]:
-    """Why a plate may have lost more than the ledger knows: a sentence for each reason, for records and statements.
-
-    >>> caveats({"ledger_id": "5eed"}), caveats({"volatile": "2026-11-22"})
-    ((), ('charges may have been lost since 2026-11-22 (ledger.allow_volatile)',))
-    """
+    """Why a plate may have lost more than the ledger knows: a sentence for each reason, for records and statements."""
     found = [one.words for one in forgotten(meta)]
     if since := meta.get(VOLATILE):
         found.append(f"charges may have been lost since {since} (ledger.allow_volatile)")
@@ -597,10 +529,7 @@ def see(ledger: Ledger, *release_ids: str) -> Seen:
 
 
 def behind(seen: Seen, mark: Mark) -> str | None:
-    """In which way the ledger is behind the mark: a part of a sentence, or None if it is not.
-
-    The mark's record was looked at.
-    """
+    """In which way the ledger is behind the mark, whose record was looked at; None if it is not."""
     now = seen.mark(mark.release_id)
     if now.era < mark.era:
         return "it does not remember what was accepted as forgotten"
@@ -616,13 +545,7 @@ def behind(seen: Seen, mark: Mark) -> str | None:
 
 
 def require_not_behind(seen: Seen, mark: Mark, place: object) -> None:
-    """Raise PrivacyRefused if the ledger at this place is behind the mark, or another one.
-
-    >>> seen = Seen({"ledger_id": "5eed"}, Progress(8, 6, "first", "last"), {})
-    >>> require_not_behind(seen, Mark("0dd5", 0, 8, 6), "/data/ledger")
-    Traceback (most recent call last):
-    udp_stream.errors.PrivacyRefused: expected the ledger 0dd5 at /data/ledger, got 5eed
-    """
+    """Raise PrivacyRefused if the ledger at this place is behind the mark, or another one."""
     if (now := seen.meta["ledger_id"]) != mark.ledger_id:
         raise PrivacyRefused(f"expected the ledger {mark.ledger_id} at {place}, got {now}")
     if (how := behind(seen, mark)) is not None:
@@ -634,5 +557,4 @@ def require_not_behind(seen: Seen, mark: Mark, place: object) -> None:
 
 
 def _told(mark: Mark) -> str:
-    """What the mark counts."""
     return f"{mark.admitted:,} charged and {mark.recorded:,} recorded HATs"

@@ -1,19 +1,14 @@
 """What is kept beside a ledger: the key of its plates, its id, and the mark of how far it had come.
 
-**The key.** Outside the ledger and the raw topics a plate leaves no trace; in the ledger it is a keyed hash, so that a
-copy of the ledger without the key says nothing about who drove. The key matters as much as the ledger: under another
-key every plate looks new and gets its budget again, which is why a ledger is bound to the `fingerprint` of its key.
+**The key.** In the ledger a plate is a keyed hash, so that a copy without the key says nothing about who drove. Under
+another key every plate looks new and gets its budget again: a ledger is bound to the `fingerprint` of its key. The key
+file is made complete under another name and linked into place. A second process finds the key of the first.
 
-The key file is made complete under another name and linked into place. A second process finds the key of the first.
-
-**The id and the mark.** A ledger that is wiped, removed or on a volume that is not mounted looks like one that was
-never made. Made anew, it would give every plate its budget again and draw every HAT a second time; so where a ledger is
-known, none is made. An older copy of the ledger would do so for what came after it; so its high-water mark (`rules.py`)
-is kept here. A ledger that holds charges and has no such file could be an older copy, so it is refused until a person
-accepts it.
-
-The file has one line for the ledger's id and, once something was published, one for the mark. It is replaced as a
-whole, by one process at a time.
+**The id and the mark.** A ledger that is wiped, removed or not mounted looks like one that was never made. Made anew,
+it would give every plate its budget again and draw every HAT a second time; so where a ledger is known, none is made.
+Its high-water mark (`rules.py`) shows an older copy. A ledger that holds charges and has no such file is refused until
+a person accepts it. The file has a line for the ledger's id and, after something was published, one for the mark. It is
+replaced as a whole, by one process at a time.
 """
 
 from __future__ import annotations
@@ -54,7 +49,6 @@ class PlateKeys:
     """
 
     def __init__(self, key: bytes) -> None:
-        """Take a key of 32 bytes, as `load_or_create_key` gives; ValueError for any other length."""
         if len(key) != KEY_BYTES:
             raise ValueError(f"expected a key of {KEY_BYTES} bytes, got {len(key)}")
         self._keyed = blake2b(key=key, digest_size=HASH_BYTES, person=_PLATE)
@@ -88,11 +82,6 @@ def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
 
     Processes that start together end up with one key. Raises PrivacyRefused if the file can be read by group or others
     or does not hold a key, and DependencyUnavailable if the directory is missing or the file cannot be read or made.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     load_or_create_key(f"{folder}/plate.key") == load_or_create_key(f"{folder}/plate.key")
-    True
     """
     where = Path(path)
     try:
@@ -102,7 +91,6 @@ def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
             raise DependencyUnavailable(
                 f"expected the folder {where.absolute().parent} for {where.name}: create it first"
             )
-        # Then read back: if another process was first, its key stands.
         _create(where)
         return load_key(where)
     except OSError as error:
@@ -110,10 +98,7 @@ def load_or_create_key(path: str | os.PathLike[str]) -> bytes:
 
 
 def load_key(path: str | os.PathLike[str]) -> bytes:
-    """The 32-byte key in the file at `path`; none is made.
-
-    OSError if it cannot be read, PrivacyRefused if group or others can read it, or if it holds no key.
-    """
+    """The 32-byte key at `path`. OSError if it cannot be read, PrivacyRefused if others can, or if it holds no key."""
     with Path(path).open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         # More than a key file has, so that a longer file is seen to be none.
@@ -137,18 +122,12 @@ def _create(path: Path) -> None:
         link_first(draft, path)
 
 
-# Random bits, for the noise of a deployment.
-
-
 class OsEntropy:
     """Bits from the kernel's generator, all releases of a slot in one run."""
 
     def streams(self, release_ids: Sequence[str]) -> Iterator[tuple[slice, Bits]]:
-        """One run for everything."""
         yield slice(0, len(release_ids)), os.urandom
 
-
-# The ledger's id and its mark.
 
 Where = str | os.PathLike[str]
 
@@ -165,10 +144,8 @@ def gone(place: Where, ledger_id: str) -> PrivacyRefused:
 
 
 def known_ledger(id_file: Where | None) -> str | None:
-    """The id of the ledger that was used with this file before; None if none was, or no file is kept.
-
-    Raises DependencyUnavailable if the file cannot be read, PrivacyRefused if something else is in it, or nothing.
-    """
+    """The id that this file keeps; None without a file. DependencyUnavailable if it cannot be read, PrivacyRefused if
+    it holds something else, or nothing."""
     return None if id_file is None else _read(Path(id_file))[0]
 
 
@@ -182,8 +159,7 @@ def adopt(
 ) -> None:
     """Keep the id of a ledger whose file there is none yet; with `only_look` only say whether that may be done.
 
-    Raises PrivacyRefused if the ledger holds charges: nothing tells how far it had come. It may be adopted if it is the
-    one that is `named_elsewhere`, where its mark is kept too.
+    PrivacyRefused if the ledger holds charges and is not the one `named_elsewhere`: nothing tells how far it had come.
     """
     ledger_id, progress = ledger.meta()["ledger_id"], ledger.progress()
     holds = progress.admitted > 0 or progress.recorded > 0
@@ -200,10 +176,7 @@ def adopt(
 
 
 def remember_ledger(id_file: Where, ledger_id: str) -> None:
-    """Keep the id outside of the ledger, on disk when this returns; DependencyUnavailable if that cannot be done.
-
-    Of processes that begin together the first one does it. It may have kept a mark by now, which stays.
-    """
+    """Keep the id on disk, if no file is there; DependencyUnavailable if that cannot be done. A kept mark stays."""
     path = Path(id_file)
     with _draft(path, ledger_id, None) as draft:
         link_first(draft, path)
@@ -212,8 +185,7 @@ def remember_ledger(id_file: Where, ledger_id: str) -> None:
 def compare(ledger: Ledger, id_file: Where | None, place: object, mark: Mark | None = None) -> None:
     """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind the one that is given.
 
-    A mark that was given, from another machine, and that the ledger is behind is kept: what is to be accepted as
-    forgotten is counted by it.
+    A given mark, of another machine, that the ledger is behind is kept: it counts what is to be accepted as forgotten.
     """
     if (kept := kept_mark(id_file)) is not None:
         require_not_behind(see(ledger, kept.release_id), kept, place)
@@ -228,10 +200,7 @@ def compare(ledger: Ledger, id_file: Where | None, place: object, mark: Mark | N
 
 
 def raise_mark(ledger: Ledger, id_file: Where | None, place: object, release_id: str) -> Mark:
-    """The ledger's mark as it is now, kept from now on; PrivacyRefused if the ledger is behind what was kept.
-
-    `release_id` names a record that the ledger holds.
-    """
+    """The ledger's mark with this record, kept from now on; PrivacyRefused if the ledger is behind the kept one."""
     if id_file is None:
         return see(ledger, release_id).mark(release_id)
     while True:
@@ -282,13 +251,11 @@ def _read(path: Path) -> tuple[str | None, Mark | None]:
 def _write(path: Path, ledger_id: str, mark: Mark | None) -> None:
     with _draft(path, ledger_id, mark) as draft:
         draft.replace(path)
-        # The new name is on disk only once its directory is.
         sync_directory(path.parent)
 
 
 @contextmanager
 def _draft(path: Path, ledger_id: str, mark: Mark | None) -> Iterator[Path]:
-    """The file's content on disk under another name, to be given its own."""
     line = "" if mark is None else f"{msgspec.json.encode(mark).decode()}\n"
     try:
         with draft_of(path) as draft:

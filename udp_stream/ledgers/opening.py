@@ -1,7 +1,4 @@
-"""From a configured ledger URL to an open ledger and the hashes of its plates.
-
-Behind that: the settings that a ledger was charged under, how a run names its ledger, and what an operator sees of it.
-"""
+"""From a configured ledger URL to an open ledger and its plates' keys; policies it was charged under; what it holds."""
 
 from __future__ import annotations
 
@@ -42,9 +39,9 @@ def ledger_and_keys(
 ) -> Iterator[tuple[Ledger, PlateKeys]]:
     """Open the ledger and its key (both made at first use), bound to each other, and no older than its mark.
 
-    Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: do not look at the mark. `only_look`: of a ledger
-    that is new to this machine keep no id. `named_elsewhere`: the id of a ledger whose mark is also kept elsewhere, so
-    that it may hold charges although this machine has no mark.
+    Its URL is a file, `sqlite:FILE`, or one of Redis. `accept_older`: ignore the mark. `only_look`: keep no id of a
+    ledger that is new to this machine. `named_elsewhere`: the id of a ledger whose mark is kept elsewhere too, so that
+    it may hold charges although this machine has no mark.
 
     Raises ConfigError for any other URL, UsageError if `must_exist` and there is none, DependencyUnavailable if the
     store cannot be reached, and PrivacyRefused if it would forget, may have forgotten, or belongs to another key.
@@ -53,7 +50,7 @@ def ledger_and_keys(
         _redis(asked.place)
     key_file, id_file = _key_files(asked)
     known = known_ledger(id_file)
-    if must_exist and known is None and (_is_missing(asked.place) or _is_empty_redis(asked)):
+    if must_exist and known is None and (_is_missing(asked.place) or not (is_file(asked.place) or _is_there(asked))):
         raise UsageError(f"{ledger_place(asked.place)}: no ledger there. Name an existing one with --ledger")
     if must_exist and known is None and (kind := _another_kind(asked.place)):
         raise UsageError(f"{ledger_place(asked.place)}: no ledger, but {kind}. Name one with --ledger")
@@ -95,13 +92,7 @@ def mark_beside(asked: LedgerSection) -> Mark | None:
 
 
 def ledger_place(url: str) -> str:
-    """Where a ledger is, without user and password: a file's absolute path, or a Redis's host, port and database.
-
-    >>> ledger_place("sqlite:/data/city.ledger"), ledger_place("redis://user:secret@ledger:6379/2")
-    ('/data/city.ledger', 'ledger:6379/2')
-    >>> ledger_place("redis://ledger?db=2&password=secret"), ledger_place("unix:///run/redis.sock?db=1")
-    ('ledger:6379/2', '/run/redis.sock/1')
-    """
+    """Where a ledger is, without user and password: a file's absolute path, or a Redis's host, port and database."""
     if is_file(url):
         return str(_path(url).resolve())
     try:
@@ -127,10 +118,8 @@ def is_here(asked: LedgerSection) -> bool:
 
 
 def ledger_there(asked: LedgerSection) -> str | None:
-    """The id of the ledger that is there: as this machine knows it, or as a Redis tells. Nothing is made.
-
-    None if there is none, or a file that was never opened here. DependencyUnavailable if a Redis does not answer.
-    """
+    """The id of the ledger, as this machine or a Redis knows it; None if there is none, or a file that was never opened
+    here. DependencyUnavailable if a Redis does not answer."""
     known = known_ledger(_key_files(asked)[1])
     if known is not None or is_file(asked.place):
         return known
@@ -172,8 +161,6 @@ def inspect_ledger(asked: LedgerSection) -> str:
 
 
 def _key_files(asked: LedgerSection) -> tuple[Path, Path]:
-    """Where the key of the plates is, and beside it the id and the mark by which a ledger that is lost or older is
-    noticed."""
     url = asked.place
     key_file = asked.key_file or (f"{_path(url)}.key" if is_file(url) else "udp-stream.ledger.key")
     return Path(key_file), Path(f"{key_file}.ledger-id")
@@ -207,12 +194,10 @@ def _redis(url: str) -> Any:
 
 
 def _client(asked: LedgerSection) -> dict[str, Any]:
-    """Options of the Redis client. ConfigError for a file that cannot be used, DependencyUnavailable for a server by
-    TLS that we do not trust, or that has none."""
+    """Options of the Redis client. ConfigError for an unusable file, DependencyUnavailable if TLS fails."""
     from udp_stream.ledgers.redis_connection import require_tls
 
     if asked.url.startswith("rediss"):
-        # The client reads these files at each connection; here they are tried, so that each has its sentence.
         files = (str(asked.client.get(name.partition(".")[2], "")) for name in TLS_FILES["ledger"])
         require_tls(asked.url, tls_context("ledger", *files))
     return with_secrets("ledger", asked.client)
@@ -223,8 +208,7 @@ def _is_missing(url: str) -> bool:
 
 
 def _is_there(asked: LedgerSection) -> bool:
-    """Whether a ledger is there: a file of SQLite's (of any other kind the ledger itself says that it is none), or what
-    belongs to a ledger in a Redis. DependencyUnavailable if that Redis does not answer."""
+    """Whether a SQLite file, or a part of a Redis ledger, is there. DependencyUnavailable if Redis does not answer."""
     if not is_file(url := asked.place):
         return _redis(url).ledger_at(url, client=_client(asked)) is not None
     if not _path(url).is_file():
@@ -236,13 +220,7 @@ def _is_there(asked: LedgerSection) -> bool:
         return False
 
 
-def _is_empty_redis(asked: LedgerSection) -> bool:
-    """Whether it is a Redis without a ledger. DependencyUnavailable if it does not answer."""
-    return not is_file(asked.place) and not _is_there(asked)
-
-
 def _another_kind(url: str) -> str:
-    """What is there instead of a file of SQLite's; nothing for an empty file."""
     if not is_file(url) or _is_missing(url):
         return ""
     if _path(url).is_dir():
@@ -255,8 +233,6 @@ def _another_kind(url: str) -> str:
 def _path(url: str) -> Path:
     return Path(url.removeprefix(SQLITE))
 
-
-# The settings that a ledger was charged under, where they are not ours: what a warning names.
 
 BUDGET = ("budget.epsilon", "budget.rho", "budget.delta", "budget.period", "budget.accounting")
 """What a plate can lose, and in which time."""
@@ -320,7 +296,6 @@ def named(differences: Sequence[str]) -> str:
 
 
 def _of_ends(ledger: Ledger) -> list[str]:
-    """The policies of the latest and of the first HAT, where they are recorded."""
     progress = ledger.progress()
     ids = [release_id for release_id in (progress.newest, progress.oldest) if release_id is not None]
     found = []
@@ -338,7 +313,6 @@ def _difference(fingerprint: str, theirs: Mapping[str, str], policy: Policy) -> 
 
 
 def _changes(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """Each key that differs, with both values."""
     keys = [key for key in [*ours, *sorted(theirs.keys() - ours.keys())] if theirs.get(key) != ours.get(key)]
     return ", ".join(f"{key} {_value(theirs, key)} -> {_value(ours, key)}" for key in keys)
 
@@ -349,38 +323,22 @@ def _value(keys: Mapping[str, str], key: str) -> str:
 
 
 def _policies(meta: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The keys of every policy that a ledger notes, by its fingerprint."""
     notes = sorted(meta.items())
     return {name.removeprefix(POLICY_NOTE): _noted(text) for name, text in notes if name.startswith(POLICY_NOTE)}
 
 
 def _noted(note: str) -> dict[str, str]:
-    """What a note says; nothing where we cannot read it."""
     try:
         return msgspec.json.decode(note, type=dict[str, str])
     except msgspec.DecodeError:
         return {}
 
 
-# Which ledger a run is on, said on stderr before anything is charged; and a ledger for one run only.
-#
-# A wrong ledger is a second budget for every plate. So each verb that opens one names it in full, says whether it is
-# new, and what it holds since when.
+# A wrong ledger is a second budget for every plate. So each verb that opens one names it on stderr before a charge.
 
 
 def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slots: SlotGrid) -> str:
-    """Which ledger it is, whether it is new (it holds nothing yet), and since when it holds what.
-
-    >>> from datetime import timedelta, timezone
-    >>> slots = SlotGrid(3600, timezone(timedelta(hours=5, minutes=30)))
-    >>> held = Progress(118, 118, "87608c4d2ffffff-1704673800-3600", "87608c4d2ffffff-1704713400-3600")
-    >>> print(ledger_sentence("/data/city.ledger", {"made": "2026-11-20T09:12:44Z"}, held, slots))
-    ... # doctest: +NORMALIZE_WHITESPACE
-    ledger /data/city.ledger, made 2026-11-20T09:12:44Z: 118 HATs, the first of the slot 2024-01-08T06:00:00+05:30,
-    the latest of 2024-01-08T17:00:00+05:30
-    >>> ledger_sentence("/data/city.ledger", {"made": "2026-11-20T09:12:44Z"}, Progress(0, 0, None, None), slots)
-    'ledger /data/city.ledger, new'
-    """
+    """Which ledger it is, whether it is new (it holds nothing yet), and since when it holds what."""
     if not progress.admitted:
         return f"ledger {place}, new"
     made = f", made {meta['made']}" if "made" in meta else ""
@@ -392,11 +350,7 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
 
 
 def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = False) -> str:
-    """So many admissions in words: HATs, and what else a ledger of these notes has charged for or remembered.
-
-    >>> counted_charges(1, {}), counted_charges(118, {}, with_slots=True)
-    ('1 HAT', '118 HATs and slots')
-    """
+    """So many admissions in words: HATs, and what else a ledger of these notes has charged for or remembered."""
     others = ["slots"] * with_slots
     others += ["rounds of queries"] * any(name.startswith(QUERY_NOTE) for name in meta)
     return f"{number:,} HATs and {' and '.join(others)}" if others else counted(number, "HAT")
@@ -409,10 +363,7 @@ def say_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None
 
 
 def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:
-    """Name the ledger of a run on stderr, and warn where it was charged under other settings than these.
-
-    Returns how ours differ from each of them, by its fingerprint (`other_policies`).
-    """
+    """Name a run's ledger on stderr, warn of other settings that it was charged under, and return `other_policies`."""
     say_ledger(asked, ledger, settings)
     others = other_policies(ledger, settings.policy)
     if others and ledger.progress().admitted:
@@ -451,12 +402,8 @@ def slot_start(release_id: str | None, slots: SlotGrid) -> str | None:
         return None
 
 
-# A ledger as an operator sees it: where it is, whether it can be used, and how much it holds. Nothing is charged.
-
-
 class Holdings(NamedTuple):
-    """What a ledger holds: HATs charged and recorded (with rounds of queries), budget periods, since when what was
-    promised is in doubt, and the newest admission's id.
+    """What a ledger holds: charged and recorded HATs (with rounds of queries), periods, doubts, the newest id.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> Holdings.of(MemoryLedger())
@@ -472,7 +419,6 @@ class Holdings(NamedTuple):
 
     @classmethod
     def of(cls, ledger: Ledger) -> Holdings:
-        """Of an open ledger; some round trips, however much it holds. No reader waits for what the city was asked."""
         progress = ledger.progress()
         unpublished = sum(kind_of(release_id) != CITY for release_id, _ in ledger.unpublished())
         doubts = caveats(ledger.meta())
@@ -480,8 +426,8 @@ class Holdings(NamedTuple):
 
 
 class LedgerView(NamedTuple):
-    """One ledger. `holdings` is None where this machine cannot tell, or it is refused. `status` is 0, or why it cannot
-    be used: 4 for a ledger out of reach, 5 for one that is refused, as a Redis that could lose writes is.
+    """One ledger. `holdings` is None where this machine cannot tell, or it is refused. `status` is an exit status: 0, 4
+    (out of reach) or 5 (refused, as a Redis that could lose writes).
 
     >>> print(LedgerView("sqlite", "/data/city.ledger", "opens", Holdings(118, 118, 0, 1, ())))
     sqlite at /data/city.ledger: opens; 118 HATs charged, 118 recorded, 0 not published yet, in 1 period
@@ -505,10 +451,8 @@ class LedgerView(NamedTuple):
 
 
 def look_at(asked: LedgerSection) -> LedgerView:
-    """What can be said of a ledger from this machine; nothing is made. ConfigError for what is no ledger's URL.
-
-    Its entries are counted where this machine has used it before, or has its file, and so has its key.
-    """
+    """A ledger as seen from this machine; nothing is made. ConfigError for what is no ledger's URL. Entries are counted
+    where this machine has its id or file, and its key."""
     kind, place = "sqlite" if is_file(asked.place) else "redis", ledger_place(asked.place)
     try:
         if not is_here(asked):

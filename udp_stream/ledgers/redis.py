@@ -7,17 +7,15 @@ its end it charges and remembers, all at once. `record.lua` takes some thousand 
 A call is as many scripts as it takes, one after the other. Sending any of them twice is harmless, so a script without
 an answer is sent again (`redis_connection.py`). A worker that dies between two scripts leaves some HATs done and others
 not, as between two calls.
-
-A `record` of several scripts keeps nothing if an id was never admitted: it asks first, and admissions stay for ever.
+A `record` of several scripts asks first whether all ids were admitted, and else keeps nothing.
 
 **One hash slot.** The plates of a HAT are charged together or not at all (`min_admitted`), so one script must reach all
-of them, and with them the order of admissions, the payloads and the fencing epochs. In a cluster a script reaches one
-hash slot. So all keys of a deployment share one hash tag, `{udp}` unless told otherwise: in a cluster the ledger lives
-on one shard and its replicas, and a second city takes another prefix. One core is far more than one city needs.
-Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s (650,000 plates a
-second) and recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000
-plates (`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). One script has all plates of a HAT: 0.3 s for
-100,000, 5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
+of them, the order of admissions, the payloads and the fencing epochs. In a cluster a script reaches one hash slot. So
+all keys of a deployment share one hash tag, `{udp}` by default, on one shard and its replicas; a second city takes
+another prefix. Measured on two shared cores with every write synced: 3,000 HATs of 50 plates are admitted in 0.2 s and
+recorded in 0.07 s, one HAT alone in 0.6 ms. Redis does nothing else during a script: 30 ms for 50,000 plates
+(`BATCH_MEMBERS`), 40 ms for 5,000 payloads (`BATCH_RELEASES`). One script has all plates of a HAT: 0.3 s for 100,000,
+5 s for a million, which a cluster's `cluster-node-timeout` (15 s) has to exceed.
 
 **Durability.** Opening refuses a server that would forget what it has answered: it needs `appendonly yes`, `appendfsync
 always`, `no-appendfsync-on-rewrite no` and `maxmemory-policy noeviction`, in a cluster on every master. With these a
@@ -92,8 +90,6 @@ from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
 from udp_stream.ledgers.redis_connection import OPENING_PAUSES_S, Command, Connection, connection_to, load_scripts
 from udp_stream.logs import WARNING, say
 
-# An admission and a balance in bytes.
-
 _HEAD = struct.Struct("<qIII")  # budget, bytes of the period, bytes of the terms, members
 _BALANCE = struct.Struct("<qq")  # charged, charges
 
@@ -134,10 +130,8 @@ def remembered(blob: bytes) -> Remembered:
 
 
 def together(batch: Sequence[Admission], place: NDArray[np.int64], plates: int) -> tuple[bytes, bytes, bytes]:
-    """Of HATs together: what they ask of each plate, and how many they are; and their least allowance, or nothing.
-
-    `place` says of each member, HAT by HAT, which of the plates it is.
-    """
+    """HATs together: what and how often they ask of each plate, and their least allowance; `place`: each member's
+    plate."""
     # Doubles add exactly below 2**53, where all budgets lie, and from there on stay above.
     asked = np.minimum(np.bincount(place, np.concatenate([one.charges for one in batch]), plates), AMOUNT_LIMIT)
     often = np.bincount(place, minlength=plates)
@@ -164,8 +158,6 @@ def spent_and_charges(value: bytes) -> tuple[int, int]:
     charged, charges = _BALANCE.unpack(value)
     return charged, charges
 
-
-# One caller of one ledger: its commands, its fence, and what a refusal means.
 
 SCHEMA_VERSION = "1"
 CHUNK = 5000  # commands in one round trip
@@ -201,11 +193,9 @@ class Session:
     fence: Fence | None = None
 
     def key(self, *names: str) -> bytes:
-        """The key of that name, behind the prefix."""
         return encoded(":".join((self.prefix, *names)))
 
     def script(self, name: str, keys: Sequence[bytes], *arguments: bytes | str | int, fenced: bool = True) -> Command:
-        """Runs the script on this ledger, and while the fence is not stale."""
         shard, epoch = (self.fence.shard, self.fence.epoch) if self.fence and fenced else ("", "")
         keys = (self.key("meta"), *keys)
         return (
@@ -220,7 +210,6 @@ class Session:
         )
 
     def exchange(self, *commands: Command) -> list[Any]:
-        """A reply to each command."""
         replies: list[Any] = []
         for start in range(0, len(commands), CHUNK):
             replies += self.connection.exchange(commands[start : start + CHUNK])
@@ -235,7 +224,6 @@ class Session:
         return replies
 
     def refuse(self, reply: Sequence[Any]) -> NoReturn:
-        """Raise what a script's refusal means."""
         name = self.connection.name()
         match reply[0].decode(), self.fence:
             case "gone", _:
@@ -256,9 +244,7 @@ class Session:
                 raise DependencyUnavailable(f"expected an answer of our script, got {answer!r}")
 
 
-# Of a rolling budget, what the script that admits gets of the windows: which spans lie near, and in which windows.
-#
-# The spans are looked up first and handed to the script with their balances' keys. It goes on only if it finds the very
+# Of a rolling budget `admit.lua` gets the near spans with their balances' keys. It goes on only if it finds the very
 # same spans listed; else another caller has charged in a new one meanwhile, and the caller looks again.
 
 
@@ -278,7 +264,6 @@ class NearSpans:
     windows: str = ""
 
     def arguments(self) -> tuple[str, ...]:
-        """The last arguments of the script."""
         return self.first, self.last, "\n".join(self.listed), "\n".join(self.others), self.windows
 
 
@@ -315,8 +300,6 @@ def listed(session: Session) -> Iterator[tuple[str, Entry | None]]:
         start += len(names)
 
 
-# The ledger.
-
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
 BATCH_MEMBERS, BATCH_HATS = 50_000, 1000  # that one script admits: 30 ms, during which Redis does nothing else
 ROLLING_MEMBERS = 6000  # that one script admits where budgets roll: it looks each plate up in up to 25 spans
@@ -347,7 +330,6 @@ class RedisLedger:
         self.close()
 
     def close(self) -> None:
-        """Close the connections, also those of ledgers made with `fenced`."""
         self._session.connection.close()
 
     @property
@@ -365,10 +347,6 @@ class RedisLedger:
         return RedisLedger(replace(self._session, fence=fence), self._id_file)
 
     def bind(self, fingerprint: str) -> None:
-        """Tie the ledger to the key of its plates' hashes, for ever.
-
-        Raises PrivacyRefused if it is tied to another key: every plate would look new and get its budget again.
-        """
         if (bound := self.note("key_fingerprint", fingerprint)) != fingerprint:
             raise PrivacyRefused(
                 f"expected the plate key {bound} that the ledger at {self._session.connection.name()} was bound to, "
@@ -376,34 +354,27 @@ class RedisLedger:
             )
 
     def note(self, name: str, text: str) -> str:
-        """Remember a fact about the ledger for ever; returns the first text kept under this name."""
         ((_, stands),) = self._session.run(self._session.script("note", (), encoded(name), encoded(text), fenced=False))
         return decoded(stands)
 
     def meta(self) -> dict[str, str]:
-        """What the ledger knows of itself: `schema`, `ledger_id`, `made` (when), `key_fingerprint` once it is bound,
-        and what was noted."""
         (marks,) = self._session.exchange(("HGETALL", self._session.key("meta")))
         found = sorted((decoded(name), decoded(text)) for name, text in marks.items())
         return {name: text for name, text in found if not name.startswith(EPOCH) and name != ADMITTED}
 
     def progress(self) -> Progress:
-        """How far it has come, at one moment."""
         keys = (self._session.key("order"), self._session.key("recorded"))
         ((_, admitted, recorded, *ends),) = self._session.run(self._session.script("progress", keys, fenced=False))
         oldest, newest = (decoded(end) for end in ends) if ends else (None, None)
         return Progress(admitted, recorded, oldest, newest)
 
     def mark(self, release_id: str) -> Mark:
-        """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it."""
         return raise_mark(self, self._id_file, self._session.connection.name(), release_id)
 
     def compare(self, mark: Mark | None = None) -> None:
-        """PrivacyRefused if the ledger is behind the mark beside the plates' key, or behind this one."""
         compare(self, self._id_file, self._session.connection.name(), mark)
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
-        """Every period in which some plate was charged, sorted; of names from the first to the last."""
         ends = (b"[" + encoded(first), b"[" + encoded(last))
         names, spans = self._session.exchange(
             ("SMEMBERS", self._session.key("periods")), ("ZRANGEBYLEX", self._session.key("spans"), *ends)
@@ -411,14 +382,12 @@ class RedisLedger:
         return between(sorted(decoded(name) for name in {*names, *spans}), first, last)
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
-        """The recorded payload of each id, or None."""
         payloads: list[bytes | None] = []
         for some in _chunks(release_ids):
             payloads += self._session.exchange(("MGET", *(self._session.key("release", name) for name in some)))[0]
         return payloads
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """The sum of each plate's charges in the period."""
         key = self._session.key("balance", period)
         commands: list[Command] = [("HMGET", key, *some) for some in _chunks(plates)]
         return balance(value for reply in self._session.exchange(*commands) for value in reply)
@@ -485,11 +454,7 @@ class RedisLedger:
         return self._session.script("admit", keys, *arguments, *map(encoded, near.arguments()))
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """Record payloads; return what is recorded under each id: its first payload.
-
-        Raises PrivacyRefused, keeping none of them, if any id was never admitted. Where a call ends in the middle, by
-        Fenced or otherwise, records are kept, and a repeated call does the rest.
-        """
+        """As `Ledger.record`. A call that ends in the middle (Fenced) keeps some records; a repeat does the rest."""
         batches = _batches(releases, [len(payload) for _, payload in releases], BATCH_RELEASES, BATCH_BYTES)
         if len(batches) > 1:
             self._require_admitted([name for name, _ in releases])
@@ -503,7 +468,6 @@ class RedisLedger:
                 raise _never_admitted(name)
 
     def _record(self, batch: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """One script: all or nothing."""
         key = self._session.key
         keys = [key("recorded"), key("unpublished")]
         arguments: list[bytes] = []
@@ -518,13 +482,11 @@ class RedisLedger:
         return [ours if stands == 1 else stands for (_, ours), stands in zip(batch, reply[1], strict=True)]
 
     def published(self, release_ids: Sequence[str]) -> None:
-        """Remember that these payloads have reached their readers; ids without a payload are left alone."""
         key = self._session.key("unpublished")
         commands: list[Command] = [("ZREM", key, *map(encoded, some)) for some in _chunks(release_ids)]
         self._session.exchange(*commands)
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
-        """Recorded payloads that were never marked as published, oldest first; publish them while iterating, freely."""
         last = 0
         while True:
             window = (f"({last}", "+inf", "WITHSCORES", "LIMIT", 0, PAGE)
@@ -538,17 +500,13 @@ class RedisLedger:
             last = int(float(found[-1]))
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
-        """Nano-units that the plate was charged, by period."""
         periods = self.periods()
         commands: list[Command] = [("HGET", self._session.key("balance", period), plate) for period in periods]
         found = zip(periods, self._session.exchange(*commands), strict=True)
         return {period: spent_and_charges(one)[0] for period, one in found if one is not None}
 
     def entries(self) -> Iterator[Entry]:
-        """Every admission ever made, oldest first; those made while iterating are among them.
-
-        Raises PrivacyRefused at one that is listed and not there any more.
-        """
+        """As `Ledger.entries`; PrivacyRefused at an admission that is listed and not there any more."""
         for name, entry in listed(self._session):
             if entry is None:
                 raise PrivacyRefused(
@@ -557,7 +515,6 @@ class RedisLedger:
             yield entry
 
     def newest(self) -> Iterator[str]:
-        """The id of every admission, newest first."""
         end = int(self._session.exchange(("LLEN", self._session.key("order")))[0])
         while end > 0:
             start = max(0, end - PAGE)
@@ -566,12 +523,7 @@ class RedisLedger:
             end = start
 
     def verify(self) -> list[str]:
-        """Recompute every balance from the entries: a sentence for each discrepancy.
-
-        Checks that no charge ever went over the budget of its admission, that the balances of each period are the sums
-        of what was charged until the moment they were read, and that every payload was admitted. Others may write
-        meanwhile.
-        """
+        """As `Ledger.verify`; the balances of each period are read at one moment, and others may write meanwhile."""
         # Before the periods are listed: entries of a period that begins later lie behind this place.
         first, balances = self._snapshot("")
         until: dict[str, int] = {}
@@ -599,7 +551,6 @@ class RedisLedger:
                 yield entry
 
     def _unadmitted(self) -> Iterator[str]:
-        """Ids that have a payload and no admission."""
         start = self._session.key("release", "")
         pattern = re.sub(rb"([\[\]*?\\])", rb"\\\1", start) + b"*"
         # Not 0, with which SCAN both begins and ends.
@@ -617,7 +568,6 @@ def _never_admitted(name: str) -> PrivacyRefused:
 
 
 def _chunks(values: Sequence[T]) -> list[Sequence[T]]:
-    """The same in order, cut into what a round trip takes."""
     return [values[start : start + CHUNK] for start in range(0, len(values), CHUNK)]
 
 
@@ -631,8 +581,6 @@ def _batches(items: Sequence[T], sizes: Sequence[int], number: int, size: int) -
             together = one
     return [items[start:end] for start, end in pairwise([*starts, len(items)]) if start < end]
 
-
-# Opening: whether a Redis may keep budgets, by its settings and replicas, and which ledger is there.
 
 OVERRIDE = "ledger.allow_volatile = true"
 WHAT_IS_LOST = (
@@ -657,7 +605,9 @@ def volatile_settings(connection: Connection) -> list[str]:
         return [f"{where} does not report its settings ({replies})"]
     return [
         f"{where} has {name} {value or 'unset'} where {wanted} is needed: {why}"
-        for (name, wanted, why), value in zip(DURABLE, map(_value, replies), strict=True)
+        for (name, wanted, why), value in zip(
+            DURABLE, (reply[1].decode() if len(reply) == 2 else "" for reply in replies), strict=True
+        )
         if value != wanted
     ]
 
@@ -665,8 +615,7 @@ def volatile_settings(connection: Connection) -> list[str]:
 def replicas_not_waited_for(connection: Connection, in_slots: int) -> list[str]:
     """A sentence if a replica could take over from this server, for a ledger that waits for none.
 
-    Counts the replicas connected or, if that is more, `in_slots`: those that the cluster lists for this master, which
-    include replicas that are away at the moment.
+    `in_slots` are those that the cluster lists for this master, also if they are away at the moment.
     """
     where = f"the Redis at {connection.name()}"
     replies = _told(connection, [("INFO", "replication")])
@@ -683,7 +632,6 @@ def replicas_not_waited_for(connection: Connection, in_slots: int) -> list[str]:
 
 
 def _told(connection: Connection, commands: list[Command]) -> list[Any] | str:
-    """The replies, or in which words the server refuses to tell."""
     try:
         return connection.exchange(commands, OPENING_PAUSES_S)
     except DependencyUnavailable as error:
@@ -693,16 +641,10 @@ def _told(connection: Connection, commands: list[Command]) -> list[Any] | str:
         return str(error.__cause__)
 
 
-def _value(reply: list[bytes]) -> str:
-    return reply[1].decode() if len(reply) == 2 else ""
-
-
 def require_durable(connection: Connection, replicas: int, allow_volatile: bool = False) -> bool:
-    """Check every server that writes. Raises PrivacyRefused if one would lose what it has answered, by a setting or, if
-    `replicas` is 0, by a failover; with `allow_volatile`, that is a warning, and the answer False.
-
-    In a cluster this asks every master, since hash slots and replicas move from one to another.
-    """
+    """Check every server that writes (in a cluster all masters, as slots and replicas move). PrivacyRefused if it would
+    lose answered writes, by a setting or, if `replicas` is 0, by a failover; with `allow_volatile` a warning, and
+    False."""
     settings: list[str] = []
     not_waited_for: list[str] = []
     for primary, in_slots in connection.to_primaries():
@@ -730,11 +672,8 @@ def require_replicas(connection: Connection, replicas: int) -> None:
 
 
 def find_or_make(connection: Connection, prefix: str, expected: str | None) -> str:
-    """The id of the ledger behind the prefix, made if there is none and none is expected.
-
-    Raises PrivacyRefused if another one is there than expected, or none, or one that has lost its marks, or one of
-    another schema.
-    """
+    """The id of the ledger behind the prefix, made if none is there or expected. PrivacyRefused for another one than
+    expected, lost marks, or another schema."""
     keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
     command: Command = (
         "EVALSHA",
@@ -773,13 +712,13 @@ def open_redis_ledger(
 ) -> RedisLedger:
     """Open the ledger at `url`, or make it if there is none; use it as a context manager.
 
-    `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` says which ledger it was,
-    and its high-water mark, so that one that is wiped or older is noticed (`keys.adopt` makes it). `replicas` is
-    how many of them must have a write before it is answered. `client` has further options of the client.
+    `url` is redis://, rediss:// or unix://, or redis+cluster:// of any node. `id_file` has its id and high-water mark
+    (`keys.adopt` makes it). `replicas` is how many of them must have a write before it is answered. `client` has
+    further options of the client.
 
     Raises ConfigError for another URL or a prefix without a hash tag, DependencyUnavailable if Redis cannot be reached,
-    and PrivacyRefused if it would forget, or has forgotten. With `allow_volatile` a server that would forget is used
-    all the same, with a warning, and the ledger notes it for ever.
+    and PrivacyRefused if it would forget, or has forgotten; with `allow_volatile` a server that would forget is a
+    warning, and a note for ever.
     """
     connection = connection_to(url, require_prefix(prefix), load_scripts(), replicas, client)
     known = known_ledger(id_file)
@@ -797,10 +736,8 @@ def open_redis_ledger(
 
 
 def ledger_at(url: str, prefix: str = DEFAULT_PREFIX, client: Mapping[str, Any] | None = None) -> str | None:
-    """The id of the ledger that is there, empty if it has lost its marks, None if nothing of a ledger is there.
-
-    Nothing is made. DependencyUnavailable if Redis cannot be reached.
-    """
+    """The id of the ledger there, empty without its marks, None if nothing is there; nothing is made.
+    DependencyUnavailable if Redis cannot be reached."""
     with closing(connection_to(url, require_prefix(prefix), {}, client=client)) as connection:
         keys = [f"{prefix}:{name}" for name in ("meta", "order", "periods", "recorded", "spans")]
         found, ledger_id = connection.exchange([("EXISTS", *keys), ("HGET", keys[0], "ledger_id")], OPENING_PAUSES_S)

@@ -1,11 +1,10 @@
-"""The way to the ledger's Redis: which server has it, what is asked again, and what is given up.
+"""Connections to the ledger's Redis: which server has it, what is asked again, and what is given up.
 
-Every command of ours can be sent twice (the ledger's promises are per release id), so a command without an answer is
-sent again, all of it, after a short pause, and the last failure leaves as DependencyUnavailable. A dead connection may
-still carry out what it was sent: that too is only a repeat.
+Every command can be sent twice (the ledger's promises are per release id), so a command without an answer is sent again
+after a short pause, and the last failure leaves as DependencyUnavailable.
 
-In a cluster all keys of a ledger lie in one hash slot. The server that holds the slot is found with CLUSTER SLOTS,
-talked to alone, and looked for anew after any trouble; a client for whole clusters would not pipeline scripts.
+In a cluster all keys of a ledger lie in one hash slot. Its server is found with CLUSTER SLOTS, talked to alone, and
+looked for anew after any trouble; a client for whole clusters would not pipeline scripts.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ from redis.retry import Retry
 from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.settings.clients import check_url
 
-# The Lua scripts, in the folder `lua`.
-
 SCRIPTS = ("open", "note", "epoch", "admit", "record", "snapshot", "progress")
 UNGUARDED = ("open",)
 
@@ -55,13 +52,10 @@ def load_scripts() -> Mapping[str, Script]:
 def scripts_of(texts: Mapping[str, str]) -> Mapping[str, Script]:
     """Scripts of these texts."""
     return {
-        # SHA-1 because Redis names scripts by it.
         name: Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
         for name, text in texts.items()
     }
 
-
-# What is wrong, in words that name the key of the configuration.
 
 RIGHTS = "the rights that a ledger needs are in docs/deployments.md"
 
@@ -70,11 +64,8 @@ HANDSHAKE_S = 5.0
 
 
 def require_tls(url: str, context: ssl.SSLContext) -> None:
-    """Shake hands once with the server of a rediss:// URL; DependencyUnavailable if that fails.
-
-    A Redis without TLS waits for the end of what it takes for a command, so that a client waits for its answer as long
-    as for any other. That nothing answers at all is left to the client, which tries again.
-    """
+    """Shake hands once with the server of a rediss:// URL; DependencyUnavailable if that fails: a Redis without TLS
+    would let the client wait. That nothing answers at all is left to the client, which tries again."""
     parts = urlsplit(url)
     host, port = parts.hostname or "localhost", parts.port or 6379
     try:
@@ -141,8 +132,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-# The connection.
-
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, *[0.8] * 12)  # some ten seconds: a server restarts, a replica is promoted
 OPENING_PAUSES_S = PAUSES_S[:4]  # nothing can be lost yet
 CONNECT_TIMEOUT_S = 5.0
@@ -177,16 +166,12 @@ class Connections:
     """Connections to servers by their URL, for any number of threads."""
 
     def __init__(self, client: Mapping[str, Any]) -> None:
-        """Nothing is connected yet. `client`: further options of the client, with a password perhaps."""
         self._options = {**_OPTIONS, **client}
         self._clients: dict[str, Redis] = {}
         self._lock = threading.Lock()
 
     def send(self, url: str, commands: Sequence[Command]) -> tuple[list[Any], Exception | None]:
-        """The replies of one round trip, and the first trouble: what came instead of them, or one among them.
-
-        That a script was forgotten is the trouble only if there is no other.
-        """
+        """The replies of one round trip, and the first trouble; a forgotten script only if there is no other."""
         pipeline: Any = self._client(url).pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
@@ -204,7 +189,6 @@ class Connections:
             return self._clients[url]
 
     def close(self) -> None:
-        """Close every connection."""
         with self._lock:
             for client in self._clients.values():
                 client.close()
@@ -235,7 +219,6 @@ class Connection:
         return parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
 
     def close(self) -> None:
-        """Close every connection."""
         self.connections.close()
 
     def exchange(self, commands: Sequence[Command], pauses: Sequence[float] = PAUSES_S) -> list[Any]:
@@ -295,8 +278,7 @@ class Connection:
         return None, trouble
 
     def to_primaries(self) -> list[tuple[Connection, int]]:
-        """A connection to every server that writes: the one, or all masters of the cluster; with each, the number of
-        replicas that the cluster lists for it."""
+        """Every server that writes (all masters of a cluster), and its number of replicas as listed by the cluster."""
         replicas = {self.url: 0}
         if self.slot is not None:
             (ranges,) = self.exchange([("CLUSTER", "SLOTS")], OPENING_PAUSES_S)

@@ -1,26 +1,21 @@
 """The ledger in one SQLite file: the promises of `port.py`, kept by transactions and a synced write-ahead log.
 
-Three tables carry it. `admissions` has one row per HAT, its plates and what each was charged packed into BLOBs; it is
-only ever added to, and a trigger holds that. `balances` sums it by plate and period, is changed in the transaction that
-adds the admission, and can be rebuilt from it (`verify`). `releases` keeps the first payload of a release id.
+`admissions` has one row per HAT, its plates and charges packed into BLOBs; a trigger holds that rows are only added.
+`balances` sums it by plate and period in the same transaction, and can be rebuilt from it (`verify`). `releases` keeps
+the first payload of a release id.
 
 Every write is one `BEGIN IMMEDIATE` transaction: it reads balances only once it holds the file's single write lock, so
 two writers cannot both charge the same nano-unit of a budget. `synchronous=FULL` syncs the log before a call returns.
-
 One connection serves one thread. Writers in other threads and processes open the same path again.
 
 **The file** is made complete under another name and linked into place, so half a ledger is never seen, and an empty
-file at the ledger's path is one that was truncated: refused, because starting anew would hand out every budget again.
-For the same reason a write-ahead log without its ledger is refused, and so is a ledger that is missing, or another one,
-where one is known.
+file at the ledger's path was truncated: refused, as starting anew would hand out every budget again. So are a
+write-ahead log without its ledger, a ledger that is missing or another one where one is known (`id_file`), and one that
+is bound to another plate key.
 
-An open file goes on living without its name. So what is at the names is compared with what was opened before anything
-is published: a ledger that was removed or replaced meanwhile, and with it what was charged since, is lost when we end.
-The same holds for its log and for the log's index: another process would begin new ones, and its charges and locks
-would not be ours.
-
-A ledger that is bound to another plate key is refused too, and, with `id_file`, one that is not where it was: starting
-anew would hand out every budget again.
+An open file lives on without its name. So before anything is published the files at the names are compared with those
+that were opened: a ledger that was removed or replaced meanwhile is lost, with its charges, when we end. The same holds
+for its log and the log's index: another process would begin new ones.
 """
 
 from __future__ import annotations
@@ -54,8 +49,6 @@ from udp_stream.ledger.rules import (
     windows_around,
 )
 from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
-
-# The file.
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x75647073  # "udps", so that `file` and we know our own
@@ -110,11 +103,9 @@ class FilesInUse(NamedTuple):
 
     @classmethod
     def at(cls, path: Path) -> FilesInUse:
-        """As they are now; None for a file that is not there."""
         return cls(path, tuple(_identity(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm")))
 
     def require_in_place(self) -> None:
-        """Raise PrivacyRefused if any of them was removed or replaced since."""
         if FilesInUse.at(self.path) != self:
             raise PrivacyRefused(
                 f"the ledger {self.path}, its -wal or its -shm was removed or replaced while it was in use: what is "
@@ -134,12 +125,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def open_ledger_file(path: Path, known: str | None = None) -> tuple[sqlite3.Connection, FilesInUse]:
-    """Connect to the ledger at a resolved path, made (mode 0600) if nothing is there; every commit is synced.
-
-    `known` is the id of the ledger that has to be there; None: whichever.
-
-    Raises as `open_sqlite_ledger`.
-    """
+    """Connect to the ledger at a resolved path, made (mode 0600) if nothing is there; every commit is synced. `known`
+    is its id, None: whichever. Raises as `open_sqlite_ledger`."""
     if sqlite3.sqlite_version_info < (3, 37):
         raise DependencyUnavailable(f"expected SQLite 3.37 or newer, got {sqlite3.sqlite_version}: upgrade it")
     if not path.parent.is_dir():
@@ -147,7 +134,11 @@ def open_ledger_file(path: Path, known: str | None = None) -> tuple[sqlite3.Conn
     if path.is_dir():
         raise DependencyUnavailable(f"expected a ledger file at {path}, got a directory: name a file in it")
     if not path.exists():
-        _refuse_orphaned_log(path)
+        # The log is made after the ledger, so one that was there before the ledger still was not is an orphan.
+        if path.with_name(f"{path.name}-wal").exists() and not path.exists():
+            raise PrivacyRefused(
+                f"expected a ledger at {path}, got only its write-ahead log: restore the ledger beside it"
+            )
         if known is not None:
             raise gone(path, known)
         _create(path)
@@ -167,12 +158,6 @@ def open_ledger_file(path: Path, known: str | None = None) -> tuple[sqlite3.Conn
             connection.close()
             raise
     return connection, files
-
-
-def _refuse_orphaned_log(path: Path) -> None:
-    # The log is made after the ledger, so one that was there before the ledger still was not is an orphan.
-    if path.with_name(f"{path.name}-wal").exists() and not path.exists():
-        raise PrivacyRefused(f"expected a ledger at {path}, got only its write-ahead log: restore the ledger beside it")
 
 
 def _create(path: Path) -> None:
@@ -226,8 +211,6 @@ def usable(path: Path) -> Iterator[None]:
         raise DependencyUnavailable(f"the ledger {path} cannot be used: {error}") from error
 
 
-# What is asked of the tables.
-
 CHARGE = """
 INSERT INTO balances (period, plate, spent, charges) VALUES (?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET spent = excluded.spent, charges = excluded.charges
@@ -256,8 +239,6 @@ WHERE admissions.sequence > ? ORDER BY admissions.sequence LIMIT ?
 """
 
 
-# The ledger.
-
 CHUNK = 500  # host parameters in one statement; older builds of SQLite allow 999
 PAGE = 500  # rows that an iterator reads at a time
 
@@ -265,19 +246,9 @@ PAGE = 500  # rows that an iterator reads at a time
 def open_sqlite_ledger(path: str | os.PathLike[str], *, id_file: str | os.PathLike[str] | None = None) -> SqliteLedger:
     """Open the ledger at `path`, or make it (mode 0600) if nothing is there; use it as a context manager.
 
-    `id_file` says which ledger it was, and its high-water mark, so that one that is lost or older is noticed
-    (`keys.adopt` makes it).
-
-    Raises DependencyUnavailable if the directory is missing or a file cannot be used, and PrivacyRefused for a file
-    that is no ledger of ours, is empty, lost its main file, was written by a newer version, or is not the ledger known.
-
-    >>> import tempfile
-    >>> hat = Admission("hat", np.array([0, 1]), np.array([4, 7]), min_admitted=1, terms=b"")
-    >>> with tempfile.TemporaryDirectory() as folder, open_sqlite_ledger(f"{folder}/ledger") as ledger:
-    ...     ledger.admit("2024-05-01", 5, [b"one", b"two"], [hat])[0].charged
-    ...     ledger.record([("hat", b"first")]), ledger.record([("hat", b"second")])
-    array([4, 0])
-    ([b'first'], [b'first'])
+    `id_file` has its id and high-water mark (`keys.adopt` makes it). DependencyUnavailable if the directory is missing
+    or a file cannot be used; PrivacyRefused for a file that is no ledger of ours, is empty, lost its main file, was
+    written by a newer version, or is not the ledger known.
     """
     where = Path(path).resolve()
     known = known_ledger(id_file)
@@ -311,14 +282,9 @@ class SqliteLedger:
         self.close()
 
     def close(self) -> None:
-        """Close the file; the ledger cannot be used any more."""
         self._connection.close()
 
     def bind(self, fingerprint: str) -> None:
-        """Tie the ledger to the key of its plates' hashes, for ever.
-
-        Raises PrivacyRefused if it is tied to another key: every plate would look new and get its budget again.
-        """
         if (bound := self.note("key_fingerprint", fingerprint)) != fingerprint:
             raise PrivacyRefused(
                 f"expected the plate key {bound} that the ledger {self.path} was bound to, got {fingerprint}: "
@@ -326,14 +292,11 @@ class SqliteLedger:
             )
 
     def note(self, name: str, text: str) -> str:
-        """Remember a fact about the ledger for ever; returns the first text kept under this name."""
         with self._using("IMMEDIATE"):
             self._connection.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT DO NOTHING", (name, text))
             return self._meta()[name]
 
     def meta(self) -> dict[str, str]:
-        """What the ledger knows of itself: `schema`, `ledger_id`, `made` (when), `key_fingerprint` once it is bound,
-        and what was noted."""
         with self._using():
             return self._meta()
 
@@ -341,7 +304,6 @@ class SqliteLedger:
         return dict(self._connection.execute("SELECT name, value FROM meta ORDER BY name"))
 
     def progress(self) -> Progress:
-        """How far it has come: rows are only ever added, so their numbers count them."""
         ends = "SELECT release_id FROM admissions ORDER BY sequence {} LIMIT 1"
         with self._using("DEFERRED"):
             admitted, recorded = (self._first(f"SELECT max(sequence) FROM {table}") for table in ONLY_ADDED)
@@ -349,7 +311,6 @@ class SqliteLedger:
         return Progress(admitted or 0, recorded or 0, oldest, newest)
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
-        """Every period in which some plate was charged, sorted; of names from the first to the last."""
         with self._using():
             return self._periods(first, last)
 
@@ -358,14 +319,11 @@ class SqliteLedger:
         return [period for (period,) in found]
 
     def mark(self, release_id: str) -> Mark:
-        """Raise the high-water mark beside the plates' key; PrivacyRefused if the ledger is behind it, or its file was
-        removed or replaced since it was opened."""
         if self._files is not None:
             self._files.require_in_place()
         return raise_mark(self, self._id_file, self.path, release_id)
 
     def compare(self, mark: Mark | None = None) -> None:
-        """PrivacyRefused if the ledger is behind the mark beside the plates' key, or behind this one."""
         compare(self, self._id_file, self.path, mark)
 
     def _first(self, query: str) -> Any:
@@ -373,23 +331,17 @@ class SqliteLedger:
         return None if row is None else row[0]
 
     def recorded(self, release_ids: Sequence[str]) -> list[bytes | None]:
-        """The recorded payload of each id, or None."""
         with self._using("DEFERRED"):
             payloads = self._payloads(release_ids)
         return [payloads.get(release_id) for release_id in release_ids]
 
     def balances(self, period: str, plates: Sequence[bytes]) -> Balance:
-        """The sum of each plate's charges in the period."""
         with self._using("DEFERRED"):
             return self._balances(period, plates)
 
     def admit(
         self, period: str, budget: int, plates: Sequence[bytes], admissions: Sequence[Admission]
     ) -> list[Verdict]:
-        """Charge the plates of each HAT, in the order given, or return what was decided before.
-
-        Plates are distinct and of one length; ValueError, charging no plate, if a rule of `require_valid` is broken.
-        """
         require_valid(budget, plates, admissions)
         packed = column(plates)
         with self._using("IMMEDIATE"):
@@ -403,10 +355,6 @@ class SqliteLedger:
         return [decided[one.release_id].recalled(packed[one.members].tobytes(), one.members.size) for one in admissions]
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """Record payloads; return what is recorded under each id: its first payload.
-
-        Raises PrivacyRefused, keeping none of them, if any id was never admitted.
-        """
         ids = [release_id for release_id, _ in releases]
         with self._using("IMMEDIATE"):
             admitted = {found for (found,) in self._where_in("SELECT release_id FROM admissions WHERE release_id", ids)}
@@ -419,13 +367,11 @@ class SqliteLedger:
         return [payloads[release_id] for release_id in ids]
 
     def published(self, release_ids: Sequence[str]) -> None:
-        """Remember that these payloads have reached their readers; ids without a payload are left alone."""
         with self._using("IMMEDIATE"):
             query = "UPDATE releases SET published = 1 WHERE release_id = ? AND published = 0"
             self._connection.executemany(query, ((release_id,) for release_id in release_ids))
 
     def unpublished(self) -> Iterator[tuple[str, bytes]]:
-        """Recorded payloads that were never marked as published, oldest first; publish them while iterating, freely."""
         query = (
             "SELECT sequence, release_id, payload FROM releases WHERE published = 0 AND sequence > ? ORDER BY 1 LIMIT ?"
         )
@@ -433,28 +379,21 @@ class SqliteLedger:
             yield release_id, payload
 
     def charged_by_period(self, plate: bytes) -> dict[str, int]:
-        """Nano-units that the plate was charged, by period."""
         with self._using():
             found = {"first": "", "last": LAST_NAME, "plate": plate}
             return dict(self._connection.execute(PERIODS_OF_PLATE, found))
 
     def entries(self) -> Iterator[Entry]:
-        """Every admission ever made, oldest first; those made while iterating may be among them."""
         for _, release_id, period, budget, plates, charged, payload, published in self._pages(ENTRIES):
             each = amounts(charged)
             yield Entry(release_id, period, budget, tuple(cut(plates, each.size)), each, payload, bool(published))
 
     def newest(self) -> Iterator[str]:
-        """The id of every admission, newest first."""
         query = "SELECT sequence, release_id FROM admissions WHERE sequence < ? ORDER BY sequence DESC LIMIT ?"
         yield from (release_id for _, release_id in self._pages(query, first=2**62))
 
     def verify(self) -> list[str]:
-        """Recompute every balance from the entries, at one moment: a sentence for each discrepancy.
-
-        Checks the file itself, that no charge ever went over the budget of its admission, that the balances are the
-        sums of the charges, and that every release was admitted.
-        """
+        """As `Ledger.verify`, at one moment; it checks the file, too."""
         query = "SELECT release_id FROM releases WHERE release_id NOT IN (SELECT release_id FROM admissions)"
         with self._using("DEFERRED"):
             damage = [finding for (finding,) in self._connection.execute("PRAGMA quick_check") if finding != "ok"]
@@ -467,8 +406,7 @@ class SqliteLedger:
 
     @contextmanager
     def _using(self, transaction: Literal["DEFERRED", "IMMEDIATE"] | None = None) -> Iterator[None]:
-        """One thread at a time. A transaction is all or nothing; IMMEDIATE takes the write lock first, so that what it
-        reads still holds when it writes."""
+        """One thread at a time. A transaction is all or nothing; IMMEDIATE takes the write lock before it reads."""
         with self._one_at_a_time, usable(self.path):
             if transaction is None:
                 yield
@@ -514,7 +452,6 @@ class SqliteLedger:
     def _decide(
         self, period: str, budget: int, plates: Sequence[bytes], packed: NDArray[np.void], fresh: dict[str, Admission]
     ) -> dict[str, Decision]:
-        """Decide, charge and remember HATs that were never asked about, in the order given."""
         balance, hats = self._balances(period, plates), list(fresh.values())
         elsewhere = self._elsewhere(period, plates)
         balance.charged[:] += elsewhere

@@ -1,9 +1,8 @@
 """The privacy statement of a deployment, in the fields of OpenDP's Deployments Registry (tiers 1 to 3).
 
-All but the words comes from the ledger's entries; the configuration counts where nothing was charged or recorded yet.
-A plate's total in a period is at most the largest budget of its entries, each admitted only while the total stayed
-within its own. Budgets of periods that overlap in time add up (`planning/policy.py`). Losses of positions are of
-another kind: stated apart, and with those of speeds where both had one budget (`planning/policy.py`).
+All but the words comes from the ledger's entries, or the configuration where nothing was charged yet. A plate's total
+in a period is at most the largest budget of its entries. Budgets of periods that overlap in time add up. Losses of
+positions are stated apart, and with those of speeds where both had one budget (`planning/policy.py`).
 """
 
 from __future__ import annotations
@@ -193,10 +192,7 @@ def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
 
 
 def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
-    """The guarantee is what a plate can lose by its pings in one period, to all the releases that they are in.
-
-    A period is the whole of it, as its name says, whichever slots of it were charged.
-    """
+    """What a plate can lose by its pings in a whole period, to all releases, whichever slots were charged."""
     policy = settings.policy
     lengths = {without_measure(length) for length, _ in account.under} or {policy.period}
     sums = _with_overlapping(account)
@@ -241,7 +237,6 @@ def _most_of(losses: Collection[Loss], policy: Policy) -> dict[str, float]:
 
 
 def _positions(account: _Account, meta: Mapping[str, str]) -> dict[str, Any]:
-    """What standing queries cost, by distance."""
     shared = [_in_one_budget(time, one, account) for time, one in noted(meta).items()]
     return {
         "privacy_unit": "one license plate, with its positions at all moments of a period",

@@ -1,4 +1,4 @@
-"""Terms: what a HAT's admission is asked on. The ledger remembers them with the verdict; plans carry them to shards."""
+"""Terms, on which a HAT's admission is asked; and plans, which join bounds, noise and cost."""
 
 from __future__ import annotations
 
@@ -25,14 +25,7 @@ from udp_stream.mechanisms.base import (
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import MEASURES, Cost, require_measure
 from udp_stream.mechanisms.statistics import STATISTICS
-from udp_stream.planning.policy import (
-    EPSILON_NANO_MAX,
-    PeriodSoFar,
-    Policy,
-    SlotInPeriod,
-    hat_epsilon,
-    shares_of,
-)
+from udp_stream.planning.policy import EPSILON_NANO_MAX, PeriodSoFar, Policy, SlotInPeriod, hat_epsilon, shares_of
 from udp_stream.windows.tables import SlotCounts
 
 
@@ -53,19 +46,17 @@ class HatForecast(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.3", tag_field="v"):
-    """What a HAT's admission was asked on: what each statistic may cost and how it is taken, or why nothing is asked.
+    """What a HAT's admission was asked on: each statistic's price and mechanism, or why nothing is asked.
 
-    With the counts and U they fix every plate's charge and, once all is chosen, the plan. So neither a retry nor a
-    shard searches again: by then the policy may have changed, and the software too. `period` and `budget_nano` are the
-    promise that each plate was asked within, for the record. `kept` has a bit for each of the HAT's rows that
-    contributes, the first row's the highest of the first byte; empty: all do. `allowance_nano` is the most that a plate
-    may have been charged in the period once it is charged for this; 0: its budget. Of fewer plates than `admitted_min`
-    that can pay, or `min_plates`, none is charged. `turn` is the place in which
-    the slot's HATs are charged, lowest first, of the same the larger HAT. "unplanned" are HATs that no plan knows.
+    With counts and U they fix every plate's charge and, once all is chosen, the plan: retries and shards search no
+    more, whatever the policy and the software are by then. `period` and `budget_nano` are the promise, for the record.
+    `kept` has a bit for each of the HAT's rows that contributes, the first row's the highest of the first byte; empty:
+    all do. `allowance_nano` is the most that a plate may have been charged in the period, this HAT included; 0: its
+    budget. If fewer than `admitted_min` or `min_plates` can pay, none is charged. HATs of a slot are charged by `turn`,
+    lowest first, then by size. "unplanned" are HATs that no plan knows.
 
-    A ledger keeps them for ever. Their tag has a version: change it with the fields, and terms of another version are
-    refused instead of read as something else. A field that is left out where it says nothing new keeps the tag: older
-    software refuses terms that have it, and newer software reads those that lack it.
+    A ledger keeps terms for ever, and refuses other versions: change the tag with the fields. A field that is left out
+    where it says nothing new keeps the tag.
 
     >>> Terms((StatisticTerms("mean", 10**9), StatisticTerms("variance", 5 * 10**8))).charge_nano
     1500000000
@@ -105,21 +96,17 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     @property
     def cost(self) -> Cost:
-        """The same, in the measure that it is counted in."""
         return Cost(self.measure, self.charge_nano)
 
     @property
     def mean_nano(self) -> int:
-        """The mean's epsilon; 0 without one."""
         return self.nano_of("mean")
 
     def nano_of(self, statistic: str) -> int:
-        """A statistic's epsilon; 0 where it is not asked for."""
         one = self.asked_of(statistic)
         return 0 if one is None else one.epsilon_nano
 
     def asked_of(self, statistic: str) -> StatisticTerms | None:
-        """What is asked of a statistic."""
         return next((one for one in self.statistics if one.statistic == statistic), None)
 
     def select_offered(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -130,7 +117,6 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return values if kept.all() else values[kept]
 
     def _keeps_all(self, rows: int) -> bool:
-        """Whether that is said of this number of rows, and all contribute: nearly always."""
         return not self.kept and all(one.around is None or one.around.plates_count == rows for one in self.statistics)
 
     def restore_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
@@ -157,12 +143,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 def terms_of(policy: Policy, nanos: Mapping[str, int]) -> Terms:
-    """Terms with these epsilons, by statistic, as a policy has it; a statistic whose epsilon is 0 is not asked for.
-
-    An automatic epsilon is the larger the less of it plates pay, a fixed one is not.
-    """
+    """Terms with these epsilons, by statistic, as a policy has it; a statistic with epsilon 0 is not asked for."""
     measure = policy.measure
-    # At equal charge Baseline is best where charges go by shares; where they go by squares nothing is.
     follows_charge = policy.mean_nano is None and MEASURES[measure].noise.power == 1
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
     asked = (StatisticTerms(name, nano, measure=measure) for name, nano in nanos.items() if nano)
@@ -172,10 +154,7 @@ def terms_of(policy: Policy, nanos: Mapping[str, int]) -> Terms:
 
 
 def automatic_nano(allowance_nano: int, policy: Policy) -> int:
-    """What each automatic epsilon of the policy (one at least) gets of what plates can spend on a HAT.
-
-    Fixed ones come first. What is left may be less than the measure's least, and below 0.
-    """
+    """Each automatic epsilon of what plates can spend on a HAT, after fixed ones; may be below the least, and 0."""
     fixed = sum(nano or 0 for nano in policy.prices.values())
     return min((allowance_nano - fixed) // policy.automatic, EPSILON_NANO_MAX)
 
@@ -185,22 +164,20 @@ def terms_at(automatic_nano: int, policy: Policy) -> Terms:
     return terms_of(policy, {name: automatic_nano if nano is None else nano for name, nano in policy.prices.items()})
 
 
-# Plans: the one file that joins bounds, noise and cost. It reads counts, budgets and settings, and never a speed.
+# Plans follow from counts, budgets and settings, and never from a speed.
 #
 # **The guarantee.** For each HAT, a statistic's query changes by at most its sensitivity when one plate's speeds
 # change, and its noise makes that private at the statistic's price (private intervals included; the levels of a CDF
-# compose to it). A plate's own loss is its share of that, statistic by statistic, and the sum of its shares is what it
-# is charged before anything is drawn. So a plate loses at most the sum of what it was charged (basic composition over
-# HATs, arXiv 2405.06261), which the ledger keeps within its budget. Where plates share one clip among their HATs of a
-# slot, that sum holds for these together (`mechanisms/around.py`).
+# compose to it). A plate's loss is its share of that, and the sum of its shares is charged before anything is drawn. So
+# a plate loses at most the sum of its charges (basic composition over HATs, arXiv 2405.06261), which the ledger keeps
+# within its budget. Where plates share one clip among HATs of a slot, that sum holds for these together
+# (`mechanisms/around.py`).
 #
-# **Charge first, plan last.** Shares follow from a plan, and who takes part follows from the charges. So `plan_hat`
-# plans for all plates of the HAT and prices each; the ledger admits some; `HatPlan.subset` takes the others out of that
-# very plan, keeping its mechanism, cap and arrays, and sets the noise so that each admitted plate's loss stays within
-# what it was charged, which is checked. All of it is a function of counts, terms and verdict: a retry finds the same.
+# **Charge first, plan last.** `plan_hat` plans for all plates of the HAT and prices each; the ledger admits some;
+# `HatPlan.subset` takes the others out of that very plan, keeping its mechanism, cap and arrays, and sets the noise so
+# that each admitted plate's loss stays within its charge, which is checked. All follows from counts, terms and verdict.
 #
-# Unit: license plate. Neighbours: swap-values. What was decided before the ledger spoke is in `Terms`; they are
-# remembered with the verdict, first one wins, so that a retry plans the same.
+# Unit: license plate. Neighbours: swap-values.
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,19 +201,16 @@ class HatPlan:
 
     @property
     def mean(self) -> MeanPlan | ForecastClipPlan | None:
-        """The mean's, however it is taken, if it is asked for."""
         plan = self.statistics.get("mean")
         return plan if isinstance(plan, MeanPlan) else self.around
 
     @property
     def around(self) -> ForecastClipPlan | None:
-        """That of the mean around a forecast, if it is asked for."""
         plan = self.statistics.get(FORECAST_CLIP)
         return plan if isinstance(plan, ForecastClipPlan) else None
 
     @property
     def used_samples(self) -> int:
-        """How many samples enter the mean."""
         return 0 if self.mean is None else self.mean.used_samples
 
     def subset(self, paid: NDArray[np.bool_]) -> HatPlan:
@@ -245,7 +219,6 @@ class HatPlan:
             return self
         final = {name: STATISTICS[name].subset(priced, paid) for name, priced in self.statistics.items()}
         for name, priced in self.statistics.items():
-            # A check at the one place where all mechanisms pass: a narrowed plan that costs more is never released.
             if np.any(final[name].charges > priced.charges[paid]):
                 raise PrivacyRefused("a plate would lose more to a statistic than it was charged for it")
         return HatPlan(self.terms, self.by_plate[paid], final, self.charges[paid])
@@ -283,9 +256,8 @@ def _hats_terms(
 def _usual_shares(counts: SlotCounts, priced: Sequence[HatPlan | None]) -> NDArray[np.float64]:
     """Which part of a HAT's epsilon each plate is charged, on average over its HATs in this slot; 1 where unknown.
 
-    A plate that usually pays a third of epsilon can afford three times the epsilon with the same allowance. (Austin,
-    2015-06-07, whole day: the expected error falls from 53 to 45 km/h for Array-Averaging and from 114 to 45 for
-    Baseline, and the evening is served like the morning.)
+    A plate that pays a third of epsilon can afford three times the epsilon. (Austin, 2015-06-07: the expected error
+    falls from 53 to 45 km/h for Array-Averaging and from 114 to 45 for Baseline.)
     """
     known = [plan for plan in priced if plan is not None]
     if not known:
@@ -308,7 +280,6 @@ def _shares(
 
 
 def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
-    """Fixed epsilons as configured; automatic ones share what the HAT's plates can spend beside the fixed ones."""
     if not policy.automatic:
         return terms_at(0, policy)
     each = automatic_nano(hat_epsilon(shares), policy)
@@ -316,10 +287,9 @@ def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
 
 
 def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPlan:
-    """The plan for plates with these counts (at least one plate, each with a sample) on these terms, and its price.
+    """The plan for plates with these counts (at least one, each with a sample) on these terms, and its price.
 
-    What terms leave to be chosen is chosen, and the plan's own terms say what: on those, the plan is made again
-    without a search.
+    The plan's own terms name what was chosen: on those, the plan is made again without a search.
     """
     return HatPlans(policy.public).plan_hat(by_plate, terms)
 
@@ -328,10 +298,8 @@ _Key = tuple[bytes, str, AroundForecast | None]
 
 
 class HatPlans:
-    """The plans of a slot, each made once: the planner prices with them, and the release is made on them.
-
-    They follow from counts and terms alone, so the order of the calls changes nothing. At another epsilon a plan is
-    kept but for what depends on that.
+    """The plans of a slot, each made once, from counts and terms alone: the planner prices with them, releases use
+    them.
 
     >>> from udp_stream.settings import load
     >>> policy = load(None, ("budget.accounting=pure",), {}).policy
@@ -344,18 +312,15 @@ class HatPlans:
     def __init__(self, public: PublicSettings) -> None:
         self.public = public
         self._counts: dict[bytes, SamplesPerPlate] = {}
-        # By counts, statistic and forecast: what was last asked, and its plan.
         self._made: dict[_Key, tuple[StatisticTerms, StatisticPlan]] = {}
 
     def plan_hat(self, by_plate: NDArray[np.int64], terms: Terms) -> HatPlan:
-        """As the function `plan_hat`."""
         plans = {asked.statistic: self.plan_statistic(by_plate, asked) for asked in terms.statistics}
         chosen = tuple(asked.chosen(plans[asked.statistic].choice) for asked in terms.statistics)
         charges = np.maximum(1, reduce(np.add, (plan.charges for plan in plans.values())))
         return HatPlan(msgspec.structs.replace(terms, statistics=chosen), by_plate, plans, charges)
 
     def plan_statistic(self, by_plate: NDArray[np.int64], asked: StatisticTerms) -> StatisticPlan:
-        """The plan of one statistic of plates with these counts (at least one plate, each with a sample)."""
         written = by_plate.tobytes()
         key = written, asked.statistic, asked.around
         plan = self._plan(self._samples(written, by_plate), self._made.get(key), asked)
@@ -365,7 +330,6 @@ class HatPlans:
     def plan_around(
         self, by_plate: Sequence[NDArray[np.int64]], asked: Sequence[StatisticTerms]
     ) -> list[ForecastClipPlan]:
-        """The plans of means around forecasts, of many HATs at once, at one cost."""
         written = [one.tobytes() for one in by_plate]
         samples = [self._samples(*one) for one in zip(written, by_plate, strict=True)]
         plans = AROUND.plan_each(samples, asked, self.public)

@@ -1,7 +1,5 @@
-"""Budgets of a deployment: periods and their names, what a plate may spend on a HAT, and the settings that fix it.
-
-In this order: periods by their names, and which overlap; one budget for speeds and positions; allowances; `Policy`, the
-settings that change privacy, with their hash and their keys; `BudgetCalendar`, its slots and periods.
+"""Budgets of a deployment: periods and their names, allowances, one budget of speeds and positions, `Policy`,
+calendars.
 """
 
 from __future__ import annotations
@@ -26,40 +24,28 @@ from udp_stream.ledger.rules import ROLLING, span_name, span_of
 from udp_stream.mechanisms.base import BinsAsked, Branching, Cap, PublicSettings, Range
 from udp_stream.mechanisms.noise import MEASURES, Measure
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, NeighbourRelation
-from udp_stream.units import (
-    NANO,
-    QUANTA_PER_KMH,
-    amount_text,
-    duration_name,
-    parse_duration,
-    plain,
-)
+from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text, duration_name, parse_duration, plain
 from udp_stream.windows.tables import SlotGrid
 
-# Budget periods by their names: when they are, which of them overlap, and what their budgets sum to.
+# Budget periods: a balance belongs to a period's name, such as `1d from 2024-01-08T00:00:00+05:30`. Other zones,
+# lengths and measures have other names (of rho they end in ` in rho`), hence other balances. A plate whose pings lie in
+# several periods can lose the sum of their budgets.
 #
-# A balance belongs to a period's name, such as `1d from 2024-01-08T00:00:00+05:30`. Periods of another zone or length
-# have other names, hence other balances. So have periods whose losses are counted in another measure: in the rho of
-# concentrated differential privacy their names end in ` in rho`. A plate whose pings lie in several of them can lose
-# the sum of their budgets.
-#
-# Privacy: the unit is one plate with all its pings in a period. To releases that were charged to the period it loses at
-# most the period's budget; to those charged to a period that overlaps it, that one's budget too (basic composition). A
-# period that does not overlap it holds none of these pings.
+# Privacy: the unit is one plate with all its pings in a period. By releases charged to the period it loses at most the
+# period's budget; by releases charged to a period that overlaps it, that one's budget too (basic composition).
 #
 # A name tells the start, with its offset from UTC, and the length on the wall clock, but not the zone. So:
 #
 # 1. A period lasts from its start to the next multiple of its length on the wall clock, at the offset of its start.
-#    `lifetime`, and a name that cannot be read, is all of time.
-#    A span of a rolling budget (`ledger/rules.py`) tells both its ends, and its window's length.
+#    `lifetime`, and a name that cannot be read, is all of time. A span of a rolling budget (`ledger/rules.py`) tells
+#    both its ends, and its window's length.
 # 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next one. Two periods of
 #    one length that follow each other on the wall clock, at offsets that differ by at most an hour, count as periods of
-#    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same.
-#    Periods of positions (`positions 1d from ...`) hold what standing queries cost, by distance. They and periods of
-#    speeds never overlap: their losses are of two kinds, stated side by side. `OneBudget` adds them where they share
-#    one.
+#    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same. Periods
+#    of positions (`positions 1d from ...`) hold the costs of standing queries, by distance. They never overlap periods
+#    of speeds: the losses are stated side by side, or added by `OneBudget`.
 # 3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other period overlaps a
-#    span if some window touches both. What its windows allow in a stretch of time is a budget for each length in it.
+#    span if some window touches both. A stretch of time allows a budget for each window's length in it.
 
 CLOCK_CHANGE_S = 3600
 DAY_S = 86_400
@@ -99,7 +85,6 @@ class Period:
         return both > 0 and self.name != other.name and not self._is_followed(other, both)
 
     def _is_followed(self, other: Period, both: float) -> bool:
-        """Whether one follows the other on a wall clock that was set forward between them."""
         change = abs(self.offset - other.offset)
         lengths = [length_of(one.name) for one in (self, other)]
         walls = sorted((one.start + one.offset, one.end + one.offset) for one in (self, other))
@@ -138,7 +123,6 @@ def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
     periods = sorted(map(period_of, found), key=lambda one: (one.start, one.name))
     window = max((one.window for one in periods), default=0)
     for period in periods:
-        # The largest window of all: at worst a pair is compared for nothing.
         going = [one for one in going if one.end + window > period.start]
         for other in going:
             if period.overlaps(other):
@@ -186,11 +170,7 @@ def sum_of(budgets: Mapping[str, int], names: Iterable[str]) -> Loss:
 
 
 def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> Loss:
-    """The most that a plate can lose by its pings in this period, or in one of its windows, with others that overlap.
-
-    A rolling budget counts once for each of its windows that it takes to cover that time, or its spans. A name that
-    tells no time stands for all of it.
-    """
+    """The most that a plate can lose by its pings in this period, or one of its windows, with overlapping ones."""
     # `others` may name the period itself, whose budget counts once.
     names = [name for name in dict.fromkeys((period, *others)) if name in budgets]
     spans: dict[str, list[Period]] = {}
@@ -211,17 +191,15 @@ def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
     return {name: most_in(budgets, name, others) for name, others in overlaps_of(budgets).items()}
 
 
-# One budget for a plate's speeds and positions: what it counts them in, and what charges of both come to in it.
+# One budget for a plate's speeds and positions (*Adaptive Privacy Budgeting*, Liang and Yi, Section 5).
 #
-# *Adaptive Privacy Budgeting* (Liang and Yi), Section 5. All that is known of a plate is a point of a product of
-# spaces, and two points are as far apart as the components in which they are farthest. Theorem 5.1, Corollary 5.1: what
-# reads one component alone costs the same in the product as it does in its component, by unit of distance (squared for
-# a rho). So charges may be computed where they belong, and add up in one filter. Remark 4: data that change, as
-# positions do, are new components of the same kind, with one unit for ever.
+# A plate is a point of a product of spaces; two points are as far apart as their farthest components. Theorem 5.1 and
+# Corollary 5.1: a mechanism on one component costs the same in the product, by unit of distance (squared for a rho). So
+# charges of components add up in one filter. Remark 4: data that change, as positions do, are new components.
 #
-# A *unit* of distance has to mean the same in all of them: a speed counts as one where it is swapped, positions where
-# they are `unit_m` metres apart. So an epsilon per kilometre counts times the unit in kilometres, and a rho per square
-# kilometre times its square. Two inputs are told apart by at most e^(B d), d the largest distance in those units.
+# A *unit* of distance means the same in all: a swapped speed, or positions `unit_m` metres apart. So an epsilon per
+# kilometre counts times the unit in kilometres, and a rho per square kilometre times its square. Two inputs are told
+# apart by at most e^(B d), d the largest distance in those units.
 
 NOTE = "one budget: "
 """Before the name of a period, in the note by which a ledger remembers that both kinds had one budget in it."""
@@ -231,9 +209,6 @@ def component_charge_nano(cost_nano: int, measure: str, unit: Fraction) -> int:
     """What a mechanism on one component costs of a budget over all of them, rounded up (Theorem 5.1, Corollary 5.1).
 
     `cost_nano` is per unit of the component's own metric, squared for a rho; `unit` is how far there is one apart.
-
-    >>> component_charge_nano(2_000_000, "pure", Fraction(500)), component_charge_nano(4_000, "zcdp", Fraction(500))
-    (1000000000, 1000000000)
     """
     return ceil(cost_nano * unit ** MEASURES[measure].noise.power)
 
@@ -255,12 +230,10 @@ class OneBudget(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> Loss:
-        """What a plate can lose of both kinds together."""
         return MEASURES[self.measure].loss(self.whole_nano)
 
     @property
     def said(self) -> str:
-        """In which unit both kinds are counted."""
         return f"{self.unit_m.normalize():f} m count as much as a speed does"
 
     @property
@@ -273,7 +246,6 @@ class OneBudget(msgspec.Struct, frozen=True):
         return Fraction(self.unit_m) / 1000
 
     def part_nano(self, name: str) -> int:
-        """What the kind of this period has of the whole."""
         return self.positions_nano if is_of_positions(name) else self.whole_nano - self.positions_nano
 
     def nano_of(self, name: str, nano: int) -> int:
@@ -283,9 +255,7 @@ class OneBudget(msgspec.Struct, frozen=True):
         return component_charge_nano(nano, measure_of(name).name, self._unit_km)
 
     def most_in(self, budgets: Mapping[str, int], period: str) -> Loss:
-        """The most that a plate can lose of both kinds by its pings in a period: under these budgets of periods that
-        share time with it, and the parts that both kinds have.
-        """
+        """The most of both kinds by pings in a period, under these budgets and the parts of both kinds."""
         amounts = {name: self.nano_of(name, nano) for name, nano in budgets.items()}
         time = name_in(self.measure, without_measure(time_of(period)))
         for name in (time, f"{POSITIONS}{time}"):
@@ -316,9 +286,8 @@ def note_of(one: OneBudget) -> str:
     return msgspec.json.encode(one).decode()
 
 
-# The budget periods of standing queries: what a plate may lose of its positions, apart from what it may of its speeds.
-#
-# A moment belongs to the period that the stretch of time before it lies in: midnight's answer is of the day that ends.
+# Budget periods of positions. A moment belongs to the period of the time before it: midnight's answer is of the day
+# that ends.
 
 
 @dataclass(frozen=True)
@@ -344,18 +313,15 @@ class PositionPeriods:
 
     @property
     def promise(self) -> str:
-        """What a plate's positions are promised, in words; and what with its speeds, if both have one budget."""
         amount = amount_by_distance(self.measure, self.budget_nano)
         own = f"{amount}, per {self.length}"
         return own if self.one_budget is None else f"{own}; with its speeds {self.whole}, where {self.one_budget.said}"
 
     @property
     def kind(self) -> str:
-        """What this budget is to that of speeds, in words."""
         return "a share of its one budget" if self.one_budget else "a budget of its own, apart from that of speeds"
 
     def name_at(self, moment_ms: int) -> str:
-        """The name of the period of a moment, Unix ms."""
         if self.grid is None:
             return name_in(self.measure, f"{POSITIONS}lifetime")
         return name_in(self.measure, f"{POSITIONS}{self.length} from {self.grid.iso(self.start_of(moment_ms))}")
@@ -365,7 +331,6 @@ class PositionPeriods:
         return 0 if self.grid is None else self.grid.start_of(moment_ms - 1)
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
-        """The known periods of positions that overlap this one of ours, and are not ours themselves."""
         return tuple(name for name in overlapping(period, known) if not self._is_ours(name))
 
     def _is_ours(self, name: str) -> bool:
@@ -380,18 +345,15 @@ def amount_by_distance(measure: str, nano: int) -> str:
     return f"{counted.unit} {amount_text(nano)} per {counted.distance}"
 
 
-# What a plate may spend on a HAT, from budgets and counts.
-#
-# `auto` spreads what is left of a plate's budget over the HATs that it is likely still to visit in the period, so that
-# the evening is served like the morning. Only counts and balances are read; the ledger holds every plate to its budget.
+# Allowances: `auto` spreads a plate's remaining budget over the HATs that it is likely still to visit in the period. It
+# reads counts and balances alone; the ledger holds every plate to its budget.
 
 Integers = NDArray[np.int64]
 Schedule = Literal["spread", "uniform"]
 
 FIXED_NANO_MIN = 1000
-"""A configured epsilon's smallest parts (0.04 of it for a level of a CDF's tree, half for what projects) still exceed
-`noise.DRAWABLE_NANO_MIN`, and an eighth, a private quantile's, is above 0: noise can be drawn at any counts
-and U."""
+"""A configured epsilon's smallest parts (0.04 for a level of a CDF's tree, half for projections) exceed
+`noise.DRAWABLE_NANO_MIN`, and an eighth, a private quantile's, is above 0: noise can be drawn at any counts and U."""
 
 EPSILON_NANO_MAX = 1000 * NANO
 """Of one statistic of a HAT: with 2**28 samples, the most that a slot may hold, a variance on its noise's lattice is at
@@ -401,9 +363,8 @@ most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise (`noise
 def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left: int) -> NDArray[np.float64]:
     """HATs that each plate is likely to visit from this slot on, in the period.
 
-    `now` counts the plate's HATs in this slot, `before` those it was charged for earlier in the period; `slots_gone`
-    and `slots_left` count whole slots before and after this one. A plate goes on at its pace: that of this slot, or
-    its mean pace over the period so far if that was faster.
+    `now` counts the plate's HATs in this slot, `before` its charges earlier in the period; `slots_gone` and
+    `slots_left` count whole slots. The pace is that of this slot, or the mean of the period so far if that was faster.
     """
     pace = np.maximum(now, before / max(1, slots_gone))
     visits: NDArray[np.float64] = now + pace * slots_left
@@ -420,19 +381,16 @@ def fair_shares(budget_nano: int, spent: Integers, visits: NDArray[np.float64]) 
 def hat_epsilon(shares: Integers) -> int:
     """One epsilon for all plates of a HAT, from what each can spend: the lower quartile.
 
-    Taking the least share would let the busiest plate starve everybody's statistic; taking the median would run half
-    of the plates down. A plate below the quartile spends ahead of its pace and is given less later: its shares
-    follow what it has left. Only the ledger says who is out.
+    By the least share the busiest plate would starve the statistic; by the median half of the plates would run down. A
+    plate below the quartile spends ahead of its pace and gets less later.
     """
     ordered = np.sort(shares)
     return int(ordered[ordered.size // 4])
 
 
 class PeriodSoFar(NamedTuple):
-    """Of each plate: nano-units and HATs that it was charged so far, and HATs in this slot. Of the slot: its place.
-
-    Where budgets roll (`rolls`), what it was charged is the most in any window that touches the slot, and `visits` are
-    all of a window.
+    """Of each plate: nano-units and HATs charged so far (where budgets roll, the most in any window), HATs in this
+    slot.
 
     >>> PeriodSoFar(np.array([40]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3).visits.tolist()
     [8.0]
@@ -447,7 +405,6 @@ class PeriodSoFar(NamedTuple):
 
     @property
     def visits(self) -> NDArray[np.float64]:
-        """HATs that each plate is likely to visit from this slot on, at least one."""
         expected = expected_visits(self.now, self.charges, self.slots_gone, self.slots_left)
         return np.maximum(1.0, expected)
 
@@ -455,9 +412,8 @@ class PeriodSoFar(NamedTuple):
 def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers:
     """What each plate may spend on each of its HATs in this slot, in nano-units; never more than it has left.
 
-    "spread": what is left, over the HATs that the plate is likely still to visit. "uniform": an even part of the budget
-    for every HAT of the period, whatever was saved. A rolling budget has no end to save for: what is spent comes back a
-    window's length later. There both are an even part for each HAT that the plate is likely to visit in a window.
+    "spread": the rest over the HATs that it is likely still to visit. "uniform": an even part of the budget for every
+    HAT of the period. Of a rolling budget both are an even part for each HAT of a window: spent budget comes back.
     """
     if schedule == "spread" and not at.rolls:
         return fair_shares(budget_nano, at.charged, at.visits)
@@ -465,8 +421,6 @@ def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers
     shares: Integers = np.clip(np.floor(even).astype(np.int64), 0, np.maximum(0, budget_nano - at.charged))
     return shares
 
-
-# The settings that change privacy, or what is computed: one frozen value, with a hash that every release carries.
 
 Mean = Literal[
     "auto", "baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile", "optimal", "forecast-clip"
@@ -482,21 +436,15 @@ _FIRST = "mean", "variance", "cdf"
 
 
 class Policy(msgspec.Struct, frozen=True, dict=True):
-    """What a deployment promises and how it computes. Epsilons are nano-units; None means "auto"; speeds in quanta.
+    """What a deployment promises and how it computes. Amounts are nano-units; None means "auto"; speeds are in quanta.
 
-    Budget and prices are nano-units of the measure of its `accounting`, which has a name in `ACCOUNTINGS`. `delta` is
-    what a rho is converted with.
-
-    `slot_seconds` and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: one budget for a
-    lifetime); of a rolling period, such as "rolling 1d", they are those of its windows, on any clock. `bins` is "auto",
-    a number of equal bins, or edges in km/h, `branching` "auto" or that of a CDF's tree, `cap` that of Array-Averaging.
-    What follows from the settings is resolved once. `prices` has what each statistic costs, by its name; a statistic
-    that it lacks is not asked for.
-    `suppression`: whether plates leave some of their HATs altogether, so that each is in fewer; `hats_max`: in how many
-    of a slot a plate stays then (0: in as many as CHOP-USER leaves).
-    `counts_released`: whether records carry counts. `schedule`: how an automatic epsilon of the papers' mechanisms is
-    spread over a period. `source`: where a feed of its own form has the fields of a ping, by keys of `[source]`.
-    `speed_from`: whether speeds are those of the pings, or derived from positions: what a plate's values are.
+    Budget and prices are in the measure of `accounting`, a key of `ACCOUNTINGS`; `delta` converts a rho. `slot_seconds`
+    and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: a lifetime); of a rolling period,
+    such as "rolling 1d", that of its windows, on any clock. `bins` is "auto", a number of equal bins, or edges in km/h,
+    `branching` "auto" or that of a CDF's tree, `cap` that of Array-Averaging. `prices` are by statistic; a statistic
+    that it lacks is not asked for. `hats_max`: in how many HATs of a slot suppression leaves a plate (0: as many as
+    CHOP-USER does). `schedule`: how automatic epsilons are spread over a period. `source`: fields of a ping in a feed
+    of another form, by keys of `[source]`. `speed_from`: speeds of the pings, or derived from positions.
 
     >>> from udp_stream.settings import Settings
     >>> policy = Settings().policy
@@ -535,58 +483,47 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def relation(self) -> NeighbourRelation:
-        """Which inputs have to look alike."""
         return NEIGHBOURS[self.neighbours]
 
     @cached_property
     def shows_counts(self) -> bool:
-        """Whether records carry counts."""
         return self.relation.public_counts and self.counts_released == "all"
 
     @cached_property
     def accounted(self) -> Accounting:
-        """How its budget is stated."""
         return ACCOUNTINGS[self.accounting]
 
     @cached_property
     def measure(self) -> str:
-        """In what losses are counted."""
         return self.accounted.measure.name
 
     @cached_property
     def rolls(self) -> bool:
-        """Whether the budget holds for every stretch of the period's length, wherever it begins."""
         return self.period.startswith(ROLLING)
 
     @cached_property
     def amount(self) -> str:
-        """The budget of a plate and period, in words."""
         return self.accounted.in_words(self.budget_nano, self.delta)
 
     @cached_property
     def promise(self) -> str:
-        """What a plate is promised, in words."""
         return f"{self.amount} per {self.period}"
 
     @cached_property
     def mean_nano(self) -> int | None:
-        """What a mean costs."""
         return self.prices.get("mean", 0)
 
     @cached_property
     def cdf_nano(self) -> int | None:
-        """What a HAT's own CDF costs."""
         return self.prices.get("cdf", 0)
 
     @cached_property
     def stated_prices(self) -> dict[str, int | None]:
-        """What fingerprints and notes have of the prices."""
         return dict.fromkeys(_FIRST, 0) | {name: nano for name, nano in self.prices.items() if nano != 0}
 
     @cached_property
     def automatic(self) -> int:
-        """How many statistics have an automatic epsilon: each has an even part of what a HAT's plates can spend. Not
-        trees that few HATs have: these cost what a mean does, on top."""
+        """How many statistics share what a HAT's plates can spend. Automatic trees cost a mean's price on top."""
         return list(self.prices.values()).count(None) - self.has_automatic_trees
 
     @cached_property
@@ -618,19 +555,14 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def public(self) -> PublicSettings:
-        """What statistics go by beside counts and terms."""
         return PublicSettings(self.range, self.bins, self.branching, self.cap)
 
     @cached_property
     def range(self) -> Range:
-        """The public range of a speed, in quanta."""
         return Range(0, self.max_speed)
 
     def fingerprint(self) -> str:
-        """The same for equal policies, 16 hexadecimal digits; releases carry it as `policy`.
-
-        Settings that have no effect are left out, so that a version that knows more of them gives the same.
-        """
+        """The same for equal policies, 16 hexadecimal digits; settings without effect are left out."""
         settings = msgspec.to_builtins(self)
         del settings["prices"]
         settings |= {f"{name}_nano": nano for name, nano in self.stated_prices.items()}
@@ -648,22 +580,15 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 
-# The settings behind a policy's fingerprint, as configuration keys: what a ledger notes.
-#
-# A record says by a fingerprint under which settings it was made, and a fingerprint cannot be read back. So a ledger
-# notes the keys and values of every policy before anything is charged under it. Older ledgers note none: there the
-# fingerprints are named.
+# A ledger notes the keys and values of every policy before a charge under it, as a fingerprint cannot be read back.
+# Older ledgers note none: there fingerprints are named.
 
 POLICY_NOTE = "policy:"
 """Before a fingerprint: the name of the note."""
 
 
 def written(policy: Policy) -> dict[str, str]:
-    """Every configuration key that the policy comes from, with its value as a user writes it.
-
-    `neighbours` has no key: there is one relation. `budget.period` stands for two fields. `[source]` has keys where a
-    feed has a form of its own.
-    """
+    """Every configuration key of the policy with its value as a user writes it; `neighbours` has no key in settings."""
     prices = {name: _epsilon(nano, policy) for name, nano in policy.stated_prices.items()}
     return {
         "hat.resolution": plain(policy.resolution),
@@ -704,7 +629,6 @@ def note_policy(ledger: Ledger, policy: Policy) -> None:
 
 
 def _budget(policy: Policy) -> dict[str, str]:
-    """By the keys that are read under its accounting."""
     accounting, delta = policy.accounted, {"budget.delta": f"{policy.delta:g}"} if policy.accounted.has_delta else {}
     return {accounting.key: accounting.promised(policy.budget_nano, policy.delta)} | delta
 
@@ -738,12 +662,9 @@ def _list(numbers: Sequence[Any]) -> str:
     return f"[{', '.join(plain(number) for number in numbers)}]"
 
 
-# The calendar of a deployment: its slots, its budget periods, and which periods of a ledger overlap them.
-
 SPANS_PER_WINDOW = 24
-"""Balances that the window of a rolling budget is cut into, where slots are no longer than that. A span counts as long
-as a window touches any of it, so a window holds its pings back up to a 24th longer than it has to. Each span is another
-look-up for every plate that is charged."""
+"""Balances of a rolling budget's window, where slots are no longer. A span counts while a window touches it: up to a
+24th of the window too long. Each span costs a look-up for every charged plate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -794,11 +715,7 @@ class BudgetCalendar:
         self._periods = periods
 
     def slot_in_period(self, start_ms: int) -> SlotInPeriod:
-        """The budget period of the slot that starts at this time, and the slot's place in it.
-
-        Slots and periods are cut on the wall clock, so that on the days when it changes some are an hour shorter or
-        longer: their number is rounded.
-        """
+        """The slot's period, and its place in it: rounded, as clock changes make days longer and shorter."""
         measure = self._policy.measure
         if self._periods is None:
             return SlotInPeriod(name_in(measure, "lifetime"), 0, 0)
@@ -810,16 +727,13 @@ class BudgetCalendar:
         return SlotInPeriod(name_in(measure, f"{self._policy.period} from {self._periods.iso(first)}"), gone, left)
 
     def _in_windows(self, start_ms: int, spans: SlotGrid) -> SlotInPeriod:
-        """The span that holds a slot: spans are whole slots, also where clocks are changed."""
         policy, ends = self._policy, spans.place(np.array([start_ms]))
         times = [spans.iso(int(end[0])) for end in ends]
         length = duration_name(policy.period_seconds or 0)
-        # In whole spans, as a window counts every span that it touches.
         within = ceil((policy.period_seconds or 0) / spans.seconds) * spans.seconds // policy.slot_seconds
         return SlotInPeriod(name_in(policy.measure, span_name(length, *times)), within, within, rolls=True)
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
-        """The known periods that overlap this one of ours, and are not ours themselves."""
         return tuple(name for name in overlapping(period, known) if not self._is_ours(name))
 
     def _is_ours(self, name: str) -> bool:

@@ -9,8 +9,7 @@ from udp_stream.ledger.filters import epsilon_of, rho_nano_of
 from udp_stream.mechanisms.noise import MEASURES, Measure
 from udp_stream.units import amount_text, nano_allowance
 
-# Which inputs have to look alike: the neighbour relation. Sensitivities of mechanisms, what a planner may read and what
-# records may show hold for one relation. Who adds another says here what it hides, and each of these asks the policy.
+# Sensitivities, what planners may read and what records may show hold for one neighbour relation: each asks the policy.
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ anywhere"
     public_counts: bool
 
     def adjacency(self, speed_from: str) -> str:
-        """In words, for the statement."""
         return f"{self.name}: {self.alike}, one plate's {self.differing[speed_from]}"
 
 
@@ -50,11 +48,9 @@ NEIGHBOURS: dict[str, NeighbourRelation] = {
             "numbers of plates and samples, refusals by reason, which cells exist",
         ),
         public_counts=True,
-    ),
+    )
 }
 """By the value of a policy's `neighbours`."""
-
-# How a budget is stated: the values of `budget.accounting`.
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,6 @@ class Accounting:
         return nano_allowance(promised)
 
     def promised(self, nano: int, delta: float) -> str:  # noqa: ARG002
-        """What is promised of a budget, as its key has it."""
         return amount_text(nano)
 
     def in_words(self, nano: int, delta: float) -> str:
@@ -94,15 +89,12 @@ class Approximate(Accounting):
     """
 
     def nano(self, promised: float, delta: float) -> int:
-        """The largest rho."""
         return rho_nano_of(nano_allowance(promised), delta)
 
     def promised(self, nano: int, delta: float) -> str:
-        """The epsilon."""
         return epsilon_text(epsilon_of(nano, delta))
 
     def in_words(self, nano: int, delta: float) -> str:
-        """The epsilon first."""
         return f"epsilon {_with_delta(nano, delta)} (rho {amount_text(nano)})"
 
 

@@ -1,8 +1,7 @@
 """The plan of a slot: for each HAT its terms, and what the ledger charged each of its plates.
 
-It is made once for all shards (`road.plan_slot`) and read by each shard for its own HATs. It names no plate and holds
-no speed: rows are in the canonical order of `SlotCounts`. A digest of their plates and numbers of samples tells a shard
-whether its rows are the same. A HAT whose digest differs is not admitted.
+One plan serves all shards. It names no plate and holds no speed: rows are in the order of `SlotCounts`, and a digest of
+their plates and samples tells a shard whether its rows are the same. A HAT with another digest is not admitted.
 """
 
 from __future__ import annotations
@@ -41,11 +40,8 @@ DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class CityPlan:
-    """What is asked of the whole city in a slot (`release/charge.py`): row by row its weight in the sums, and what its
-    plate is charged for the whole answer, in nano-units.
-
-    Rows of plates that take no part weigh 0; `plates` take part in all. `about` is the question's own: what its sums
-    and their noise follow from beside the weights.
+    """A question to the whole city in a slot: rows' weights (0: no part) and plates' charges (nano-units); `about` is
+    its own.
 
     >>> plan = CityPlan(np.array([26214, 0]), np.array([500, 0]), plates=1, about=b"")
     >>> plan.subset(np.array([True, False])).charged.tolist()
@@ -58,7 +54,6 @@ class CityPlan:
     about: bytes
 
     def subset(self, rows: NDArray[np.bool_]) -> CityPlan:
-        """The plan of some of the rows."""
         return replace(self, weights=self.weights[rows], charged=self.charged[rows])
 
 
@@ -66,10 +61,9 @@ class CityPlan:
 class SlotPlan:
     """HAT h is `cells[h]` (ascending); `charged` has its rows at `hat_rows[h]` to `hat_rows[h + 1]`, in nano-epsilon.
 
-    0 was charged to rows that were suppressed or could not pay. `rows` are the counts that it was made of; on a shard a
-    digest for each HAT stands for them. `priced`, where it is at hand, are the plans for the
-    rows that were offered, which charges came from; they follow from counts and terms, and do not travel. `city` is
-    what is asked of the whole city, if anything.
+    0 was charged to rows that were suppressed or could not pay. `rows` are the counts; on a shard, a digest for each
+    HAT. `priced`, where at hand, are the plans behind the charges; they do not travel. `city` is the question to the
+    city.
 
     >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a",), np.array([7], np.uint64), **rows)
@@ -105,16 +99,13 @@ class SlotPlan:
 
     @classmethod
     def empty(cls, counts: SlotCounts) -> SlotPlan:
-        """A plan without HATs for the slot of these counts."""
         none = np.empty(0, dtype=np.int64)
         return cls(counts.start_ms, counts.end_ms, none.astype(np.uint64), np.zeros(1, np.int64), (), (), none, ())
 
     def find(self, cell: int, digest: bytes) -> int | None:
-        """The number of a cell's HAT, if it is known and has these rows."""
         return self.find_all(np.array([cell], dtype=np.uint64), [digest])[0]
 
     def find_all(self, cells: NDArray[np.uint64], digests: Sequence[bytes]) -> list[int | None]:
-        """As `find`, for many HATs at once."""
         places = np.searchsorted(self.cells, cells)
         # A cell beyond the last one has a place behind the end, which must not be read.
         there = places < self.cells.size
@@ -131,14 +122,10 @@ class SlotPlan:
         return self.find_all(counts.cells, row_digests(counts))
 
     def charged_rows(self, hat: int) -> NDArray[np.int64]:
-        """What each row of a HAT was charged."""
         return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
 
     def hats_in_balls(self, counts: SlotCounts) -> dict[bytes, int]:
-        """In how many of its HATs each plate was charged that share the plate's clip; `counts` of HATs that it knows.
-
-        HATs that it does not know with these rows do not count.
-        """
+        """In how many HATs that share its clip each plate was charged; HATs unknown to the plan do not count."""
         hats: dict[bytes, int] = {}
         for hat, at in enumerate(self.find_hats(counts)):
             if at is not None and self.terms[at].in_ball:
@@ -158,7 +145,6 @@ class SlotPlan:
         return replace(self, priced=priced)
 
     def subset(self, hats: NDArray[np.bool_]) -> SlotPlan:
-        """The plan of some of its HATs only."""
         sizes, chosen = np.diff(self.hat_rows), np.flatnonzero(hats).tolist()
         return replace(
             self,
@@ -184,25 +170,19 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
     ]
 
 
-# Terms around a forecast: what each HAT of a slot is asked, where its mean is taken around what is forecast for it.
+# Terms around a forecast follow from counts, balances, settings, and earlier releases.
 #
-# **Price.** Its largest mover pays a thirty-sixth of a plate's budget for a mean, others their share of that: small, so
-# that streets are looked at all day. The less is known of a cell, the more it costs, up to a twelfth. Where too few
-# plates can pay, the HAT is offered at a quarter of its price: `terms_around` reads the plates' balances, and foretells
-# what the ledger will charge.
+# **Price.** A HAT's largest mover pays a thirty-sixth of a plate's budget for a mean, others their share of that. The
+# less is known of a cell, the more it costs, up to a twelfth. Where too few plates can pay, the HAT is offered at a
+# quarter of its price: `terms_around` foretells the ledger's charges from balances.
 #
-# **Pace.** A fifth of the budget may be spent at once; the rest is let out over the period, slot by slot, half by the
-# clock and half by when yesterday's pings came (by the clock alone where there is no yesterday), so that the evening is
-# served like the morning; no visit needs to be foretold. The ledger holds a plate to it
-# (`Terms.allowance_nano`). A HAT that may cost more than all of the rest is not held to it: a pace would only leave the
-# last one unspent. A rolling budget has no start to pace it from.
+# **Pace.** A fifth of the budget may be spent at once; the rest is let out over the period, half by the clock and half
+# by when yesterday's pings came (`Terms.allowance_nano`). A HAT that may cost more than all of the rest is not held to
+# it. A rolling budget has no start to pace it from.
 #
-# **Order.** HATs are charged in the order of what they tell for what they cost: the variance that the release takes
-# from the HAT's estimate, times its pings, over the sum of its charges. HATs whose mean would tell little are withheld
-# as uninformative, without a charge, unless other statistics are asked for, too. Where an automatic epsilon would be
-# less than the least that says anything, all HATs are withheld.
-#
-# It reads counts, balances, settings, and the forecast, which follows from counts and earlier releases. So do balances.
+# **Order.** HATs are charged by utility: the variance that the release takes from the HAT's estimate, times its pings,
+# over the sum of its charges. HATs whose mean would tell little are withheld as uninformative, without a charge, unless
+# other statistics are asked for. Where an automatic epsilon would be less than the least, all HATs are withheld.
 
 PRICES_PER_BUDGET = 36
 """How many means a plate's budget of the period buys that it moves the most."""
@@ -246,10 +226,7 @@ def terms_around(
     policy: Policy,
     plans: HatPlans,
 ) -> list[Terms]:
-    """The terms of every HAT of a slot around its forecast.
-
-    `balance` belongs to `counts.plates`, `plans` to the slot.
-    """
+    """The terms of each HAT of a slot around its forecast; `balance` is for `counts.plates`, `plans` for the slot."""
     forecasts, prices = _hat_forecasts(forecast), _prices_nano(forecast, policy)
     is_enough = np.diff(counts.hat_rows) >= policy.min_plates
     if is_too_little(policy):
@@ -295,11 +272,8 @@ def _told(variance: float, error: float) -> float:
 def _lower_prices(
     terms: list[Terms], order: Sequence[int], counts: SlotCounts, balance: Balance, policy: Policy, plans: HatPlans
 ) -> None:
-    """Offer HATs that too few plates can pay for at a part of the price.
-
-    Charges of the ledger are foretold, HAT by HAT in their order. Where it charges otherwise, as other runs charge at
-    the same time, it holds each plate to its budget all the same.
-    """
+    """Offer HATs that too few plates can pay for at a part of the price, by foretelling the ledger's charges in their
+    order."""
     spent = np.array(balance.charged, dtype=np.int64)
     for hat in order:
         rows = counts.rows(hat)
@@ -341,7 +315,6 @@ def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlan
 def _widths(
     counts: SlotCounts, forecasts: Sequence[HatForecast], costs: Sequence[Cost], policy: Policy
 ) -> list[ClipWidth]:
-    """How widely each HAT's plates are clipped."""
     rows, off_kmh = (counts.count, counts.hat_rows[:-1]), np.array([one.deviation for one in forecasts])
     if policy.in_balls:
         return ball_widths(*rows, off_kmh, costs, _hats_shared(counts, policy))
@@ -351,7 +324,6 @@ def _widths(
 def _hats_shared(counts: SlotCounts, policy: Policy) -> NDArray[np.float64]:
     """Of each HAT: among how many HATs its plates are likely to share a clip, on average by their weights."""
     sizes, sharp = np.diff(counts.hat_rows), 1 / plate_variance(counts.count)
-    # From counts alone, before it is known which HATs are withheld.
     is_asked = np.repeat(sizes >= max(PLATES_MIN, policy.min_plates), sizes)
     hats = np.bincount(counts.plate, weights=is_asked, minlength=len(counts.plates))[counts.plate]
     first = counts.hat_rows[:-1]
@@ -375,8 +347,7 @@ def _means(
     policy: Policy,
     plans: HatPlans,
 ) -> list[_Mean]:
-    """Of each HAT around its forecast, of which this is the variance as usual; under "auto" by another mechanism, where
-    one is tried and errs less at the same epsilon."""
+    """Each HAT's mean around its forecast (`variances` as usual), or under "auto" by a mechanism that errs less."""
     asked = [
         StatisticTerms(FORECAST_CLIP, cost_nano, FORECAST_CLIP, measure=policy.measure, around=around)
         for around, cost_nano in zip(arounds, costs_nano, strict=True)
@@ -416,7 +387,6 @@ def price_nano(policy: Policy) -> int:
 
 
 def _prices_nano(forecast: SlotForecast, policy: Policy) -> list[int]:
-    """Of each HAT: the more, the less is known of its cell."""
     least = price_nano(policy)
     if policy.mean_nano is not None:
         return [least] * forecast.variance.size
@@ -432,7 +402,6 @@ def is_too_little(policy: Policy) -> bool:
 
 
 def _at_once_nano(policy: Policy) -> int:
-    """The most that a plate may be charged at the very start of a period."""
     return policy.budget_nano * HEAD_START // 100
 
 
@@ -450,7 +419,6 @@ def _paced_nano(in_period: SlotInPeriod, ahead: float, policy: Policy) -> int:
 
 
 def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
-    """What is recorded of each HAT's."""
     deviation, rest = forecast.deviation.tolist(), np.sqrt(forecast.rest).tolist()
     priors = zip(forecast.prior.by_hat.tolist(), forecast.prior.features.tolist(), strict=True)
     return [
@@ -462,8 +430,8 @@ def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
 def _other_nanos(
     mean: _Mean, deviation_kmh: float, by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans
 ) -> dict[str, int]:
-    """What each statistic beside the mean costs, an automatic one what the mean does. A CDF costs 0 where the city's
-    shape, tilted to the HAT's mean, is likely to err less. The forecast is off by the deviation."""
+    """Prices of the other statistics, automatic ones at the mean's. A CDF costs 0 where the tilted city's shape errs
+    less."""
     each = mean.asked.epsilon_nano
     nanos = {name: each if nano is None else nano for name, nano in policy.prices.items() if name != "mean"}
     if policy.shapes and (nano := nanos.get("cdf")):
@@ -475,33 +443,27 @@ def _other_nanos(
 
 
 def _asked(mean: StatisticTerms, others: Mapping[str, int], forecast: HatForecast | None, policy: Policy) -> Terms:
-    """The mean, and the other statistics at their prices."""
     beside = terms_of(policy, others)
     return struct_replace(beside, statistics=(mean, *beside.statistics), forecast=forecast)
 
 
-# The terms of a whole slot: what every HAT is asked on, from counts, balances and settings, with suppression or not.
+# Suppression (`release.suppression = "chop-user"`; `suppression.py`, arXiv 2405.06261) takes plates out of some HATs of
+# at least `min_plates` plates, and leaves each of them that many. It reads counts and the fixed epsilons of mean and
+# variance (the HAT's charge if there is neither), else the median of the automatic ones over the HATs. Then terms are
+# made anew: each plate is in fewer HATs, so "auto" can spend more on each.
 #
-# **CHOP-USER** (`release.suppression = "chop-user"`; `suppression.py`, arXiv 2405.06261) takes plates out of some of
-# their HATs. It goes over the HATs of at least `min_plates` plates and leaves each of them that many. It reads counts
-# and the epsilons of mean and variance where those are fixed (all that a HAT is charged if there is neither), else the
-# median over the HATs of what "auto" would take without suppression. Then terms are made anew for the plates that are
-# left: each is in fewer HATs, so "auto" can spend more on each.
+# **Promise.** A HAT's worst case is, of each statistic, bias, noise and what leaving plates out may miss, and their sum
+# as shares of U and U^2 (`worst_cases`). In no released HAT is any of them above the largest of the slot without
+# suppression, and no HAT is withheld that would be released without. CHOP-USER promises this of the sum alone, where
+# all samples count and epsilons are equal. So HATs in which it does not hold get all their plates back and terms are
+# made anew, until it holds in all; after too many rounds nothing is suppressed. Rows only come back, so K is at most
+# what it was without. Proof: docs/mechanisms/suppression.md.
 #
-# **Promise.** A HAT's worst case is, of each statistic, its plan's bias and noise and what leaving plates out may miss,
-# and the sum of both as shares of U and U^2 (`worst_cases`). In no HAT that is released is any of them larger than the
-# largest of the slot would be without suppression, and no HAT is withheld that would be released without. CHOP-USER by
-# itself promises this of the sum alone, where all samples of a plate count and epsilons are the same everywhere. So
-# HATs in which it does not hold get all of their plates back and terms are made anew, until it holds in all; after too
-# many rounds nothing is suppressed in the slot. Rows only come back, so K is at most what it was without. Proof:
-# docs/mechanisms/suppression.md.
-#
-# With `release.hats_max` plates stay in at most that many HATs of the slot, whatever that costs the worst of them
-# (`suppress_to`). A HAT that cannot keep `min_plates` is withheld, and no plate pays there.
+# With `release.hats_max` plates stay in at most that many HATs of the slot, whatever the cost (`suppress_to`). A HAT
+# that cannot keep `min_plates` is withheld, and no plate pays there.
 #
 # Privacy unit: license plate; neighbours: swap-values. Counts are public, so all of this is free. A plate that is taken
-# out of a HAT gives nothing there and pays nothing. Which ones those are is part of the terms (`Terms.kept`), hence
-# remembered with the verdict: a retry cannot suppress anew.
+# out of a HAT gives nothing there and pays nothing. `Terms.kept` has the rows, so a retry cannot suppress anew.
 
 _ROUNDS_MAX = 10
 """At a fixed epsilon two are enough, as HATs do not depend on each other; under "auto" up to 5 were seen."""
@@ -519,11 +481,13 @@ def terms_from_counts(
 
     def terms_of_kept() -> list[Terms]:
         left = slot_terms(counts.subset(kept), balance, in_period, policy, plans)
-        return [_with_kept(of_hat, kept[rows]) for rows, of_hat in zip(counts.each_rows(), left, strict=True)]
+        return [
+            one if one.withheld or kept[rows].all() else struct_replace(one, kept=np.packbits(kept[rows]).tobytes())
+            for rows, one in zip(counts.each_rows(), left, strict=True)
+        ]
 
     if policy.hats_max:
         return terms_of_kept()
-    # The promise of suppression is about the worst HAT of the slot, so its worst case without suppression is the limit.
     limit = worst_cases(counts, terms, policy, plans).max(axis=0, initial=0.0)
     for _ in range(_ROUNDS_MAX):
         if kept.all():
@@ -577,7 +541,3 @@ def _nanos_of(terms: Terms) -> Nanos:
     """What suppression goes by: of a HAT without mean and variance E is that of a mean for all of its charge."""
     nanos = Nanos(terms.mean_nano, terms.nano_of("variance"))
     return nanos if any(nanos) else Nanos(terms.charge_nano)
-
-
-def _with_kept(terms: Terms, kept: NDArray[np.bool_]) -> Terms:
-    return terms if terms.withheld or kept.all() else struct_replace(terms, kept=np.packbits(kept).tobytes())

@@ -108,11 +108,9 @@ class Occupancy:
 
     @property
     def hats(self) -> int:
-        """How many HATs there are."""
         return self.hat_rows.size - 1
 
     def hat_of_row(self) -> Integers:
-        """The HAT of each row."""
         return np.repeat(np.arange(self.hats), np.diff(self.hat_rows))
 
 
@@ -151,11 +149,9 @@ class _Rows:
 class HatErrors:
     """E of every HAT while rows (one plate's samples in one HAT) are suppressed and restored.
 
-    Plain Python, as it goes one row at a time. Constant time per suppression, taken over all of them; `restore` looks
-    at the HAT's rows. Rows must be suppressed only while kept, restored only while suppressed.
-
-    A HAT that keeps fewer than `plates_min` plates (or than it ever had, if that is less) is lost: its E is infinite,
-    and to suppress more of it costs nothing.
+    Amortised constant time per suppression. Rows must be suppressed only while kept, restored only while suppressed. A
+    HAT that keeps fewer than `plates_min` plates (or all, if fewer) is lost: E is infinite, and suppressing more costs
+    nothing.
 
     >>> city = Occupancy(np.array([0, 3]), np.array([0, 1, 2]), np.array([4, 2, 2]), plates=3)
     >>> errors = HatErrors(city, Nanos(10**9))
@@ -186,11 +182,9 @@ class HatErrors:
             self._settle(h)
 
     def lost(self, hat: int) -> bool:
-        """Whether a HAT keeps too few plates."""
         return self.hats.spare[hat] < 0
 
     def error(self, hat: int) -> float:
-        """E of a HAT as it is."""
         if self.lost(hat):
             return inf
         return self._error(self.hats.total[hat], self.hats.kept[hat], self.hats.first[hat])
@@ -226,7 +220,6 @@ class HatErrors:
         return np.where(spare > 0, shares, np.where(spare < 0, -inf, inf))
 
     def suppress(self, row: int) -> None:
-        """Suppress a kept row."""
         hat, count, hats = self.rows.hat[row], self.rows.count[row], self.hats
         self.rows.kept[row] = 0
         hats.spare[hat] -= 1
@@ -235,7 +228,6 @@ class HatErrors:
             self._settle(hat)
 
     def restore(self, row: int) -> None:
-        """Take a suppressed row back."""
         hat = self.rows.hat[row]
         self.rows.kept[row] = 1
         self.hats.spare[hat] += 1
@@ -258,33 +250,29 @@ class HatErrors:
         hats.second[hat] = rows.count[rows.by_count[second_at]] if second_at < end else 0
 
 
-# Suppression: plates give nothing at all to some of their HATs, so that each is in fewer of them (arXiv 2405.06261).
+# Suppression takes plates out of some of their HATs altogether (arXiv 2405.06261).
 #
-# Privacy unit: license plate; neighbours: swap-values. Only counts are read here, so suppression itself costs nothing.
-# If every HAT is released eps-DP, a plate that is kept in K_l HATs loses K_l eps, and the slot is (eps max K_l)-DP: the
-# slides' composition theorem for mechanisms on disjoint HATs.
+# Privacy unit: license plate; neighbours: swap-values. Suppression reads counts alone, so it costs nothing. If every
+# HAT is released eps-DP, a plate that is kept in K_l HATs loses K_l eps, and the slot is (eps max K_l)-DP: the slides'
+# composition theorem for mechanisms on disjoint HATs.
 #
 # **The error of a HAT** is E above, the sum over its statistics, with M samples of which suppression leaves G > 0, the
 # largest share of one plate being G*. It is infinite where fewer than a given number of plates would be left (1 unless
-# told otherwise; all that a HAT has, if those are fewer): that HAT is lost. No HAT is lost as long as another choice is
-# left, under CHOP-USER none ever.
+# told otherwise; all of the HAT's, if those are fewer): that HAT is lost. Under CHOP-USER no HAT is ever lost.
 #
 # **CHOP-USER.** E_thresh is the largest E at the start. Level by level, from the largest number n of HATs that any
 # plate is in: every plate that is in n HATs gives up the one in which its suppression leaves the least E. The first
-# that cannot do so within E_thresh stops everything; otherwise n falls by one. What the papers leave open is fixed here
-# so that the outcome is a function of the counts:
+# that cannot do so within E_thresh stops everything; otherwise n falls by one. Our rules make it a function of counts:
 #
 # * Plates of a level take their turns hardest first: by the least E that was open to them when the level began, largest
-#   first; ties by plate index. (Over 192 drawn cities K came out 1 % lower than by plate index alone, and a third as
-#   many suppressions fell in the last, unfinished level, where they no longer lower K.)
+#   first; ties by plate index. (Over 192 drawn cities K came out 1 % lower than by plate index alone.)
 # * On its turn a plate looks again, and ties between its HATs go to the lowest.
 # * E is computed in doubles exactly as `hat_error` and `variance_error` write it.
 #
 # **Promises.** (1) No HAT's E exceeds E_thresh afterwards: none did at the start, and each step changes the E of one
-# HAT, to a value that has just been compared. (2) K = max_l K_l is at most what it was: HATs are only ever given up.
-# (3) So neither the slot's loss K eps nor the largest E is larger than before. E is the worst case of Baseline, and of
-# the variance of all samples; of other mechanisms, and of one of two statistics, nothing follows yet (`slot.py` sees to
-# that).
+# HAT, to a value that was compared. (2) K = max_l K_l is at most what it was: HATs are only ever given up. (3) So
+# neither the slot's loss K eps nor the largest E grows. E is the worst case of Baseline, and of the variance of all
+# samples; for other mechanisms `slot.py` checks.
 
 _BATCH = 256
 """Plates whose HATs are looked at together: enough that numpy's overhead is small, few enough that most of their HATs
@@ -311,18 +299,14 @@ class Suppression:
 
     @property
     def worst_error(self) -> float:
-        """The largest of the errors; 0 without HATs."""
         return float(self.errors.max(initial=0.0))
 
 
 def chop_user(occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> Suppression:
     """CHOP-USER of arXiv 2405.06261, as fixed above: the loss max K_l eps falls, no HAT's E exceeds E_thresh.
 
-    No HAT is left with fewer than `plates_min` plates, if it had them.
-
-    Plate 0, alone in the first HAT (so E_thresh = 1 / eps), leaves one of its three; plates 1 and 2 cannot leave any:
-
-    Raises ValueError as `HatErrors` does. 10^5 plates in 10^4 HATs, 10^6 rows: seconds.
+    No HAT is left with fewer than `plates_min` plates, if it had them. Raises ValueError as `HatErrors` does. 10^5
+    plates in 10^4 HATs, 10^6 rows: seconds.
     """
     plates = _Plates(occupancy, nanos, plates_min)
     plates.descend(0, plates.threshold)
@@ -332,13 +316,10 @@ def chop_user(occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> Suppre
 def suppress_to(occupancy: Occupancy, nanos: Nanos, hats_max: int, plates_min: int = 1) -> Suppression:
     """No plate in more than `hats_max` >= 1 HATs: CHOP-USER without a threshold, down to there.
 
-    The abstract of arXiv 2405.06261 improves "the worst-case error across subsets [...] for fixed numbers of users
-    contributing to each subset". The text at hand does not say how. The fixed number is read as HATs per plate here:
-    a plate's loss goes by that number, and by no number of plates per HAT. The rule is ours.
-
-    A plate that can only leave HATs that are lost by it leaves the one with the fewest samples left (the lowest on
-    ties), and lost HATs are left for nothing. At last these give all their places away, and one by one come back if
-    enough of their plates still have a place.
+    arXiv 2405.06261 names "fixed numbers of users contributing to each subset"; we read HATs per plate, by which its
+    loss goes. A plate that can only leave HATs that are lost by it leaves the one with the fewest samples left (the
+    lowest on ties). At last lost HATs give all their places away, and come back one by one if enough plates still have
+    a place.
 
     Promises: max K_l <= hats_max. Every HAT keeps `plates_min` plates (all, if it had fewer), or none and has infinite
     E. If hats_max >= K of `chop_user`, none is lost and no E exceeds E_thresh: both take the same steps down to there.
@@ -357,7 +338,6 @@ class _Plates:
     """All HATs and all plates of a slot, while plates are being suppressed."""
 
     def __init__(self, occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> None:
-        """Nothing is suppressed yet; ValueError as in `HatErrors`."""
         self.errors = HatErrors(occupancy, nanos, plates_min)
         self.hats, self.plates = occupancy.hats, occupancy.plates
         self.threshold = max(map(self.errors.error, range(self.hats)), default=0.0)
@@ -375,7 +355,6 @@ class _Plates:
         by_hats = np.argsort(-initially, kind="stable")
         fewer = -initially[by_hats]
         for level in range(self.before, floor, -1):
-            # Plates that began in more HATs have come down to this level by now.
             plates = np.sort(by_hats[: np.searchsorted(fewer, -level, side="right")])
             rows = self._kept_rows(plates).reshape(-1, level)
             hardest_first = np.argsort(-self.errors.errors_without(rows).min(axis=1), kind="stable")
@@ -383,7 +362,6 @@ class _Plates:
                 for error, row, of_plate in self._turns(rows[hardest_first[start : start + _BATCH]]):
                     if error > limit:
                         return
-                    # Every HAT that it can leave is lost by that: it leaves the one with the fewest samples.
                     self._suppress(row if error < inf else min(of_plate, key=self._samples_left))
 
     def _turns(self, rows: Integers) -> Iterator[tuple[float, int, list[int]]]:
@@ -413,7 +391,6 @@ class _Plates:
                     errors.restore(row)
 
     def outcome(self) -> Suppression:
-        """What is left by now."""
         # A copy, as the buffer itself changes with every row that goes or comes back.
         keep = np.frombuffer(bytes(self.errors.rows.kept), dtype=bool)
         errors = np.array([self.errors.error(hat) for hat in range(self.hats)])

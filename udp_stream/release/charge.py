@@ -1,4 +1,4 @@
-"""A HAT on its way through a release, and the half of the road that sees counts and no speeds: price, then charge."""
+"""A HAT on its way through a release; price and charge of a slot, by counts and no speeds; one promise a ledger."""
 
 from __future__ import annotations
 
@@ -40,12 +40,9 @@ from udp_stream.release.record import Status, city_id, release_id
 from udp_stream.units import duration_name
 from udp_stream.windows.tables import SlotCounts, cell_name
 
-# One HAT on its way through a release: the type that both halves of the road hand on.
-#
-# A HAT has three forms. `Terms` are stored: the ledger keeps them with the verdict. A `HatPlan` is computed from terms
-# and counts, and follows from them again. A `HatInFlight` has both, what was charged, and what is recorded. Its states
-# are those of `HAT_LIFE`. Each step gives a new value, and none of them leads back. A `SlotPlan` has the terms
-# and charges of all HATs of a slot as columns, to travel.
+# A HAT has three forms. `Terms` are stored with the verdict. A `HatPlan` follows from terms and counts. A `HatInFlight`
+# has both, the charges, and what is recorded; its states are those of `HAT_LIFE`, and no step leads back. A `SlotPlan`
+# has the terms and charges of a slot's HATs as columns, to travel.
 
 T = TypeVar("T")
 
@@ -83,11 +80,11 @@ HAT_LIFE: Final[Mapping[HatState, Mapping[str, HatState]]] = {
 
 
 class HatInFlight(msgspec.Struct, frozen=True, eq=False):
-    """HAT `number` of a slot: its id, how far it has come, and what was decided.
+    """HAT `number` of a slot: its id, state, and what was decided.
 
-    `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for those that are left out, by
-    suppression or for lack of budget. `plan` is for the rows that are offered while the HAT is new, and for
-    those that are admitted once it is charged; None where nothing is to be drawn. `payload` is what the ledger holds.
+    `rows` are its rows in `SlotCounts`. `charged` has nano-epsilon for each of them: 0 for rows that are left out, by
+    suppression or for lack of budget. `plan` is for the offered rows while the HAT is new, for the admitted rows once
+    it is charged; None where nothing is drawn. `payload` is what the ledger holds.
 
     >>> from udp_stream.testing import two_hats
     >>> new = hats_of(two_hats()[0])[1]
@@ -111,7 +108,6 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def admitted(self) -> NDArray[np.bool_]:
-        """Which of its rows contribute."""
         return self.charged > 0
 
     @property
@@ -121,13 +117,11 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def status(self) -> Status:
-        """What its record says of it."""
         if self.plan is not None:
             return "released"
         return _WITHHELD.get(self.terms.withheld, "withheld_budget")
 
     def with_price(self, terms: Terms, plan: HatPlan | None) -> HatInFlight:
-        """Still new: these terms, and the plan for the rows that they offer, if they offer any."""
         return msgspec.structs.replace(self, terms=terms, plan=plan)
 
     def admission(self, counts: SlotCounts, min_plates: int, written: bytes | None = None) -> Admission:
@@ -141,12 +135,10 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
         return Admission(self.release_id, offered, self.plan.charges, least, terms, allowed)
 
     def with_charges(self, charged: NDArray[np.int64]) -> HatInFlight:
-        """What the ledger charged each offered row."""
         rows = self.charged if self.plan is None else self.terms.restore_rows(charged, self.charged.size)
         return msgspec.structs.replace(self, state=self._after("charged" if rows.any() else "withheld"), charged=rows)
 
     def charged_by_plan(self, terms: Terms, charged: NDArray[np.int64], plan: HatPlan) -> HatInFlight:
-        """Charged, as the slot's plan says: each row's charge, and the plan for the charged rows."""
         return msgspec.structs.replace(self, state=self._after("charged"), terms=terms, charged=charged, plan=plan)
 
     def withheld(self, terms: Terms, charged: NDArray[np.int64] | None = None) -> HatInFlight:
@@ -155,11 +147,9 @@ class HatInFlight(msgspec.Struct, frozen=True, eq=False):
         return msgspec.structs.replace(self, state=self._after("withheld"), terms=terms, charged=rows, plan=None)
 
     def recorded(self, payload: bytes) -> HatInFlight:
-        """What the ledger holds from now on: ours, or an earlier one."""
         return msgspec.structs.replace(self, state=self._after("recorded"), payload=payload)
 
     def published(self) -> HatInFlight:
-        """Readers have it."""
         return msgspec.structs.replace(self, state=self._after("published"))
 
     def _after(self, event: str) -> HatState:
@@ -183,20 +173,14 @@ def ids_of(hats: Sequence[HatInFlight]) -> list[str]:
     return [hat.release_id for hat in hats]
 
 
-# Charge: the half of the road that sees the counts of a whole slot, and no speed (`road.py` is the other half).
-#
-# `plan_slot` prices each HAT, *then* charges its plates, and returns what the ledger decided. Nothing is drawn here. A
-# slot of which every HAT is recorded charges nothing. A crash at any point loses nothing and repeats nothing: the
-# ledger remembers terms and verdict of a HAT, so planning the slot again gives the first plan.
-#
-# `charge_once` is below every release, whatever it is of: it knows ids, plates, charges, and terms as bytes.
+# `plan_slot` prices each HAT, *then* charges its plates. It draws nothing, and charges nothing if every HAT is
+# recorded. The ledger remembers terms and verdict of a HAT, so planning a slot again after a crash gives the first
+# plan.
 
 
 @dataclass(frozen=True, slots=True)
 class SlotToPlan:
-    """A slot as a planner sees it: counts, its place in the budget period, settings, and what was released before.
-
-    A plan that is made in `plans` is not made again.
+    """A slot as a planner sees it: counts, budget period, settings, and earlier releases. `plans` are made once.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
     >>> from udp_stream.testing import a_context, two_hats
@@ -214,23 +198,20 @@ class SlotToPlan:
 
     @classmethod
     def of_counts(cls, counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotToPlan:
-        """Of a deployment; nothing is read of the ledger yet."""
         in_period = context.calendar.slot_in_period(counts.start_ms)
         return cls(counts, in_period, context.policy, LedgerHistory(ledger), HatPlans(context.policy.public))
 
 
 class Planner(Protocol):
-    """Decides the terms of every HAT of a slot, from counts, balances and earlier releases.
-
-    Two planners, or one that is asked twice, may answer differently; the ledger keeps the terms that came first.
+    """Decides the terms of every HAT of a slot, from counts, balances and earlier releases. The ledger keeps the first
+    terms.
 
     >>> planner: Planner = CountsPlanner()
     """
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
-        """The terms of each HAT; `balances` are what `slot.counts.plates` were charged in the budget period so far: in
-        a rolling budget the most in any of its windows.
-        """
+        """The terms of each HAT; `balances` are the charges of `slot.counts.plates` in the period (the most in any
+        window)."""
         ...
 
 
@@ -247,7 +228,6 @@ class CountsPlanner:
     """
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
-        """Spread what each plate has left over the HATs that it is likely still to visit."""
         return terms_from_counts(slot.counts, balances, slot.in_period, slot.policy, slot.plans)
 
 
@@ -271,13 +251,8 @@ class ForecastPlanner:
         self._forecaster = forecaster
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
-        """A price for each mean, at the pace of the period, as far as plates can pay it."""
         forecast = self._forecaster.forecast(slot.counts, slot.history)
         return terms_around(slot.counts, forecast, balances, slot.in_period, slot.policy, slot.plans)
-
-
-def _nothing() -> None:
-    """What is to be done before the first charge, if nothing is."""
 
 
 def key_without_secret(text: str) -> bytes:
@@ -289,10 +264,9 @@ def key_without_secret(text: str) -> bytes:
 class ReleaseContext:
     """What every slot of a deployment needs: settings, calendar, bits, the software's name for records, a planner.
 
-    `caveats` and `trial` go into every record: facts about the ledger that it was made on. `before_charge` is called
-    each time before plates are charged. `forecaster` is shown every slot, if there is one. `derive_key` turns an id
-    into a key of its own, by the plates' key: what a ledger has to recognise is hashed with it, so that no reader can
-    guess it. `city` is what slots are asked as a whole, in place of what the policy asks.
+    `caveats` and `trial` go into every record. `before_charge` is called each time before plates are charged.
+    `derive_key` turns an id into a key of its own, by the plates' key: with it a ledger's hashes cannot be guessed by
+    readers. `forecaster` sees every slot. `city` replaces the policy's question to the city.
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -308,42 +282,31 @@ class ReleaseContext:
     planner: Planner = _FROM_COUNTS
     caveats: tuple[str, ...] = ()
     trial: bool = False
-    before_charge: Callable[[], None] = _nothing
+    before_charge: Callable[[], None] = lambda: None
     forecaster: Forecaster | None = None
     derive_key: Callable[[str], bytes] = key_without_secret
     city: CityQuestion | None = None
 
     @property
     def question(self) -> CityQuestion | None:
-        """What slots are asked as a whole; None if nothing."""
         return AskShape() if self.city is None and self.policy.shapes else self.city
 
     def smoothed(self, slot: Slot, ledger: Ledger) -> list[Smoothed]:
-        """The smoothed estimates of a slot, all of which is recorded; once for each slot. None without a forecaster."""
         return [] if self.forecaster is None else self.forecaster.smoothed(slot, LedgerHistory(ledger))
 
 
 def with_forecaster(context: ReleaseContext) -> ReleaseContext:
-    """The same with a forecaster that has learnt nothing yet, and with plans around its forecasts where the policy asks
-    for them.
-
-    A forecaster must see every slot in its order: a worker that takes over the planning needs one of its own.
-    """
+    """The same with a new forecaster, and with plans around its forecasts where the policy asks for them. A forecaster
+    must see every slot in its order: a worker that takes over needs a new one."""
     policy = context.policy
     forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.shapes)
     planner = ForecastPlanner(forecaster) if policy.forecasts else context.planner
     return replace(context, forecaster=forecaster, planner=planner)
 
 
-# Plan and charge a slot.
-
-
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
-    """Plan and charge the whole slot. If all of it is recorded already, the plan has no HAT and costs nothing.
-
-    PrivacyRefused if its budget period overlaps others, or has one budget with positions that could come to more:
-    before anything is charged, and again before anything is drawn.
-    """
+    """Plan and charge the whole slot; nothing if all of it is recorded. PrivacyRefused, before a charge and again
+    before a draw, if its period overlaps others, or could exceed one budget with positions."""
     hats = hats_of(counts)
     # Also if all of it is recorded already: what it released is still to be learnt.
     if context.forecaster is not None:
@@ -385,7 +348,6 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
 
 
 def _asked_of_city(question: CityQuestion, slot: SlotToPlan, context: ReleaseContext) -> CityPlan | None:
-    """What is asked of the city in this slot, by what the slots before told."""
     if not slot.policy.forecasts:
         return None
     forecaster = context.forecaster
@@ -402,13 +364,11 @@ def _price(hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledg
 
 
 def _priced(hat: HatInFlight, slot: SlotToPlan, terms: Terms) -> HatInFlight:
-    """The HAT with its plan, on terms that say what the plan chose."""
     plan = _plan(hat, slot, terms)
     return hat.with_price(terms if plan is None else plan.terms, plan)
 
 
 def _plan(hat: HatInFlight, slot: SlotToPlan, terms: Terms) -> HatPlan | None:
-    """The plan for the rows that the terms offer; none where nothing is offered."""
     offered = terms.select_offered(slot.counts.count[hat.rows])
     return slot.plans.plan_hat(offered, terms) if offered.size and not terms.withheld else None
 
@@ -428,7 +388,6 @@ def _charge(hats: Sequence[HatInFlight], slot: SlotToPlan, ledger: Ledger) -> li
     asked = [hat.admission(counts, policy.min_plates) for hat in queue]
     found = charge_once(ledger, slot.in_period.period, policy.budget_nano, counts.plates, asked, on_terms)
     charged = [hat.with_charges(verdict.charged) for hat, verdict in zip(queue, found, strict=True)]
-    # The plan has its rows in the order of cells, not in that of charging.
     return sorted(charged, key=lambda hat: hat.number)
 
 
@@ -440,15 +399,11 @@ def charge_once(
     admissions: Sequence[Admission],
     on_terms: Callable[[int, bytes], Admission],
 ) -> list[Verdict]:
-    """Charge each admission, in this order, or learn what it was charged before: an id keeps its first verdict.
-
-    Where the ledger remembers other terms (a retry, a race), admission i is asked again as `on_terms(i, terms)` has it,
-    on those very terms: what is drawn is what was charged.
-    """
+    """Charge each admission, in this order, or learn its first verdict. Where the ledger remembers other terms (a
+    retry, a race), admission i is asked again as `on_terms(i, terms)`: what is drawn is what was charged."""
     verdicts = ledger.admit(period, budget_nano, plates, admissions) if admissions else []
     others = [i for i, verdict in enumerate(verdicts) if verdict.terms != admissions[i].terms]
     again = [on_terms(i, verdicts[i].terms) for i in others]
-    # A ledger keeps the first terms for ever, so asking once more is enough.
     found = dict(zip(others, ledger.admit(period, budget_nano, plates, again) if again else [], strict=True))
     for i, one in zip(others, again, strict=True):
         if found[i].terms != one.terms:
@@ -468,36 +423,31 @@ def terms_from(remembered: bytes, id_: str, kind: type[T]) -> T:
 
 
 def require_one_promise(
-    period: str,
-    budget_nano: int,
-    calendar: BudgetCalendar | PositionPeriods,
-    ledger: Ledger,
-    plates: Sequence[bytes],
+    period: str, budget_nano: int, calendar: BudgetCalendar | PositionPeriods, ledger: Ledger, plates: Sequence[bytes]
 ) -> None:
-    """PrivacyRefused if plates were charged in periods that overlap this one, or if these plates have one budget for
-    speeds and positions, and could lose more than that."""
+    """PrivacyRefused if a charged period overlaps this one, or these plates could exceed one budget of speeds and
+    positions."""
     known = periods_to_compare(ledger, period)
     require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
     require_no_overlap(period, calendar.overlapping(period, known))
 
 
-# Budgets on a ledger that would add up: refused before anything is charged (status 5).
+# Budgets on a ledger that would add up are refused before anything is charged (status 5).
 #
-# **Budget periods that overlap.** Periods of another zone, length or measure are other balances: by its pings in the
-# overlap a plate could lose the budget of each of them.
+# **Budget periods that overlap** are other balances: by pings in the overlap a plate could lose each one's budget.
 #
-# **One budget for speeds and positions** (`queries.share`). Each kind has a fixed part, so neither looks at the other's
-# charges. That holds as long as all charges of a period were made under these parts. A ledger notes the one budget of a
-# period, once it is known to hold. A run then asks whether the plates at hand are within both parts. Where they are
-# not, or nothing was noted, or the note says otherwise, it reads the budgets that everything was admitted under. A run
-# without a share asks the same of a period that has a note.
+# **One budget for speeds and positions** (`queries.share`). Each kind has a fixed part and does not look at the other's
+# charges. That holds while all charges of a period were made under these parts. A ledger notes the one budget of a
+# period, once it is known to hold. A run asks whether the plates at hand are within both parts; where they are not, or
+# the note is missing or another one, it reads the budgets of all admissions. So does a run without a share for a period
+# that has a note.
 
 NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""
 
 
 def require_no_overlap(period: str, others: Sequence[str]) -> None:
-    """PrivacyRefused if there are others: periods that overlap this one, and in which plates were charged.
+    """PrivacyRefused if there are others: charged periods that overlap this one.
 
     Ask before charging, and again before drawing: of two runs that begin at once, at least one sees the other.
     """
@@ -526,9 +476,8 @@ def require_one_budget(
 ) -> None:
     """PrivacyRefused if plates could lose more than the one budget, by speeds and positions together.
 
-    `known` are the ledger's periods of both kinds, `budget_nano` what this period is charged under, `one` the budget
-    that both kinds have; None where each has its own. Ask before charging, and again before drawing: of two runs that
-    begin at once, at least one sees the other.
+    `known` are the ledger's periods of both kinds, `budget_nano` this period's budget, `one` the budget of both kinds
+    (None where each has its own). Ask as `require_no_overlap`.
     """
     names = of_same_time(period, known)
     if one is not None:
@@ -545,7 +494,6 @@ def require_one_budget(
 
 
 def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], ledger: Ledger) -> bool:
-    """Whether one of these plates was charged more, of speeds or of positions, than the part that these have."""
     for is_positions in (False, True):
         some = [name for name in names if is_of_positions(name) == is_positions]
         # The largest charges may be of different plates: at worst budgets are read for nothing.
@@ -558,7 +506,6 @@ def _is_over(one: OneBudget, names: Collection[str], plates: Sequence[bytes], le
 
 
 def _require_sum(one: OneBudget, period: str, budget_nano: int, names: Sequence[str], ledger: Ledger) -> None:
-    """By the largest budget of each period."""
     budgets = largest_budgets(ledger, (period, *names))
     budgets[period] = max(budget_nano, budgets.get(period, 0))
     in_all = one.most_in(budgets, period)
@@ -576,22 +523,16 @@ def _named(periods: Sequence[str]) -> str:
     return ", ".join(periods[:NAMED_MAX]) + more
 
 
-# The road of a question to the whole city: charge, draw, record, as for a HAT, once a slot. No reader waits for it.
+# A question to the whole city (`city.py`, `ReleaseContext.question`): charge, draw, record, once a slot, if plans
+# follow from releases (`Policy.forecasts`), as the planner then waits for a slot's release. No reader waits for it.
 #
-# A question (`city.py`) is a parameter of the road: `ReleaseContext.question`. Without one nothing here costs anything.
-# It is asked where plans follow from releases (`Policy.forecasts`), as the planner then waits for a slot to
-# be released.
+# 1. `charge_city` charges plates that can pay, before the slot's HATs are priced. Other plates take no part.
+# 2. Integer sums over all rows are measured with the plates' norms (`road.py`): on Kafka each shard sends the planner
+#    its part. Nothing is measured where a plate could lose more by its weights than its charge (`require_paid`).
+# 3. Noise is drawn once, and recorded (`record_city`), before any HAT of the slot: on Kafka shards wait for it.
 #
-# 1. The planner charges those who can pay (`charge_city`), before the slot's HATs are priced. Whoever cannot takes no
-#    part.
-# 2. Sums of whole numbers over all rows are measured with the plates' norms (`road.py`): on Kafka each shard sends the
-#    planner its part of them. Such sums have no order, so they are those of the whole slot. Nothing is measured where a
-#    plate's weights would let it lose more than it was charged (`require_paid`).
-# 3. Noise is drawn once, and recorded (`record_city`), before any HAT of the slot is: on Kafka shards wait for it. So
-#    whoever finds the slot's records finds this one, too.
-#
-# What is asked follows from what is public, and the ledger remembers a digest of it. If another plan was charged, as by
-# another version, nothing is drawn: what that charge allows is not known any more.
+# The ledger remembers a digest of the question. If another plan was charged, as by another version, nothing is drawn:
+# what that charge allows is not known any more.
 
 CITY_ADMITTED_MIN = 0.5
 """The least share of the plates that have to be able to pay."""

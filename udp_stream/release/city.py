@@ -1,7 +1,6 @@
-"""What the whole city is asked, and what smoothed records have of it: a CDF of the city, and each HAT's by tilting.
+"""The question to the whole city, its answer, and CDFs of HATs by tilting the city's; `charge.py` has the road.
 
-`charge.py` has the road of a question, `mechanisms/city_tree.py` the sums and their noise, `forecast/shape.py` what is
-made of answers. All that follows an answer is post-processing.
+`mechanisms/city_tree.py` has the sums and their noise, `forecast/shape.py` the post-processing of answers.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import NonNegative, Share, noisy_integers
 from udp_stream.mechanisms.city_tree import WHOLE, CityTree, city_sums, sample_weights
 from udp_stream.mechanisms.noise import Cost, noise_of
-from udp_stream.planning.policy import Policy
+from udp_stream.planning.policy import DAY_S, Policy
 from udp_stream.planning.slot import CityPlan
 from udp_stream.release.record import city_id
 from udp_stream.windows.tables import SlotCounts
@@ -37,8 +36,6 @@ ASK_PART = 50
 
 MORE_PLATES = 1.5
 """Where so many times as many plates are out as answered that day, service had only begun, and more is to be told."""
-
-DAY_S = 86_400
 
 
 class CityKnown(NamedTuple):
@@ -101,17 +98,11 @@ class CityRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def answer(self) -> Answer:
-        """As the city's shape learns it."""
         return Answer(np.array(self.shares), self.deviation**2, self.full_plates)
 
 
 def decode_city(release_id: str, payload: bytes) -> CityRecord:
-    """The record of some bytes; PrivacyRefused for any other.
-
-    >>> decode_city("city:0-3600", b"{}")
-    Traceback (most recent call last):
-    udp_stream.errors.PrivacyRefused: city:0-3600: expected what was told of the city in the ledger, got other bytes
-    """
+    """The record of some bytes; PrivacyRefused for any other."""
     try:
         return msgspec.json.decode(payload, type=CityRecord)
     except msgspec.MsgspecError as error:
@@ -124,7 +115,6 @@ class AskShape:
     """The question of the city's CDF: until it is told, in slots with so many plates that noise is worth its price."""
 
     def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityPlan | None:
-        """A part of a day's budget from each plate, by its weight."""
         nano = ask_nano(policy)
         if known is None or known.asked >= ASKS_PER_DAY or not counts.count.size or not nano:
             return None
@@ -143,11 +133,9 @@ class AskShape:
         return CityPlan(weights, charges, plates, msgspec.json.encode(tree))
 
     def charges(self, weights: NDArray[np.int64], plan: CityPlan) -> NDArray[np.int64]:
-        """As its tree's noise allows."""
         return msgspec.json.decode(plan.about, type=CityTree).charges(weights)
 
     def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:  # noqa: ARG002
-        """By bins, clamped to the U that the plan is for."""
         tree = msgspec.json.decode(plan.about, type=CityTree)
         clamped = values.clamped(tree.max_speed)
         return tuple(city_sums(tree, clamped.speed, clamped.starts, plan.weights).tolist())
@@ -179,11 +167,8 @@ def weights_of_plates(counts: SlotCounts, weights: NDArray[np.int64]) -> NDArray
 
 
 def require_paid(question: CityQuestion, counts: SlotCounts, plan: CityPlan) -> None:
-    """PrivacyRefused if any plate would lose more by the weights of these rows than it was charged.
-
-    On a shard, whose rows are a part of a plate's, this finds what the part alone loses: the planner, which has all
-    rows, asks it of the whole.
-    """
+    """PrivacyRefused if any plate would lose more by the weights of these rows than it was charged. A shard finds what
+    its part of a plate's rows loses; the planner asks this of the whole."""
     weighed, paid = plan.weights > 0, np.full(len(counts.plates), np.iinfo(np.int64).max)
     np.minimum.at(paid, counts.plate[weighed], plan.charged[weighed])
     unpaid = np.count_nonzero(question.charges(weights_of_plates(counts, plan.weights), plan) > paid)
@@ -200,8 +185,6 @@ def ask_nano(policy: Policy) -> int:
         return 0
     return policy.budget_nano * ASK_PART * DAY_S // (1000 * max(DAY_S, policy.period_seconds))
 
-
-# What smoothed records have of it.
 
 QUANTILES = 0.1, 0.5, 0.9
 SLOW_KMH = 5.0, 10.0
@@ -242,11 +225,6 @@ def hat_cdfs(
 ) -> list[HatCdf]:
     """Of each HAT of a slot by its smoothed mean, the standard deviation of that (km/h), and its plates (0 without
     pings): public, all of it.
-
-    >>> from udp_stream.forecast.shape import family
-    >>> found = hat_cdfs(family((0.0, 10.0, 65.0)), np.array([5.0]), np.array([2.0]), np.array([9]))
-    >>> found[0].cdf.values[-1], list(found[0].quantiles_kmh), list(found[0].share_below_kmh)
-    (1.0, ['0.1', '0.5', '0.9'], ['5', '10'])
     """
     shapes, edges = hat_shapes(city, mean, deviation, plates), city.edges_kmh
     guess = (*np.minimum(np.cumsum(city.mean), 1.0).round(4).tolist()[:-1], 1.0)
@@ -268,7 +246,6 @@ def hat_cdfs(
 def _with_intervals(
     at: Sequence[float], found: Sequence[tuple[float, float, float]]
 ) -> tuple[dict[str, float], dict[str, tuple[float, float]]]:
-    """Values and intervals, by what they are at."""
     names = [f"{one:g}" for one in at]
     return (
         {name: value for name, (value, _, _) in zip(names, found, strict=True)},

@@ -1,12 +1,7 @@
-"""Releases on their way to readers, and back from them: the bytes of a record, and the record that they hold.
+"""Published releases, facts of a run, and observers of them: a summary in numbers, and lines for a run that goes on.
 
-The bytes are the release: they are what the ledger recorded, and every reader gets the same ones. The record
-is decoded from them once, when it is first asked for, however many sinks look at it.
-
-A sink gets the releases themselves; an observer (`facts.py`) gets facts of the run, and no release.
-
-A sink takes the releases of a slot together. It may be given a slot again, with the same bytes, after a crash
-or after another sink failed: so it goes by `release_id`, and not by how often something came.
+A release's bytes are what the ledger recorded, the same for every reader. A sink takes the releases of a slot together.
+It may get a slot again, with the same bytes, after a crash or after another sink failed: it goes by `release_id`.
 """
 
 from __future__ import annotations
@@ -45,7 +40,6 @@ class PublishedRelease:
 
     @property
     def record(self) -> Release:
-        """What the bytes say; raises msgspec.ValidationError or DecodeError if they are no release."""
         if self._record is None:
             self._record = decode(self.payload)
         return self._record
@@ -58,27 +52,20 @@ ReleaseReader = Iterator[PublishedRelease]
 """Gives releases back, with their bytes: of a topic (`streams/topics.py`)."""
 
 
-# Facts of a run, and observers of them: what both runtimes report while they work.
-#
-# A fact is a value that is public: counts, times of slots, statuses, names of policies and budget periods. It never
-# holds a plate, a cell or a speed. The words that people read are made of facts elsewhere (`cli/report.py`).
-#
-# An observer gets facts, of every step as it happens; a sink (`facts.py`) gets the releases themselves.
-#
-# | fact | when |
-# | --- | --- |
-# | `BatchRead` | messages were decoded and placed; before refusals are written or a slot is released |
-# | `SlotCounted` | a closed slot was counted |
-# | `SlotRecorded`, then a `HatRecorded` for each HAT | the ledger holds the slot; before readers have it |
-# | `SlotPublished` | readers have it |
-# | `SlotSmoothed` | readers have its smoothed estimates, where a runtime of one machine writes them |
-# | `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
-# | `QueriesPublished` | readers have the moment's answers |
-# | `SlotsDropped` | on Kafka: a shard is no longer ours |
-# | `Waiting` | about once a second in a run that goes on |
-#
-# On Kafka a slot is a shard's part of it. What is done again after a crash is reported again: a message that was read
-# twice, or a slot, which then has no HAT that was made.
+# A fact is a public value: counts, times of slots, statuses, names of policies and budget periods. It never holds a
+# plate, a cell or a speed. Observers get facts of every step as it happens; `cli/report.py` makes words of them.
+#     | fact | when |
+#     | --- | --- |
+#     | `BatchRead` | messages were decoded and placed; before refusals are written or a slot is released |
+#     | `SlotCounted` | a closed slot was counted |
+#     | `SlotRecorded`, then a `HatRecorded` for each HAT | the ledger holds the slot; before readers have it |
+#     | `SlotPublished` | readers have it |
+#     | `SlotSmoothed` | readers have its smoothed estimates, where a runtime of one machine writes them |
+#     | `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
+#     | `QueriesPublished` | readers have the moment's answers |
+#     | `SlotsDropped` | on Kafka: a shard is no longer ours |
+#     | `Waiting` | about once a second in a run that goes on |
+# On Kafka a slot is a shard's part of it. What is done again after a crash is reported again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +88,7 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True)
 class SlotCounted:
-    """A closed slot, and the repeats that counting dropped.
-
-    On Kafka these are the repeats across source partitions: each partition has dropped its own before.
+    """A closed slot, and the repeats that counting dropped: on Kafka those across source partitions.
 
     >>> SlotCounted(start_ms=0, repeats=3).repeats
     3
@@ -302,25 +287,16 @@ def slot_smoothed(counts: SlotCounts, estimates: Iterable[Smoothed]) -> SlotSmoo
     )
 
 
-# The summary of a run: an observer that turns facts into numbers. `cli/report.py` turns these into words.
-
-
 @dataclass(slots=True)
 class Summary:
-    """What a run did, in numbers that are public: no plate, no speed.
+    """What a run did, in public numbers: no plate, no speed.
 
-    `held` pings lie in slots not yet released. `promises` counts the records by the policy they were made under, its
-    period and that period's epsilon and delta; `made` of them were recorded by this run. `unwritten` is true from when
-    records stand in the ledger until all of them are in the output.
-
-    `answers` counts those of standing queries by the query and their status; `answers_made` were recorded by this run.
-
-    `estimated` samples lie in HATs with a smoothed estimate that this run wrote; `estimate_error` and `guess_error` are
-    sums, over these, of what the estimates and the guesses by counts beside them are expected to err by.
-
-    `policy` is the run's own, by its fingerprint: means count only if they were made under it (all if it is ""), as an
-    error that is expected under other settings says nothing of these. `others` tells how these differ from those of
-    other policies, by fingerprint. `trial`: the run has a ledger of its own, which is gone behind it.
+    `held` pings lie in slots not yet released. `promises` counts records by policy, period, and the period's epsilon
+    and delta; this run recorded `made` of them. `unwritten`: the ledger has records that the output lacks. `answers`
+    counts by query and status; `answers_made` are this run's. `estimated` samples lie in HATs with a smoothed estimate
+    of this run; `estimate_error` and `guess_error` are sums over them of expected errors. Means count only if made
+    under `policy`, a fingerprint ("": all). `others`: how the settings differ from other policies'. `trial`: the ledger
+    is of this run only.
 
     >>> summary = Summary()
     >>> for fact in (BatchRead(3, 2, {}), SlotCounted(0, repeats=1), SlotRecorded(0, pings=2, made=1)):
@@ -381,7 +357,6 @@ class Summary:
                 self.unwritten = False
 
     def share(self, pings: int) -> float:
-        """How many pings, of all that were accepted, are no repeats and have a speed."""
         return pings / max(1, self.pings - self.repeats - self.unpaired)
 
     def _read(self, batch: BatchRead) -> None:
@@ -392,7 +367,6 @@ class Summary:
         self.refused.update({str(reason): count for reason, count in batch.refused.items()})
 
     def _recorded(self, hat: HatRecorded) -> None:
-        """Errors are weighed by pings, as the baseline guess's are."""
         self.hats[hat.status] += 1
         self.promises[hat.policy, hat.period, hat.period_epsilon, hat.delta] += 1
         if hat.status == "released":
@@ -402,11 +376,6 @@ class Summary:
             self.pings_of_means += hat.samples
             self.expected_error += hat.mean_error_kmh * hat.samples
 
-
-# What a run that goes on says of itself: a line for each closed slot, and one now and then about what comes in.
-#
-# An observer that turns facts into lines. It knows no file and no clock: its caller hands it the time, and takes the
-# lines. A line holds counts and times; facts have no plate, no cell and no speed.
 
 QUIET_S: Final = 1.0
 """A slot's line comes so long after its last part: on Kafka its parts are released one by one."""
@@ -419,8 +388,7 @@ STEADY_S: Final = 600.0
 
 CHANGES_MAX: Final = 6
 CHANGE_S: Final = 3600.0
-"""The changes that are logged at once; one more may be for each hour. A feed that is polled once a minute, or refuses a
-ping now and then, changes in every minute of the day: what is then not said at once is said after `STEADY_S`."""
+"""Changes logged at once, and one more for each hour; later changes wait for `STEADY_S`: some feeds change always."""
 
 BEHIND_S: Final = 600.0
 """From this lag on slots close by the times of pings, not by the clock on the wall: as of a recording."""
@@ -454,7 +422,7 @@ class _Slot:
 
 
 class RunLog:
-    """Lines of one run. `now_s` is Unix time in seconds, and never goes back.
+    """Lines of one run: counts and times, a line for each closed slot. `now_s` is Unix time, and never goes back.
 
     >>> from zoneinfo import ZoneInfo
     >>> log = RunLog(SlotGrid(3600, ZoneInfo("Asia/Kolkata")), grace_ms=120_000)
@@ -467,7 +435,6 @@ class RunLog:
     """
 
     def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
-        """Nothing has happened yet. `slots` and the grace say when the next one closes."""
         self._grid, self._grace_s = slots, grace_ms / 1000
         self._newest_ms: int | None = None
         self._slots: dict[int, _Slot] = {}
@@ -510,14 +477,15 @@ class RunLog:
 
     def lines(self, now_s: float, *, at_the_end: bool = False) -> list[Line]:
         """What is to be said now: of slots that are out, and of what comes in. Ask about once a second."""
-        out = [start for start, slot in self._slots.items() if at_the_end or self._is_out(slot, now_s)]
+        out = [
+            start
+            for start, slot in self._slots.items()
+            if at_the_end or (slot.due <= 0 and now_s - slot.last_s >= QUIET_S)
+        ]
         found = [self._slot_line(start, self._slots.pop(start)) for start in sorted(out)]
         if (line := self._incoming(now_s, at_the_end)) is not None:
             found.append(line)
         return found
-
-    def _is_out(self, slot: _Slot, now_s: float) -> bool:
-        return slot.due <= 0 and now_s - slot.last_s >= QUIET_S
 
     def _slot_line(self, start_ms: int, slot: _Slot) -> Line:
         start, end = self._wall(start_ms / 1000), self._wall(self._grid.end_of(start_ms) / 1000)
@@ -554,7 +522,6 @@ class RunLog:
         return line
 
     def _may_say(self, state: tuple[object, ...], since_s: float) -> bool:
-        """Whether this is a change, and one that is said at once."""
         # `_incoming` adds what has come back by now only once a line is said.
         if state == self._said or self._changes_left + since_s / CHANGE_S < 1:
             return False
@@ -593,7 +560,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def duration_in_words(seconds: float) -> str:
-    """In words, as coarse as is useful: a day for 36 h and more."""
+    """As coarse as is useful: a day for 36 h and more."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 1.5 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""What was released before: public, so plans and forecasts may follow from it."""
+"""Forecasts and smoothed estimates from earlier releases: public, so plans may follow from them."""
 
 from __future__ import annotations
 
@@ -42,12 +42,10 @@ class LedgerHistory:
         self._ledger = ledger
 
     def releases(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> list[Release | None]:
-        """What is recorded for these cells in that slot."""
         payloads = self._ledger.recorded([release_id(cell_name(cell), start_ms, end_ms) for cell in cells])
         return [None if payload is None else decode(payload) for payload in payloads]
 
     def city(self, start_ms: int, end_ms: int) -> Answer | None:
-        """What the plates of that slot told of the whole city; None if they were not asked."""
         name = city_id(start_ms, end_ms)
         (payload,) = self._ledger.recorded([name])
         return None if payload is None else decode_city(name, payload).answer
@@ -69,12 +67,10 @@ class LedgerHistory:
         return slots
 
 
-# Where 95 % of HATs' mean speeds are around their smoothed estimates: public constants, fixed before any ping.
-#
-# The outlook's variances say what releases left open. Four things are in no filter: parked buses and open roads make
-# tails heavier than normal, but not those of the fewest pings, as a speed has bounds; plates of one HAT differ by more
-# than their pings tell, and by something that they have in common; and where a HAT's neighbours are crossed quickly,
-# some buses drive much faster than any narrow clip lets a release see (docs/mechanisms/forecast.md).
+# 95 % intervals around smoothed estimates: public constants, fixed before any ping. The outlook's variances lack four
+# things: parked buses and open roads make tails heavier than normal, but not of the fewest pings, as speeds have
+# bounds; plates of one HAT differ by more than their pings tell, and by something common; and where a HAT's neighbours
+# are crossed quickly, some buses drive faster than a narrow clip shows (docs/mechanisms/forecast.md).
 
 Floats = NDArray[np.float64]
 
@@ -120,11 +116,8 @@ def of_few_pings(variance: Floats, pings: NDArray[np.int64]) -> Floats:
 
 
 def ends(outlook: Outlook, more: Floats, pings: NDArray[np.int64], features: Floats) -> tuple[Floats, Floats]:
-    """Both ends of 95 % intervals of HATs of so many pings, in km/h, which the caller cuts to [0, U].
-
-    `more` is what plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has a standardised line of six for
-    each HAT.
-    """
+    """Both ends of 95 % intervals of HATs of so many pings, in km/h, which the caller cuts to [0, U]. `more` is what
+    plates differ by, in km2/h2 at the speed `MEASURED_AT`; `features` has six standardised for each HAT."""
     variances = np.array([outlook.usual_variance, NEWS_WIDER * outlook.news_variance]) + more
     speeds = at_speed(np.array([outlook.usual_mean, outlook.news_mean]))
     deviations = TAIL / NORMAL_TAIL * speeds * np.sqrt(of_few_pings(variances, pings))
@@ -134,12 +127,9 @@ def ends(outlook: Outlook, more: Floats, pings: NDArray[np.int64], features: Flo
     return np.minimum(low, median), median + np.exp(OPEN_ROADS * quicker) * np.maximum(high - median, 0.0)
 
 
-# Smoothed estimates: what releases and counts together say of every HAT. Post-processing: it costs no budget.
-#
-# A release that was measured is off by its noise; its forecast is off by what the HAT has of its own, or by what has
-# happened there. The estimate weighs all of it (`forecast/news.py`): it is the median of what is left possible. A HAT
-# that was not measured gets its forecast, after the slot's other releases; so does every cell that was observed before.
-# This is what people should read.
+# Smoothed estimates: post-processing of releases and counts, which costs no budget. The estimate is the median of what
+# releases and forecasts leave possible (`forecast/news.py`). A HAT that was not measured gets its forecast, after the
+# slot's other releases; so does every cell that was observed before. People should read this.
 
 SCHEMA: Final = "udp-stream/smoothed/1"
 
@@ -211,8 +201,8 @@ def encode_smoothed(estimate: Smoothed) -> bytes:
 def smooth_slot(
     records: Sequence[Release], memory: Memory, day: dt.date, hours: float, max_kmh: float, software: str
 ) -> list[Smoothed]:
-    """Learn the releases of one slot (all of its HATs, at least one) of so many hours, then estimate each HAT and each
-    cell seen before.
+    """Learn the releases of one slot (all its HATs, at least one) of so many hours, then estimate each HAT and cell
+    seen.
 
     HATs first, in the order of their records, then the other cells, by cell. A record without counts is taken for one
     of a single plate and ping, so its interval is wide.
@@ -242,7 +232,6 @@ def smooth_slot(
 
 
 def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) -> list[Smoothed]:
-    """Cells that were observed before and have no pings in the slot."""
     prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
     there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
     rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
@@ -280,7 +269,6 @@ class _Slot(msgspec.Struct, frozen=True):
         ends95: tuple[Floats, Floats],
         by_counts: Floats,
     ) -> list[Smoothed]:
-        """Of HATs and the ids of their releases; `by_counts` is what their counts and the city alone say."""
         values = outlook.median
         off = (at_speed(values) * np.sqrt(outlook.variance)).tolist()
         kmh, low, high, counts = (map(self._clip, one.tolist()) for one in (values, *ends95, by_counts))
@@ -301,9 +289,7 @@ class _Slot(msgspec.Struct, frozen=True):
 
 
 def _mean_distance(apart: float, off: float) -> float:
-    """E|x| of a normal variable around `apart` with the deviation `off`: how far a truth is from a guess that is so far
-    from the estimate.
-    """
+    """E|x| of a normal variable around `apart` with deviation `off`: a truth's distance from a guess."""
     if not off:
         return apart
     ratio = apart / off
@@ -333,7 +319,6 @@ def _rest(record: Release) -> float:
 
 
 def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, list[Clipped]]:
-    """Values, variances of their noise, and how they were clipped."""
     found = [_value_of(record) for record in records]
     values, variances = (np.array([one[which] for one in found]) for which in (0, 1))
     return values, variances, [_clipped(record) for record in records]
@@ -355,11 +340,8 @@ def _value_of(record: Release) -> tuple[float, float]:
     return mean.value_kmh, (SD_PER_MEAN_ABS * mean.expected_abs_error_kmh) ** 2
 
 
-# The forecaster: it learns from what the ledger holds, slot by slot, and plans the next slot around its forecast.
-#
-# It keeps nothing of its own. What it knows follows from the releases of two days, in the order of their slots
-# (`forecast/model.py`), so that after a crash, or on another worker, it comes to the same forecasts. The ledger keeps
-# the first plan of a HAT all the same.
+# The forecaster keeps nothing of its own: it follows from the releases of two days, in the order of their slots
+# (`forecast/model.py`), so that after a crash, or on another worker, it comes to the same forecasts.
 
 Slot = tuple[int, int]
 """Start and end, Unix ms."""
@@ -381,7 +363,6 @@ class Forecaster:
     """
 
     def __init__(self, slots: SlotGrid, max_speed: int, software: str, shapes: bool = False) -> None:
-        """`max_speed` is U in quanta; `shapes`: whether smoothed estimates have CDFs."""
         self._memory, self._slots = Memory(), slots
         self._max_kmh, self._software = max_speed / QUANTA_PER_KMH, software
         self._shapes = CityMemory(city_bins(max_speed).edges_kmh[1:]) if shapes else None
@@ -409,7 +390,6 @@ class Forecaster:
         return CityKnown(self._shapes.shape(day), self._shapes.asked(day), self._shapes.plates(day))
 
     def smoothed(self, slot: Slot, history: LedgerHistory) -> list[Smoothed]:
-        """The smoothed estimates of a slot, all of which is recorded, after all earlier ones; once for each slot."""
         return self._learn(history, slot[1]).get(slot, [])
 
     def _learn(self, history: LedgerHistory, before_ms: int) -> dict[Slot, list[Smoothed]]:
@@ -431,7 +411,6 @@ class Forecaster:
     def _with_cdfs(
         self, estimates: Sequence[Smoothed], records: Sequence[Release], slot: Slot, history: LedgerHistory
     ) -> list[Smoothed]:
-        """With CDFs by the city's shape, after what this slot told of it."""
         if self._shapes is None:
             return [msgspec.structs.replace(one, cdf_withheld="off") for one in estimates]
         day = self._day(slot[0])
@@ -440,10 +419,7 @@ class Forecaster:
         return with_cdfs(estimates, {record.release_id: record.plates for record in records}, self._shapes.told(day))
 
     def _remember(self, history: LedgerHistory, before_ms: int) -> None:
-        """What the ledger holds of the days that are remembered, beside what was seen.
-
-        Also of later slots: a worker that reads a log again may know less of them than the one that released them.
-        """
+        """The ledger's slots of the remembered days, also later ones: a worker may read a log again."""
         # One ms before: the end of a day's last slot is midnight of the next day.
         midnight = dt.datetime.combine(self._day(before_ms - 1), dt.time(), self._slots.zone)
         since_ms = int((midnight - dt.timedelta(days=DAYS - 1)).timestamp() * 1000)

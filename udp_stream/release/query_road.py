@@ -1,20 +1,16 @@
 """The road of standing queries at a moment: charge, draw, record, round by round; then each answer, once.
 
-It is the HATs' road (`charge_once`, `draw_once`, mark, publish, inform) with a round's record, and then an answer's, as
-the payload.
-
 1. The plates of a round and their charges follow from earlier rounds' noisy values (`Elimination.due`).
 2. *Charge* the plates of the round. The ledger keeps the terms of the first round: all that the query depends on, a
    digest of the moment's plates, and how much of its savings each may spend. Savings follow from balances, which later
-   charges change. So a retry must not look again: a run that finds other terms there goes on under those.
-3. *Draw* for the plates that were charged, and *record* the round with its decisions. The first record of a round
-   wins, and every run goes on from it. It holds noisy values and public facts alone, and is never published.
+   charges change: a run that finds other terms there goes on under those.
+3. *Draw* for the plates that were charged, and *record* the round with its decisions. The first record of a round wins,
+   and every run goes on from it. It holds noisy values and public facts alone, and is never published.
 4. After the last round the answer is *recorded* under the query's id, then *published* once the high-water mark is
    raised.
 
-A crash between any two calls loses nothing and repeats nothing: the next run finds charges, rounds and answers as they
-are, and comes to the same bytes. If the log then tells of other plates at the moment (more files were given), the
-rounds cannot go on: the answer is withheld, for good.
+A crash between any two calls loses nothing and repeats nothing. If the log then tells of other plates at the moment
+(more files were given), the rounds cannot go on: the answer is withheld, for good.
 
 Privacy: the unit is one plate; neighbours are inputs in which its positions differ, by at most d in the plane at any
 moment. A round is private by its charge (`queries/elimination.py`), and charges are admitted against the plate's budget
@@ -74,7 +70,6 @@ class Answered:
 
     @property
     def status(self) -> ResultStatus:
-        """PrivacyRefused if the ledger holds other bytes than a result's."""
         try:
             return decode_result(self.payload).status
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -99,7 +94,6 @@ class AnsweredMoment:
     mark: Mark
 
     def published(self, ledger: Ledger) -> None:
-        """Inform the ledger: readers have the answers, and rounds are never published."""
         ledger.published([*(answer.release_id for answer in self.answers), *self.rounds])
 
 
@@ -147,8 +141,7 @@ def _answered(query: StandingQuery, moment: Moment, context: QueryContext, ledge
 
 
 class _RoundTerms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the ledger remembers of a round: the query, a digest of the plates, and how much of its savings each may
-    spend."""
+    """A round's terms: the query, a digest of the plates, and how much of its savings each may spend."""
 
     query: StandingQuery
     plates: str
@@ -176,7 +169,6 @@ class _Rounds:
         self._asked = self._query.asked(len(self._moment.plates), terms.handed_on if self._is_ours else ())
 
     def result(self, id_: str) -> QueryResult:
-        """The answer's record, after all rounds that are due."""
         charged, periods = NO_ROWS, self._context.periods
         if (due := self._asked.due(self._asked.pie.begin())) is not None:
             checked = self.period, periods.budget_nano, periods, self._ledger, self._moment.plates
@@ -193,7 +185,6 @@ class _Rounds:
         return result_of(*of_result, asked.charged(state), most, asked.found(state), state.rounds)
 
     def _last_state(self, first: Integers) -> State:
-        """The state after all rounds; `first` are the charges of the first."""
         pie, positions = self._asked.pie, self._asked.plane.quanta(self._moment.lat, self._moment.lon)
         state = pie.begin()
         while (due := self._asked.due(state)) is not None:
@@ -246,10 +237,8 @@ class _Rounds:
         return round_id(self._query.name, self._moment.time_ms, number)
 
 
-# The standing queries of a deployment: those that are due at a moment, and their answers.
-#
 # Queries with one interval share their moments. Moments are answered in the order of their times, the queries of a
-# moment in that of the configuration, those with the shortest interval first.
+# moment in that of the configuration, the shortest interval first.
 
 QUERY_NOTE = "query:"
 """The ledger's note of a query is named by this and the query's fingerprint, and holds the query."""
@@ -285,10 +274,7 @@ class QuerySet:
         self.moments = MomentRules(tuple(self.grids.values()), age_ms)
 
     def record(self, moment: Moment, ledger: Ledger, every_s: int | None = None) -> AnsweredMoment | None:
-        """Charge, draw and record the queries that are due at a moment, or those of one interval; None for no query.
-
-        Before anything is charged the ledger is told what the queries' fingerprints stand for.
-        """
+        """Note, charge, draw and record the due queries of a moment (or of one interval); None for no query."""
         at_ms, asked = moment.time_ms, [every_s] if every_s else self.grids
         due = [query for s in asked if self.grids[s].start_of(at_ms) == at_ms for query in self._queries[s]]
         if not due:

@@ -330,12 +330,10 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def plates(self) -> int:
-        """How many plates the HAT has; 0 where it says none."""
         return 0 if self.counts is None else self.counts.plates
 
     @property
     def samples(self) -> int:
-        """How many samples it has; 0 where it says none."""
         return 0 if self.counts is None else self.counts.samples
 
 
@@ -390,9 +388,6 @@ def slot_of(release_id: str) -> tuple[int, int]:
     if (match := _ID.fullmatch(release_id)) is None:
         raise ValueError(f"expected CELL-START-SECONDS, got {release_id!r}")
     return int(match[1]), int(match[1]) + int(match[2])
-
-
-# Plans and estimates as the fields of a release record: quanta become km/h, and values are rounded after the noise.
 
 
 Estimate = Mapping[str, Any]

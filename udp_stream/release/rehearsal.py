@@ -1,12 +1,9 @@
 """A rehearsal: what a feed's releases are likely to err by, from its counts alone.
 
-Speeds are invented on the feed's own counts, and released by the real road on a ledger that is forgotten. Then the
-truth is known, and the error is measured. No speed of the feed is read, so nothing is charged.
-
-Invented speeds follow the model of forecasts (`forecast/`), with more scatter than it assumes, since real plates differ
-more: a city whose mean and slope differ from the model's, an effect of each cell, and plates whose means are skewed.
-The constants below were fitted to the recorded feeds together (`docs/measurements.md` has what they foretell, and what
-was measured). A city whose counts tell less, or more, errs more, or less.
+Speeds are invented on the feed's own counts and released by the real road on a ledger that is forgotten; then the error
+is measured. No speed of the feed is read, so nothing is charged. Invented speeds follow the model of forecasts with
+more scatter: a city whose mean and slope differ from the model's, an effect of each cell, and plates with skewed means.
+The constants were fitted to the recorded feeds together (`docs/measurements.md`).
 """
 
 from __future__ import annotations
@@ -79,17 +76,14 @@ class Rehearsed:
 
     @property
     def over_guess(self) -> float:
-        """The error over that of the better guess; infinite where a guess errs nowhere, as over a single HAT."""
         guess = min(self.constant, self.counts)
         return self.error / guess if guess > 0 else inf
 
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What counts tell of a feed's HATs, `by_hat` and `features` as in `SlotPrior`, on average over its pings.
-
-    An invented city's mean speed is that of its pings. Counts of a feed may tell of slow HATs alone: they are slow
-    beside the days that the prior was trained on, which nothing says of this feed's speeds.
+    """What counts tell of a feed's HATs, `by_hat` and `features` as in `SlotPrior`, on average over its pings: an
+    invented city's mean speed is that of its pings.
 
     >>> from udp_stream.testing import two_hats
     >>> Usual.from_counts([two_hats()[0]]).features.shape
@@ -101,7 +95,6 @@ class Usual:
 
     @classmethod
     def from_counts(cls, slots: Sequence[SlotCounts]) -> Usual:
-        """Of all HATs of these slots."""
         priors = [prior_of(counts) for counts in slots]
         pings = np.concatenate([np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots])
         by_hat = np.concatenate([prior.by_hat for prior in priors])
@@ -129,7 +122,6 @@ class RehearsedCity:
         self._cells: dict[int, float] = {}
 
     def speeds(self, counts: SlotCounts, max_speed: int) -> SlotValues:
-        """Speeds in quanta for every sample of a slot, at most `max_speed`."""
         prior, hat = prior_of(counts), np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
         by_hat = self._by_hat(counts.cells, prior)
         by_plate = np.maximum(by_hat[hat] + self._slope * (prior.by_row - prior.by_hat[hat]), SLOWEST)
@@ -153,11 +145,10 @@ class RehearsedCity:
 
 
 def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext, new_ledger: Callable[[], Ledger]) -> Rehearsed:
-    """What these slots are likely to err by, in their order; `context` is for this rehearsal only. Each invented city
-    has a ledger of its own.
+    """The likely errors of these slots, in their order; each invented city has a ledger of its own.
 
-    Its bits must not be those of a deployment. Raises what a release would: ConfigError for a budget that is too
-    small, PrivacyRefused for a HAT that is too large.
+    `context` is for this rehearsal only, and its bits are not those of a deployment. Raises what a release would:
+    ConfigError for a budget that is too small, PrivacyRefused for a HAT that is too large.
     """
     usual = Usual.from_counts(slots)
     found = [_of_city(RehearsedCity(number, usual), slots, context, new_ledger()) for number in range(cities_of(slots))]
@@ -197,7 +188,6 @@ def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, l
     value = np.array([np.nan if mean is None else mean.value_kmh for mean in means])
     if context.policy.forecasts:
         smoothed = context.smoothed((counts.start_ms, counts.end_ms), ledger)
-        # The slot's own HATs come first; behind them are cells without pings.
         value = np.array([one.value_kmh for one in smoothed[: counts.cells.size]])
     measured = [mean is not None for mean in means]
     return np.array([truth, pings, np.diff(counts.hat_rows), value, measured], dtype=np.float64)
@@ -216,5 +206,4 @@ def _scatter(kmh: Floats) -> Floats:
 
 
 def _gamma(rng: np.random.Generator, mean: Floats, deviation: Floats) -> Floats:
-    """At least 0, with this mean and deviation, skewed to the right."""
     return rng.gamma((mean / deviation) ** 2, deviation**2 / mean)

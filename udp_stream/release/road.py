@@ -53,10 +53,8 @@ from udp_stream.release.record import (
 )
 from udp_stream.windows.tables import SlotCounts, SlotValues, cell_center
 
-# Estimates: plans, samples and bits to noisy values. The only place where speeds meet noise.
-#
-# Everything released is an integer vector plus noise of one family, so the noise of all HATs of a slot is drawn in one
-# call, and what follows it is post-processing.
+# Draw: the only place where speeds meet noise. Everything released is an integer vector plus noise of one family, drawn
+# in one call for all HATs of a slot; what follows is post-processing.
 
 
 class _Asked(msgspec.Struct, frozen=True, eq=False):
@@ -70,11 +68,8 @@ class _Asked(msgspec.Struct, frozen=True, eq=False):
 def estimate_hats(
     plans: Sequence[HatPlan], samples: Sequence[Integers], bits: Bits, factors: Sequence[Integers | None] | None = None
 ) -> list[Estimate]:
-    """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts.
-
-    `factors[i]` are those of its admitted plates' clips, where each shares one among HATs (`mechanisms/around.py`);
-    ValueError if such a plan has none.
-    """
+    """One estimate per plan; `samples[i]` are its admitted plates' speeds in quanta, in the order of its counts,
+    `factors[i]` those of their clips (`mechanisms/around.py`); ValueError if a shared clip has none."""
     asked = [
         _Asked(place, name, _query(name, of_statistic, speeds, shrink, bits))
         for place, (plan, speeds, shrink) in enumerate(zip(plans, samples, factors or [None] * len(plans), strict=True))
@@ -107,9 +102,6 @@ def _family(plans: Sequence[HatPlan]) -> Noise:
     if len(families) != 1:
         raise ValueError(f"expected plans with noise of one family, got {sorted(one.name for one in families)}")
     return families.pop()
-
-
-# The road.
 
 
 def release_slot(
@@ -145,25 +137,22 @@ def record_slot(
     ledger: Ledger,
     factors: Mapping[bytes, int] | None = None,
 ) -> RecordedSlot:
-    """Draw and record some or all HATs of a slot on its plan. A HAT that the plan lacks, or has with other rows, is
-    withheld.
+    """Draw and record HATs of a slot on its plan; a HAT that the plan lacks, or has with other rows, is withheld.
 
-    `factors` are those of the clips that plates share among their HATs, once the ledger remembers what they follow
-    from; ValueError if the plan has such HATs and there are none.
+    `factors` are those of the plates' clips, once the ledger remembers what they follow from; ValueError if the plan
+    has such HATs and there are none.
     """
-    # hats: new; each has its id, its cell and its rows.
     hats = hats_of(counts)
 
     def draw(todo: Sequence[int]) -> list[bytes]:
-        # Charged, with the plan for the plates that paid; or withheld.
         decided = decide([hats[i] for i in todo], counts, plan, context.policy)
         for i, hat in zip(todo, decided, strict=True):
             hats[i] = hat
         _admit_unplanned(decided, counts, context, ledger)
         # DRAW. Noisy values of each HAT that has a plan, by its number. From here on all is public.
         estimates = _estimate(decided, counts, values, context, factors)
-        # Records: one JSON line for each HAT, withheld ones too.
-        common = _common(counts, context)
+        iso = context.calendar.slots.iso
+        common = _Common(context, context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms))
         return [encode(_record(hat, counts, estimates.get(hat.number), common)) for hat in decided]
 
     # RECORD. HATs that are recorded are looked up and draw nothing. Of two draws the ledger keeps the first.
@@ -199,11 +188,9 @@ class RecordedSlot:
 
     @property
     def payloads(self) -> dict[str, bytes]:
-        """What readers are to have, by release id."""
         return {hat.release_id: hat.payload for hat in self.hats if hat.payload is not None}
 
     def published(self, ledger: Ledger) -> RecordedSlot:
-        """Readers have them: inform the ledger."""
         ledger.published(ids_of(self.hats))
         return replace(self, hats=tuple(hat.published() for hat in self.hats))
 
@@ -221,11 +208,8 @@ class Drawn:
 
 
 def draw_once(ledger: Ledger, release_ids: Sequence[str], draw: Callable[[Sequence[int]], Sequence[bytes]]) -> Drawn:
-    """The payload of each id: what is recorded, else what `draw` makes of it now.
-
-    `draw` is given the positions of the ids that are not recorded, and returns their payloads; not called for none. The
-    ledger raises PrivacyRefused for an id that was never charged.
-    """
+    """The payload of each id: the recorded one, else what `draw` makes of the positions of ids that are not recorded.
+    The ledger raises PrivacyRefused for an id that was never charged."""
     known = ledger.recorded(release_ids)
     payloads = {i: payload for i, payload in enumerate(known) if payload is not None}
     todo = [i for i in range(len(release_ids)) if i not in payloads]
@@ -253,7 +237,6 @@ def decide(hats: Sequence[HatInFlight], counts: SlotCounts, plan: SlotPlan, poli
 
 
 def _decided(hat: HatInFlight, counts: SlotCounts, at: int | None, plan: SlotPlan, policy: Policy) -> HatInFlight:
-    """`at` is the HAT's number in the slot's plan."""
     if at is None:
         return hat.withheld(unplanned(policy))
     terms, charged = plan.terms[at], plan.charged_rows(at)
@@ -274,7 +257,6 @@ def _decided(hat: HatInFlight, counts: SlotCounts, at: int | None, plan: SlotPla
 
 
 def _admit_unplanned(hats: Sequence[HatInFlight], counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> None:
-    """What is recorded must have been admitted, also where no plate is."""
     terms, min_plates = msgspec.json.encode(unplanned(context.policy)), context.policy.min_plates
     admissions = [
         Admission(hat.release_id, NO_ROWS, NO_ROWS, min_plates, terms)
@@ -311,7 +293,6 @@ def _estimate(
 
 
 def _factors(hat: HatInFlight, counts: SlotCounts, factors: Mapping[bytes, int] | None) -> NDArray[np.int64] | None:
-    """Those of the plates that contribute to the HAT."""
     if factors is None or not hat.terms.in_ball:
         return None
     return factors_for(factors, [counts.plates[i] for i in counts.plate[hat.rows][hat.admitted].tolist()])
@@ -325,11 +306,6 @@ class _Common:
     fingerprint: str
     slot_start: str
     slot_end: str
-
-
-def _common(counts: SlotCounts, context: ReleaseContext) -> _Common:
-    iso = context.calendar.slots.iso
-    return _Common(context, context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms))
 
 
 def _record(hat: HatInFlight, counts: SlotCounts, estimate: Estimate | None, common: _Common) -> Release:
@@ -359,19 +335,18 @@ def _record(hat: HatInFlight, counts: SlotCounts, estimate: Estimate | None, com
     )
 
 
-# The clips that plates share among their HATs of a slot: each plate's norm, and the factor that it is scaled by.
+# Clips that plates share among their HATs of a slot: each plate's norm, and its scale factor (`mechanisms/around.py`
+# has the guarantee).
 #
-# Where all of a slot is in one place, `slot_factors` has the factors. On Kafka a plate's HATs lie on several shards:
-# each sends `slot_norms` of its own, and the planner has the factors of their sums. Both come to the same integers, as
-# sums of integers have no order. Norms follow from speeds, plan and counts alone, so a worker that computes them again
-# finds the same. `mechanisms/around.py` has the guarantee.
+# `slot_factors` has the factors of a whole slot. On Kafka each shard sends its `slot_norms`, and the planner has the
+# factors of their sums: the same integers. Norms follow from speeds, plan and counts alone.
 #
 # HATs of a slot may be drawn by several runs, the first of which died. A shared clip holds for HATs of the same
-# lengths, so before any factor is used the ledger remembers all plates' lengths (`factors_once`): as the terms of an
-# admission that charges nobody, eight bytes a plate. They are a set of hashes with the plates' key, each of a plate and
-# its lengths HAT by HAT: neither which plate a hash belongs to nor what it is a hash of can be told without the key. A
-# plate whose hash is not in the set (other speeds, another U, other HATs) gets the factor 0, and moves nothing; other
-# plates keep theirs. The hash of other lengths is in the set by chance at most n times in 2**64, of n plates.
+# lengths, so before any factor is used the ledger remembers all plates' lengths (`factors_once`), as the terms of an
+# admission that charges nobody: a set of hashes with the plates' key, eight bytes each, of a plate and its lengths HAT
+# by HAT. Without the key neither plate nor lengths can be told. A plate whose hash is not in the set (other speeds,
+# another U, other HATs) gets the factor 0, and moves nothing; other plates keep theirs. The hash of other lengths is in
+# the set by chance at most n times in 2**64, of n plates.
 
 HASH_BYTES = 8
 """Of a plate and its lengths, in what the ledger remembers of a slot."""
@@ -390,9 +365,8 @@ def slot_factors(
 def factors_once(
     norms: PlateNorms, expected: Mapping[bytes, int], slot: tuple[int, int], context: ReleaseContext, ledger: Ledger
 ) -> dict[bytes, int]:
-    """Each plate's factor in the slot (start and end in Unix ms), from the norms of all of it; 0 for a plate whose
-    lengths are not those that the ledger remembers, or whose HATs are not as many as `expected`.
-    """
+    """Each plate's factor in the slot (start and end in Unix ms), from the norms of all of it; 0 for a plate with other
+    lengths than the ledger remembers, or not as many HATs as `expected`."""
     if not expected:
         return {}
     start, end = slot
@@ -416,7 +390,6 @@ def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: P
     hats_in = plan.hats_in_balls(counts)
     plates = tuple(sorted(hats_in))
     number = {plate: i for i, plate in enumerate(plates)}
-    # Each list begins with an empty array: numpy cannot join none.
     clamped, rows, parts = values.clamped(policy.max_speed), [np.zeros(0, np.int64)], [np.zeros((5, 0), np.int64)]
     for hat in decide(hats_of(counts), counts, plan, policy):
         around = None if hat.plan is None else hat.plan.around
@@ -438,11 +411,8 @@ def slot_norms(counts: SlotCounts, values: SlotValues, plan: SlotPlan, policy: P
 
 
 def slot_sums(question: CityQuestion | None, counts: SlotCounts, values: SlotValues, plan: SlotPlan) -> tuple[int, ...]:
-    """The sums over the HATs of a slot, or of a shard's part of it, that the plan knows with these rows. Secret.
-
-    Empty where the plan asks nothing, or where the settings have no question by now. PrivacyRefused if a plate was
-    charged less than the sums ask of it.
-    """
+    """The sums over HATs of a slot, or of a shard's part, that the plan knows with these rows. Secret. Empty where
+    nothing is asked. PrivacyRefused if a plate was charged less than the sums ask of it."""
     if plan.city is None or question is None:
         return ()
     columns = np.zeros((2, counts.count.size), dtype=np.int64)
@@ -458,11 +428,8 @@ def slot_sums(question: CityQuestion | None, counts: SlotCounts, values: SlotVal
 def record_city(
     question: CityQuestion | None, sums: tuple[int, ...], plan: SlotPlan, entropy: Entropy, ledger: Ledger
 ) -> None:
-    """Draw the answer to what the plan asks of the city, and record it, if none is recorded yet.
-
-    `sums` are those of the whole slot; empty if a part of it was measured by somebody who does not ask. Nothing happens
-    then, nor where the plan asks nothing.
-    """
+    """Draw and record the answer to the plan's question to the city, if none is recorded. `sums` are of the whole slot;
+    empty, where some part was measured without the question: then nothing happens."""
     if (city := plan.city) is None or question is None or not sums:
         return
     name = city_id(plan.start_ms, plan.end_ms)
