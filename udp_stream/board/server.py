@@ -83,11 +83,7 @@ OPEN: Final = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Header
 
 STREAMED: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no",
                    "Connection": "close"}  # fmt: skip
-FORMS: Final = {
-    "ndjson": "application/x-ndjson",
-    "csv": "text/csv; charset=utf-8",
-    "geojson": "application/geo+json",
-}
+FORMS: Final = {"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8", "geojson": "application/geo+json"}
 SUFFIXES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",

@@ -148,11 +148,7 @@ def _transverse_mercator(latitude: Floats, east: Floats) -> Floats:
     """
     n = _FLATTENING / (2 - _FLATTENING)
     radius = _EQUATOR_M / (1 + n) * (1 + n**2 / 4 + n**4 / 64)
-    series = (
-        n / 2 - 2 * n**2 / 3 + 5 * n**3 / 16,
-        13 * n**2 / 48 - 3 * n**3 / 5,
-        61 * n**3 / 240,
-    )
+    series = (n / 2 - 2 * n**2 / 3 + 5 * n**3 / 16, 13 * n**2 / 48 - 3 * n**3 / 5, 61 * n**3 / 240)
     sine, away = np.sin(np.radians(latitude)), np.radians(east)
     squeeze = 2 * sqrt(n) / (1 + n)
     conformal = np.sinh(np.arctanh(sine) - squeeze * np.arctanh(squeeze * sine))

@@ -176,11 +176,7 @@ def _of_ledger(ledger: LedgerView, settings: Settings, why: str) -> Status:
     """What is known where nothing of Kafka is configured, no broker is there, and no live run: as after a replay."""
     charged = None if ledger.holdings is None else ledger.holdings.newest
     newest, name = slot_start(charged, settings.calendar.slots), f"ledger {ledger_place(settings.ledger.url)}"
-    lines = [
-        f"{name} ({FOR_OPERATORS})",
-        why,
-        f"last slot charged: {newest or 'none yet'}",
-    ]
+    lines = [f"{name} ({FOR_OPERATORS})", why, f"last slot charged: {newest or 'none yet'}"]
     return Status(lines, {"name": name, "run": None, "workers": [], "last_slot": newest and {"slot_start": newest}})
 
 
