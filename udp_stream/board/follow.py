@@ -50,7 +50,6 @@ class GrowingFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """It need not be there. UsageError for a folder."""
         if path.is_dir():
             raise UsageError(f"{path}: expected a file of records, got a folder")
         self.path = path
@@ -69,13 +68,11 @@ class GrowingFile:
         return []
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _piece(self) -> bytes:
-        """The next bytes, of this file or of the one that is in its place now."""
         if self._file is None or self._is_replaced(os.fstat(self._file.fileno())):
             self.close()
             try:
@@ -96,7 +93,6 @@ class GrowingFile:
         self._head, self._rest, self._at = b"", b"", 0
 
     def _is_replaced(self, ours: os.stat_result) -> bool:
-        """Whether ours is read to its end, and another file has the name now."""
         with suppress(FileNotFoundError):
             return self._at == ours.st_size and not os.path.samestat(ours, self.path.stat())
         return False

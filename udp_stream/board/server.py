@@ -126,7 +126,6 @@ class Board:
     _of_slots: _Answers = field(default_factory=_Answers)
 
     def announce(self, changed: bool) -> None:
-        """All that is there has been read; if a slot has changed, every stream is told."""
         self.is_ready = True
         if changed and self.loop is not None:
             self.loop.call_soon_threadsafe(self.tell)
@@ -153,12 +152,10 @@ class Board:
         stream.close()
 
     async def end(self, _: web.Application) -> None:
-        """Streams end."""
         for stream in tuple(self.streams):
             self.leave(stream)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Notices, until the client or the server goes away; the newest slot's at once."""
         _parameters(request)
         if request.method == hdrs.METH_HEAD:
             return web.Response(headers=STREAMED)
@@ -176,22 +173,18 @@ class Board:
         return web.Response()  # for nobody: there is no way to the client any more
 
     async def listing(self, request: web.Request) -> web.StreamResponse:
-        """The slots that are kept."""
         return await _answer(request, self.slots.shown.listing, "application/json")
 
     async def outlines(self, request: web.Request) -> web.StreamResponse:
-        """By cell, its rings."""
         return await _answer(request, self.slots.shown.outlines, "application/json")
 
     async def privacy(self, request: web.Request) -> web.StreamResponse:
-        """The statement, or what the newest records say."""
         statement, privacy = self.statement(), self.slots.shown.privacy
         found = msgspec.Raw(statement) if statement is not None else None
         body = msgspec.json.encode({"statement": found, "newest_release": privacy}) + b"\n"
         return await _answer(request, packed([body]), "application/json")
 
     async def records(self, kind: Kind, request: web.Request) -> web.StreamResponse:
-        """Records of a slot, of a cell, or of a cell in a slot."""
         asked = _parameters(request, "slot", "cell", "form")
         form, cell = asked.get("form", "ndjson"), asked.get("cell")
         if form not in FORMS:
@@ -227,7 +220,6 @@ class Board:
         return slot
 
     async def ready(self, _: web.Request) -> web.StreamResponse:
-        """Whether the source was read to its end once."""
         if not self.is_ready:
             raise web.HTTPServiceUnavailable(text="the records are being read\n")
         return web.Response(text="ok\n")
@@ -238,7 +230,6 @@ def _notice(slot: Slot) -> bytes:
 
 
 def _made(kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str) -> Packed:
-    """Of these parts, in another form or of one cell."""
     lines = (line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell)))
     return packed(in_form(form, lines, KINDS[kind]))
 
@@ -261,7 +252,6 @@ def _refused(sentence: str) -> web.HTTPBadRequest:
 async def _answer(
     request: web.Request, text: Packed, kind: str, more: Mapping[str, str] | None = None, known: Iterable[str] = ()
 ) -> web.StreamResponse:
-    """The text, packed if the client takes it so, or 304 if it has it."""
     _parameters(request, *known)
     tag = f'"{text.digest}"'
     headers = {hdrs.ETAG: f"W/{tag}", hdrs.VARY: "Accept-Encoding", hdrs.CONTENT_TYPE: kind, **(more or {})}
@@ -310,7 +300,6 @@ def _forget(connection: socket.socket) -> None:
 
 
 async def _head(request: web.Request, response: web.StreamResponse) -> None:
-    """Our headers, on every answer."""
     is_open = request.path.startswith(("/v1/", "/schema/"))
     for name, value in (HEADERS | (OPEN if is_open else {})).items():
         response.headers.setdefault(name, value)
@@ -324,7 +313,6 @@ class _Series(Collector):
         self._board = board
 
     def collect(self) -> Iterator[Metric]:
-        """Four series."""
         slots, name = self._board.slots.shown.slots, "udp_stream_dashboard"
         newest_s = max((milliseconds_of(slot.end) for slot in slots), default=0) / 1000
         yield GaugeMetricFamily(f"{name}_clients", "Streams of notices that are open.", len(self._board.streams))

@@ -51,8 +51,6 @@ Refused = Literal["no release and no estimate of this version", "no cell or slot
 
 
 class _Head(msgspec.Struct):
-    """What is asked of a line before, and after, it is read whole."""
-
     schema: str
     hat: msgspec.Raw = msgspec.Raw(b"{}")
     status: str = ""
@@ -92,7 +90,6 @@ class Packed(NamedTuple):
     blocks: tuple[tuple[str, int], ...]
 
     def opened(self) -> io.BufferedIOBase:
-        """As a file to be read; it holds little of the text at a time."""
         return gzip.open(io.BytesIO(self.body))
 
     def block_of(self, key: str) -> bytes:
@@ -133,7 +130,6 @@ class Slot(NamedTuple):
     parts: Mapping[Kind, Packed]
 
     def listed(self) -> dict[str, object]:
-        """As `/v1/slots` lists it."""
         of_times = {"slot_start": self.start, "slot_end": self.end, "version": self.version}
         return of_times | {"hats": self.hats, "estimates": self.parts["estimates"].lines}
 
@@ -152,7 +148,6 @@ class Shown(NamedTuple):
     privacy: Privacy | None
 
     def slot_at(self, start_ms: int) -> Slot | None:
-        """The slot that starts then, Unix milliseconds; None if it is not kept."""
         return next((slot for slot in self.slots if slot.start_ms == start_ms), None)
 
 
@@ -168,7 +163,6 @@ class _Part:
             self.packed, self.lines = packed(self._merged(), _cell_of), {}
 
     def _merged(self) -> Iterator[bytes]:
-        """What is packed and what came since, sorted by cell; the latest of each."""
         with self.packed.opened() as lines:
             known = ((cell, line) for line in lines if (cell := _cell_of(line)) not in self.lines)
             new = ((cell, line + b"\n") for cell, line in sorted(self.lines.items()))
@@ -178,14 +172,11 @@ class _Part:
 
 
 class _Filling:
-    """A slot that takes records."""
-
     def __init__(self, start_ms: int, hat: Hat) -> None:
         self.start_ms, self.start, self.end = start_ms, hat.slot_start, hat.slot_end
         self.parts: dict[Kind, _Part] = {kind: _Part() for kind in KINDS}
 
     def shown(self, change: int) -> Slot:
-        """As it is now."""
         for part in self.parts.values():
             part.pack()
         parts = {kind: part.packed for kind, part in self.parts.items()}
@@ -228,7 +219,6 @@ class Slots:
         return refused
 
     def show(self) -> bool:
-        """Show what was taken; whether a slot has changed since the last call."""
         self._pack()
         before, self._announced = self._announced, self.shown.change
         return before != self.shown.change
@@ -278,12 +268,10 @@ class Slots:
             self.shown = Shown(change, slots, self._listing(slots), self._outlined(), privacy)
 
     def _listing(self, slots: Iterable[Slot]) -> Packed:
-        """What `/v1/slots` says."""
         synthetic = {"synthetic": True} if self.is_synthetic else {}
         return packed([msgspec.json.encode({"slots": [slot.listed() for slot in slots]} | synthetic), b"\n"])
 
     def _outlined(self) -> Packed:
-        """The rings of all cells that were seen; a city's cells stay the same."""
         if self.shown.outlines.lines == 1 + len(self._outlines):  # a line each: there is no new one
             return self.shown.outlines
         rows = [b'"%s":%s' % (cell.encode(), rings) for cell, rings in sorted(self._outlines.items())]

@@ -161,12 +161,10 @@ def appended(name: str, mode: int = PUBLIC) -> Iterator[BinaryIO]:
 
 
 def _is_stream(name: str) -> bool:
-    """Whether it is no file that could be read again: standard output, a pipe, a device."""
     return name == "-" or (Path(name).exists() and not Path(name).is_file())
 
 
 def _end_of_lines(file: BinaryIO) -> int:
-    """The byte behind the last newline."""
     end = file.seek(0, os.SEEK_END)
     while end:
         start = max(0, end - 2**16)
@@ -219,7 +217,6 @@ def _is_special(path: str) -> bool:
 
 
 def _looks_like(path: str) -> str | None:
-    """What the file is if it is of those that must not be lost."""
     if not Path(path).is_file() or not os.access(path, os.R_OK):
         return None
     with Path(path).open("rb") as file:

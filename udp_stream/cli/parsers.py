@@ -32,7 +32,6 @@ class Parser(argparse.ArgumentParser):
     """A parser that prints its examples line by line, as they are written."""
 
     def __init__(self, **options: object) -> None:
-        """Takes what `ArgumentParser` takes, but for the formatter."""
         super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter)  # type: ignore[arg-type]
 
 
@@ -50,8 +49,6 @@ def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
 
 
 def _lazily(module: str, verb: str) -> Callable[..., None]:
-    """Import a verb's code when it runs, so that `--help` and short verbs start fast."""
-
     def run(*given: object) -> None:
         from importlib import import_module
 

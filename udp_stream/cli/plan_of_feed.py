@@ -93,7 +93,6 @@ class Row:
 
     @property
     def fineness(self) -> float:
-        """Smaller is finer: relative area of a cell, times the slot's length."""
         return seconds_of("hat.slot", self.slot) / 7.0**self.resolution
 
 
@@ -151,7 +150,6 @@ def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
 
 
 def _span_s(time_ms: NDArray[np.int64]) -> float:
-    """From the first to the last ping, without the few whose clocks are wrong."""
     first, last = np.quantile(time_ms, (0.001, 0.999))
     return float(last - first) / 1000
 
@@ -167,7 +165,6 @@ def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
 
 
 def _candidates(settings: Settings) -> Iterator[Settings]:
-    """Settings of all rows; the configured resolution and slot are among them."""
     at, replace = settings.hat.resolution, msgspec.structs.replace
     slots = sorted({*SLOTS, settings.hat.slot}, key=lambda slot: seconds_of("hat.slot", slot))
     for resolution in range(max(0, at - 1), min(15, at + 1) + 1):
@@ -253,8 +250,6 @@ def print_feed(plan: FeedPlan, settings: Settings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Where all accepted pings were, the first of them, and what was refused."""
-
     positions: Positions
     beginning: Pings
     refused: Counter[str]

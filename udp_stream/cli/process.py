@@ -64,7 +64,6 @@ class _Unfailing(io.FileIO):
 
 
 def _text(file: io.FileIO, like: TextIO | None) -> io.TextIOWrapper:
-    """Text over it, in the way of the stream that was there."""
     if not isinstance(like, io.TextIOWrapper):
         return io.TextIOWrapper(io.BufferedWriter(file), "utf-8", line_buffering=True)
     return io.TextIOWrapper(
@@ -80,7 +79,6 @@ class NamedFile(io.FileIO):
     """A file whose name stands in the OSError when it cannot be written."""
 
     def write(self, data: Any, /) -> Any:
-        """As any file does."""
         with named(str(self.name)):
             return super().write(data)
 

@@ -142,7 +142,6 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
 
 
 def _errors(summary: Summary, settings: Settings) -> str:
-    """What means and estimates are expected to err by, and the guess that needs none of them."""
     before = from_before(summary, settings.policy) is not None
     under = " under these settings" if before else ""
     errors = ""
@@ -158,7 +157,6 @@ def _errors(summary: Summary, settings: Settings) -> str:
 
 
 def _out_of_budget(summary: Summary, policy: Policy) -> str | None:
-    """Advice on HATs whose plates had too little budget left; with "auto" there is none, as it spreads the budget."""
     withheld = summary.hats["withheld_budget"]
     if not withheld or policy.automatic:
         return None
@@ -260,7 +258,6 @@ def summary_facts(summary: Summary, settings: Settings, said: Sequence[str] = ()
 
 
 def _estimates(summary: Summary) -> dict[str, float] | None:
-    """What smoothed estimates, and the guesses by counts beside them, are expected to err by; None without any."""
     if not summary.estimated:
         return None
     errors = ("expected_error_kmh", summary.estimate_error), ("counts_error_kmh", summary.guess_error)
@@ -290,7 +287,6 @@ class ReadingProgress:
         self._bar.stop()
 
     def of(self, file: str) -> Callable[[int, int | None], None]:
-        """The hook for one file: told how many of its bytes have been read."""
         before, self._done = self._done, self._done + self._sizes.get(file, 0)
 
         def told(read: int, total: int | None) -> None:  # noqa: ARG001 (the sizes are known from the start)

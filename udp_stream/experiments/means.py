@@ -104,12 +104,10 @@ class Series:
 
     @property
     def name(self) -> str:
-        """The name in tables and legends."""
         wrapped = ", wrap-around" if self.grouping == "wrap-around" else ""
         return self.mechanism + wrapped + (f", {self.cap} cap" if self.cap != "own" else "")
 
     def plan(self, counts: SamplesPerPlate, epsilon: float, range: Range) -> MeanPlan:
-        """The mechanism's own plan for these counts."""
         arguments = counts, pure(round(epsilon * NANO)), range, self.grouping
         if self.cap != "own":
             cap = levy_cap(counts) if self.cap == "Levy's" else counts.worst_case_cap(1 / epsilon)
@@ -176,15 +174,12 @@ class Errors:
         self.rows = where(rows, data=data, hats=hats)
 
     def of(self, series: Series) -> list[MeanRow]:
-        """The rows of a series, by epsilon."""
         return sorted(where(self.rows, series=series.name), key=lambda row: float(row.epsilon))
 
     def error(self, series: Series) -> Floats:
-        """The errors of a series, by epsilon, in km/h."""
         return np.array([row.error_kmh for row in self.of(series)])
 
     def at(self, series: Series, epsilon: float = 1.0) -> float:
-        """The error of a series at one epsilon, in km/h."""
         return float(where(self.rows, series=series.name, epsilon=epsilon)[0].error_kmh)
 
     def not_below(self, pairs: Iterable[tuple[Series, Series]], words: str) -> list[str]:
@@ -197,17 +192,14 @@ class Errors:
         return found
 
     def said(self, series: Iterable[Series], epsilon: float = 1.0) -> str:
-        """'levy 0.91, baseline 1.58': least first."""
         found = sorted((self.at(one, epsilon), one.name) for one in series)
         return ", ".join(f"{name} {error:.3g}" for error, name in found)
 
     def panel(self, title: str, series: Iterable[Series]) -> Panel:
-        """Error over epsilon, with the baseline guess across."""
         of = [(one.name, self.of(one)) for one in series]
         return over_epsilon(title, "mean", "km/h", of, "error_kmh", "constant_kmh")
 
     def beside_the_constant(self, series: Iterable[Series]) -> str:
-        """Which mechanism beats the baseline guess, and from which epsilon on."""
         first, better, never = self.rows[0], list[str](), list[str]()
         for one in series:
             won = [row.error_kmh < first.constant_kmh for row in self.of(one)]
@@ -359,7 +351,6 @@ class DrawnHat:
 
 
 def _pairs(setup: Setup, what: str) -> list[tuple[DataSet, DataSet]]:
-    """Each HAT (the papers' likeness, each feed's busiest) drawn anew as it is, and scaled."""
     labels = "", f", {what} x{LAMBDA}"
     return [(_drawn(setup, data, what, labels[0]), _drawn(setup, data, what, labels[1])) for data in data_sets(setup)]
 
@@ -421,7 +412,6 @@ def _on_users(before: DrawnHat, after: DrawnHat) -> Iterator[Finding]:
 
 
 def _best(claim: str, after: DrawnHat, best: Series, others: Sequence[Series], **values: float) -> Finding:
-    """Whether one mechanism errs less than all others at every epsilon."""
     above = after.errors.not_below(((best, one) for one in others), "{1} at epsilon {2}")
     but, errors = Finding.but("; no worse than it: ", above), after.errors.said((best, *others))
     return Finding(claim, not above, after=after, errors=errors, but=but, **values)

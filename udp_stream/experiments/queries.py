@@ -111,12 +111,10 @@ class Trial:
 
     @property
     def worse(self) -> How:
-        """The method that the paper says errs more."""
         return "point" if self.better == "distance" else "distance"
 
     @property
     def rhos(self) -> tuple[float, ...]:
-        """The budgets that it is tried with."""
         return (RHO_SMALL, *RHOS) if self.is_shifted else RHOS
 
 
@@ -136,12 +134,10 @@ class PairRow(ResultRow):
 
     @property
     def is_less(self) -> bool:
-        """The first errs less, by more than chance."""
         return bool(self.less_by > SURE * self.spread)
 
     @property
     def is_more(self) -> bool:
-        """The first errs more, by more than chance."""
         return bool(self.less_by < -SURE * self.spread)
 
 
@@ -416,7 +412,6 @@ def _by_key(shares: Mapping[Any, float]) -> str:
 
 
 def _on_savings(trial: Trial, data: str, rows: Sequence[SavingsRow]) -> Iterator[Finding]:
-    """By split, budget and parameter."""
     of = {"data": data, "figure": trial.figure}
     by_split = {one: _mean(rows, "saved_mean", split=one, privatisation="distance") for one in SPLITS if one != "BM"}
     yield Finding("more-rounds", by_split["c64"] > by_split["c4"], saved=_by_key(by_split), **of)
@@ -455,7 +450,6 @@ _BOTH = "first_error", "second_error"
 
 
 def _biases(trial: Trial, rows: Sequence[SavingsRow], data: str) -> Finding:
-    """Figure 4's reason: the bias of the baseline's densities with noise on positions, and on distances."""
     found = []
     for how in HOWS:
         some = where(rows, split="BM", privatisation=how)
@@ -468,7 +462,6 @@ def _biases(trial: Trial, rows: Sequence[SavingsRow], data: str) -> Finding:
 
 
 def _on_shifts(pairs: Sequence[PairRow], data: str) -> Iterator[Finding]:
-    """Figure 8: the gain of the shifted threshold over 0 at the smallest budget, and whether it harms any."""
     rhos = sorted({row.rho for row in pairs})
     small = where(pairs, rho=rhos[0])
     less = sum(row.is_less for row in small)
@@ -597,7 +590,6 @@ def _gain(pairs: Sequence[PairRow], queries: int, budget: float, base: str) -> G
 
 
 def _on_gains(pairs: Sequence[PairRow], data: str, base: str, alone: str) -> Iterator[Finding]:
-    """PM beside this base, where differences are beyond three standard errors."""
     by_m = {m: _gain(pairs, m, BUDGET_THEIRS, base) for m in QUERIES}
     by_budget = {B: _gain(pairs, QUERIES_THEIRS, B, base) for B in BUDGETS}
     of = {"data": data, "base": base, "alone": alone}
@@ -612,7 +604,6 @@ def _on_gains(pairs: Sequence[PairRow], data: str, base: str, alone: str) -> Ite
 
 
 def _why_no_less(by_m: Mapping[int, Gain]) -> str:
-    """Where PM errs more, and where it may be chance that it does not."""
     more = [str(m) for m, gain in by_m.items() if gain.less_by < -gain.margin]
     unsure = [str(m) for m, gain in by_m.items() if abs(gain.less_by) <= gain.margin]
     reasons = [
@@ -623,7 +614,6 @@ def _why_no_less(by_m: Mapping[int, Gain]) -> str:
 
 
 def _grow(gains: Sequence[tuple[float, float]]) -> bool:
-    """Whether the last gain is larger than the first by more than chance; each with its margin."""
     first, *_, last = gains
     return last[0] - first[0] > float(np.hypot(first[1], last[1]))
 

@@ -69,7 +69,6 @@ def _rows(setup: Setup, data: DataSet, epsilon: float) -> list[WorstRow]:
 
 
 def _row(data: DataSet, label: str, hats: Sequence[HatSamples], epsilon: float) -> WorstRow:
-    """Least E(m) at its largest best m, without a cap, and of the optimum with a fill; caps of the median HAT."""
     cost, found = pure(round(epsilon * NANO)), []
     for counts in (hat.counts for hat in hats):
         baseline, optimal = (rule.plan(counts, cost, data.range, "best-fit") for rule in (Baseline(), Optimal()))
@@ -95,7 +94,6 @@ def _row(data: DataSet, label: str, hats: Sequence[HatSamples], epsilon: float) 
 
 
 def _curve_rows(data: DataSet, epsilon: float) -> list[CurveRow]:
-    """E(m) at each count of the busiest HAT, ascending."""
     counts, most, share = data.busiest.counts, data.max_kmh, data.share([data.busiest])
     errors = counts.errors_at_every_count(NANO / round(epsilon * NANO)) * most
     by_count = sorted(dict(zip(counts.descending.tolist(), errors.tolist(), strict=True)).items())
@@ -121,7 +119,6 @@ def conclude(setup: Setup, rows: Sequence[ResultRow]) -> Outcome:
 
 
 def _e_of_m(rows: Sequence[CurveRow]) -> Panel:
-    """E(m), a curve for each epsilon, with its least value marked, and the baseline guess across."""
     curves, least = [], []
     for epsilon in sorted({row.epsilon for row in rows}):
         some = where(rows, epsilon=epsilon)
@@ -134,7 +131,6 @@ def _e_of_m(rows: Sequence[CurveRow]) -> Panel:
 
 
 def _best_m(counts: SamplesPerPlate, rows: Sequence[WorstRow]) -> Panel:
-    """The best caps over epsilon, with the exact limits beyond which they stay."""
     least, most = epsilon_limits(counts)
     curves = [curve("papers' rule", rows, "epsilon", "best_m"), curve("public fill", rows, "epsilon", "optimal_m")]
     if np.isfinite(least) and least > 0:
@@ -144,7 +140,6 @@ def _best_m(counts: SamplesPerPlate, rows: Sequence[WorstRow]) -> Panel:
 
 
 def _least_errors(title: str, rows: Sequence[WorstRow]) -> Panel:
-    """The least worst-case error over epsilon: no cap, the papers' rule, a public fill, the baseline guess."""
     curves = (
         curve("baseline", rows, "epsilon", "baseline_worst_kmh"),
         curve("papers' rule", rows, "epsilon", "worst_error_kmh"),
@@ -165,7 +160,6 @@ def _best_caps(counts: SamplesPerPlate, epsilon: float) -> list[int]:
 
 
 def _on_properties(data: DataSet) -> Iterator[Finding]:
-    """The three properties of the slides, each tried over all caps; the limits as printed and exact."""
     counts, grid = data.busiest.counts, np.geomspace(1e-4, 10, 400).tolist()
     best, values = [_best_caps(counts, epsilon) for epsilon in grid], set(counts.by_plate.tolist())
     among = {"epsilons": len(grid), "first": grid[0], "last": grid[-1], "caps": counts.largest}
@@ -273,7 +267,6 @@ def _scenarios(setup: Setup) -> Iterator[Scenario]:
 
 
 def _of_at_least(occupancy: Occupancy, plates: int) -> Occupancy:
-    """The HATs with at least this many plates."""
     sizes = np.diff(occupancy.hat_rows)
     rows = np.repeat(sizes >= plates, sizes)
     starts = np.append(0, np.cumsum(sizes[sizes >= plates]))
@@ -389,7 +382,6 @@ def _no_error_grows(rows: Sequence[ChopRow]) -> bool:
 
 
 def _after(rows: Sequence[ChopRow]) -> str:
-    """K by epsilon."""
     return ", ".join(f"{row.hats_after} at {row.epsilon:g}" for row in rows)
 
 

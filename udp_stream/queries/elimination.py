@@ -90,7 +90,6 @@ class Split:
         return len(self.shape)
 
     def parts(self, budget_nano: int) -> list[int]:
-        """The budget's parts, in nano-units."""
         ends = [0, *(budget_nano * end // self._ends[-1] for end in self._ends)]
         return [end - start for start, end in pairwise(ends)]
 
@@ -141,7 +140,6 @@ class Tariff:
         self._scale = np.array(scales, np.int64).reshape(-1, 2)[place.reshape(self._charge.shape)]
 
     def parts(self, round_: int, plates: Integers) -> Parts:
-        """Those of some plates, in a round counted from 0."""
         rows = self._of[plates]
         return Parts(self._charge[rows, round_], *self._scale[rows, round_].T)
 
@@ -321,7 +319,6 @@ class Elimination:
         return State(0, np.zeros(n, np.int8), weighed, nothing, nothing, count, count, ())
 
     def due(self, state: State) -> Due | None:
-        """The next round; None if there is none."""
         plates = state.still_in
         if state.rounds == self.split.rounds or plates.size <= self.rule.enough:
             return None
@@ -366,7 +363,6 @@ class Elimination:
         return replace(after, survivors=(*state.survivors, int((status == IN).sum())))
 
     def settled(self, state: State, found: Round) -> Round:
-        """The round with its decisions, as it is to be recorded."""
         return replace(found, decided=self.advance(state, found).status[found.plates])
 
     def _decide(self, after: State, plates: Integers) -> NDArray[np.int8]:
@@ -375,11 +371,9 @@ class Elimination:
         return self.rule.decide(estimate - radius, estimate + radius)
 
     def estimate(self, state: State, plates: Integers) -> Floats:
-        """Phi of these plates, from all that they gave, in lattice steps."""
         return self.privatised.estimate(state.weighed[plates] / state.precision[plates, None])
 
     def radius(self, state: State, plates: Integers, beta: float) -> Floats:
-        """How far each estimate is off at most, with probability 1 - beta each."""
         return self.privatised.radius(self.average(state, plates), beta)
 
     def sharing(self, plates: Integers) -> int:
@@ -475,7 +469,6 @@ class Budgeting:
 
     @classmethod
     def alike(cls, cost: Cost, plates: int, how: How = "distance", split: Split = DEFAULT_SPLIT) -> Budgeting:
-        """The same budget for every plate."""
         return cls(cost.measure, np.full(plates, cost.nano, np.int64), how, split)
 
     def baseline(self) -> Budgeting:
@@ -494,7 +487,6 @@ class Budgeting:
 
     @property
     def least(self) -> Cost:
-        """The smallest part of any budget."""
         least = int(self.budgets_nano.min()) if self.budgets_nano.size else 10**9
         return Cost(self.measure, max(1, min(self.split.parts(least))))
 

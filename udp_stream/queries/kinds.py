@@ -174,7 +174,6 @@ class Density:
         return FoundNumber(value, min(low, value), max(high, value), unknown=state.unknown)
 
     def truth(self, positions: Integers) -> float:
-        """The density itself, which is not private."""
         return float(self._kernel(self.distance(positions.astype(np.float64))).mean())
 
     @property
@@ -217,7 +216,6 @@ class Nearest:
 
     @classmethod
     def to_stop(cls, k: int, east: float, north: float) -> Nearest:
-        """To a place in a plane, in metres."""
         return cls(k, (east * QUANTA_PER_METRE, north * QUANTA_PER_METRE))
 
     def elimination(self, budgeting: Budgeting) -> Elimination:
@@ -248,7 +246,6 @@ class Nearest:
         )
 
     def truth(self, positions: Integers) -> Integers:
-        """The k nearest themselves, which is not private."""
         distance = self.distance(positions.astype(np.float64))
         return np.argsort(distance, kind="stable")[: self.k].astype(np.int64)
 
@@ -338,7 +335,6 @@ class RegionShare:
         return Found(count / taking, low, high, below=below, sure=sure, unknown=unknown)
 
     def truth(self, positions: Integers) -> float:
-        """The share itself, which is not private."""
         total = float(self.depth(positions.astype(np.float64)).sum())
         return float(self._count_of(total, positions.shape[0]) / positions.shape[0])
 

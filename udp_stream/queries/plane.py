@@ -101,7 +101,6 @@ class Plane:
         return self.metres(latitude, longitude)
 
     def quanta(self, latitude: Floats, longitude: Floats) -> Integers:
-        """Plates' positions: the same in whole sixteenths of a metre."""
         rounded = np.rint(self.metres(latitude, longitude) * QUANTA_PER_METRE)
         positions: Integers = np.clip(rounded, -EDGE, EDGE).astype(np.int64)
         return positions
@@ -136,7 +135,6 @@ class Plane:
 
 
 def _on_sphere(latitude: Floats, east: Floats) -> Floats:
-    """Unit vectors, one row each."""
     up, round_ = np.radians(latitude), np.radians(east)
     return np.column_stack((np.cos(up) * np.cos(round_), np.cos(up) * np.sin(round_), np.sin(up)))
 

@@ -52,7 +52,6 @@ class LocalQuery:
         return None
 
     def among(self, charged: Integers) -> LocalQuery | CentralQuery:  # noqa: ARG002
-        """The query, once it is known what the plates of the first round were charged."""
         return self
 
     def members(self, due: Due, charged: Integers, positions: Integers) -> tuple[Integers, Integers]:
@@ -62,11 +61,9 @@ class LocalQuery:
         return plates, positions[plates]
 
     def charged(self, state: State) -> int:
-        """The most that a plate was charged, nano-units."""
         return int(state.charged.max(initial=0))
 
     def found(self, state: State) -> Found:
-        """The answer after the last round."""
         return self.query.answer(self.budgeting, self.pie, state)
 
 
@@ -201,7 +198,6 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
         return tuple((saved * (3 * rest + planned) // (rest * self.budget_nano)).tolist())
 
     def budgets(self, plates: int, handed_on: tuple[int, ...] = ()) -> Integers:
-        """The most that each plate may be charged at a moment."""
         quarters = np.array(handed_on or (0,) * plates, np.int64)
         return self.budget_nano + self.budget_nano * quarters // QUARTERS
 
@@ -253,7 +249,6 @@ def _metres(plane: Plane, places: Sequence[Position]) -> Floats:
 
 
 def _rectangle(plane: Plane, box: tuple[float, float, float, float]) -> Rectangle:
-    """The rectangle of the plane with the box's middle, its width along the middle parallel, and its height."""
     west, south, east, north = box
     lon, lat = (west + east) / 2, (south + north) / 2
     middle, *sides = _metres(plane, [(lon, lat), (west, lat), (east, lat), (lon, south), (lon, north)])

@@ -168,7 +168,6 @@ def _check_socket(parts: SplitResult) -> None:
 
 
 def _check_database(path: str) -> None:
-    """The client would take database 0 for a name."""
     is_number = not path or _DATABASE.fullmatch(path) is not None
     require(is_number, "ledger.url", "the number of a database behind the host", "something else")
 

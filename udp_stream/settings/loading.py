@@ -82,7 +82,6 @@ class Tables:
     queries: Any = ()
 
     def put(self, name: str, value: object, origin: str) -> None:
-        """Set section.key. ConfigError if there can be no such key."""
         section, dot, key = name.partition(".")
         table = self._section(section if dot else "", name)
         within, nested, option = key.partition(".")
@@ -218,7 +217,6 @@ def load(
 
 
 def _queries(tables: Any) -> tuple[QuerySection, ...]:
-    """The tables [[query]]; a fault names the query, by its place if it has no name."""
     if not isinstance(tables, list | tuple) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError("query: expected tables [[query]], one for each query, with double brackets")
     return tuple(_query(table, place) for place, table in enumerate(tables, 1))
@@ -277,7 +275,6 @@ def _where(message: str, tables: Mapping[str, Any]) -> str:
 
 
 def _rule(name: str) -> str | None:
-    """What a duration, an epsilon, a switch, or one of a few words may be."""
     if name in DURATIONS:
         return "a duration such as 6h"
     if name in EPSILONS:

@@ -83,7 +83,6 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return PositionBudget(measure, one.by_distance_nano)
 
     def one_budget(self, measure: str, budget_nano: int) -> OneBudget | None:
-        """The budget of speeds and positions together; None if positions have a budget of their own."""
         if not self.share:
             return None
         return OneBudget(measure, budget_nano, self.shared_nano(budget_nano), Decimal(str(self.unit_m or 1)))
@@ -95,7 +94,6 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def period_name(self) -> str:
-        """The length as records have it."""
         seconds = self.period_seconds
         return "lifetime" if seconds is None else duration_name(seconds)
 
@@ -115,11 +113,9 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
 
     def key(self, key: str) -> str:
-        """How a refusal names one of these keys."""
         return f"query.{key} of {self.name}"
 
     def require(self, holds: bool, key: str, rule: str, value: object) -> None:
-        """ConfigError for this key of the query, unless it holds."""
         require(holds, self.key(key), rule, value)
 
 
@@ -225,7 +221,6 @@ def _every(section: QueriesSection, asked: QuerySection) -> int:
 
 
 def _check_places(asked: QuerySection) -> None:
-    """A range count and a threshold have one region, the other kinds a place, each on earth."""
     given, box = [name for name in _REGIONS if getattr(asked, name) is not None], asked.box
     if asked.kind in ("range", "threshold"):
         got = ", ".join(given) or "none"
@@ -243,7 +238,6 @@ def _check_places(asked: QuerySection) -> None:
 
 
 def _check_kind(asked: QuerySection) -> None:
-    """A threshold has a share. Keys of one kind have no meaning in another."""
     has_share = asked.kind != "threshold" or asked.share is not None
     asked.require(has_share, "share", "a number above 0 and below 1 for a threshold", "none")
     for key, kind in _OF_ONE_KIND.items():

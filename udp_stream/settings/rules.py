@@ -58,7 +58,6 @@ def _read_duration(name: str, duration: str) -> None:
 
 
 def _check_beside(settings: Settings) -> None:
-    """Of values that must fit to one another."""
     if (box := settings.pings.box) is not None:
         on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
         rule = "[west, south, east, north] with -180 <= west < east <= 180 and -90 <= south < north <= 90"
@@ -81,7 +80,6 @@ def _check_beside(settings: Settings) -> None:
 
 
 def _check_shared_budget(settings: Settings) -> None:
-    """Amounts add up where periods are the same ones."""
     if settings.queries.share:
         rule = f"that of budget.period ({settings.budget.period}), of which queries.share is a part"
         require(settings.queries.period == settings.budget.period, "queries.period", rule, settings.queries.period)
@@ -163,7 +161,6 @@ def _check_budget(settings: Settings, policy: Policy) -> None:
 
 
 def _check_schedule(policy: Policy) -> None:
-    """A schedule where there is something to schedule: automatic epsilons of the papers' mechanisms."""
     schedule = policy.schedule
     if schedule == "spread":
         return

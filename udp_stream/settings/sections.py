@@ -125,11 +125,9 @@ class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def place(self) -> str:
-        """The ledger that was named, or the default one."""
         return self.url or DEFAULT_LEDGER
 
     def require_named(self) -> None:
-        """ConfigError if no ledger was named: for commands that share one with others."""
         if not self.url:
             raise ConfigError(
                 "ledger.url: expected the one ledger that all workers of the deployment share, got none: "
@@ -184,7 +182,6 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the feed has a form of its own."""
         return not self.gtfs_plate and self._is_set
 
     @property
@@ -201,7 +198,6 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def mapping(self) -> FeedMapping:
-        """Where the fields are. ConfigError that names the key."""
         preset = _preset(self.preset)
         asked = {name: getattr(self, name) for name in _OF_MAPPING if name != "plate" or not self.gtfs_plate}
         keys = preset.keys | {name: value for name, value in asked.items() if value is not None}
@@ -220,7 +216,6 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def form(self) -> FeedForm:
-        """How messages spell pings: in the contract's form, strictly, where no key is set."""
         return mapped_form(self.mapping) if self.is_mapped else FeedForm(self.mapping, JSON, self.gtfs_plate)
 
     @property
@@ -308,7 +303,6 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def read_in(self) -> str:
-        """The unit in force. A source that has one by its specification, GTFS-realtime, wants one to be set."""
         return self.unit or "kmh"
 
 
@@ -338,12 +332,10 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def promised(self) -> float:
-        """The epsilon in force."""
         return EPSILON if self.epsilon is None else self.epsilon
 
     @property
     def accounted(self) -> Accounting:
-        """How the budget is stated; ConfigError for an unknown way."""
         known = ", ".join(f'"{name}"' for name in ACCOUNTINGS)
         require(self.accounting in ACCOUNTINGS, "budget.accounting", f"one of {known}", f'"{self.accounting}"')
         return ACCOUNTINGS[self.accounting]
@@ -384,7 +376,6 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def epsilons(self) -> dict[str, float | Literal["auto"]]:
-        """That of each statistic: by its key, or where it has none as the statistic itself says."""
         return {name: getattr(self, f"{name}_epsilon", STATISTICS[name].epsilon) for name in priced()}
 
 
@@ -409,7 +400,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @cached_property
     def policy(self) -> Policy:
-        """What changes privacy, or what is computed."""
         budget, (period, period_seconds) = self.budget, budget_period(self.budget.period)
         policy = Policy(
             resolution=self.hat.resolution,
@@ -448,7 +438,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def ping_rules(self) -> PingRules:
-        """What the decoder accepts."""
         return PingRules(
             unit=self.speed.read_in,
             max_kmh=self.speed.max_kmh,
@@ -458,27 +447,22 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def decoder(self) -> PingDecoder:
-        """Messages of this deployment to pings."""
         return PingDecoder(self.ping_rules, self.form.format)
 
     @cached_property
     def form(self) -> FeedForm:
-        """How messages spell pings; without their speeds where these are derived."""
         return self.source.form if self.speed.from_ == "field" else without_speeds(self.source.form)
 
     @property
     def window_rules(self) -> WindowRules:
-        """What the windows keep open, and for how long."""
         return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules)
 
     @property
     def movement_rules(self) -> PingRules | None:
-        """How fast derived speeds may be; None where pings have theirs."""
         return None if self.speed.from_ == "field" else self.ping_rules
 
     @cached_property
     def zone(self) -> ZoneInfo:
-        """The zone of the slots; raises ConfigError if there is none of that name."""
         try:
             return ZoneInfo(self.hat.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder of zones
@@ -486,7 +470,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @cached_property
     def calendar(self) -> BudgetCalendar:
-        """Slots and periods in the zone."""
         policy = self.policy
         seconds = policy.period_seconds
         if policy.rolls and seconds is not None:
@@ -496,12 +479,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @cached_property
     def standing_queries(self) -> tuple[StandingQuery, ...]:
-        """What is asked of positions; raises ConfigError for a query that cannot be asked."""
         return standing_queries(self.queries, self.query, self.pings.box, self._position_budget)
 
     @cached_property
     def position_periods(self) -> PositionPeriods:
-        """The budget periods of positions, in the zone of the slots."""
         grid = None if (seconds := self.queries.period_seconds) is None else SlotGrid(seconds, self.zone)
         budget, own, one = self.budget, self._position_budget, self._one_budget
         whole = budget.accounted.in_words(budget.nano, budget.delta) if one else ""

@@ -65,7 +65,6 @@ def _lines(table: str, keys: Mapping[str, Any], settings: Settings, origins: Map
 
 
 def _in_force(name: str, settings: Settings) -> object:
-    """What is in force where a key is not set, if something is; of a ledger's URL what may be shown."""
     section, _, key = name.partition(".")
     if name == "ledger.url":
         return without_password(settings.ledger.place)
@@ -91,10 +90,8 @@ def without_password(url: str) -> str:
 
 
 def _text(value: object) -> str:
-    """A value as TOML has it."""
     return _escaped(json.dumps(msgspec.to_builtins(value), ensure_ascii=False))
 
 
 def _escaped(text: str) -> str:
-    """Characters that no file of TOML may have, as it writes them."""
     return re.sub("[\x7f\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)

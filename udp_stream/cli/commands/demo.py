@@ -163,7 +163,6 @@ def map_of(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueM
 
 
 def _kilometres(record: Release) -> tuple[float, float]:
-    """East and north of longitude and latitude 0, at the latitude of the place."""
     lon, lat = record.hat.center
     return lon * cos(radians(lat)) * KM_PER_DEGREE, lat * KM_PER_DEGREE
 
@@ -192,7 +191,6 @@ def _row(record: Release, shown: ShownCell | None, truth: TrueMeans, max_kmh: fl
 
 
 def _errors(shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
-    """Mean absolute errors over what is shown, weighed by pings."""
     known = [(one.kmh, truth.kmh[cell], truth.pings[cell]) for cell, one in shown.items() if cell in truth.kmh]
     if not known:
         return []
@@ -276,7 +274,6 @@ def _is_watched() -> bool:
 
 
 def _board(settings: Settings) -> Board | None:
-    """What the page shows; None, and a sentence, where the page cannot be served."""
     try:
         with needs("page", "dashboard"):
             from udp_stream.board.server import Board
@@ -287,7 +284,6 @@ def _board(settings: Settings) -> Board | None:
 
 
 def _on_page(arguments: argparse.Namespace, settings: Settings, fleet: Fleet, board: Board, write: Write) -> None:
-    """The first slots at once, then one after the other in a quickened day, until stopped."""
     from udp_stream.board.server import serving
 
     def show(payloads: Sequence[bytes]) -> None:
@@ -309,7 +305,6 @@ def _on_page(arguments: argparse.Namespace, settings: Settings, fleet: Fleet, bo
 
 
 def _paced(frames: Iterable[list[bytes]], runtime: Embedded, first: int) -> Iterator[list[bytes]]:
-    """The frames, with a pause behind each slot that is released after the first ones."""
     released = 0
     for frame in frames:
         yield frame

@@ -67,7 +67,6 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
 
 
 def _flags(running: Services, folder: Path) -> list[str]:
-    """What the deployment of one run has otherwise than the configuration."""
     return [
         f'kafka.bootstrap="{running.kafka.bootstrap}"',
         'kafka.idle_timeout="2s"',  # no ping follows that would close the last slot: a tick has to
@@ -91,7 +90,6 @@ def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags
 
 
 def _last_slot(fleet: Fleet, settings: Settings) -> str:
-    """When the slot starts in which the fleet's run ends."""
     grid, end_ms = settings.calendar.slots, fleet.start.timestamp() * 1000 + fleet.hours * 3_600_000
     return grid.iso(grid.start_of(round(end_ms) - 1))
 
@@ -99,7 +97,6 @@ def _last_slot(fleet: Fleet, settings: Settings) -> str:
 def _until_settled(
     settings: Settings, last: str, workers: list[Running], told: Callable[[int, int], None]
 ) -> list[PublishedRelease]:
-    """Every release, each once, in order of slots and cells."""
     releases: dict[str, PublishedRelease] = {}
     slots: set[str] = set()
     deadline, changed_s = time.monotonic() + PATIENCE_S, time.monotonic()
@@ -122,13 +119,11 @@ def _place(release: PublishedRelease) -> tuple[str, str]:
 
 
 def _count_answers(summary: Summary, payloads: list[bytes]) -> None:
-    """What the workers answered of standing queries, if any are asked."""
     for result in map(decode_result, payloads):
         summary.observe(QueryRecorded(result.query.name, moment_of(result.release_id), result.status, made=True))
 
 
 def _summary(sent: int, releases: list[PublishedRelease], rejected: list[Any]) -> Summary:
-    """The same numbers as of the embedded runtime, from what a subscriber can read."""
     refused = Counter(dict(record.headers)[f"{ERROR}.reason"].decode() for record in rejected)
     summary = Summary(messages=sent, pings=sent - refused.total(), refused=refused)
     for _, slot in groupby(releases, key=lambda release: release.record.hat.slot_start):

@@ -88,12 +88,10 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _is_embedded(settings: Settings) -> bool:
-    """Whether nothing of Kafka is configured, and the ledger is a file: as for `replay` and `run`."""
     return settings.kafka == KafkaSection() and is_file(settings.ledger.place)
 
 
 def _why_no_broker(settings: Settings) -> DependencyUnavailable | None:
-    """Why nothing can be asked of a broker; None if one answers."""
     try:
         with needs("Kafka client", "kafka"):
             from streams.topics import require_reachable
@@ -124,12 +122,10 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
 
 
 def _others_read(file: Path) -> bool:
-    """Whether the ledger's group or others may read its file, which is made for its owner alone."""
     return file.exists() and bool(file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
-    """Make a check and print what came of it; its error if it failed."""
     error: UdpStreamError | None = None
     try:
         said = check()
@@ -171,7 +167,6 @@ def _deployment(settings: Settings) -> str:
 
 
 def _workers(settings: Settings) -> str:
-    """ConfigError if workers have other settings than this configuration."""
     with needs("Kafka client", "kafka"):
         from streams.topics import Rules, group_of
     ours, members = Rules.of(settings), group_of(settings.kafka).members
@@ -183,7 +178,6 @@ def _workers(settings: Settings) -> str:
 
 
 def _latest(settings: Settings) -> list[Any]:
-    """The last records of each partition of the pings' topic."""
     with needs("Kafka client", "kafka"):
         from streams.kafka import read_topic
         from streams.topics import topics_of
@@ -216,7 +210,6 @@ def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
 
 
 def _said_of_pings(found: Sequence[str], settings: Settings) -> str:
-    """ConfigError where zone or plates are likely to be set wrongly."""
     if wrong := [sentence for sentence in found if not isinstance(sentence, Doubt)]:
         raise ConfigError("; ".join(wrong))
     if found:

@@ -66,7 +66,6 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _print(bought: list[Bought], policy: Policy) -> None:
-    """A row for each size of HAT."""
     out, table = printer(width=160), Table(box=None, pad_edge=False)
     rows = [_cells(one, policy) for one in bought]
     for name, _ in rows[0]:
@@ -80,7 +79,6 @@ def _print(bought: list[Bought], policy: Policy) -> None:
 
 
 def _notes(policy: Policy, served: list[Bought]) -> list[str]:
-    """What must be known to read the table."""
     notes = [
         f"releases: of how many such HATs the median plate's budget of a period pays. HATs of fewer than "
         f"{policy.min_plates} plates are withheld without a charge."
@@ -184,7 +182,6 @@ def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:
 
 
 def _cells(one: Bought, policy: Policy) -> list[tuple[str, str]]:
-    """Columns and their contents, of the statistics that are released; of a HAT that is withheld only that."""
     cells = [("plates", str(one.plates)), *_charge_cells(one.plan.terms.cost, policy.delta)]
     for name, of in one.plan.statistics.items():
         cells += STATISTICS[name].columns(of, seeded_bits("plan"))

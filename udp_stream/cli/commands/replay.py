@@ -88,7 +88,6 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _summarize(summary: Summary, settings: Settings, said: Sequence[str], *, as_json: bool) -> None:
-    """On standard error: numbers, what went wrong, what would help."""
     if as_json:
         print_json_summary(summary, settings, [*said, *troubles(summary)])
     else:

@@ -294,7 +294,6 @@ def named_apart(feeds: Iterable[DataSet]) -> tuple[DataSet, ...]:
 
 
 def _path_and_keys(text: str) -> tuple[str, Sequence[str]]:
-    """FILE[,section.key=value...]: what is different of one feed."""
     path, *keys = re.split(r",(?=[a-z_]+\.[a-z_]+=)", text)
     return path, keys
 

@@ -78,7 +78,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _summarize(summary: Summary, look: LiveLook) -> None:
-    """The last line of the log."""
     read = f"{counted(summary.pings, 'ping')}, {summary.refused.total():,} refused"
     read += f", {look.stale:,} too old to be read" if look.stale else ""
     hats = f"{counted(summary.hats.total(), 'HAT')}, {summary.hats['released']:,} released"
@@ -120,7 +119,6 @@ def _go_on(
 
 
 def _folder(arguments: argparse.Namespace, settings: Settings) -> Path:
-    """Of the journal: beside a ledger that is a file."""
     if arguments.journal is not None:
         folder: Path = arguments.journal
         return folder

@@ -42,7 +42,6 @@ class Status:
 
     @property
     def exit_status(self) -> int:
-        """The highest of what is wrong: 5 before 4 before 3; 0 if all is well."""
         return max((status for status, _ in self.troubles), default=0)
 
 
@@ -73,7 +72,6 @@ def status(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _journal(arguments: argparse.Namespace, settings: Settings) -> Path | None:
-    """The folder of a live run's journal; None for a deployment on Kafka."""
     if arguments.journal is not None:
         named: Path = arguments.journal
         if not named.is_dir():
@@ -84,7 +82,6 @@ def _journal(arguments: argparse.Namespace, settings: Settings) -> Path | None:
 
 
 def _beside(settings: Settings) -> Path | None:
-    """Where a live run on this ledger has its journal, unless told otherwise; None for a ledger that is no file."""
     if not settings.ledger.url or not is_file(settings.ledger.url):
         return None
     return Path(f"{ledger_place(settings.ledger.url)}.journal")
@@ -132,7 +129,6 @@ def _of_kafka(settings: Settings) -> Status:
 
 
 def _last_slot(settings: Settings) -> dict[str, str] | None:
-    """The latest slot among the last records of releases, and when the broker got the last of it."""
     from streams.kafka import read_topic
     from streams.topics import topics_of
 
@@ -173,7 +169,6 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
 
 
 def _of_ledger(ledger: LedgerView, settings: Settings, why: str) -> Status:
-    """What is known where nothing of Kafka is configured, no broker is there, and no live run: as after a replay."""
     charged = None if ledger.holdings is None else ledger.holdings.newest
     newest, name = slot_start(charged, settings.calendar.slots), f"ledger {ledger_place(settings.ledger.url)}"
     lines = [f"{name} ({FOR_OPERATORS})", why, f"last slot charged: {newest or 'none yet'}"]
