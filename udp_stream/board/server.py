@@ -1,13 +1,11 @@
 """The dashboard over HTTP: released records, notices of what is new, and the page. Nothing is asked of a client.
 
-A slot is packed once, and every client gets the same bytes, with an ETag. A stream carries notices alone: which slot
-has which version. A client fetches what it has not, so nothing is queued for it. A reconnect, or a restart of the
-server, needs no more than `/v1/slots`.
+A slot is packed once, and every client gets the same bytes, with an ETag. A stream carries the versions of slots alone,
+and a client fetches those that it lacks, so nothing is queued for it. After a reconnect it needs only `/v1/slots`.
 
-What a client costs does not depend on how slowly it reads. aiohttp reads requests and writes heads. Bodies go to the
-socket from where they lie, as its transport would copy what the socket does not take. A stream leaves aiohttp: it is a
-socket without a task. The kernel keeps `KEPT_BYTES` for it. A client that does not go on reading for `WRITE_S`, or
-does not take the whole of a notice, is dropped.
+A slow client costs no more than a fast one. aiohttp reads requests and writes heads. Bodies go straight to the socket,
+as aiohttp's transport would copy them. A stream leaves aiohttp: it is a socket without a task. A client that reads
+nothing for `WRITE_S`, or does not take the whole of a notice, is dropped.
 """
 
 from __future__ import annotations
@@ -41,11 +39,10 @@ from udp_stream.release.record import described
 
 STREAMS_MAX: Final = 2_000
 FILES_MAX: Final = 3 * STREAMS_MAX
-"""Files and connections of this process, where the system lets it have as many; often it has 1,024 until it asks."""
+"""Files and connections of this process, where the system allows it; often it has 1,024 until it asks."""
 
 ACCEPTED, BACKLOG = 8, 4_096
-"""Connections that are taken in one turn of the loop, and that may wait for theirs: all clients fetch a slot at once.
-So few are open at once, and none finds the queue full and tries again a second later."""
+"""Connections that are accepted in a turn of the loop, and that may wait: all clients fetch a new slot at once."""
 
 IDLE_S: Final = 15.0
 """A connection on which nothing is asked for as long is closed."""
@@ -67,7 +64,7 @@ UNPACK_BYTES: Final = 16 * 1024
 """So much is unpacked at a time, for a client that does not take packed bodies."""
 
 ANSWERS_MAX: Final = 32
-"""Answers that are kept, of those that are not packed with the slot: so many of one cell, so many in another form."""
+"""Answers of one cell that are kept, and as many in another form."""
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -79,7 +76,6 @@ HEADERS: Final = {
     "Server": "udp-stream",
 }
 OPEN: Final = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "ETag"}
-"""Of what pages of other origins may read."""
 
 STREAMED: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no",
                    "Connection": "close"}  # fmt: skip
@@ -90,7 +86,6 @@ SUFFIXES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""Files of the page."""
 
 _CELL: Final = re.compile("[0-9a-f]{15}")
 _GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")

@@ -1,11 +1,8 @@
 """Records by slot and cell, packed once for all readers.
 
-One thread takes records as they come (`Slots.take`) and shows them from time to time (`Slots.show`). What is shown is
-never changed, only replaced as a whole, so readers need no lock. The newest slots are kept, as they were published:
-sorted by cell, a line each, packed by gzip. Records lie unpacked from when they are taken to when they are shown, and
-no more than `OPEN_BYTES` of them.
-
-The version of a slot follows from its records alone: it is the same after a restart, in whatever order they came.
+One thread takes records (`Slots.take`) and shows them (`Slots.show`). What is shown is only replaced as a whole, so
+readers need no lock. The newest slots are kept as they were published: sorted by cell, a line each, packed by gzip. At
+most `OPEN_BYTES` lie unpacked. A slot's version follows from its records alone, in whatever order they came.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from udp_stream.release.record import Hat, Privacy, Release
 from udp_stream.windows.tables import cell_boundary, is_cell
 
 CELLS_MAX: Final = 50_000
-"""Cells that are shown: ten times those of a large city."""
+"""Ten times those of a large city."""
 
 LINE_BYTES_MAX: Final = 2**20
 """A record has some thousand bytes."""
@@ -38,16 +35,14 @@ OPEN_BYTES: Final = 4 * 2**20
 """Records that are kept unpacked, in all slots."""
 
 AHEAD_S: Final = 86_400
-"""A slot that ends later from now on has not been; kept, it would push out those that have."""
+"""A slot that ends later than this from now is refused: it would push out real ones."""
 
 SLOT_MS_MAX: Final = 31 * 86_400_000
 
 Kind = Literal["releases", "estimates"]
 KINDS: Final[dict[Kind, type[Release] | type[Smoothed]]] = {"releases": Release, "estimates": Smoothed}
-"""What is shown, by the name of its endpoint."""
 
 Refused = Literal["no release and no estimate of this version", "no cell or slot", "too many cells", "not over yet"]
-"""Why a record is not shown."""
 
 
 class _Head(msgspec.Struct):
@@ -71,12 +66,11 @@ _RECORD_OF: Final[dict[str, Callable[[bytes], Release | Smoothed]]] = {
 
 
 BLOCK: Final = 256
-"""Pieces that are packed without a look at those before: they can be unpacked alone."""
+"""Pieces that are packed together and can be unpacked alone."""
 
 
 class Packed(NamedTuple):
-    """A text in pieces, packed by gzip; digest, bytes and lines of what was packed, and where each block begins, by the
-    key of its first piece.
+    """A text in pieces, packed by gzip; its digest, bytes and lines, and each block's first key and offset.
 
     >>> text = packed([b"a record\\n", b"another\\n"])
     >>> list(text.opened()), text.size, text.lines

@@ -36,11 +36,10 @@ class Parser(argparse.ArgumentParser):
 
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
-"""Where verbs are added."""
 
 
 def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
-    """A verb that the function of its name in `cli/commands/MODULE.py` does, with the options that every verb has."""
+    """A verb with the options of every verb; the function of its name in `cli/commands/MODULE.py` runs it."""
     parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
@@ -58,7 +57,7 @@ def _lazily(module: str, verb: str) -> Callable[..., None]:
 
 
 def only_prints(parser: Parser) -> None:
-    """Say of a verb that it does nothing but print, and gives no verdict: a reader that has enough ends it well."""
+    """For verbs that print and give no verdict: a reader that closes the output early is no error."""
     parser.set_defaults(is_text=True)
 
 

@@ -1,7 +1,7 @@
 """`plan FILE` and `replay --dry-run`: what releases of a file are likely to err by. Nothing is charged or written.
 
 A row of `plan FILE` is a rehearsal (`release/rehearsal.py`): invented speeds on the file's counts, released on a ledger
-that is forgotten. The file's speeds decide which pings are refused, and a warning of GTFS-realtime; no row has them.
+that is forgotten. The file's speeds decide which pings are refused, and warnings for the operator: no row has them.
 """
 
 from __future__ import annotations
@@ -47,20 +47,19 @@ from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, cells_of
 
 SLOTS: Final = "30m", "1h", "3h", "6h"
-"""Compared, besides the configured one; at the configured resolution, and one more and less."""
+"""Compared with the configured one, at the configured resolution and its neighbours."""
 
 WORTH = 0.8
-"""Of the better guess's error: a row that errs by more is not what one should start with: the expected error may be a
-tenth or two off."""
+"""Of the better guess's error: the most of a row to start with, as the expected error may be a tenth or two off."""
 
 SERVED = 0.5
 """Of pings: where fewer are in HATs with a mean, most of what is read is a forecast."""
 
 LONGER = 1.25
-"""A slot that is this many times as long as the file is not whole in it: the file says nothing of it."""
+"""The file says nothing of a slot that is this many times as long as the file."""
 
 HATS_MIN = 5
-"""Of fewer HATs one number for all errs next to nothing, and no estimate can be compared with it."""
+"""Of fewer HATs one guess for all errs next to nothing."""
 
 ABOUT = 0.95, 1.05
 """Of the better guess's error: about as good."""
@@ -79,9 +78,8 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One resolution and slot: sizes of its HATs, and what to expect of it. `plates` is the number that the HATs of
-    half of the pings reach; `visits` the HATs that the median plate visits in the file; `is_longer`: its slot is longer
-    than the file, which so cannot say what a whole one has."""
+    """One resolution and slot. Half of the pings lie in HATs of at least `plates`; the median plate visits `visits`
+    HATs; `is_longer`: the slot is longer than the file."""
 
     resolution: int
     slot: str
@@ -240,14 +238,6 @@ def print_feed(plan: FeedPlan, settings: Settings) -> None:
         out.print(f"Left out: {name}: {reason}.")
 
 
-# `replay --dry-run`: what a replay of these files would read, and what it would be likely to err by.
-#
-# It charges nothing, draws nothing and writes nothing.
-#
-# It looks at speeds in two ways, for the operator's eyes alone: are they in the unit that is configured, and are they
-# refused. Its output is not private: do not publish it.
-
-
 @dataclass(frozen=True, slots=True)
 class _Read:
     positions: Positions
@@ -256,9 +246,9 @@ class _Read:
 
 
 def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
-    """Read all of it, warn, and tell what to expect. UsageError if no ping is accepted.
+    """`replay --dry-run`: read the files, warn, and tell what to expect. The output is not private.
 
-    `entropy` is for the noise of the rehearsal.
+    UsageError if no ping is accepted.
     """
     require_readable_pings(names, settings, warn=lambda _: None)  # what it warns of is said below, of more pings
     odd: list[str] = []

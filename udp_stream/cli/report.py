@@ -1,9 +1,4 @@
-"""What people read on stderr: the summary of a run beside guesses that need no release, and progress bars.
-
-Releases are judged by a guess that costs nothing: a line in each HAT's pings per plate. What it erred by is given by
-H3 resolution: least and most over Surat's half hour and five days of Austin, slots of 1 and 6 hours, HATs of at least
-10 plates (`docs/measurements.md`). A release that errs more buys nothing.
-"""
+"""What people read on stderr: the summary of a run beside guesses that need no release, and progress bars."""
 
 from __future__ import annotations
 
@@ -28,7 +23,9 @@ from udp_stream.settings import Settings
 from udp_stream.version import __version__
 
 MEAN_COUNTS = {4: (0.1, 1.7), 5: (0.7, 2.1), 6: (1.6, 3.2), 7: (2.1, 3.3), 8: (3.4, 5.9), 9: (4.2, 8.1)}
-"""Mean absolute errors of that guess, km/h: least and most, by H3 resolution."""
+"""Mean absolute errors, km/h, of a guess that needs no release: a line in each HAT's pings per plate. By H3 resolution,
+least and most over Surat's half hour and five days of Austin, slots of 1 and 6 hours, HATs of at least 10 plates
+(`docs/measurements.md`)."""
 
 
 def beside_guess(resolution: int) -> str:
@@ -42,8 +39,6 @@ def beside_guess(resolution: int) -> str:
     return f"{least} to {most} of a guess by counts, on the feeds we measured at H3 {measured}"
 
 
-# What people read on stderr: the summary of a run, beside the guesses that need no release.
-
 SOFTWARE = f"udp-stream {__version__}"
 
 LATE_SHARE_SUSPICIOUS = 0.05
@@ -51,7 +46,6 @@ LATE_SHARE_SUSPICIOUS = 0.05
 
 
 GONE = "The trial's ledger is deleted: another run draws every HAT again, so do not publish these records beside its."
-"""Of a run that cannot be gone on with."""
 
 
 class _Printer(Console):
@@ -62,26 +56,24 @@ class _Printer(Console):
 
 
 def console() -> Console:
-    """What people are told, on standard error; nothing with --quiet. Colours only on a terminal, and not with
-    NO_COLOR."""
+    """What people are told, on standard error; nothing with --quiet."""
     return _Printer(stderr=True, highlight=False, quiet=is_quiet())
 
 
 def printer(width: int) -> Console:
-    """What was asked for, on standard output: as wide as the terminal, or so wide."""
+    """Results, on standard output: as wide as the terminal, or so wide."""
     return _Printer(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
 def print_whole(out: Console, table: Table) -> None:
-    """Every column, also where that is wider than the terminal, or than lines are where there is none."""
+    """Every column, even if the table is wider than the terminal."""
     needed = out.measure(table, options=out.options.update(width=1000)).maximum
     # A console prints nothing wider than itself, and one without a height takes 80 columns on a plain terminal.
     _Printer(file=out.file, highlight=False, width=max(out.width, needed), height=25).print(table, crop=False)
 
 
 def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str] = ()) -> None:
-    """What sources said; earlier records under other settings, if any; then counts by status and reason, the expected
-    error of what was made under these, and whether it beats constant + counts."""
+    """Sentences of sources, earlier records under other settings, counts by status, and expected errors."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
     if summary.unpaired:
@@ -218,10 +210,7 @@ def why_nothing(summary: Summary) -> str:
 
 
 def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str] = ()) -> None:
-    """One line on standard error, where the summary for people goes; also with --quiet, as it was asked for.
-
-    `said` are further sentences of the run, put before those of the summary.
-    """
+    """One line on standard error, also with --quiet. `said` are sentences of the run, before the summary's."""
     print(json.dumps(summary_facts(summary, settings, said), ensure_ascii=False), file=sys.stderr, flush=True)
 
 
@@ -264,13 +253,11 @@ def _estimates(summary: Summary) -> dict[str, float] | None:
     return {name: error / summary.estimated for name, error in errors}
 
 
-# Progress bars on stderr, on a terminal only: bytes read of all; steps done of all; time left.
-
 Step = TypeVar("Step")
 
 
 class ReadingProgress:
-    """Follows several files, read one after another; their sizes on disk are the measure."""
+    """A bar of bytes over several files, read one after another; on a terminal only."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self._sizes = {file: Path(file).stat().st_size if Path(file).is_file() else 0 for file in files}

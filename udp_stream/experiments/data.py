@@ -17,7 +17,7 @@ from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
 FRESH_MS = 900_000
-"""An older position does not count: a quarter of an hour."""
+"""The most age of a position."""
 
 PLATES_MIN = 10
 """A moment with fewer plates is not drawn."""
@@ -63,7 +63,7 @@ class Trajectories:
 
 
 class PointCloud(Trajectories):
-    """Points that stay where they are: they are all there at every moment.
+    """Points that never move.
 
     >>> cloud = drawn_points(100, np.random.default_rng(1))
     >>> cloud.name, cloud.at(5)[1].shape, cloud.moments(2, np.random.default_rng(1))
@@ -99,11 +99,10 @@ class HatSamples:
 
 @dataclass(frozen=True)
 class DataSet:
-    """HATs with their speeds, the public range of a speed, and who was where in the busiest slot.
+    """HATs with their speeds, the range of a speed, and who was where: in the busiest slot, and in all (`whole`).
 
-    `recorded`: of real pings; then the baseline guess (`constant`) is their city-wide mean. Data drawn in a feed's
-    likeness are given the feed's, in quanta. Data without a city have U/2. `positions`: where a feed's plates were;
-    `whole`: who was where in all of its HATs.
+    The baseline guess (`constant`, quanta) of recorded pings is their city-wide mean. Data drawn in a feed's likeness
+    have the feed's (`city_mean`), other data U/2.
     """
 
     name: str
@@ -166,7 +165,7 @@ class Setup:
         return np.random.default_rng([self.seed, *name.encode()])
 
 
-# Data drawn as the papers say (arXiv 2401.15906, Section IV-C): Gaussian speeds clipped to [0, U], scaled counts.
+# arXiv 2401.15906, Section IV-C: Gaussian speeds clipped to [0, U], scaled counts.
 
 ITMS_TOTAL, ITMS_LARGEST, ITMS_MEDIAN = 17_166, 417, 46
 """Published of the papers' HAT: samples in all, of the largest user, of the median user; U = 65 km/h."""

@@ -11,7 +11,7 @@ from udp_stream.experiments.data import Setup
 
 
 class ResultRow(SimpleNamespace):
-    """A row of a table: its attributes are the columns, in the order in which they are given."""
+    """A row of a table: its attributes are the columns, in order."""
 
 
 R = TypeVar("R", bound=ResultRow)

@@ -1,7 +1,6 @@
 """`mean-itms`, `sample-scaling` and `user-scaling`: errors of the mean mechanisms over epsilon (arXiv 2401.15906).
 
-A plan's estimate is drawn many times over the same speeds. What is deterministic (array means, costs of private
-choices) is computed once; private choices and noises are drawn anew. Nothing is released, and nothing is charged.
+A plan's estimate is drawn many times over the same speeds; deterministic parts are computed once.
 """
 
 from __future__ import annotations
@@ -34,14 +33,11 @@ from udp_stream.mechanisms.noise import Floats, Integers, lattice_of, pure, tail
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-"""The papers' range: from 0.5 to 2."""
+"""The papers' range."""
 
 
 def repeated_means_of(plans: Sequence[MeanPlan], samples: Sequence[Integers], draws: int, bits: Bits) -> list[Floats]:
-    """That many independent estimates of each HAT's mean, in quanta within the range; samples are in quanta.
-
-    The noise of all HATs is drawn in one call.
-    """
+    """That many independent estimates of each HAT's mean, in quanta within the range; samples are in quanta."""
     queries = [_on_lattice(plan, speeds, draws, bits) for plan, speeds in zip(plans, samples, strict=True)]
     steps, t, shift = (np.concatenate(columns) for columns in zip(*queries, strict=True))
     noisy = (steps + plans[0].noise.draw(bits, t) << shift).astype(np.float64).reshape(len(plans), draws)
@@ -116,14 +112,12 @@ class Series:
 
 
 PUBLISHED = tuple(map(Series, ("baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile")))
-"""The papers' mechanisms."""
 
 BASELINE, AVERAGING, LEVY, FIXED, DEPENDENT = PUBLISHED
 CLIPPING = PUBLISHED[1:]
 WRAPPED = tuple(Series(one.mechanism, "wrap-around") for one in CLIPPING)
 AT_M_EPS, AVERAGING_LEVYS = Series("array-averaging", cap="worst-case"), Series("array-averaging", cap="Levy's")
 OPTIMAL = Series("optimal")
-"""This project's own mechanism."""
 
 
 class MeanRow(ResultRow):
@@ -226,7 +220,7 @@ def listed(numbers: Iterable[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-# `mean-itms`: the mechanisms on recorded pings (arXiv 2401.15906, Figure 1; its early version, Figures 1 and 2).
+# `mean-itms` (arXiv 2401.15906, Figure 1; its early version, Figures 1 and 2).
 
 SIMILAR, LITTLE = 1.15, 1.5
 """Our reading of the papers' words: "similar" errors differ by 15 %, "very little difference" is a factor 1.5."""
@@ -420,8 +414,7 @@ def _best(claim: str, after: DrawnHat, best: Series, others: Sequence[Series], *
 def _exact_quantiles(before: DrawnHat, after: DrawnHat) -> Finding:
     """Proposition IV.2: with exact quantiles, Array-Averaging draws the least noise but for FixedQuantile.
 
-    It is for a fixed cap and lambda large enough. What is large enough grows with the cap as outliers get rarer, so it
-    is judged at small caps, and Levy's is only told.
+    It holds for a fixed cap and lambda large enough, which grows with the cap: so it is judged at small caps.
     """
     few = [[one.exact_intervals(cap) for cap in FEW_SAMPLES] for one in (before, after)]
     agrees = all(before.data.max_kmh < 2 * width for some in few for widths in some for width in widths)

@@ -36,7 +36,7 @@ PAPER = "arXiv 2409.18573"
 BINS = (64, 256, 1024)
 RUNS_MAX = 1000
 TRIED = 300
-"""Alternatives that are drawn to what is said to be best."""
+"""Random alternatives to a stated optimum."""
 
 
 class TreeRow(ResultRow):
@@ -129,9 +129,6 @@ def _pooled_medians(row: list[int]) -> list[int]:
     for i in range(len(row) - 2, -1, -1):
         minimisers[i] = min(minimisers[i], minimisers[i + 1])
     return minimisers
-
-
-# The work: trees at several K; the theorems, case by case; the experiment on consistency.
 
 
 def _jobs(setup: Setup) -> list[Job]:

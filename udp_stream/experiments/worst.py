@@ -1,8 +1,4 @@
-"""`worst-case` and `chop-user`: worst-case errors, and the loss under composition before and after suppression.
-
-Both follow from counts alone. `worst-case`: E(m), its best m, and the slides' limits of epsilon, beside the optimum
-with a public fill.
-"""
+"""`worst-case` and `chop-user`: worst-case errors and loss under composition, both from counts alone."""
 
 from __future__ import annotations
 
@@ -41,10 +37,10 @@ from udp_stream.planning.suppression import (
 from udp_stream.units import NANO
 
 SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Epsilons: the best m moves below 1 only."""
+"""The best m moves below 1 only."""
 
 DRAWN = (0.02, 0.1, 0.5, 2.0)
-"""Epsilons whose E(m) is """
+"""Epsilons whose E(m) is drawn."""
 
 
 class WorstRow(ResultRow):
@@ -190,20 +186,18 @@ def _fill_is_lower(rows: Sequence[WorstRow]) -> Finding:
 WORST_CASE = Experiment("worst-case", "E(m), the best cap, and the optimum with a public fill", jobs, conclude)
 
 
-# `chop-user`: the loss of a slot's composition before and after suppression (slides, results I and II).
+# `chop-user` (slides, results I and II).
 
 CHOP_SWEEP = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Epsilons: the slides' gains are at small ones."""
+"""The slides' gains are at small epsilons."""
 
 CHOP, CHOP_BOTH = "chop-user", "chop-user, mean and variance"
 """For a mean at all of a HAT's epsilon; for mean and variance at half of it each, as the slides print it."""
 
 SUPPRESS_TO, LARGEST = "suppress-to", "each plate's largest"
-"""The least worst error that we find for a number of HATs per plate; and, to compare that with, every plate
-in those of its HATs where it has most samples."""
+"""The least worst error found for a number of HATs per plate; and each plate in the HATs where it has most samples."""
 
 FIXED_EPSILON = 0.5
-"""At which worst-case errors are compared for fixed numbers of HATs per plate."""
 
 HEAVY = "one heavy hitter"
 
@@ -230,18 +224,14 @@ def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
 
 
 class ChopRow(ResultRow):
-    """One outcome over a slot's HATs; errors are worst cases, the baseline guess is U/2. Of mean and variance an error
-    is the sum of both as shares of U and U^2, times U.
-
-    Kept: of the pings in these HATs. Served: the share of all of the slot's pings in those that keep a plate.
+    """One outcome over a slot's HATs; errors are worst cases, the baseline guess is U/2. An error of mean and variance
+    is the sum of both as shares of U and U^2, times U. Served: the share of the slot's pings in HATs that keep a plate.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Who is where, U in km/h, and all pings of the slot, those in HATs that are left out included. `is_one`: it is one
-    slot, and not all that a recording has.
-    """
+    """Who is where, U in km/h, and all pings of the slot, also in HATs that are left out. `is_one`: it is one slot."""
 
     name: str
     occupancy: Occupancy
@@ -251,9 +241,7 @@ class Scenario:
 
 
 def _scenarios(setup: Setup) -> Iterator[Scenario]:
-    """The heavy-hitter city; of each feed its busiest slot, with all HATs and with those of enough plates; the latter
-    of all slots together, as a plate's loss adds up over a day.
-    """
+    """The heavy-hitter city; each feed's busiest slot, with all HATs and with those of enough plates; all its slots."""
     city = heavy_hitter_city(setup.rng("heavy-hitter"))
     yield Scenario(HEAVY, city, ITMS_MAX_KMH, int(city.count.sum()))
     for data in setup.data:

@@ -23,12 +23,9 @@ _DATABASE = re.compile(r"[0-9]+")
 NOT_SHOWN: Final = "something else (it is not shown: it might be the secret itself)"
 
 SCHEMES: Final = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
-"""Of a ledger that is no file."""
 
 _OPTIONS = ("db", "username", "password")
-"""Behind the question mark. What else the client would take changes what the ledger relies on: how long it waits, what
-it makes of replies, whether it looks at certificates."""
-
+"""Behind the question mark. Others change what the ledger relies on: timeouts, replies, certificates."""
 
 KAFKA_CLIENT: Final = (
     *("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
@@ -39,16 +36,14 @@ REDIS_CLIENT: Final = (
     *("username", "password_file", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
     *("socket_timeout", "socket_connect_timeout", "socket_keepalive", "client_name"),
 )
-"""What the tables of clients may hold. Other options change what our promises rely on: acknowledgements, isolation,
-what is made of replies, whether certificates are looked at."""
+"""Options of clients. Others change what our promises rely on: acknowledgements, isolation, replies, certificates."""
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
 
 def check_kafka(kafka: KafkaSection) -> None:
-    """ConfigError where brokers cannot be reached as is asked, or not as safely: a file of authorities beside
-    "PLAINTEXT" shows that TLS was meant.
+    """ConfigError for options that contradict each other: a file of authorities beside "PLAINTEXT" asks for TLS.
 
     >>> login = {"sasl_plain_username": "worker", "sasl_plain_password_file": "/run/secrets/kafka"}
     >>> check_kafka(KafkaSection(client={"security_protocol": "SASL_SSL"} | login))
@@ -80,8 +75,7 @@ def check_kafka(kafka: KafkaSection) -> None:
 
 
 def _check_client(section: str, client: Mapping[str, Option], known: Sequence[str]) -> None:
-    """ConfigError for an option that is not handed on, one that is no path where a file is meant, and a certificate
-    without its key. No value is shown: it may be a secret."""
+    """ConfigError for an unknown option, a path that is none, a certificate without its key. No value is shown."""
     for key, value in client.items():
         if key not in known:
             meant = get_close_matches(key, known, n=1, cutoff=0.0)[0]
@@ -131,8 +125,7 @@ def check_redis(ledger: LedgerSection) -> None:
 
 
 def check_url(url: str) -> None:
-    """ConfigError for a ledger's URL that names no file and that no run would take; nothing is connected. What may be a
-    password is not repeated.
+    """ConfigError for the URL of a service that no run would take. It may have a password, so it is not repeated.
 
     >>> check_url("redis://ledger:6379/surat")
     Traceback (most recent call last):

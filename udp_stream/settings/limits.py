@@ -1,4 +1,4 @@
-"""What single keys may be: the least and most of epsilons and durations, and the words of a refusal."""
+"""Bounds of single keys: epsilons and durations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPSILON_RULE = f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto"
 
 RHO_MIN = RHO_NANO_MIN / NANO
 CONCENTRATED = sqrt(2 * RHO_MIN), sqrt(2 * EPSILON_NANO_MAX / NANO), "0, 0.001 to 44, or auto"
-"""The least and the most of an epsilon that is counted in rho, half of its square, and what it may be."""
+"""The least and the most of an epsilon that is counted in rho, half of its square, and the rule in words."""
 
 DURATIONS = {
     "hat.slot": ("1m", "31d"),
@@ -38,8 +38,7 @@ DURATIONS = {
     "kafka.retention": ("1m", "36500d"),
     "kafka.idle_timeout": ("0.1s", "31d"),
 }
-"""The shortest and the longest of each. Milliseconds of a slot have 32 bits (49 days), calendars four digits for the
-year; no timeout is zero, which would pass at once."""
+"""The shortest and the longest. Milliseconds of a slot have 32 bits (49 days), years of a calendar four digits."""
 
 
 def nano(epsilon: float | Literal["auto"]) -> int | None:

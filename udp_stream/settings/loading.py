@@ -1,4 +1,4 @@
-"""The keys that there are, and the nearest of them to one that there is not."""
+"""Reading the configuration: a TOML file, the environment over it, flags over both; unknown keys name the nearest."""
 
 from __future__ import annotations
 
@@ -69,13 +69,9 @@ def nearest(name: str) -> str:
     return f"; did you mean {(same or difflib.get_close_matches(name, known, n=1, cutoff=0.0))[0]}?"
 
 
-# Where values come from: a TOML file, the environment over it, flags over both. Nothing is judged here but names.
-
-
 @dataclass
 class Tables:
-    """Values by section and key, as they were given, and where each came from: by `section.key`, or by section for what
-    is no table. Keys of the second [[query]] are `query.2.key`; what stands under `query` is in `queries`."""
+    """Values by section and key, and the origin of each `section.key`; `query.2.key` is of the second [[query]]."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
@@ -109,8 +105,7 @@ def read_tables(
     environment: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Tables:
-    """The file, then `UDP_STREAM_SECTION__KEY` variables, then `section.key=value` flags, then options; later ones
-    win. Unknown keys are still in it."""
+    """As `load` reads them, unchecked: unknown keys are still in it."""
     tables = Tables() if path is None else _read(path)
     once_underscored = {variable_of(key).replace("__", "_"): variable_of(key) for key in known_keys()}
     # Sorted, so that the fault that is told does not depend on how the shell orders variables.
@@ -157,9 +152,6 @@ def _value(text: str) -> object:
     return read["value"] if len(read) == 1 else text
 
 
-# What a value of a setting may be, in words: from the types of the settings, and from msgspec's messages.
-
-
 def words_of(kind: Any) -> list[str]:
     """The words that a setting of this type may be, and the kinds of values beside them; none where it takes no word.
 
@@ -181,8 +173,6 @@ def in_words(message: str) -> str:
     return message.partition(", got ")[0].replace("`", "").replace(" | null", "").replace("Expected", "expected")
 
 
-# Configuration is read here: TOML file, environment over it, flags over both; what is unknown names its nearest.
-
 OF_SECRETS = ("password_file", "token_file", CLIENT)
 """Keys that name the file of a secret. What is no text there may be a secret of digits."""
 
@@ -193,12 +183,9 @@ def load(
     environment: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Read the file, then `UDP_STREAM_SECTION__KEY` variables, then `section.key=value` flags; the later one wins.
+    """Read the file, `UDP_STREAM_SECTION__KEY` variables, `section.key=value` flags, options; a later value wins.
 
-    Last, `options` are strings as they stand, by key: a file may be called `true`.
-
-    Raises ConfigError naming the key, the value and the rule; an unknown key is answered with the nearest known one,
-    a variable with one underscore for two with the right one. Other variables are left alone.
+    Options are strings and not TOML: a file may be called `true`. Raises ConfigError naming the key, value and rule.
     """
     tables = read_tables(path, flags, environment, options)
     queries = _queries(tables.queries)

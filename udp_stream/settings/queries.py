@@ -29,19 +29,17 @@ _AMOUNT_MAX = 1e6
 
 ROUNDS: dict[str, int] = {"zcdp": 64, "pure": 4}
 """Even rounds. The paper's c64 under rho: they save most at the same error (`docs/mechanisms/elimination.md`). Its c4
-under epsilon, where rounds err more than a single round, by the square root of their number."""
+under epsilon, where rounds err more, by the square root of their number."""
 
 EDGE_M = 500.0
 """The edge of a threshold's region: noise on its count is that on a plate's distance in metres, divided by the edge."""
 
 BANDWIDTH_M = 500.0
-"""The bandwidth of a density: the scale at which a city's streets are crowded or empty."""
 
 HOW: dict[Kind, How] = {"range": "distance", "density": "point", "nearest": "distance", "threshold": "distance"}
 """What gets noise, by what errs less: a density from noisy distances is biased upwards."""
 
 _OF_ONE_KIND: dict[str, Kind] = {"k": "nearest", "share": "threshold"}
-"""The keys that only one kind of query has."""
 
 
 class PositionBudget(NamedTuple):
@@ -54,8 +52,7 @@ class PositionBudget(NamedTuple):
 class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The budget of a plate's positions: `rho` per square kilometre, or `epsilon` per kilometre, and its period.
 
-    No default: how far apart two places may be that must look alike is for a person to choose. It is apart from
-    `[budget]`, which is of speeds; or a `share` of that, where `unit_m` metres count as much as a speed does.
+    Or it is a `share` of `[budget]`, where `unit_m` metres count as much as a speed does. There is no default.
     """
 
     rho: Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)] = 0.0
@@ -194,8 +191,7 @@ def _check_section(section: QueriesSection) -> None:
 
 
 def _center(section: QueriesSection, box: Box | None) -> Position:
-    """The middle of the plane in which distances are measured; it is the same for all queries, so that their losses add
-    up."""
+    """The middle of the plane; it is the same for all queries, so that their losses add up."""
     if (center := section.center) is None:
         rule = "[longitude, latitude] of the city's middle, or a pings.box, whose middle is taken"
         if box is None:

@@ -1,4 +1,4 @@
-"""What types cannot say of a configuration: rules between keys, and what names a ledger."""
+"""Rules between the keys of a configuration, and what names a ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from udp_stream.settings.sections import SQLITE, LedgerSection, Settings, check_
 from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text
 
 NO_LEDGERS = ("", "-")
-"""Neither names a file: nothing would be the current folder, and `-` is a standard stream everywhere else."""
+"""Neither names a file."""
 
 _HOST_PORT = re.compile(r"[^/:@]+:[0-9]+(/[0-9]*)?")
 

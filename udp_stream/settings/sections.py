@@ -1,4 +1,4 @@
-"""The `[kafka]` section of the configuration: where the brokers are, and how workers share the work."""
+"""The sections of the configuration, a frozen value each, with defaults; `docs/configuration.md` gives the reasons."""
 
 from __future__ import annotations
 
@@ -40,18 +40,14 @@ from udp_stream.windows.clocks import WindowRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
 
 Option: TypeAlias = str | int | float | bool
-"""A value of a client's table: it goes to the client as it is."""
 
 
 class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """For the deployment on Kafka; the embedded runtime does not read it.
+    """For the deployment on Kafka; the embedded runtime reads `idle_timeout` alone.
 
-    `partitions` are those of the pings topic, `shards` those of the shuffle topic; one plan is made for all shards.
-    `replication` 0 leaves it to the broker. A silent partition gets a tick record after `idle_timeout`. With
-    `transactions` a slot's releases are published strictly once, for readers of committed records.
-
-    `client` goes to the Kafka clients as it is: TLS, login and timeouts, by the names of kafka-python. A secret is in a
-    file: `sasl_plain_password_file` (`secret_files.py`).
+    `partitions` are those of the pings topic, `shards` those of the shuffle topic. `replication` 0 leaves it to the
+    broker. A silent partition gets a tick record after `idle_timeout`. `transactions` publish a slot exactly once.
+    `client` has options of kafka-python, which go to the clients unchanged.
     """
 
     bootstrap: str = "localhost:9092"
@@ -75,15 +71,10 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return str(self.client.get("security_protocol", "PLAINTEXT"))
 
 
-# The `[live]` section of the configuration: how feeds are polled and queues are read.
-
-
 class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """For sources that go on until they are stopped; files do not read it. Secrets are in files, never in here.
+    """For sources that go on until they are stopped. Surat's and Delhi's buses report every 10 s.
 
-    `every` 10 s is how often Surat's and Delhi's buses report. While the newest ping is older than `max_age` none is
-    read into a slot. HTTP: `token_header` names the header that carries the token. AMQP: `queue` is read as `username`.
-    MQTT: `topics` are read, as `username` if there is one.
+    While the newest ping is older than `max_age` none is read into a slot. `token_header` carries the token of HTTP.
     """
 
     every: str = "10s"
@@ -99,8 +90,6 @@ class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     password_file: str = ""
 
 
-# `[ledger]`: where balances are kept, and how a Redis is reached.
-
 SQLITE = "sqlite:"
 
 DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
@@ -108,13 +97,9 @@ DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
 
 
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
+    """Where balances are kept. `client` has options of redis-py, which go to the client unchanged.
 
-    `client` goes to the Redis client as it is: user, TLS and timeouts, by the names of redis-py. The password is in a
-    file: `password_file`.
-
-    `url` is empty where no ledger was named. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
-    ledger, so they take none that was not named.
+    A run on one machine takes `DEFAULT_LEDGER` if no `url` is given. Workers share a ledger, so they need a `url`.
     """
 
     url: str = ""
@@ -141,17 +126,12 @@ def is_file(url: str) -> bool:
 
 
 class DashboardSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """For `dashboard`: it listens on this machine's loopback until told otherwise, and shows the newest `slots`.
-
-    48 slots are two days of hours: today beside yesterday. `statement` is a file that `ledger export` has written.
-    """
+    """For `dashboard`. 48 slots are two days of hours. `statement` is a file that `ledger export` has written."""
 
     listen: str = "127.0.0.1:8321"
     slots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 48
     statement: str = ""
 
-
-# `[source]`: how to read a feed that is not in the form of the contract.
 
 DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
 """What a delimiter may be, and the character that is meant."""
@@ -164,8 +144,7 @@ _OF_GTFS = {f"vehicle.vehicle.{name}": name for name in ("id", "label", "license
 class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Keys that are not set have the preset's value, else that of the contract's form.
 
-    Once one is set, fields are read leniently: numbers may be text, plates integers. `delimiter` alone changes nothing
-    but how CSV is cut.
+    If any key but `delimiter` is set, fields are read leniently: numbers may be text, plates integers.
     """
 
     preset: str = ""
@@ -268,20 +247,12 @@ def check_source(source: SourceSection, unit: str | None) -> None:
         )
 
 
-# The sections of the configuration, one frozen value each, with their defaults, and what the core makes of them.
-#
-# Every default carries the measurement or the reason it was chosen by; `docs/configuration.md` tells the same at
-# length. What changes privacy goes on to the core as a `Policy`; the rest stays out here.
-
 EPSILON = 10.0
 """Of `[budget]` where none is given."""
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where and when: resolution 7 (5 km2) and one hour are what a city works with.
-
-    Means around forecasts halve the error of a guess there, at epsilon 10 a day (`docs/measurements.md`).
-    """
+    """Resolution 7 (5 km2) and an hour: there means around forecasts halve a guess's error, at epsilon 10 a day."""
 
     resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 7
     slot: str = "1h"
@@ -292,8 +263,7 @@ class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """U = 65 km/h: India's limit for buses within municipal limits, 60 km/h and 5 % (S.O. 1522(E), 2018), rounded up.
 
-    The value came first from arXiv 2401.15906, which gives no reason. Take yours from a speed limit or a limiter, never
-    from recorded speeds: their maximum is a function of what is protected.
+    Take it from a speed limit, never from recorded speeds: their maximum is a function of protected data.
     """
 
     max_kmh: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 65.0
@@ -316,11 +286,8 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Epsilon 10 with delta 1e-6 per plate and day: `udp-stream plan` says what it buys.
 
     Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta); under "zcdp" it is
-    `rho` itself, and there is no epsilon. Epsilons of releases are then what they are in rho: half of their squares.
-    "approximate" is the default, as estimates around forecasts err less under it than under "pure" and show more of
-    what happens (`docs/measurements.md`).
-
-    A plate is charged its own share of a release: that buys 1.0 to 2.5 times the releases.
+    `rho` itself. A release of epsilon then costs a rho of half its square. "approximate" is the default: estimates
+    around forecasts err less under it than under "pure" (`docs/measurements.md`).
     """
 
     epsilon: Budget | None = None
@@ -353,11 +320,10 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Epsilons are per HAT. Mean "auto" is taken around a forecast, or as a paper has it where that errs less.
+    """Epsilons are per HAT. Mean "auto" is taken around a forecast, or by a paper's mechanism where that errs less.
 
-    An automatic epsilon is then a part of the budget, for the plate that moves a mean most. CDFs of HATs are the
-    city's, tilted to their means. A tree of its own, at the mean's price, has a HAT of some hundred plates, where that
-    errs less: in no HAT of the feeds (`docs/mechanisms/shapes.md`).
+    An automatic epsilon is then a part of the budget, for the plate that moves a mean most. A HAT's CDF is the city's,
+    tilted to its mean, or a tree of its own where that errs less (`docs/mechanisms/shapes.md`).
     """
 
     mean: Mean = "auto"

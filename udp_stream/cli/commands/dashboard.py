@@ -62,7 +62,7 @@ def _of_topics(settings: Settings) -> Iterator[Batch]:
 
 
 class Statement:
-    """The file that `dashboard.statement` names, as it is now: `ledger export` may write it anew."""
+    """The file of `dashboard.statement`, read at each request, as `ledger export` may replace it."""
 
     def __init__(self, name: str) -> None:
         """ConfigError if it is none; no name, no statement."""

@@ -1,8 +1,7 @@
 """`demo`: a synthetic Surat-like fleet, no services, no files; and its picture.
 
-The picture shows private estimates beside the truth and a guess; where means are taken by one of the papers' mechanisms
-there are no estimates, and releases stand for them. The fleet is synthetic, so its true means may be shown;
-nothing here is for a real feed.
+The picture shows private estimates, or releases where a paper's mechanism takes means, beside the truth and a guess.
+The fleet is synthetic, so its true means may be shown: nothing here is for a real feed.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ LABEL: Final = 6
 """Columns between labels such as `14/15`."""
 
 ROW_SHARE, COLUMN_SHARE = 0.45, 0.85
-"""Of the distance between two cells: what a row is high, and what a label is wide. Two labels of one row are then at
-least sqrt(1 - 0.45^2) = 0.89 of that distance apart, and never overlap."""
+"""A row's height and a label's width, in distances between cells. Two labels of one row are then at least
+sqrt(1 - 0.45^2) = 0.89 of that distance apart, and never overlap."""
 
 ROWS_MAX, COLUMNS_MAX = 24, 110
 """A larger map is left out."""
@@ -202,15 +201,12 @@ def _errors(shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
     ]
 
 
-# `demo`: a synthetic Surat-like fleet, no services, no files.
-
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
 
 YEAR_HOURS: Final = 365 * 24
-"""On the page the fleet goes on until it is stopped."""
 
 SLOT_S: Final = 20.0
-"""There a slot takes as long, however long it is: a person sees it change."""
+"""How long a slot lasts on the page."""
 
 
 class DemoRun(NamedTuple):
@@ -222,8 +218,7 @@ class DemoRun(NamedTuple):
 
 
 def demo(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Run the fleet's day, in this process or through Kafka, and show what its busiest cells came out like; on a
-    terminal, go on and show it in a browser."""
+    """Run the fleet's day, here or through Kafka, and show its busiest cells; on a terminal, in a browser."""
     if arguments.kafka and arguments.ledger:
         raise UsageError("demo --kafka keeps its ledger in a Redis of its own: leave --ledger out")
     if settings.source.is_mapped:

@@ -34,13 +34,13 @@ from udp_stream.trial.services import Services, services
 WORKERS = 2
 SERVING = b"worker of group"
 SETTLED_S = 3.0
-"""Once the fleet's last slot is out and nothing came for so long, that was all."""
+"""After the fleet's last slot is out, so long a silence is the end."""
 
 PATIENCE_S = 300.0
 
 
 def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], list[Smoothed], Summary]:
-    """Start everything, send the fleet's pings, give back what is published when the last slot is out, stop all."""
+    """Start everything, send the fleet's pings, return what is published once the last slot is out, stop all."""
     with ExitStack() as stack:
         status = stack.enter_context(console().status("starting Kafka and Redis"))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-")))

@@ -1,9 +1,7 @@
-"""`doctor`: is everything reachable and safely configured? Changes nothing, makes nothing.
+"""`doctor`: is everything reachable and safely configured? Changes nothing.
 
-A check ends with one of three words: `ok`, `FAIL`, or `unknown` where it could not be made. Never `ok` for the last.
-
-What it says of speeds is a verdict on raw speeds: their unit, or how many times as fast they are as pings move. It is
-no release, has no noise and costs no budget: it is for the operator, who may see the pings.
+A check ends with `ok`, `FAIL`, or `unknown` if it could not be made. Its verdict on speeds is on raw speeds: it has no
+noise, and is for the operator, who may see the pings.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ LATEST = 5_000
 
 
 class CannotTell(str):
-    """What a check says if it could not be made: neither well nor wrong."""
+    """What a check says if it could not be made."""
 
     __slots__ = ()
 
@@ -140,8 +138,7 @@ def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
 
 
 def _topics(settings: Settings) -> str:
-    """ConfigError for anything about the topics that is not as `topics create` would make it; DependencyUnavailable if
-    a worker may not join the group."""
+    """ConfigError for topics unlike those of `topics create`, DependencyUnavailable if no worker may join the group."""
     with needs("Kafka client", "kafka"):
         from streams.topics import differences, require_rights
     found = differences(settings.kafka)
@@ -185,8 +182,7 @@ def _latest(settings: Settings) -> list[Any]:
 
 
 def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
-    """UsageError if more of the latest is refused than accepted, ConfigError for a wrong zone, or a plate that comes by
-    several partitions where that changes its speeds."""
+    """UsageError if more is refused than accepted, ConfigError for a wrong zone, or plates in several partitions."""
     messages = [record.value or b"" for record in records]
     if not messages:
         return CannotTell("it has none")
@@ -238,8 +234,7 @@ def _unit_of_files(files: Sequence[str], settings: Settings) -> str:
 
 
 def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat | None = None) -> str:
-    """ConfigError if the pings move as if their speeds were in another unit than the configured one. They are in the
-    form of `[source]`, unless they have a format of their own."""
+    """ConfigError if the pings move as if their speeds were in another unit than the configured one."""
     if settings.speed.from_ == "movement":
         return "derived from positions: they have no unit"
     rules = unclamped(settings)

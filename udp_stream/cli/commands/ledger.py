@@ -47,8 +47,7 @@ from udp_stream.units import NANO
 
 
 def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tuple[str, ...]:
-    """Oldest period first; of a rolling budget a line for each span and one for its windows; then what positions
-    cost; then both together, where they have one budget."""
+    """Speeds by period, oldest first, and by rolling window; then positions; then both, where they share a budget."""
     charged = ledger.charged_by_period(plate_key)
     speeds = {period: nano for period, nano in charged.items() if not is_of_positions(period)}
     return (
@@ -128,13 +127,8 @@ def _left(nano: int, policy: Policy) -> str:
     return f"left {left / NANO:.9f}\tof {budget}" + (f"\tepsilon {spent}" if policy.accounted.has_delta else "")
 
 
-# `ledger show`, `ledger verify`, `ledger export`: look into a ledger without changing it. `ledger accept-older`: go on
-# with one that went back in time.
-
-
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
-    """What a plate was charged and has left, one period a line, oldest first; of a rolling budget a line for each span
-    and one for its windows."""
+    """What a plate was charged and has left, a line for each period."""
     with _open(settings) as (ledger, keys):
         lines = lines_of_plate(ledger, keys.hash_plate(plate_name(arguments.plate)), settings)
         others = other_budgets(ledger.meta(), settings.policy)

@@ -1,8 +1,4 @@
-"""`plan`: what to expect of a configuration. Nothing is charged, and errors are of invented speeds.
-
-With files: resolutions and slots side by side, from their counts (`cli/plan_of_feed.py`). Without: a row for each of
-some typical sizes of HATs.
-"""
+"""`plan`: what to expect of a configuration, for typical HATs or (`cli/plan_of_feed.py`) for files; charges nothing."""
 
 from __future__ import annotations
 
@@ -48,8 +44,7 @@ class Bought:
 
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print a table and what it says. UsageError for options that belong to the other table, and for more pings than a
-    slot may have."""
+    """Print a table and notes. UsageError for options of the other table, and for more pings than a slot may have."""
     plates, pings_per_plate = arguments.plates, arguments.pings_per_plate
     if arguments.files:
         if plates or pings_per_plate:
@@ -134,8 +129,7 @@ def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
 def buy(policy: Policy, plates: int, pings_per_plate: int) -> Bought:
     """Plan a typical HAT.
 
-    An automatic epsilon follows what plates are charged, as in a slot's plan: twice, from all of epsilon on. Of a HAT
-    that is withheld nothing is charged.
+    An automatic epsilon follows what plates are charged, as in a slot's plan: twice, from all of epsilon on.
     """
     counts, served = typical_counts(plates, pings_per_plate), plates >= policy.min_plates
     if policy.forecasts:

@@ -108,6 +108,6 @@ def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _read(name: str, source: Source, runtime: Embedded, settings: Settings) -> None:
-    """One source after another, as one log; no frame spans two, so that a new file's plates are observed together."""
+    """No frame spans two sources, so that a new file's plates are observed together."""
     for messages in looked_at(source, name, settings):
         runtime.push(messages, source.format)

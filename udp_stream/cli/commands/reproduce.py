@@ -1,9 +1,7 @@
 """`reproduce`: the papers' figures and tables, and their files.
 
-A feed is read as HATs with their speeds, which nothing charges or releases. Files are CSV tables, findings in words,
-and figures by matplotlib (the extra `[plots]`; no window, no display). Colours are Okabe and Ito's, which colour-blind
-readers can tell apart; each series also has a marker of its own, and WrapAround a broken line. The same figure gives
-the same SVG bytes.
+Nothing is charged or released. Files are CSV tables, findings in words, and figures by matplotlib (the extra
+`[plots]`), in Okabe and Ito's colours, which colour-blind readers can tell apart. A figure always has the same bytes.
 """
 
 from __future__ import annotations
@@ -66,10 +64,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[FileRole] = ()) -> list[Path]:
-    """Everything under the experiment's names; returns the files in the order written.
-
-    Raises UsageError, before any is written, if one of them is a file that the run uses otherwise.
-    """
+    """All files of an outcome, in the order written. UsageError, before that, for a file that the run uses."""
     writers: dict[Path, Callable[[Path], object]] = {}
     for table, rows in outcome.tables.items():
         writers[folder / f"{table}.csv"] = partial(write_table, rows)
@@ -109,7 +104,6 @@ FIXED_STYLES = {
     name: i
     for i, name in enumerate(("array-averaging", "levy", "fixed-quantile", "eps-quantile", "baseline", "optimal"))
 }
-"""The mechanisms look alike in every figure."""
 
 SUFFIXES = (".png", ".svg")
 
@@ -185,10 +179,7 @@ def _draw_curve(axes: Axes, curve: Curve, styles: dict[str, int]) -> None:
 
 
 def read_feed(path: str, settings: Settings, progress: OnProgress | None = None) -> DataSet:
-    """All HATs of a file, by slot and cell, their occupancy and that of its busiest slot, and where plates were.
-
-    Lateness does not matter here: the whole file is looked at. Raises UsageError if no ping in it is accepted.
-    """
+    """All HATs of a file, also of late pings, their occupancy, and where plates were. UsageError without a ping."""
     form = settings.form
     messages = [message for batch in read_messages(path, progress=progress, form=form) for message in batch]
     pings, _ = settings.decoder.decode(messages)
@@ -275,8 +266,7 @@ def _feeds(arguments: argparse.Namespace, asked: Sequence[tuple[str, Sequence[st
 
 
 def named_apart(feeds: Iterable[DataSet]) -> tuple[DataSet, ...]:
-    """Feeds by names that tell them apart in figures and tables: files of one name in two folders, or one file with
-    other keys. The second one gets a number behind it.
+    """Feeds by different names: the second of a name gets a number behind it.
 
     >>> from udp_stream.mechanisms.base import Range
     >>> [feed.name for feed in named_apart([DataSet("day", True, Range(0, 1), ())] * 3)]

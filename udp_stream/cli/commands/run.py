@@ -94,7 +94,7 @@ def _go_on(
     heartbeats: Sequence[Heartbeat],
     look: LiveLook,
 ) -> bool:
-    """Frames into the journal and through it, until SIGTERM has come or, which is returned, the source has ended."""
+    """Frames into the journal and through it; whether the source ended before SIGTERM came."""
     rules = settings.ping_rules
     with Handover(source) as handover, sigterm() as asked:
         while not handover.ended:

@@ -46,8 +46,7 @@ class Status:
 
 
 def status(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print the page. Raises what is wrong, by the highest status; DependencyUnavailable if no broker answers, and
-    UsageError for a journal that is not there."""
+    """Print the page. Raises what is wrong, by the highest status; UsageError for a journal that is not there."""
     folder = _journal(arguments, settings)
     ledger = look_at(settings.ledger) if settings.ledger.url else None
     try:
