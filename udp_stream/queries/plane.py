@@ -35,7 +35,7 @@ from udp_stream.units import nano_allowance
 from udp_stream.windows.tables import outlines_of
 
 QUANTA_PER_METRE = 16
-"""Positions are whole sixteenths of a metre: finer than any receiver, far below any noise."""
+"""The lattice is finer than any receiver, and far below any noise."""
 
 QUANTA_PER_KM = 1000 * QUANTA_PER_METRE
 
@@ -90,8 +90,7 @@ class Plane:
         return found * share[:, None]
 
     def metres_of_places(self, latitude: Floats, longitude: Floats) -> Floats:
-        """The same for places that a query is about. ValueError for a place that would be moved: the answer would be
-        about another place."""
+        """The same for a query's places. ValueError for a place that would be moved to another."""
         away, _, _ = self._seen(latitude, self._east(longitude))
         for at in np.flatnonzero(away > np.radians(_DEGREES))[:1]:
             raise ValueError(
@@ -110,8 +109,7 @@ class Plane:
         return (longitude - self.longitude + 180) % 360 - 180
 
     def _seen(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
-        """How far from the centre positions are, in radians of arc; the centre as a unit vector; and each position's
-        direction from there, as a row that is at right angles to the centre."""
+        """Radians of arc from the centre; the centre as a unit vector; and directions at right angles to it."""
         centre = _on_sphere(np.array([self.latitude]), np.zeros(1))[0]
         position = _on_sphere(latitude, east)
         along = position @ centre
@@ -120,8 +118,7 @@ class Plane:
         return np.arctan2(length, along), centre, across / np.maximum(length, np.finfo(np.float64).tiny)[:, None]
 
     def _moved_nearer(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
-        """Positions up to the circle as they are; the others on the circle, and the share of their distance to the
-        centre that is left."""
+        """Positions, those beyond the circle moved onto it; and the share of their distance that is left."""
         away, centre, direction = self._seen(latitude, east)
         limit = np.radians(_DEGREES)
         x, y, z = (np.cos(limit) * centre + np.sin(limit) * direction).T
@@ -167,7 +164,7 @@ def _transverse_mercator(latitude: Floats, east: Floats) -> Floats:
 # quanta.
 
 _AT_ONCE = 1 << 22
-"""Pairs of a position and an edge that are worked on together: 32 MB a column."""
+"""Pairs of a position and an edge in one pass: 32 MB a column."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,6 @@ def _scale_max(measure: str, dimensions: int) -> int:
 
 
 Draw = Callable[[str, Bits, Integers, Integers, int], Integers]
-"""As `draw_radial`."""
 
 
 def draw_radial(measure: str, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
@@ -182,8 +181,6 @@ def radius_of(measure: str, of: Average, dimensions: int, beta: float) -> Floats
     return laplace_radius(of, dimensions, beta) if measure == "pure" else gaussian_radius(of, dimensions, beta)
 
 
-# What gets noise: the position itself, a distance, or a sum of distances.
-#
 # Each is a *valid triple* (M, g, h) for a 1-Lipschitz function phi (*Adaptive Privacy Budgeting*, Definition 5): M adds
 # noise to a value, g estimates phi from the noisy values of several rounds, h bounds the estimate's error with
 # probability 1 - beta. Two kinds are the paper's:
