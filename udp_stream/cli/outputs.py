@@ -21,7 +21,7 @@ from typing import IO, BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from udp_stream.cli.process import NamedFile
+from udp_stream.cli.process import STANDARD_OUTPUT, NamedFile
 from udp_stream.cli.process import named as named
 from udp_stream.errors import UsageError
 from udp_stream.forms import Kind, require_form, write_form
@@ -65,7 +65,7 @@ def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> N
         path = "/dev/stdout" if name == "-" else name
         if _is_same(path, os.devnull):
             continue
-        for what, other in before if _is_special(path) else needed + before:
+        for what, other in before if _is_stream(path) else needed + before:
             if _is_same(path, other):
                 raise UsageError(f"{flag} {name}: expected a file of its own, got {what} {other}")
         if precious := _looks_like(path):
@@ -184,12 +184,9 @@ def open_output(name: str, mode: int = PUBLIC) -> AbstractContextManager[BinaryI
             return io.BufferedWriter(NamedFile(name, "w", opener=partial(os.open, mode=mode)))
         os.write(sys.stdout.fileno(), b"")  # fails if it is closed
     except OSError as error:
-        raise UsageError(f"{_title(name)}: cannot be written ({error.strerror})") from error
+        title = STANDARD_OUTPUT if name == "-" else name
+        raise UsageError(f"{title}: cannot be written ({error.strerror})") from error
     return nullcontext(sys.stdout.buffer)
-
-
-def _title(name: str) -> str:
-    return "standard output" if name == "-" else name
 
 
 def _is_same(one: str, other: str) -> bool:
@@ -198,11 +195,6 @@ def _is_same(one: str, other: str) -> bool:
         return Path(one).samefile(other)
     except OSError:
         return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _is_special(path: str) -> bool:
-    """Whether it is there and nothing that is emptied when it is opened: a terminal, a pipe."""
-    return Path(path).exists() and not Path(path).is_file()
 
 
 def _looks_like(path: str) -> str | None:

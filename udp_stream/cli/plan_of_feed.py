@@ -135,21 +135,11 @@ def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
     visits = np.bincount(np.concatenate([counts.plate for counts in slots]), minlength=positions.plates)
     order = np.argsort(-plates, kind="stable")
     half = order[int(np.searchsorted(np.cumsum(samples[order]), samples.sum() / 2))]
-    context = ReleaseContext(settings.policy, settings.calendar, entropy, SOFTWARE)
-    return Row(
-        settings.hat.resolution,
-        settings.hat.slot,
-        int(plates.size),
-        int(plates[half]),
-        int(np.median(visits)),
-        rehearse(slots, context, MemoryLedger),
-        seconds_of("hat.slot", settings.hat.slot) > LONGER * _span_s(positions.time_ms),
-    )
-
-
-def _span_s(time_ms: NDArray[np.int64]) -> float:
-    first, last = np.quantile(time_ms, (0.001, 0.999))
-    return float(last - first) / 1000
+    expected = rehearse(slots, ReleaseContext(settings.policy, settings.calendar, entropy, SOFTWARE), MemoryLedger)
+    first, last = np.quantile(positions.time_ms, (0.001, 0.999))  # without the few whose clocks are wrong
+    is_longer = seconds_of("hat.slot", settings.hat.slot) > LONGER * float(last - first) / 1000
+    sizes = int(plates.size), int(plates[half]), int(np.median(visits))
+    return Row(settings.hat.resolution, settings.hat.slot, *sizes, expected, is_longer)
 
 
 def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from udp_stream.errors import ConfigError
 from udp_stream.settings.limits import require
@@ -147,22 +147,16 @@ def check_url(url: str) -> None:
         rule = "redis://HOST:PORT with a port of 1 to 65535"
         require(False, "ledger.url", rule, "something else")
         return
-    _check_socket(parts) if scheme == "unix" else _check_database(parts.path.strip("/"))
+    if scheme == "unix":  # the client would leave out a folder in the place of a host
+        is_path = len(parts.path) > 1 and not parts.netloc.rpartition("@")[2]
+        require(is_path, "ledger.url", "unix:///PATH of a socket, from the root", "something else")
+    else:  # the client would take database 0 for a name
+        is_number = not (path := parts.path.strip("/")) or _DATABASE.fullmatch(path) is not None
+        require(is_number, "ledger.url", "the number of a database behind the host", "something else")
     options = parse_qs(parts.query, keep_blank_values=True)
     once = all(name in _OPTIONS and len(values) == 1 for name, values in options.items())
     number = once and all(map(_DATABASE.fullmatch, options.get("db", ())))
     require(number, "ledger.url", "?db=NUMBER or no option", ", ".join(options))
-
-
-def _check_socket(parts: SplitResult) -> None:
-    """The client would leave out a folder that stands in the place of a host."""
-    is_path = len(parts.path) > 1 and not parts.netloc.rpartition("@")[2]
-    require(is_path, "ledger.url", "unix:///PATH of a socket, from the root", "something else")
-
-
-def _check_database(path: str) -> None:
-    is_number = not path or _DATABASE.fullmatch(path) is not None
-    require(is_number, "ledger.url", "the number of a database behind the host", "something else")
 
 
 def has_password(url: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins, zero_and_equal_bins
@@ -35,7 +34,8 @@ def check(settings: Settings) -> None:
     """What types cannot say. Raises ConfigError: the first fault."""
     check_source(settings.source, settings.speed.read_in if settings.speed.from_ == "field" else settings.source.unit)
     for name in DURATIONS:
-        _read_duration(name, _value(settings, name))
+        section, _, key = name.partition(".")
+        _read_duration(name, getattr(getattr(settings, section), key))
     policy = settings.policy
     _check_period(settings, policy)
     _check_epsilon(settings, policy)
@@ -76,10 +76,6 @@ def _check_beside(settings: Settings) -> None:
     cdf, rule = settings.release.cdf, '"auto", "tree" or "off" where no mean is taken around a forecast'
     require(cdf != "smoothed" or settings.policy.forecasts, "release.cdf", rule, cdf)
     _check_bins(settings)
-    _check_shared_budget(settings)
-
-
-def _check_shared_budget(settings: Settings) -> None:
     if settings.queries.share:
         rule = f"that of budget.period ({settings.budget.period}), of which queries.share is a part"
         require(settings.queries.period == settings.budget.period, "queries.period", rule, settings.queries.period)
@@ -191,8 +187,3 @@ def _check_bins(settings: Settings) -> None:
         _ = zero_and_equal_bins(leaves - 1, max_kmh)
     except ValueError as error:
         raise ConfigError(f"{name}, whose leaves are the bins as release.bins is auto: {error}") from error
-
-
-def _value(settings: Settings, name: str) -> Any:
-    section, _, key = name.partition(".")
-    return getattr(getattr(settings, section), key)

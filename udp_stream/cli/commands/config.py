@@ -58,7 +58,11 @@ def _lines(table: str, keys: Mapping[str, Any], settings: Settings, origins: Map
         shown = _in_force(name, settings) if value is None or name == "ledger.url" else value
         if name in SECRETS and may_be_secret(value):
             shown = LEFT_OUT
-        line = f"# {key} is not set" if shown is None else f"{key} = {_text(shown)}"
+        line = (
+            f"# {key} is not set"
+            if shown is None
+            else f"{key} = {_escaped(json.dumps(msgspec.to_builtins(shown), ensure_ascii=False))}"
+        )
         if shown is not None and shown != value:
             line = f"# {line}"
         yield f"{line:<{COMMENT_COLUMN}} # {_escaped(origins.get(name, 'default'))}"
@@ -87,10 +91,6 @@ def without_password(url: str) -> str:
     _, at, place = rest.rpartition("@")
     shown = f"{scheme}://{LEFT_OUT if at else ''}{at}{place}"
     return re.sub(r"((?:password|username)=)[^&#]*", rf"\1{LEFT_OUT}", shown)
-
-
-def _text(value: object) -> str:
-    return _escaped(json.dumps(msgspec.to_builtins(value), ensure_ascii=False))
 
 
 def _escaped(text: str) -> str:

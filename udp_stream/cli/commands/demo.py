@@ -125,20 +125,15 @@ def picture(slot: Sequence[Release], estimates: Sequence[Smoothed], truth: TrueM
     busiest.sort(key=lambda record: shown[record.hat.cell].kmh if record.hat.cell in shown else -1)
     start, end = slot[0].hat.slot_start, slot[0].hat.slot_end
     hours = f"{start} to {end[11:] if end[:10] == start[:10] else end}"
+    head, rows = f"{hours}: private / true mean speed by cell, km/h", map_of(slot, shown, truth)
     parts = [
-        *_map_with_words(slot, shown, truth, hours),
+        *([f"{head}; north is up", *rows, ""] if rows else [head]),
         f"the busiest cells: ● private estimate in its 95 % interval ───, ○ true, ┊ guess; 0 to {max_kmh:g} km/h",
         *(_row(record, shown.get(record.hat.cell), truth, max_kmh) for record in busiest),
         *_errors(shown, truth),
         "The fleet is synthetic, so its true means can be shown. Those of a real feed are what is protected.",
     ]
     return "\n".join(parts)
-
-
-def _map_with_words(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueMeans, hours: str) -> list[str]:
-    rows = map_of(slot, shown, truth)
-    head = f"{hours}: private / true mean speed by cell, km/h"
-    return [f"{head}; north is up", *rows, ""] if rows else [head]
 
 
 def map_of(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
@@ -246,15 +241,12 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         release_sink(write)(run.releases)
     if arguments.out != "-":
         slot = busiest_slot([release.record for release in run.releases])
-        truth = _true_means(fleet, slot, settings)
+        truth = TrueMeans({}, {}, 0.0)
+        if slot:
+            grid, resolution = settings.calendar.slots, settings.hat.resolution
+            truth = true_means(fleet, slot[0].hat.slot_start, grid, resolution)
         print(picture(slot, run.estimates, truth, settings.speed.max_kmh))
     print_summary(run.summary, settings)
-
-
-def _true_means(fleet: Fleet, slot: Sequence[Release], settings: Settings) -> TrueMeans:
-    if not slot:
-        return TrueMeans({}, {}, 0.0)
-    return true_means(fleet, slot[0].hat.slot_start, settings.calendar.slots, settings.hat.resolution)
 
 
 def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> DemoRun:

@@ -60,7 +60,10 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
 
         releases = _until_settled(settings, _last_slot(fleet, settings), workers, told)
         summary = _summary(feed.sent, releases, read_topic(settings.kafka, topics.rejected))
-        _count_answers(summary, [record.value for record in read_topic(settings.kafka, topics.queries)])
+        for record in read_topic(settings.kafka, topics.queries):
+            result = decode_result(record.value)
+            moment = moment_of(result.release_id)
+            summary.observe(QueryRecorded(result.query.name, moment, result.status, made=True))
         smoothed = read_topic(settings.kafka, topics.smoothed)
         estimates = [msgspec.json.decode(record.value, type=Smoothed) for record in smoothed]
         return releases, estimates, summary
@@ -111,16 +114,7 @@ def _until_settled(
             slots = {release.record.hat.slot_start for release in releases.values()}
             told(len(slots), len(releases))
         time.sleep(0.5)
-    return sorted(releases.values(), key=_place)
-
-
-def _place(release: PublishedRelease) -> tuple[str, str]:
-    return release.record.hat.slot_start, release.record.hat.cell
-
-
-def _count_answers(summary: Summary, payloads: list[bytes]) -> None:
-    for result in map(decode_result, payloads):
-        summary.observe(QueryRecorded(result.query.name, moment_of(result.release_id), result.status, made=True))
+    return sorted(releases.values(), key=lambda release: (release.record.hat.slot_start, release.record.hat.cell))
 
 
 def _summary(sent: int, releases: list[PublishedRelease], rejected: list[Any]) -> Summary:

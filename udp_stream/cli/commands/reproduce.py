@@ -230,7 +230,9 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
         raise UsageError(f"expected one of {', '.join(known)}, got {unknown[0]!r}")
     if not arguments.data and (asks := [name for name in names if name in NEED_POSITIONS]):
         raise UsageError(f"{asks[0]} is about recorded positions: name a feed with --data")
-    feeds = [_path_and_keys(text) for text in arguments.data]
+    # FILE[,section.key=value...]
+    split = (re.split(r",(?=[a-z_]+\.[a-z_]+=)", text) for text in arguments.data)
+    feeds = [(path, keys) for path, *keys in split]
     require_readable(path for path, _ in feeds)
     make_folder(arguments.out)
     setup = Setup(
@@ -281,11 +283,6 @@ def named_apart(feeds: Iterable[DataSet]) -> tuple[DataSet, ...]:
         where = None if feed.positions is None else replace(feed.positions, name=name)
         found[name] = replace(feed, name=name, positions=where)
     return tuple(found.values())
-
-
-def _path_and_keys(text: str) -> tuple[str, Sequence[str]]:
-    path, *keys = re.split(r",(?=[a-z_]+\.[a-z_]+=)", text)
-    return path, keys
 
 
 def _tell(experiment: Experiment, outcome: Outcome) -> None:

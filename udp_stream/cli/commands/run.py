@@ -21,7 +21,6 @@ from udp_stream.cli.process import observed, say_of_source, sigterm
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.files import ALIVE, Heartbeat
-from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
 from udp_stream.logs import begin_log, counted, say
@@ -49,11 +48,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         folder = _folder(arguments, settings)
         source = live_source(arguments.source, settings, say_of_source, folder)
         require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
-        opening = ledger_and_keys(settings.ledger)
-        ledger, keys = stack.enter_context(opening)
+        ledger, keys = stack.enter_context(ledger_and_keys(settings.ledger))
         others = begin_work(settings, ledger)
         log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
-        journal = stack.enter_context(Journal(folder, _owner(ledger)))
+        journal = stack.enter_context(Journal(folder, f"the ledger {ledger.meta()['ledger_id']}"))
         writes = stack.enter_context(_outputs(arguments))
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
         observers = [log.observe, summary.observe, *observers]
@@ -125,10 +123,6 @@ def _folder(arguments: argparse.Namespace, settings: Settings) -> Path:
     if not is_file(settings.ledger.place):
         raise ConfigError("--journal FOLDER: expected it beside a ledger that is no file")
     return Path(f"{ledger_place(settings.ledger.place)}.journal")
-
-
-def _owner(ledger: Ledger) -> str:
-    return f"the ledger {ledger.meta()['ledger_id']}"
 
 
 @contextmanager

@@ -148,20 +148,11 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
     charged = None if ledger is None or ledger.holdings is None else ledger.holdings.newest
     newest = slot_start(charged, settings.calendar.slots)
     ago = "" if age_s is None else f" for {duration_in_words(age_s)}" if state == "silent" else f", {age_s:.0f} s ago"
-    found = Status(
-        [
-            f"{name} ({FOR_OPERATORS})",
-            f"run: {state}{ago}",
-            f"journal: {size:,} of at most {JOURNAL_BYTES_MAX:,} bytes, in {folder}",
-            f"last slot charged: {newest or 'none yet'}",
-        ],
-        {
-            "name": name,
-            "run": {"state": state, "seconds_ago": age_s, "journal_bytes": size},
-            "workers": [],
-            "last_slot": newest and {"slot_start": newest},
-        },
-    )
+    journal = f"journal: {size:,} of at most {JOURNAL_BYTES_MAX:,} bytes, in {folder}"
+    lines = [f"{name} ({FOR_OPERATORS})", f"run: {state}{ago}", journal, f"last slot charged: {newest or 'none yet'}"]
+    run = {"state": state, "seconds_ago": age_s, "journal_bytes": size}
+    last_slot = newest and {"slot_start": newest}
+    found = Status(lines, {"name": name, "run": run, "workers": [], "last_slot": last_slot})
     if state != "alive":
         found.troubles.append((4, f"the run has been silent{ago}: its log says why" if age_s else "no run goes on"))
     return found
@@ -202,9 +193,6 @@ def _ranges(partitions: Iterable[tuple[str, int]]) -> list[str]:
         numbers = [number for _, number in of_topic]
         runs = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
         spans = [[number for _, number in run] for _, run in runs]
-        found.append(f"{topic}[{', '.join(_range(span) for span in spans)}]")
+        ranges = (f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}" for span in spans)
+        found.append(f"{topic}[{', '.join(ranges)}]")
     return found
-
-
-def _range(numbers: list[int]) -> str:
-    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
