@@ -215,12 +215,7 @@ def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str]
 
 
 def summary_facts(summary: Summary, settings: Settings, said: Sequence[str] = ()) -> dict[str, object]:
-    """The object: counts, shares from 0 to 1, km/h; null where there is no mean to expect an error of.
-
-    >>> facts = summary_facts(Summary(pings=5, repeats=1, pings_released=3), Settings())
-    >>> facts["pings"], facts["released_share"], facts["expected_error_kmh"]
-    ({'accepted': 5, 'repeats': 1, 'held': 0, 'refused': {}}, 0.75, None)
-    """
+    """The object: counts, shares from 0 to 1, km/h; null where there is no mean to expect an error of."""
     queries: dict[str, dict[str, int]] = {}
     for (name, status), count in sorted(summary.answers.items()):
         queries.setdefault(name, {})[status] = count

@@ -134,12 +134,7 @@ class PairRow(ResultRow):
 
 
 def row_of(columns: Mapping[str, Any], how: str, split: str, runs: Sequence[Attempt]) -> SavingsRow:
-    """The row of these runs; `columns` are its first columns.
-
-    >>> row = row_of({"query": "savings-knn"}, "point", "c4", [(-0.1, 0.5), (0.3, 0.7)])
-    >>> row.repetitions, row.error_mean, round(row.error_spread, 3), round(row.bias, 3), row.saved_mean
-    (2, 0.2, 0.071, 0.1, 0.6)
-    """
+    """The row of these runs; `columns` are its first columns."""
     off, saved = np.array(runs).T
     errors, root = np.abs(off), np.sqrt(off.size)
     of_errors = {**_quartiles("error", errors), "error_spread": float(errors.std() / root)}
@@ -157,11 +152,7 @@ Way: TypeAlias = tuple[str, Sequence[Attempt]]
 
 
 def pair_of(columns: Mapping[str, Any], split: str, first: Way, second: Way) -> PairRow:
-    """The row of the runs of two ways; `columns` are its first columns.
-
-    >>> pair_of({"query": "savings-kde"}, "BM", ("point", [(0.1, 0.0)]), ("distance", [(0.3, 0.0)])).is_less
-    True
-    """
+    """The row of the runs of two ways; `columns` are its first columns."""
     ours, theirs = (np.array([abs(off) for off, _ in runs]) for _, runs in (first, second))
     less, saved = theirs - ours, float(np.mean([share for _, share in first[1]]))
     errors = {"first_error": float(ours.mean()), "second_error": float(theirs.mean())}

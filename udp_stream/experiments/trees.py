@@ -52,11 +52,7 @@ class ConsistencyRow(ResultRow):
 
 
 def plain_error(branching: Sequence[float], shares: Sequence[float]) -> float:
-    """Theorem IV.1: 4 K sum of (b_i - 1) / e_i^2. Branching can be real.
-
-    >>> plain_error((16, 16), (0.5, 0.5)), plain_error((256,), (1.0,))
-    (122880.0, 261120.0)
-    """
+    """Theorem IV.1: 4 K sum of (b_i - 1) / e_i^2. Branching can be real."""
     return 4 * prod(branching) * sum((b - 1) / e**2 for b, e in zip(branching, shares, strict=True))
 
 

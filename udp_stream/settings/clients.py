@@ -43,11 +43,7 @@ MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
 
 def check_kafka(kafka: KafkaSection) -> None:
-    """ConfigError for options that contradict each other: a file of authorities beside "PLAINTEXT" asks for TLS.
-
-    >>> login = {"sasl_plain_username": "worker", "sasl_plain_password_file": "/run/secrets/kafka"}
-    >>> check_kafka(KafkaSection(client={"security_protocol": "SASL_SSL"} | login))
-    """
+    """ConfigError for options that contradict each other: a file of authorities beside "PLAINTEXT" asks for TLS."""
     rule = "HOST:PORT, or several of them with commas"
     require(all(map(_is_address, kafka.bootstrap.split(","))), "kafka.bootstrap", rule, repr(kafka.bootstrap))
     rule = f"at most {_PREFIX_MAX} letters, digits, dots, underscores and hyphens, as names of topics have"
@@ -105,10 +101,7 @@ def check_dashboard(dashboard: DashboardSection) -> None:
 
 
 def check_redis(ledger: LedgerSection) -> None:
-    """ConfigError where `[ledger.client]` is set for a file, does not fit to the URL, or says the same.
-
-    >>> check_redis(LedgerSection(url="rediss://ledger:6379/0", client={"ssl_ca_certs": "/etc/ca.pem"}))
-    """
+    """ConfigError where `[ledger.client]` is set for a file, does not fit to the URL, or says the same."""
     scheme, client = ledger.url.partition("://")[0], ledger.client
     _check_client("ledger", client, REDIS_CLIENT)
     if tls := [key for key in client if key.startswith("ssl_")]:
@@ -125,12 +118,7 @@ def check_redis(ledger: LedgerSection) -> None:
 
 
 def check_url(url: str) -> None:
-    """ConfigError for the URL of a service that no run would take. It may have a password, so it is not repeated.
-
-    >>> check_url("redis://ledger:6379/surat")
-    Traceback (most recent call last):
-    udp_stream.errors.ConfigError: ledger.url: expected the number of a database behind the host, got something else
-    """
+    """ConfigError for the URL of a service that no run would take. It may have a password, so it is not repeated."""
     if is_file(url):
         return
     scheme, _, rest = url.partition("://")
@@ -160,10 +148,6 @@ def check_url(url: str) -> None:
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL has a user or a password in it, before the host or behind it.
-
-    >>> has_password("redis://:secret@ledger"), has_password("redis://ledger/2?password=a"), has_password("sqlite:a@b")
-    (True, True, False)
-    """
+    """Whether a URL has a user or a password in it, before the host or behind it."""
     rest = url.partition("://")[2]
     return "@" in rest or "password=" in rest or "username=" in rest

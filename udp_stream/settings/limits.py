@@ -63,11 +63,7 @@ def whole_seconds(name: str, duration: str) -> int:
 
 
 def budget_period(period: str) -> tuple[str, int | None]:
-    """The name of a budget period as records have it, and its seconds; None for a lifetime. ConfigError if it is none.
-
-    >>> budget_period("24h"), budget_period("rolling 24h"), budget_period("lifetime")
-    (('1d', 86400), ('rolling 1d', 86400), ('lifetime', None))
-    """
+    """The name of a budget period as records have it, and its seconds (None: a lifetime); ConfigError if it is none."""
     name = "budget.period"
     if period == "lifetime":
         return period, None
@@ -91,11 +87,6 @@ def seconds_of(name: str, duration: str) -> float:
 
 
 def require(holds: bool, key: str, rule: str, value: object) -> None:
-    """ConfigError, with the key, the rule and the value, unless it holds.
-
-    >>> require(3 > 4, "hat.resolution", "more than 4", 3)
-    Traceback (most recent call last):
-    udp_stream.errors.ConfigError: hat.resolution: expected more than 4, got 3
-    """
+    """ConfigError, with the key, the rule and the value, unless it holds."""
     if not holds:
         raise ConfigError(f"{key}: expected {rule}, got {value}")

@@ -44,20 +44,12 @@ def query_keys() -> tuple[str, ...]:
 
 
 def variable_of(key: str) -> str:
-    """The environment variable of a key.
-
-    >>> variable_of("hat.slot")
-    'UDP_STREAM_HAT__SLOT'
-    """
+    """The environment variable of a key."""
     return PREFIX + key.replace(".", "__").upper()
 
 
 def nearest(name: str) -> str:
-    """'; did you mean ...?' for the nearest section or key, by its whole name or its last part.
-
-    >>> nearest("hat.resolutoin"), nearest("budget.slot")
-    ('; did you mean hat.resolution?', '; did you mean hat.slot?')
-    """
+    """'; did you mean ...?' for the nearest section or key, by its whole name or its last part."""
     known = known_keys()
     if "." not in name:
         sections = {key.partition(".")[0]: f"[{key.partition('.')[0]}]" for key in known}
@@ -153,11 +145,7 @@ def _value(text: str) -> object:
 
 
 def words_of(kind: Any) -> list[str]:
-    """The words that a setting of this type may be, and the kinds of values beside them; none where it takes no word.
-
-    >>> words_of(Literal["pure", "zcdp"] | Literal["auto"]), words_of(Literal["auto"] | float), words_of(bool)
-    (['pure', 'zcdp', 'auto'], ['auto', 'float'], [])
-    """
+    """The words that a setting of this type may be, then other kinds of values; none if it takes no word."""
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     words = [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]
     plain = (get_args(part)[0] if get_origin(part) is Annotated else get_origin(part) or part for part in parts)
@@ -165,11 +153,7 @@ def words_of(kind: Any) -> list[str]:
 
 
 def in_words(message: str) -> str:
-    """A message of msgspec as our own begin and end.
-
-    >>> in_words("Expected `float | null`, got `str`"), in_words("Expected `int` >= 1")
-    ('expected float', 'expected int >= 1')
-    """
+    """A message of msgspec as our own begin and end."""
     return message.partition(", got ")[0].replace("`", "").replace(" | null", "").replace("Expected", "expected")
 
 

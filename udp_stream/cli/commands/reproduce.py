@@ -89,11 +89,7 @@ def write_table(rows: Sequence[ResultRow], path: Path) -> None:
 
 
 def slug(name: str) -> str:
-    """A name that can be a file's.
-
-    >>> slug("chop-user-day, all HATs")
-    'chop-user-day-all-HATs'
-    """
+    """A name that can be a file's."""
     return "-".join("".join(c if c.isalnum() else " " for c in name).split())
 
 
