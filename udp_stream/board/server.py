@@ -45,23 +45,20 @@ ACCEPTED, BACKLOG = 8, 4_096
 """Connections that are accepted in a turn of the loop, and that may wait: all clients fetch a new slot at once."""
 
 IDLE_S: Final = 15.0
-"""A connection on which nothing is asked for as long is closed."""
 
 COMMENT_S: Final = 15.0
-"""Between two lines of a stream on which nothing happens: proxies close silent ones."""
+"""Between two lines of an idle stream: proxies close silent ones."""
 
 WRITE_S: Final = 10.0
 SEND_BYTES: Final = 256 * 1024
-"""A client must take as much within that time, but for what the kernel keeps for it."""
+"""A client must take so many bytes within `WRITE_S`, but for those that the kernel keeps."""
 
 KEPT_BYTES: Final = 128 * 1024
 """What the kernel keeps of an answer; Linux takes it twice."""
 
 NOTICE_BYTES: Final = 8 * 1024
-"""What it keeps of a stream."""
 
 UNPACK_BYTES: Final = 16 * 1024
-"""So much is unpacked at a time, for a client that does not take packed bodies."""
 
 ANSWERS_MAX: Final = 32
 """Answers of one cell that are kept, and as many in another form."""

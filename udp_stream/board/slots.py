@@ -29,10 +29,8 @@ CELLS_MAX: Final = 50_000
 """Ten times those of a large city."""
 
 LINE_BYTES_MAX: Final = 2**20
-"""A record has some thousand bytes."""
 
 OPEN_BYTES: Final = 4 * 2**20
-"""Records that are kept unpacked, in all slots."""
 
 AHEAD_S: Final = 86_400
 """A slot that ends later than this from now is refused: it would push out real ones."""
@@ -66,7 +64,6 @@ _RECORD_OF: Final[dict[str, Callable[[bytes], Release | Smoothed]]] = {
 
 
 BLOCK: Final = 256
-"""Pieces that are packed together and can be unpacked alone."""
 
 
 class Packed(NamedTuple):

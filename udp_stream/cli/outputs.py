@@ -225,10 +225,10 @@ def require_queries(name: str | None, settings: Settings) -> None:
     asked = len(settings.query)
     if name is None:
         if asked:
-            say(
-                f"{counted(asked, 'query', 'queries')} of the configuration {'is' if asked == 1 else 'are'} not asked: "
-                "--queries FILE asks, and names where the results go"
+            text = (
+                f"{counted(asked, 'query', 'queries')} of the configuration {'is' if asked == 1 else 'are'} not asked"
             )
+            say(f"{text}: --queries FILE asks, and names where the results go")
         return
     if not asked:
         raise UsageError("--queries: expected a configuration with [[query]], got none")

@@ -461,7 +461,6 @@ VERBS = (
     *(_init, _replay, _run, _demo, _plan, _reproduce, _ledger, _topics),
     *(_worker, _feed, _releases, _dashboard, _status, _doctor, _config, _services),
 )
-"""In the order of `--help`."""
 
 
 def program() -> Parser:

@@ -62,7 +62,6 @@ HATS_MIN = 5
 """Of fewer HATs one guess for all errs next to nothing."""
 
 ABOUT = 0.95, 1.05
-"""Of the better guess's error: about as good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +210,9 @@ def print_feed(plan: FeedPlan, settings: Settings) -> None:
         mark = "  <- start here" if row is start else ""
         table.add_row(str(row.resolution), row.slot, *sizes, *errors, verdict(row) + mark)
     print_whole(out, table)
-    advice = (
-        f"Start with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}: " if start else "Start here: "
-    )
+    advice = f"with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}" if start else "here"
     out.print(
-        f"{advice}{why}.\n"
+        f"Start {advice}: {why}.\n"
         "plates/HAT: half of the pings lie in HATs of at least this many plates. HATs/plate: of the median plate, in "
         "this file. served: the share of pings in HATs with a mean.\n"
         "expected error: of the best estimate of each HAT's mean speed, withheld HATs too, weighed by pings. It was "
@@ -260,9 +257,8 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     out.print(table)
     for warning in (*speed_warnings(read.beginning, settings), *warnings_of(read.beginning, settings), *odd):
         out.print(f"warning: {warning}", markup=False, soft_wrap=True)
-    console().print(
-        "Dry run: nothing was charged, drawn or written. It looked at speeds without noise, so keep it to yourself."
-    )
+    said = "Dry run: nothing was charged, drawn or written. It looked at speeds without noise, so keep it to yourself."
+    console().print(said)
 
 
 def _read(names: Sequence[str], settings: Settings, doubt: Callable[[str], None] = lambda _: None) -> _Read:

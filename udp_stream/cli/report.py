@@ -77,9 +77,8 @@ def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
     if summary.unpaired:
-        table.add_row(
-            "", f"{summary.unpaired:,} without a speed by movement: no other ping of the plate 5 s to 5 min off"
-        )
+        why = "without a speed by movement: no other ping of the plate 5 s to 5 min off"
+        table.add_row("", f"{summary.unpaired:,} {why}")
     for reason, count in summary.refused.most_common():
         table.add_row("", f"{count:,} refused: {reason}")
     table.add_row("HATs", f"{sum(summary.hats.values()):,} in {counted(summary.slots, 'slot')}")
@@ -127,10 +126,8 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
         yield _errors(summary, settings)
     yield f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
     if summary.answers:
-        yield (
-            f"Answers of queries protect where each plate is, at {settings.position_periods.promise}: "
-            f"{settings.position_periods.kind}."
-        )
+        periods = settings.position_periods
+        yield f"Answers of queries protect where each plate is, at {periods.promise}: {periods.kind}."
 
 
 def _errors(summary: Summary, settings: Settings) -> str:

@@ -17,10 +17,8 @@ from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
 FRESH_MS = 900_000
-"""The most age of a position."""
 
 PLATES_MIN = 10
-"""A moment with fewer plates is not drawn."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from udp_stream.mechanisms.noise import Floats, Integers, lattice_of, pure, tail
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-"""The papers' range."""
 
 
 def repeated_means_of(plans: Sequence[MeanPlan], samples: Sequence[Integers], draws: int, bits: Bits) -> list[Floats]:
@@ -226,7 +225,6 @@ SIMILAR, LITTLE = 1.15, 1.5
 """Our reading of the papers' words: "similar" errors differ by 15 %, "very little difference" is a factor 1.5."""
 
 TAILS = (0.5, 0.1, 0.01)
-"""Probabilities with which noise may exceed its bound."""
 
 SHOWN = (*PUBLISHED, AT_M_EPS, OPTIMAL)
 
@@ -315,7 +313,6 @@ def _a_release_beats_the_guess(errors: Errors) -> Finding:
 # `sample-scaling` and `user-scaling`: ten times the samples per user, or the users (arXiv 2401.15906, Figure 2).
 
 LAMBDA = 10
-"""The papers' scaling factor."""
 
 SCALED: dict[str, tuple[tuple[Series, ...], Callable[[Integers], Integers]]] = {
     "samples": ((*PUBLISHED, OPTIMAL), lambda counts: counts * LAMBDA),

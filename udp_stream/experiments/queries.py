@@ -81,7 +81,6 @@ UNSHIFTED = "distance, threshold 0"
 """The same noisy distances, counted against 0 instead of the shifted threshold."""
 
 SURE = 3.0
-"""Standard errors beyond which a difference is no chance."""
 
 Attempt: TypeAlias = tuple[float, float]
 """The signed error of an answer, and the share of the budget that is left."""
@@ -236,7 +235,6 @@ CROWD_POINTS, CROWD_LEAST = 500_000, 10
 """Points in all repetitions together, and the fewest repetitions."""
 
 DRAWN_AT_ONCE = 30_000
-"""Coordinates of noise of one scale."""
 
 
 def count_once(
@@ -451,7 +449,6 @@ QUERIES_THEIRS, BUDGET_THEIRS = 56, 1e-4
 """7 x 8 queries, and 1e-4 per square metre."""
 
 BM, HANDED_ON, PM = "BM", "BM handed on", "PM"
-"""Even parts; Algorithm 3 without elimination; and with it."""
 
 MULTI_MOST, SPLIT = 50, "log-c10"
 

@@ -36,7 +36,6 @@ PAPER = "arXiv 2409.18573"
 BINS = (64, 256, 1024)
 RUNS_MAX = 1000
 TRIED = 300
-"""Random alternatives to a stated optimum."""
 
 
 class TreeRow(ResultRow):

@@ -40,7 +40,6 @@ SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 
 """The best m moves below 1 only."""
 
 DRAWN = (0.02, 0.1, 0.5, 2.0)
-"""Epsilons whose E(m) is drawn."""
 
 
 class WorstRow(ResultRow):

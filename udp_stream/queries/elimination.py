@@ -426,7 +426,6 @@ How = Literal["point", "distance"]
 _ROUNDS_SHARE = 0.25
 
 BETA = 0.05
-"""The chance that the bounds of an answer do not hold."""
 
 DEFAULT_SPLIT = Split.even(64)
 """The paper's c64: of its three splits, the one that saves most."""

@@ -118,7 +118,6 @@ class RangeCount:
 # Noise on distances biases an estimate upwards, noise on positions downwards, and less: take positions for densities.
 
 REACH = 6.0
-"""Bandwidths beyond which a plate leaves."""
 
 FAR = exp(-REACH * REACH / 2)
 """The most that such a plate adds to n f."""

@@ -55,7 +55,6 @@ _SLOPES = 1 - 2.0 ** np.arange(-1, -9, -0.5)
 """k: from 0.5, for the average of many rounds, up to 0.996, for few."""
 
 LAPLACE_DIMENSIONS_MAX = 3
-"""Averages of Laplace noise are bounded in so many dimensions."""
 
 _ROOTS = 12
 """Steps of a fixed point that falls towards its root: each of them bounds it."""

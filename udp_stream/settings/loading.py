@@ -24,7 +24,6 @@ from udp_stream.settings.sections import EPSILONS, Settings
 PREFIX: Final = "UDP_STREAM_"
 
 QUERY: Final = "query"
-"""The one table that there may be several of."""
 
 CLIENT: Final = "client"
 """The one key that is a table: options that go to a client as they are."""
@@ -82,9 +81,8 @@ class Tables:
 
     def _section(self, section: str, name: str) -> dict[str, Any]:
         if section == QUERY:
-            raise ConfigError(
-                f"{name}: expected in the configuration file, in one of its tables [[query]], not beside it"
-            )
+            rule = "in the configuration file, in one of its tables [[query]], not beside it"
+            raise ConfigError(f"{name}: expected {rule}")
         table = self.values.setdefault(section, {}) if section else None
         if not isinstance(table, dict):
             raise ConfigError(f"expected section.key, got {name!r}{nearest(name)}")

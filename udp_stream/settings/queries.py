@@ -178,10 +178,8 @@ def _standing(
 
 def _check_section(section: QueriesSection) -> None:
     given = [name for name in ("rho", "epsilon", "share") if getattr(section, name) > 0]
-    rule = (
-        "a budget for positions: one of queries.rho (per square km), queries.epsilon (per km) and queries.share (of "
-        "[budget])"
-    )
+    amounts = "queries.rho (per square km), queries.epsilon (per km) and queries.share (of [budget])"
+    rule = f"a budget for positions: one of {amounts}"
     require(len(given) == 1, "queries", rule, " and ".join(given) or "none")
     rule = "how many metres count as much as a speed does, where queries.share is given, and nowhere else"
     require((section.unit_m is not None) == (given == ["share"]), "queries.unit_m", rule, section.unit_m or "none")

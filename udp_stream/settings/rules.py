@@ -25,7 +25,6 @@ from udp_stream.settings.sections import SQLITE, LedgerSection, Settings, check_
 from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text
 
 NO_LEDGERS = ("", "-")
-"""Neither names a file."""
 
 _HOST_PORT = re.compile(r"[^/:@]+:[0-9]+(/[0-9]*)?")
 
@@ -145,9 +144,8 @@ def _check_budget(settings: Settings, policy: Policy) -> None:
         rule = 'none where budget.accounting is "zcdp", whose budget is budget.rho'
         require(budget.epsilon is None, "budget.epsilon", rule, budget.epsilon)
     else:
-        require(
-            budget.rho == 0, "budget.rho", f'0 where budget.accounting is "{policy.accounting}"', f"{budget.rho:.15g}"
-        )
+        rule = f'0 where budget.accounting is "{policy.accounting}"'
+        require(budget.rho == 0, "budget.rho", rule, f"{budget.rho:.15g}")
     if policy.accounting == "approximate":
         rule = f"an epsilon that is a rho of at least {RHO_MIN:g} with delta {budget.delta:g}"
         got = f"{budget.promised} (rho {policy.budget_nano / NANO:.15g})"

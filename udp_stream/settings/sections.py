@@ -134,11 +134,9 @@ class DashboardSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
-"""What a delimiter may be, and the character that is meant."""
 
 _OF_MAPPING = (*FIELDS, "records", "time_format", "message_time")
 _OF_GTFS = {f"vehicle.vehicle.{name}": name for name in ("id", "label", "license_plate")}
-"""What may name a vehicle of GTFS-realtime."""
 
 
 class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -248,7 +246,6 @@ def check_source(source: SourceSection, unit: str | None) -> None:
 
 
 EPSILON = 10.0
-"""Of `[budget]` where none is given."""
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -404,12 +401,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def ping_rules(self) -> PingRules:
-        return PingRules(
-            unit=self.speed.read_in,
-            max_kmh=self.speed.max_kmh,
-            reject_above_kmh=self.speed.reject_above_kmh,
-            box=self.pings.box,
-        )
+        speed, box = self.speed, self.pings.box
+        return PingRules(unit=speed.read_in, max_kmh=speed.max_kmh, reject_above_kmh=speed.reject_above_kmh, box=box)
 
     @property
     def decoder(self) -> PingDecoder:

@@ -21,7 +21,6 @@ SECRETS: Final = (
     *("kafka.client.sasl_plain_password_file", "ledger.client.password_file"),
     *("live.password_file", "live.token_file"),
 )
-"""Keys that name the file of a secret."""
 
 LEFT_OUT: Final = "..."
 """Stands where a URL has its user and password, and for what may be a secret in the place of its file's name."""

@@ -50,7 +50,6 @@ ROW_SHARE, COLUMN_SHARE = 0.45, 0.85
 sqrt(1 - 0.45^2) = 0.89 of that distance apart, and never overlap."""
 
 ROWS_MAX, COLUMNS_MAX = 24, 110
-"""A larger map is left out."""
 
 KM_PER_DEGREE: Final = 111.2
 
@@ -201,7 +200,6 @@ MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
 YEAR_HOURS: Final = 365 * 24
 
 SLOT_S: Final = 20.0
-"""How long a slot lasts on the page."""
 
 
 class DemoRun(NamedTuple):

@@ -42,7 +42,6 @@ from udp_stream.sources.recordings import is_gtfs_file, open_sources, together
 from udp_stream.units import KMH_PER_UNIT
 
 LATEST = 5_000
-"""Pings looked at of each partition."""
 
 
 class CannotTell(str):
@@ -199,9 +198,8 @@ def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
     found = warnings_of(pings, settings)
     age_s = max(record.timestamp for record in records) / 1000 - float(pings.time_ms.max()) / 1000
     if age_s > seconds_of("live.max_age", settings.live.max_age):
-        found.append(
-            Doubt(f"the newest was {duration_in_words(age_s)} old when the last one came: does the feed stand still?")
-        )
+        old = f"the newest was {duration_in_words(age_s)} old when the last one came"
+        found.append(Doubt(f"{old}: does the feed stand still?"))
     return _said_of_pings(found, settings)
 
 

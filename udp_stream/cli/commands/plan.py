@@ -30,7 +30,6 @@ SPREAD = 0.6
 """Log-standard deviation of the pings per plate in a typical HAT (lognormal; measured on a busy Surat cell)."""
 
 HATS_PER_PERIOD = 12
-"""HATs that a typical plate visits in a period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +91,8 @@ def _notes(policy: Policy, served: list[Bought]) -> list[str]:
         for asked, (name, of) in zip(one.plan.terms.statistics, one.plan.statistics.items(), strict=True):
             if why := STATISTICS[name].why(of, asked):
                 notes.append(f"{counted(one.plates, 'plate')}: {of.choice.mechanism}, {why}.")
-    notes.append(
-        "These sizes are typical. `udp-stream plan FILE` counts your city's, and compares resolutions and slots."
-    )
-    return notes
+    typical = "These sizes are typical. `udp-stream plan FILE` counts your city's, and compares resolutions and slots."
+    return [*notes, typical]
 
 
 def terms_for(policy: Policy, part: float | None = None) -> Terms:
@@ -161,9 +158,8 @@ def _head(policy: Policy) -> str:
             f"A rho is {largest}, and charges in rho add up; the epsilon is what it alone is with delta "
             f"{policy.delta:g}, and such epsilons do not add up."
         )
-    return (
-        f"{policy.amount} per plate and {policy.period}, {how}; U = {policy.max_speed / QUANTA_PER_KMH:g} km/h. {what}"
-    )
+    most = f"U = {policy.max_speed / QUANTA_PER_KMH:g} km/h"
+    return f"{policy.amount} per plate and {policy.period}, {how}; {most}. {what}"
 
 
 def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:

@@ -96,10 +96,8 @@ def slug(name: str) -> str:
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#555555")
 MARKERS = "osD^vPX*"
 
-FIXED_STYLES = {
-    name: i
-    for i, name in enumerate(("array-averaging", "levy", "fixed-quantile", "eps-quantile", "baseline", "optimal"))
-}
+_STYLED = "array-averaging", "levy", "fixed-quantile", "eps-quantile", "baseline", "optimal"
+FIXED_STYLES = {name: i for i, name in enumerate(_STYLED)}
 
 SUFFIXES = (".png", ".svg")
 
@@ -256,11 +254,9 @@ def run(experiment: Experiment, setup: Setup) -> Outcome:
 
 def _feeds(arguments: argparse.Namespace, asked: Sequence[tuple[str, Sequence[str]]]) -> tuple[DataSet, ...]:
     with ReadingProgress([path for path, _ in asked]) as progress:
-        feeds = (
-            read_feed(path, load(arguments.config, [*HATS, *arguments.set, *keys]), progress.of(path))
-            for path, keys in asked
-        )
-        return named_apart(feeds)
+        flags = [*HATS, *arguments.set]
+        loaded = ((path, load(arguments.config, [*flags, *keys])) for path, keys in asked)
+        return named_apart(read_feed(path, settings, progress.of(path)) for path, settings in loaded)
 
 
 def named_apart(feeds: Iterable[DataSet]) -> tuple[DataSet, ...]:

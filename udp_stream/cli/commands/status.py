@@ -29,7 +29,6 @@ FOR_OPERATORS: Final = "for operators only: exact counts, no releases"
 ERRORS: Final[dict[int, type[UdpStreamError]]] = {3: ConfigError, 4: DependencyUnavailable, 5: PrivacyRefused}
 
 LATEST: Final = 20
-"""Records of each partition of releases that are looked at for the last slot."""
 
 
 @dataclass
@@ -101,12 +100,8 @@ def _of_kafka(settings: Settings) -> Status:
     if agree is False:
         which = " and ".join(sorted(str(rules or "another version") for rules in different))
         found.troubles.append((3, f"the workers' settings differ: {which}"))
-    words = {
-        None: "no worker to compare with",
-        False: f"not all as configured here: {ours}",
-        True: "as configured here",
-    }
-    found.lines.append(f"settings: {words[alike]}")
+    words = "as configured here" if alike else f"not all as configured here: {ours}"
+    found.lines.append(f"settings: {'no worker to compare with' if alike is None else words}")
     behind = sum(one.behind for one in group.partitions)
     members = counted(len(group.members), "member")
     found.lines.append(f"group: {members}; {counted(behind, 'message')} after its commits, with those of open slots")
