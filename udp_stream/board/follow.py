@@ -1,8 +1,7 @@
-"""What goes on: files that grow, and their lines, or those of topics, on their way to the slots.
+"""Files that grow, and their lines, or those of topics, on their way to the slots.
 
-A file is read as far as its last line break; what is behind it waits for its own. A file that is not there yet, or no
-longer, is waited for. One that was put in the place of another (rotated) is read from its start once the other is read
-to its end; one that was emptied or written anew is read from its start: records have ids, so nothing comes twice.
+A file is read up to its last line break; a missing file is waited for. If a file is replaced (rotated), the old one is
+read to its end first. An emptied or rewritten file is read from its start: records have ids, so none comes twice.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ from udp_stream.logs import WARNING, counted, say
 
 READ_BYTES: Final = 2**17
 PAUSE_S: Final = 0.1
-"""Between two looks at files that have no more."""
 
 SHOW_S: Final = 1.0
-"""What is read of a long file is shown as often."""
 
 HEAD_BYTES: Final = 256
 """Of a file's beginning: where it differs, another file was written under the name."""
@@ -50,7 +47,6 @@ class GrowingFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """It need not be there. UsageError for a folder."""
         if path.is_dir():
             raise UsageError(f"{path}: expected a file of records, got a folder")
         self.path = path
@@ -69,13 +65,11 @@ class GrowingFile:
         return []
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _piece(self) -> bytes:
-        """The next bytes, of this file or of the one that is in its place now."""
         if self._file is None or self._is_replaced(os.fstat(self._file.fileno())):
             self.close()
             try:
@@ -96,7 +90,6 @@ class GrowingFile:
         self._head, self._rest, self._at = b"", b"", 0
 
     def _is_replaced(self, ours: os.stat_result) -> bool:
-        """Whether ours is read to its end, and another file has the name now."""
         with suppress(FileNotFoundError):
             return self._at == ours.st_size and not os.path.samestat(ours, self.path.stat())
         return False
@@ -113,10 +106,9 @@ def growing(files: Sequence[GrowingFile]) -> Iterator[Batch]:
 
 
 def feed(batches: Iterable[Batch], slots: Slots, at_end: Callable[[bool], None]) -> None:
-    """Hand lines to the slots, until there are no more batches. `at_end` is called when all that is there has been
-    read, with whether a slot has changed since.
+    """Hand lines to the slots. `at_end` is told, whenever all that is there was read, whether a slot has changed.
 
-    The first refusal of each place is said, with the reason, and never with what was refused.
+    The first refusal of each source is logged with its reason, never with the line.
     """
     said, shown_s, changed = set[str](), time.monotonic(), False
     for batch in batches:

@@ -1,13 +1,11 @@
 """The dashboard over HTTP: released records, notices of what is new, and the page. Nothing is asked of a client.
 
-A slot is packed once, and every client gets the same bytes, with an ETag. A stream carries notices alone: which slot
-has which version. A client fetches what it has not, so nothing is queued for it. A reconnect, or a restart of the
-server, needs no more than `/v1/slots`.
+A slot is packed once, and every client gets the same bytes, with an ETag. A stream carries the versions of slots alone,
+and a client fetches those that it lacks, so nothing is queued for it. After a reconnect it needs only `/v1/slots`.
 
-What a client costs does not depend on how slowly it reads. aiohttp reads requests and writes heads. Bodies go to the
-socket from where they lie, as its transport would copy what the socket does not take. A stream leaves aiohttp: it is a
-socket without a task. The kernel keeps `KEPT_BYTES` for it. A client that does not go on reading for `WRITE_S`, or
-does not take the whole of a notice, is dropped.
+A slow client costs no more than a fast one. aiohttp reads requests and writes heads. Bodies go straight to the socket,
+as aiohttp's transport would copy them. A stream leaves aiohttp: it is a socket without a task. A client that reads
+nothing for `WRITE_S`, or does not take the whole of a notice, is dropped.
 """
 
 from __future__ import annotations
@@ -41,33 +39,29 @@ from udp_stream.release.record import described
 
 STREAMS_MAX: Final = 2_000
 FILES_MAX: Final = 3 * STREAMS_MAX
-"""Files and connections of this process, where the system lets it have as many; often it has 1,024 until it asks."""
+"""Files and connections of this process, where the system allows it; often it has 1,024 until it asks."""
 
 ACCEPTED, BACKLOG = 8, 4_096
-"""Connections that are taken in one turn of the loop, and that may wait for theirs: all clients fetch a slot at once.
-So few are open at once, and none finds the queue full and tries again a second later."""
+"""Connections that are accepted in a turn of the loop, and that may wait: all clients fetch a new slot at once."""
 
 IDLE_S: Final = 15.0
-"""A connection on which nothing is asked for as long is closed."""
 
 COMMENT_S: Final = 15.0
-"""Between two lines of a stream on which nothing happens: proxies close silent ones."""
+"""Between two lines of an idle stream: proxies close silent ones."""
 
 WRITE_S: Final = 10.0
 SEND_BYTES: Final = 256 * 1024
-"""A client must take as much within that time, but for what the kernel keeps for it."""
+"""A client must take so many bytes within `WRITE_S`, but for those that the kernel keeps."""
 
 KEPT_BYTES: Final = 128 * 1024
 """What the kernel keeps of an answer; Linux takes it twice."""
 
 NOTICE_BYTES: Final = 8 * 1024
-"""What it keeps of a stream."""
 
 UNPACK_BYTES: Final = 16 * 1024
-"""So much is unpacked at a time, for a client that does not take packed bodies."""
 
 ANSWERS_MAX: Final = 32
-"""Answers that are kept, of those that are not packed with the slot: so many of one cell, so many in another form."""
+"""Answers of one cell that are kept, and as many in another form."""
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -79,22 +73,16 @@ HEADERS: Final = {
     "Server": "udp-stream",
 }
 OPEN: Final = {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "ETag"}
-"""Of what pages of other origins may read."""
 
 STREAMED: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no",
                    "Connection": "close"}  # fmt: skip
-FORMS: Final = {
-    "ndjson": "application/x-ndjson",
-    "csv": "text/csv; charset=utf-8",
-    "geojson": "application/geo+json",
-}
+FORMS: Final = {"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8", "geojson": "application/geo+json"}
 SUFFIXES: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""Files of the page."""
 
 _CELL: Final = re.compile("[0-9a-f]{15}")
 _GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
@@ -130,7 +118,6 @@ class Board:
     _of_slots: _Answers = field(default_factory=_Answers)
 
     def announce(self, changed: bool) -> None:
-        """All that is there has been read; if a slot has changed, every stream is told."""
         self.is_ready = True
         if changed and self.loop is not None:
             self.loop.call_soon_threadsafe(self.tell)
@@ -157,12 +144,10 @@ class Board:
         stream.close()
 
     async def end(self, _: web.Application) -> None:
-        """Streams end."""
         for stream in tuple(self.streams):
             self.leave(stream)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Notices, until the client or the server goes away; the newest slot's at once."""
         _parameters(request)
         if request.method == hdrs.METH_HEAD:
             return web.Response(headers=STREAMED)
@@ -180,22 +165,18 @@ class Board:
         return web.Response()  # for nobody: there is no way to the client any more
 
     async def listing(self, request: web.Request) -> web.StreamResponse:
-        """The slots that are kept."""
         return await _answer(request, self.slots.shown.listing, "application/json")
 
     async def outlines(self, request: web.Request) -> web.StreamResponse:
-        """By cell, its rings."""
         return await _answer(request, self.slots.shown.outlines, "application/json")
 
     async def privacy(self, request: web.Request) -> web.StreamResponse:
-        """The statement, or what the newest records say."""
         statement, privacy = self.statement(), self.slots.shown.privacy
         found = msgspec.Raw(statement) if statement is not None else None
         body = msgspec.json.encode({"statement": found, "newest_release": privacy}) + b"\n"
         return await _answer(request, packed([body]), "application/json")
 
     async def records(self, kind: Kind, request: web.Request) -> web.StreamResponse:
-        """Records of a slot, of a cell, or of a cell in a slot."""
         asked = _parameters(request, "slot", "cell", "form")
         form, cell = asked.get("form", "ndjson"), asked.get("cell")
         if form not in FORMS:
@@ -231,7 +212,6 @@ class Board:
         return slot
 
     async def ready(self, _: web.Request) -> web.StreamResponse:
-        """Whether the source was read to its end once."""
         if not self.is_ready:
             raise web.HTTPServiceUnavailable(text="the records are being read\n")
         return web.Response(text="ok\n")
@@ -242,7 +222,6 @@ def _notice(slot: Slot) -> bytes:
 
 
 def _made(kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str) -> Packed:
-    """Of these parts, in another form or of one cell."""
     lines = (line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell)))
     return packed(in_form(form, lines, KINDS[kind]))
 
@@ -265,7 +244,6 @@ def _refused(sentence: str) -> web.HTTPBadRequest:
 async def _answer(
     request: web.Request, text: Packed, kind: str, more: Mapping[str, str] | None = None, known: Iterable[str] = ()
 ) -> web.StreamResponse:
-    """The text, packed if the client takes it so, or 304 if it has it."""
     _parameters(request, *known)
     tag = f'"{text.digest}"'
     headers = {hdrs.ETAG: f"W/{tag}", hdrs.VARY: "Accept-Encoding", hdrs.CONTENT_TYPE: kind, **(more or {})}
@@ -314,7 +292,6 @@ def _forget(connection: socket.socket) -> None:
 
 
 async def _head(request: web.Request, response: web.StreamResponse) -> None:
-    """Our headers, on every answer."""
     is_open = request.path.startswith(("/v1/", "/schema/"))
     for name, value in (HEADERS | (OPEN if is_open else {})).items():
         response.headers.setdefault(name, value)
@@ -328,7 +305,6 @@ class _Series(Collector):
         self._board = board
 
     def collect(self) -> Iterator[Metric]:
-        """Four series."""
         slots, name = self._board.slots.shown.slots, "udp_stream_dashboard"
         newest_s = max((milliseconds_of(slot.end) for slot in slots), default=0) / 1000
         yield GaugeMetricFamily(f"{name}_clients", "Streams of notices that are open.", len(self._board.streams))

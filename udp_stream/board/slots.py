@@ -1,11 +1,8 @@
 """Records by slot and cell, packed once for all readers.
 
-One thread takes records as they come (`Slots.take`) and shows them from time to time (`Slots.show`). What is shown is
-never changed, only replaced as a whole, so readers need no lock. The newest slots are kept, as they were published:
-sorted by cell, a line each, packed by gzip. Records lie unpacked from when they are taken to when they are shown, and
-no more than `OPEN_BYTES` of them.
-
-The version of a slot follows from its records alone: it is the same after a restart, in whatever order they came.
+One thread takes records (`Slots.take`) and shows them (`Slots.show`). What is shown is only replaced as a whole, so
+readers need no lock. The newest slots are kept as they were published: sorted by cell, a line each, packed by gzip. At
+most `OPEN_BYTES` lie unpacked. A slot's version follows from its records alone, in whatever order they came.
 """
 
 from __future__ import annotations
@@ -29,30 +26,24 @@ from udp_stream.release.record import Hat, Privacy, Release
 from udp_stream.windows.tables import cell_boundary, is_cell
 
 CELLS_MAX: Final = 50_000
-"""Cells that are shown: ten times those of a large city."""
+"""Ten times those of a large city."""
 
 LINE_BYTES_MAX: Final = 2**20
-"""A record has some thousand bytes."""
 
 OPEN_BYTES: Final = 4 * 2**20
-"""Records that are kept unpacked, in all slots."""
 
 AHEAD_S: Final = 86_400
-"""A slot that ends later from now on has not been; kept, it would push out those that have."""
+"""A slot that ends later than this from now is refused: it would push out real ones."""
 
 SLOT_MS_MAX: Final = 31 * 86_400_000
 
 Kind = Literal["releases", "estimates"]
 KINDS: Final[dict[Kind, type[Release] | type[Smoothed]]] = {"releases": Release, "estimates": Smoothed}
-"""What is shown, by the name of its endpoint."""
 
 Refused = Literal["no release and no estimate of this version", "no cell or slot", "too many cells", "not over yet"]
-"""Why a record is not shown."""
 
 
 class _Head(msgspec.Struct):
-    """What is asked of a line before, and after, it is read whole."""
-
     schema: str
     hat: msgspec.Raw = msgspec.Raw(b"{}")
     status: str = ""
@@ -73,12 +64,10 @@ _RECORD_OF: Final[dict[str, Callable[[bytes], Release | Smoothed]]] = {
 
 
 BLOCK: Final = 256
-"""Pieces that are packed without a look at those before: they can be unpacked alone."""
 
 
 class Packed(NamedTuple):
-    """A text in pieces, packed by gzip; digest, bytes and lines of what was packed, and where each block begins, by the
-    key of its first piece.
+    """A text in pieces, packed by gzip; its digest, bytes and lines, and each block's first key and offset.
 
     >>> text = packed([b"a record\\n", b"another\\n"])
     >>> list(text.opened()), text.size, text.lines
@@ -92,7 +81,6 @@ class Packed(NamedTuple):
     blocks: tuple[tuple[str, int], ...]
 
     def opened(self) -> io.BufferedIOBase:
-        """As a file to be read; it holds little of the text at a time."""
         return gzip.open(io.BytesIO(self.body))
 
     def block_of(self, key: str) -> bytes:
@@ -133,7 +121,6 @@ class Slot(NamedTuple):
     parts: Mapping[Kind, Packed]
 
     def listed(self) -> dict[str, object]:
-        """As `/v1/slots` lists it."""
         of_times = {"slot_start": self.start, "slot_end": self.end, "version": self.version}
         return of_times | {"hats": self.hats, "estimates": self.parts["estimates"].lines}
 
@@ -152,7 +139,6 @@ class Shown(NamedTuple):
     privacy: Privacy | None
 
     def slot_at(self, start_ms: int) -> Slot | None:
-        """The slot that starts then, Unix milliseconds; None if it is not kept."""
         return next((slot for slot in self.slots if slot.start_ms == start_ms), None)
 
 
@@ -168,7 +154,6 @@ class _Part:
             self.packed, self.lines = packed(self._merged(), _cell_of), {}
 
     def _merged(self) -> Iterator[bytes]:
-        """What is packed and what came since, sorted by cell; the latest of each."""
         with self.packed.opened() as lines:
             known = ((cell, line) for line in lines if (cell := _cell_of(line)) not in self.lines)
             new = ((cell, line + b"\n") for cell, line in sorted(self.lines.items()))
@@ -178,14 +163,11 @@ class _Part:
 
 
 class _Filling:
-    """A slot that takes records."""
-
     def __init__(self, start_ms: int, hat: Hat) -> None:
         self.start_ms, self.start, self.end = start_ms, hat.slot_start, hat.slot_end
         self.parts: dict[Kind, _Part] = {kind: _Part() for kind in KINDS}
 
     def shown(self, change: int) -> Slot:
-        """As it is now."""
         for part in self.parts.values():
             part.pack()
         parts = {kind: part.packed for kind, part in self.parts.items()}
@@ -228,7 +210,6 @@ class Slots:
         return refused
 
     def show(self) -> bool:
-        """Show what was taken; whether a slot has changed since the last call."""
         self._pack()
         before, self._announced = self._announced, self.shown.change
         return before != self.shown.change
@@ -278,12 +259,10 @@ class Slots:
             self.shown = Shown(change, slots, self._listing(slots), self._outlined(), privacy)
 
     def _listing(self, slots: Iterable[Slot]) -> Packed:
-        """What `/v1/slots` says."""
         synthetic = {"synthetic": True} if self.is_synthetic else {}
         return packed([msgspec.json.encode({"slots": [slot.listed() for slot in slots]} | synthetic), b"\n"])
 
     def _outlined(self) -> Packed:
-        """The rings of all cells that were seen; a city's cells stay the same."""
         if self.shown.outlines.lines == 1 + len(self._outlines):  # a line each: there is no new one
             return self.shown.outlines
         rows = [b'"%s":%s' % (cell.encode(), rings) for cell, rings in sorted(self._outlines.items())]
@@ -302,11 +281,7 @@ def _read(line: bytes) -> Release | Smoothed | None:
 
 
 def milliseconds_of(moment: str) -> int:
-    """Unix milliseconds of an ISO 8601 time with its offset; ValueError for anything else.
-
-    >>> milliseconds_of("1970-01-01T05:30:01+05:30")
-    1000
-    """
+    """Unix milliseconds of an ISO 8601 time with its offset; ValueError for anything else."""
     found = datetime.fromisoformat(moment)
     if found.tzinfo is None:
         raise ValueError("a time without offset")

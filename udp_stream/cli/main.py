@@ -14,12 +14,10 @@ from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.logs import ERROR, begin_log, end_log, fault, say, say_errors_only, trouble_of
 
 OPTIONS = {"bootstrap": "kafka.bootstrap", "every": "live.every", "ledger": "ledger.url"}
-"""Options of verbs that are configuration keys by another name."""
 
 
 OUTPUT_CLOSED = 141
-"""The reader of standard output has gone away before a verb that releases, changes or judges was at its end: as a shell
-reports of any program in a pipe that ended so. A verb that only prints ends with 0 then."""
+"""The reader of standard output has closed it, as a shell reports SIGPIPE. A verb that only prints ends with 0 then."""
 
 
 class Drained(BaseException):  # no `except Exception` on its way may take it

@@ -1,11 +1,8 @@
-"""The files that a command writes: of their own, and named when they cannot be written.
+"""The files that a command writes.
 
-Opening a file to write empties it. So what a command is about to write is compared with all that the run needs, file
-by file and not name by name, and with what ledgers and keys look like, before anything is opened.
-
-Records are written as lines of JSON. `run` adds them to its files; what a crash cut off at a file's end is removed
-when the file is opened again, and the run writes it anew from the ledger. `replay` writes its files from the start.
-Another form (`forms.py`) is made of the lines at its end.
+Opening a file to write empties it. So outputs are compared with all files that the run needs, and with what ledgers
+and keys look like, before any is opened. Records are lines of JSON. `run` appends to its files, and removes a last line
+that a crash cut off: the ledger has it. `replay` writes from the start, and makes other forms of the lines at its end.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from typing import IO, BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from udp_stream.cli.process import NamedFile
+from udp_stream.cli.process import STANDARD_OUTPUT, NamedFile
 from udp_stream.cli.process import named as named
 from udp_stream.errors import UsageError
 from udp_stream.forms import Kind, require_form, write_form
@@ -38,10 +35,9 @@ FileRole = tuple[str, str | Path | None]
 """What a file is for, and its name: `-` for a standard stream, None for no file."""
 
 PUBLIC, PRIVATE = 0o666, 0o600
-"""Modes of new files."""
 
 TAIL_BYTES: Final = 64 * 2**20
-"""Of what stands in a file that is added to, so much is looked at: a run reads the last seconds again, and no more."""
+"""The end of an appended file in which ids are looked up: a run repeats the last seconds, and no more."""
 
 _WRITE_AHEAD_LOGS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")  # SQLite's, in either byte order
 
@@ -55,9 +51,8 @@ _decode = msgspec.json.Decoder(_Named).decode
 
 def used_files(arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()) -> list[FileRole]:
     """What a run needs besides its outputs: the configuration, the ledger and its key, and the inputs."""
-    needed: list[FileRole] = [("the configuration", arguments.config)]
-    needed += ledger_files(settings.ledger)
-    return needed + [("the input", "/dev/stdin" if name == "-" else name) for name in inputs]
+    names: list[FileRole] = [("the input", "/dev/stdin" if name == "-" else name) for name in inputs]
+    return [("the configuration", arguments.config), *ledger_files(settings.ledger), *names]
 
 
 def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> None:
@@ -70,7 +65,7 @@ def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> N
         path = "/dev/stdout" if name == "-" else name
         if _is_same(path, os.devnull):
             continue
-        for what, other in before if _is_special(path) else needed + before:
+        for what, other in before if _is_stream(path) else needed + before:
             if _is_same(path, other):
                 raise UsageError(f"{flag} {name}: expected a file of its own, got {what} {other}")
         if precious := _looks_like(path):
@@ -90,13 +85,12 @@ def require_lines(flag: str, name: str | None) -> None:
 
 
 Write = Callable[[Sequence[bytes]], None]
-"""Has written these records, given as their JSON, when it returns."""
+"""Writes records, each its JSON, before it returns."""
 
 
 @contextmanager
 def records_out(name: str, kind: Kind) -> Iterator[Write]:
-    """What writes records of this type to a file, from its start, or to standard output for `-`. Of another form than
-    plain lines the file is made when this ends, however it ends, of the lines so far.
+    """Write records to a file from its start, or to standard output for `-`; other forms are made at the end.
 
     UsageError if the file cannot be written.
     """
@@ -118,11 +112,7 @@ def _write_lines(out: IO[bytes], payloads: Sequence[bytes]) -> None:
 
 
 class Appended(NamedTuple):
-    """What adds records; and the ids of those at the end of the file, none where it cannot be read again.
-
-    >>> Appended(lambda payloads: None, frozenset()).ids
-    frozenset()
-    """
+    """What adds records, and the ids of those at the end of the file."""
 
     write: Write
     ids: frozenset[str]
@@ -130,9 +120,7 @@ class Appended(NamedTuple):
 
 @contextmanager
 def appended_records(name: str) -> Iterator[Appended]:
-    """A file that records are added to; standard output (`-`), a pipe or a device is written to as it is. UsageError
-    if the file cannot be written.
-    """
+    """A file that records are added to, as `appended` opens it."""
     with appended(name) as out:
         ids = frozenset[str]()
         if not _is_stream(name):
@@ -144,8 +132,10 @@ def appended_records(name: str) -> Iterator[Appended]:
 
 @contextmanager
 def appended(name: str, mode: int = PUBLIC) -> Iterator[BinaryIO]:
-    """The file at its end, for lines, without a last one that was cut off; standard output for `-`, a pipe or a device
-    as it is. UsageError if it cannot be written."""
+    """The file at the end of its last whole line; standard output (`-`), a pipe or a device unchanged.
+
+    UsageError if it cannot be written.
+    """
     if _is_stream(name):
         with open_output(name, mode) as out:
             yield out
@@ -161,12 +151,10 @@ def appended(name: str, mode: int = PUBLIC) -> Iterator[BinaryIO]:
 
 
 def _is_stream(name: str) -> bool:
-    """Whether it is no file that could be read again: standard output, a pipe, a device."""
     return name == "-" or (Path(name).exists() and not Path(name).is_file())
 
 
 def _end_of_lines(file: BinaryIO) -> int:
-    """The byte behind the last newline."""
     end = file.seek(0, os.SEEK_END)
     while end:
         start = max(0, end - 2**16)
@@ -190,19 +178,15 @@ def _named_ones(roles: Iterable[FileRole]) -> list[tuple[str, str]]:
 
 
 def open_output(name: str, mode: int = PUBLIC) -> AbstractContextManager[BinaryIO]:
-    """The file, empty, or standard output for `-`; UsageError if it cannot be written. `mode`: of a new file, less the
-    umask; one that is there keeps its own."""
+    """The file, empty, or standard output for `-`; UsageError if it cannot be written. `mode` is a new file's."""
     try:
         if name != "-":
             return io.BufferedWriter(NamedFile(name, "w", opener=partial(os.open, mode=mode)))
         os.write(sys.stdout.fileno(), b"")  # fails if it is closed
     except OSError as error:
-        raise UsageError(f"{_title(name)}: cannot be written ({error.strerror})") from error
+        title = STANDARD_OUTPUT if name == "-" else name
+        raise UsageError(f"{title}: cannot be written ({error.strerror})") from error
     return nullcontext(sys.stdout.buffer)
-
-
-def _title(name: str) -> str:
-    return "standard output" if name == "-" else name
 
 
 def _is_same(one: str, other: str) -> bool:
@@ -213,13 +197,7 @@ def _is_same(one: str, other: str) -> bool:
         return os.path.realpath(one) == os.path.realpath(other)
 
 
-def _is_special(path: str) -> bool:
-    """Whether it is there and nothing that is emptied when it is opened: a terminal, a pipe."""
-    return Path(path).exists() and not Path(path).is_file()
-
-
 def _looks_like(path: str) -> str | None:
-    """What the file is if it is of those that must not be lost."""
     if not Path(path).is_file() or not os.access(path, os.R_OK):
         return None
     with Path(path).open("rb") as file:
@@ -247,10 +225,10 @@ def require_queries(name: str | None, settings: Settings) -> None:
     asked = len(settings.query)
     if name is None:
         if asked:
-            say(
-                f"{counted(asked, 'query', 'queries')} of the configuration {'is' if asked == 1 else 'are'} not asked: "
-                "--queries FILE asks, and names where the results go"
+            text = (
+                f"{counted(asked, 'query', 'queries')} of the configuration {'is' if asked == 1 else 'are'} not asked"
             )
+            say(f"{text}: --queries FILE asks, and names where the results go")
         return
     if not asked:
         raise UsageError("--queries: expected a configuration with [[query]], got none")

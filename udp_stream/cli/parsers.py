@@ -32,16 +32,14 @@ class Parser(argparse.ArgumentParser):
     """A parser that prints its examples line by line, as they are written."""
 
     def __init__(self, **options: object) -> None:
-        """Takes what `ArgumentParser` takes, but for the formatter."""
         super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter)  # type: ignore[arg-type]
 
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
-"""Where verbs are added."""
 
 
 def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
-    """A verb that the function of its name in `cli/commands/MODULE.py` does, with the options that every verb has."""
+    """A verb with the options of every verb; the function of its name in `cli/commands/MODULE.py` runs it."""
     parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
@@ -50,8 +48,6 @@ def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
 
 
 def _lazily(module: str, verb: str) -> Callable[..., None]:
-    """Import a verb's code when it runs, so that `--help` and short verbs start fast."""
-
     def run(*given: object) -> None:
         from importlib import import_module
 
@@ -61,7 +57,7 @@ def _lazily(module: str, verb: str) -> Callable[..., None]:
 
 
 def only_prints(parser: Parser) -> None:
-    """Say of a verb that it does nothing but print, and gives no verdict: a reader that has enough ends it well."""
+    """For verbs that print and give no verdict: a reader that closes the output early is no error."""
     parser.set_defaults(is_text=True)
 
 
@@ -465,7 +461,6 @@ VERBS = (
     *(_init, _replay, _run, _demo, _plan, _reproduce, _ledger, _topics),
     *(_worker, _feed, _releases, _dashboard, _status, _doctor, _config, _services),
 )
-"""In the order of `--help`."""
 
 
 def program() -> Parser:

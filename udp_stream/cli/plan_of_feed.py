@@ -1,7 +1,7 @@
 """`plan FILE` and `replay --dry-run`: what releases of a file are likely to err by. Nothing is charged or written.
 
 A row of `plan FILE` is a rehearsal (`release/rehearsal.py`): invented speeds on the file's counts, released on a ledger
-that is forgotten. The file's speeds decide which pings are refused, and a warning of GTFS-realtime; no row has them.
+that is forgotten. The file's speeds decide which pings are refused, and warnings for the operator: no row has them.
 """
 
 from __future__ import annotations
@@ -47,23 +47,21 @@ from udp_stream.windows.slots import slots_of
 from udp_stream.windows.tables import SlotCounts, cells_of
 
 SLOTS: Final = "30m", "1h", "3h", "6h"
-"""Compared, besides the configured one; at the configured resolution, and one more and less."""
+"""Compared with the configured one, at the configured resolution and its neighbours."""
 
 WORTH = 0.8
-"""Of the better guess's error: a row that errs by more is not what one should start with: the expected error may be a
-tenth or two off."""
+"""Of the better guess's error: the most of a row to start with, as the expected error may be a tenth or two off."""
 
 SERVED = 0.5
 """Of pings: where fewer are in HATs with a mean, most of what is read is a forecast."""
 
 LONGER = 1.25
-"""A slot that is this many times as long as the file is not whole in it: the file says nothing of it."""
+"""The file says nothing of a slot that is this many times as long as the file."""
 
 HATS_MIN = 5
-"""Of fewer HATs one number for all errs next to nothing, and no estimate can be compared with it."""
+"""Of fewer HATs one guess for all errs next to nothing."""
 
 ABOUT = 0.95, 1.05
-"""Of the better guess's error: about as good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +77,8 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One resolution and slot: sizes of its HATs, and what to expect of it. `plates` is the number that the HATs of
-    half of the pings reach; `visits` the HATs that the median plate visits in the file; `is_longer`: its slot is longer
-    than the file, which so cannot say what a whole one has."""
+    """One resolution and slot. Half of the pings lie in HATs of at least `plates`; the median plate visits `visits`
+    HATs; `is_longer`: the slot is longer than the file."""
 
     resolution: int
     slot: str
@@ -93,7 +90,6 @@ class Row:
 
     @property
     def fineness(self) -> float:
-        """Smaller is finer: relative area of a cell, times the slot's length."""
         return seconds_of("hat.slot", self.slot) / 7.0**self.resolution
 
 
@@ -138,22 +134,11 @@ def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
     visits = np.bincount(np.concatenate([counts.plate for counts in slots]), minlength=positions.plates)
     order = np.argsort(-plates, kind="stable")
     half = order[int(np.searchsorted(np.cumsum(samples[order]), samples.sum() / 2))]
-    context = ReleaseContext(settings.policy, settings.calendar, entropy, SOFTWARE)
-    return Row(
-        settings.hat.resolution,
-        settings.hat.slot,
-        int(plates.size),
-        int(plates[half]),
-        int(np.median(visits)),
-        rehearse(slots, context, MemoryLedger),
-        seconds_of("hat.slot", settings.hat.slot) > LONGER * _span_s(positions.time_ms),
-    )
-
-
-def _span_s(time_ms: NDArray[np.int64]) -> float:
-    """From the first to the last ping, without the few whose clocks are wrong."""
-    first, last = np.quantile(time_ms, (0.001, 0.999))
-    return float(last - first) / 1000
+    expected = rehearse(slots, ReleaseContext(settings.policy, settings.calendar, entropy, SOFTWARE), MemoryLedger)
+    first, last = np.quantile(positions.time_ms, (0.001, 0.999))  # without the few whose clocks are wrong
+    is_longer = seconds_of("hat.slot", settings.hat.slot) > LONGER * float(last - first) / 1000
+    sizes = int(plates.size), int(plates[half]), int(np.median(visits))
+    return Row(settings.hat.resolution, settings.hat.slot, *sizes, expected, is_longer)
 
 
 def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
@@ -167,7 +152,6 @@ def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
 
 
 def _candidates(settings: Settings) -> Iterator[Settings]:
-    """Settings of all rows; the configured resolution and slot are among them."""
     at, replace = settings.hat.resolution, msgspec.structs.replace
     slots = sorted({*SLOTS, settings.hat.slot}, key=lambda slot: seconds_of("hat.slot", slot))
     for resolution in range(max(0, at - 1), min(15, at + 1) + 1):
@@ -226,11 +210,9 @@ def print_feed(plan: FeedPlan, settings: Settings) -> None:
         mark = "  <- start here" if row is start else ""
         table.add_row(str(row.resolution), row.slot, *sizes, *errors, verdict(row) + mark)
     print_whole(out, table)
-    advice = (
-        f"Start with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}: " if start else "Start here: "
-    )
+    advice = f"with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}" if start else "here"
     out.print(
-        f"{advice}{why}.\n"
+        f"Start {advice}: {why}.\n"
         "plates/HAT: half of the pings lie in HATs of at least this many plates. HATs/plate: of the median plate, in "
         "this file. served: the share of pings in HATs with a mean.\n"
         "expected error: of the best estimate of each HAT's mean speed, withheld HATs too, weighed by pings. It was "
@@ -243,27 +225,17 @@ def print_feed(plan: FeedPlan, settings: Settings) -> None:
         out.print(f"Left out: {name}: {reason}.")
 
 
-# `replay --dry-run`: what a replay of these files would read, and what it would be likely to err by.
-#
-# It charges nothing, draws nothing and writes nothing.
-#
-# It looks at speeds in two ways, for the operator's eyes alone: are they in the unit that is configured, and are they
-# refused. Its output is not private: do not publish it.
-
-
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Where all accepted pings were, the first of them, and what was refused."""
-
     positions: Positions
     beginning: Pings
     refused: Counter[str]
 
 
 def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
-    """Read all of it, warn, and tell what to expect. UsageError if no ping is accepted.
+    """`replay --dry-run`: read the files, warn, and tell what to expect. The output is not private.
 
-    `entropy` is for the noise of the rehearsal.
+    UsageError if no ping is accepted.
     """
     require_readable_pings(names, settings, warn=lambda _: None)  # what it warns of is said below, of more pings
     odd: list[str] = []
@@ -285,9 +257,8 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     out.print(table)
     for warning in (*speed_warnings(read.beginning, settings), *warnings_of(read.beginning, settings), *odd):
         out.print(f"warning: {warning}", markup=False, soft_wrap=True)
-    console().print(
-        "Dry run: nothing was charged, drawn or written. It looked at speeds without noise, so keep it to yourself."
-    )
+    said = "Dry run: nothing was charged, drawn or written. It looked at speeds without noise, so keep it to yourself."
+    console().print(said)
 
 
 def _read(names: Sequence[str], settings: Settings, doubt: Callable[[str], None] = lambda _: None) -> _Read:

@@ -1,9 +1,7 @@
-"""The process of a command: its standard streams, and SIGTERM as a question.
+"""The process of a command: standard streams, SIGTERM and metrics.
 
-Standard streams fail as they should: loudly for data, never for messages beside it. A program may be started with some
-of them closed. Their numbers would then go to the next files that are opened, a ledger for one, and what is printed
-would be written there or lost without a word. Here they are filled first: reading a closed standard input and writing
-to a closed standard output are errors, and a closed standard error takes all.
+A program may be started with closed standard streams. The next files that it opens, a ledger for one, would get their
+numbers. So they are filled first: a closed input or output raises an error when it is used, a closed error does not.
 """
 
 from __future__ import annotations
@@ -28,11 +26,10 @@ _WHEN_CLOSED = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRON
 """How the null device is opened in its place: the wrong way round where use must fail."""
 
 STANDARD_OUTPUT = "standard output"
-"""Its name in what goes wrong with it."""
 
 
 def use_standard_streams() -> None:
-    """Put such streams in the place of the interpreter's own; streams that a caller has replaced are left alone."""
+    """Replace the interpreter's own streams; those that a caller has replaced are left alone."""
     for name, flags in _WHEN_CLOSED.items():
         if getattr(sys, name) is None:
             os.open(os.devnull, flags)  # the lowest free number: the stream's
@@ -64,7 +61,6 @@ class _Unfailing(io.FileIO):
 
 
 def _text(file: io.FileIO, like: TextIO | None) -> io.TextIOWrapper:
-    """Text over it, in the way of the stream that was there."""
     if not isinstance(like, io.TextIOWrapper):
         return io.TextIOWrapper(io.BufferedWriter(file), "utf-8", line_buffering=True)
     return io.TextIOWrapper(
@@ -80,7 +76,6 @@ class NamedFile(io.FileIO):
     """A file whose name stands in the OSError when it cannot be written."""
 
     def write(self, data: Any, /) -> Any:
-        """As any file does."""
         with named(str(self.name)):
             return super().write(data)
 
@@ -95,15 +90,9 @@ def named(name: str | Path) -> Iterator[None]:
         raise
 
 
-# What verbs that go on until they are stopped share: SIGTERM as a question, lines about their source, metrics.
-
-
 @contextmanager
 def sigterm() -> Iterator[Callable[[], bool]]:
-    """While the block runs, SIGTERM ends nothing: what this gives says whether it has come.
-
-    The handler takes no lock: it may run while the same thread holds one.
-    """
+    """While the block runs, SIGTERM is only noted. The handler takes no lock: its thread may hold one."""
     came: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -123,10 +112,7 @@ def say_of_source(sentence: str) -> None:
 
 @contextmanager
 def observed(address: tuple[str, int] | None, software: str, policy: str) -> Iterator[list[Observer]]:
-    """Observers that show facts to Prometheus at this address while the block runs; none without an address.
-
-    DependencyUnavailable if the extra is not installed, or the address cannot be listened on.
-    """
+    """Observers for Prometheus at this address, none without one. DependencyUnavailable if it cannot be served."""
     if address is None:
         yield []
         return

@@ -1,9 +1,4 @@
-"""What people read on stderr: the summary of a run beside guesses that need no release, and progress bars.
-
-Releases are judged by a guess that costs nothing: a line in each HAT's pings per plate. What it erred by is given by
-H3 resolution: least and most over Surat's half hour and five days of Austin, slots of 1 and 6 hours, HATs of at least
-10 plates (`docs/measurements.md`). A release that errs more buys nothing.
-"""
+"""What people read on stderr: the summary of a run beside guesses that need no release, and progress bars."""
 
 from __future__ import annotations
 
@@ -28,7 +23,9 @@ from udp_stream.settings import Settings
 from udp_stream.version import __version__
 
 MEAN_COUNTS = {4: (0.1, 1.7), 5: (0.7, 2.1), 6: (1.6, 3.2), 7: (2.1, 3.3), 8: (3.4, 5.9), 9: (4.2, 8.1)}
-"""Mean absolute errors of that guess, km/h: least and most, by H3 resolution."""
+"""Mean absolute errors, km/h, of a guess that needs no release: a line in each HAT's pings per plate. By H3 resolution,
+least and most over Surat's half hour and five days of Austin, slots of 1 and 6 hours, HATs of at least 10 plates
+(`docs/measurements.md`)."""
 
 
 def beside_guess(resolution: int) -> str:
@@ -42,8 +39,6 @@ def beside_guess(resolution: int) -> str:
     return f"{least} to {most} of a guess by counts, on the feeds we measured at H3 {measured}"
 
 
-# What people read on stderr: the summary of a run, beside the guesses that need no release.
-
 SOFTWARE = f"udp-stream {__version__}"
 
 LATE_SHARE_SUSPICIOUS = 0.05
@@ -51,7 +46,6 @@ LATE_SHARE_SUSPICIOUS = 0.05
 
 
 GONE = "The trial's ledger is deleted: another run draws every HAT again, so do not publish these records beside its."
-"""Of a run that cannot be gone on with."""
 
 
 class _Printer(Console):
@@ -62,32 +56,29 @@ class _Printer(Console):
 
 
 def console() -> Console:
-    """What people are told, on standard error; nothing with --quiet. Colours only on a terminal, and not with
-    NO_COLOR."""
+    """What people are told, on standard error; nothing with --quiet."""
     return _Printer(stderr=True, highlight=False, quiet=is_quiet())
 
 
 def printer(width: int) -> Console:
-    """What was asked for, on standard output: as wide as the terminal, or so wide."""
+    """Results, on standard output: as wide as the terminal, or so wide."""
     return _Printer(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
 def print_whole(out: Console, table: Table) -> None:
-    """Every column, also where that is wider than the terminal, or than lines are where there is none."""
+    """Every column, even if the table is wider than the terminal."""
     needed = out.measure(table, options=out.options.update(width=1000)).maximum
     # A console prints nothing wider than itself, and one without a height takes 80 columns on a plain terminal.
     _Printer(file=out.file, highlight=False, width=max(out.width, needed), height=25).print(table, crop=False)
 
 
 def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str] = ()) -> None:
-    """What sources said; earlier records under other settings, if any; then counts by status and reason, the expected
-    error of what was made under these, and whether it beats constant + counts."""
+    """Sentences of sources, earlier records under other settings, counts by status, and expected errors."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
     if summary.unpaired:
-        table.add_row(
-            "", f"{summary.unpaired:,} without a speed by movement: no other ping of the plate 5 s to 5 min off"
-        )
+        why = "without a speed by movement: no other ping of the plate 5 s to 5 min off"
+        table.add_row("", f"{summary.unpaired:,} {why}")
     for reason, count in summary.refused.most_common():
         table.add_row("", f"{count:,} refused: {reason}")
     table.add_row("HATs", f"{sum(summary.hats.values()):,} in {counted(summary.slots, 'slot')}")
@@ -135,14 +126,11 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
         yield _errors(summary, settings)
     yield f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
     if summary.answers:
-        yield (
-            f"Answers of queries protect where each plate is, at {settings.position_periods.promise}: "
-            f"{settings.position_periods.kind}."
-        )
+        periods = settings.position_periods
+        yield f"Answers of queries protect where each plate is, at {periods.promise}: {periods.kind}."
 
 
 def _errors(summary: Summary, settings: Settings) -> str:
-    """What means and estimates are expected to err by, and the guess that needs none of them."""
     before = from_before(summary, settings.policy) is not None
     under = " under these settings" if before else ""
     errors = ""
@@ -158,7 +146,6 @@ def _errors(summary: Summary, settings: Settings) -> str:
 
 
 def _out_of_budget(summary: Summary, policy: Policy) -> str | None:
-    """Advice on HATs whose plates had too little budget left; with "auto" there is none, as it spreads the budget."""
     withheld = summary.hats["withheld_budget"]
     if not withheld or policy.automatic:
         return None
@@ -220,20 +207,12 @@ def why_nothing(summary: Summary) -> str:
 
 
 def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str] = ()) -> None:
-    """One line on standard error, where the summary for people goes; also with --quiet, as it was asked for.
-
-    `said` are further sentences of the run, put before those of the summary.
-    """
+    """One line on standard error, also with --quiet. `said` are sentences of the run, before the summary's."""
     print(json.dumps(summary_facts(summary, settings, said), ensure_ascii=False), file=sys.stderr, flush=True)
 
 
 def summary_facts(summary: Summary, settings: Settings, said: Sequence[str] = ()) -> dict[str, object]:
-    """The object: counts, shares from 0 to 1, km/h; null where there is no mean to expect an error of.
-
-    >>> facts = summary_facts(Summary(pings=5, repeats=1, pings_released=3), Settings())
-    >>> facts["pings"], facts["released_share"], facts["expected_error_kmh"]
-    ({'accepted': 5, 'repeats': 1, 'held': 0, 'refused': {}}, 0.75, None)
-    """
+    """The object: counts, shares from 0 to 1, km/h; null where there is no mean to expect an error of."""
     queries: dict[str, dict[str, int]] = {}
     for (name, status), count in sorted(summary.answers.items()):
         queries.setdefault(name, {})[status] = count
@@ -260,20 +239,17 @@ def summary_facts(summary: Summary, settings: Settings, said: Sequence[str] = ()
 
 
 def _estimates(summary: Summary) -> dict[str, float] | None:
-    """What smoothed estimates, and the guesses by counts beside them, are expected to err by; None without any."""
     if not summary.estimated:
         return None
     errors = ("expected_error_kmh", summary.estimate_error), ("counts_error_kmh", summary.guess_error)
     return {name: error / summary.estimated for name, error in errors}
 
 
-# Progress bars on stderr, on a terminal only: bytes read of all; steps done of all; time left.
-
 Step = TypeVar("Step")
 
 
 class ReadingProgress:
-    """Follows several files, read one after another; their sizes on disk are the measure."""
+    """A bar of bytes over several files, read one after another; on a terminal only."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self._sizes = {file: Path(file).stat().st_size if Path(file).is_file() else 0 for file in files}
@@ -290,7 +266,6 @@ class ReadingProgress:
         self._bar.stop()
 
     def of(self, file: str) -> Callable[[int, int | None], None]:
-        """The hook for one file: told how many of its bytes have been read."""
         before, self._done = self._done, self._done + self._sizes.get(file, 0)
 
         def told(read: int, total: int | None) -> None:  # noqa: ARG001 (the sizes are known from the start)

@@ -17,10 +17,8 @@ from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
 FRESH_MS = 900_000
-"""An older position does not count: a quarter of an hour."""
 
 PLATES_MIN = 10
-"""A moment with fewer plates is not drawn."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,12 @@ class Trajectories:
         return found
 
     def place_near_a_plate(self, where: Integers, rng: np.random.Generator) -> tuple[float, float]:
-        """Metres east and north: a plate's, and up to a kilometre from it each way."""
         east, north = rng.choice(where) / 16 + rng.uniform(-1000, 1000, 2)
         return float(east), float(north)
 
 
 class PointCloud(Trajectories):
-    """Points that stay where they are: they are all there at every moment.
+    """Points that never move.
 
     >>> cloud = drawn_points(100, np.random.default_rng(1))
     >>> cloud.name, cloud.at(5)[1].shape, cloud.moments(2, np.random.default_rng(1))
@@ -72,11 +69,9 @@ class PointCloud(Trajectories):
     """
 
     def at(self, moment_ms: int) -> tuple[Integers, Integers]:  # noqa: ARG002
-        """Every point."""
         return self.plate, self.where
 
     def moments(self, count: int, rng: np.random.Generator) -> list[int]:  # noqa: ARG002
-        """The moment 0, `count` times: points never move."""
         return [0] * count
 
 
@@ -97,17 +92,15 @@ class HatSamples:
 
     @property
     def mean(self) -> float:
-        """The true mean, in quanta."""
         return float(self.samples.mean())
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """HATs with their speeds, the public range of a speed, and who was where in the busiest slot.
+    """HATs with their speeds, the range of a speed, and who was where: in the busiest slot, and in all (`whole`).
 
-    `recorded`: of real pings; then the baseline guess (`constant`) is their city-wide mean. Data drawn in a feed's
-    likeness are given the feed's, in quanta. Data without a city have U/2. `positions`: where a feed's plates were;
-    `whole`: who was where in all of its HATs.
+    The baseline guess (`constant`, quanta) of recorded pings is their city-wide mean. Data drawn in a feed's likeness
+    have the feed's (`city_mean`), other data U/2.
     """
 
     name: str
@@ -121,39 +114,32 @@ class DataSet:
 
     @property
     def max_kmh(self) -> float:
-        """The width of the public range, U, in km/h."""
         return self.range.width / QUANTA_PER_KMH
 
     @cached_property
     def total(self) -> int:
-        """All samples."""
         return sum(hat.counts.total for hat in self.hats)
 
     @cached_property
     def constant(self) -> float:
-        """The baseline guess of every HAT's mean, in quanta."""
         if self.recorded:
             return sum(float(hat.samples.sum()) for hat in self.hats) / self.total
         return self.range.low + self.range.width / 2 if self.city_mean is None else self.city_mean
 
     @property
     def constant_is(self) -> str:
-        """The name of that guess."""
         if self.recorded:
             return "city-wide mean"
         return "U/2" if self.city_mean is None else "the feed's city-wide mean"
 
     @cached_property
     def busiest(self) -> HatSamples:
-        """The HAT with most samples, the first of them on ties."""
         return max(self.hats, key=lambda hat: hat.counts.total)
 
     def share(self, hats: Sequence[HatSamples]) -> float:
-        """The share of all samples that lie in these HATs."""
         return sum(hat.counts.total for hat in hats) / self.total
 
     def constant_error_kmh(self, hats: Sequence[HatSamples]) -> float:
-        """How far the baseline guess is off the means of these HATs, weighed by samples."""
         errors = [abs(hat.mean - self.constant) for hat in hats]
         return float(np.average(errors, weights=[hat.counts.total for hat in hats])) / QUANTA_PER_KMH
 
@@ -170,7 +156,6 @@ class Setup:
 
     @property
     def positions(self) -> tuple[Trajectories, ...]:
-        """The trajectories of the feeds."""
         return tuple(data.positions for data in self.data if data.positions is not None)
 
     def rng(self, name: str) -> np.random.Generator:
@@ -178,7 +163,7 @@ class Setup:
         return np.random.default_rng([self.seed, *name.encode()])
 
 
-# Data drawn as the papers say (arXiv 2401.15906, Section IV-C): Gaussian speeds clipped to [0, U], scaled counts.
+# arXiv 2401.15906, Section IV-C: Gaussian speeds clipped to [0, U], scaled counts.
 
 ITMS_TOTAL, ITMS_LARGEST, ITMS_MEDIAN = 17_166, 417, 46
 """Published of the papers' HAT: samples in all, of the largest user, of the median user; U = 65 km/h."""

@@ -11,7 +11,7 @@ from udp_stream.experiments.data import Setup
 
 
 class ResultRow(SimpleNamespace):
-    """A row of a table: its attributes are the columns, in the order in which they are given."""
+    """A row of a table: its attributes are the columns, in order."""
 
 
 R = TypeVar("R", bound=ResultRow)
@@ -70,7 +70,6 @@ class Finding:
     """Whether our numbers agree with a claim of `claims.toml`, and the values that its texts name."""
 
     def __init__(self, claim: str, agrees: object, **values: Any) -> None:
-        """Store the name of the claim, the truth of `agrees`, and the values."""
         self.claim, self.agrees, self.values = claim, bool(agrees), values
 
     @staticmethod

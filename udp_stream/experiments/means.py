@@ -1,7 +1,6 @@
 """`mean-itms`, `sample-scaling` and `user-scaling`: errors of the mean mechanisms over epsilon (arXiv 2401.15906).
 
-A plan's estimate is drawn many times over the same speeds. What is deterministic (array means, costs of private
-choices) is computed once; private choices and noises are drawn anew. Nothing is released, and nothing is charged.
+A plan's estimate is drawn many times over the same speeds; deterministic parts are computed once.
 """
 
 from __future__ import annotations
@@ -34,14 +33,10 @@ from udp_stream.mechanisms.noise import Floats, Integers, lattice_of, pure, tail
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
-"""The papers' range: from 0.5 to 2."""
 
 
 def repeated_means_of(plans: Sequence[MeanPlan], samples: Sequence[Integers], draws: int, bits: Bits) -> list[Floats]:
-    """That many independent estimates of each HAT's mean, in quanta within the range; samples are in quanta.
-
-    The noise of all HATs is drawn in one call.
-    """
+    """That many independent estimates of each HAT's mean, in quanta within the range; samples are in quanta."""
     queries = [_on_lattice(plan, speeds, draws, bits) for plan, speeds in zip(plans, samples, strict=True)]
     steps, t, shift = (np.concatenate(columns) for columns in zip(*queries, strict=True))
     noisy = (steps + plans[0].noise.draw(bits, t) << shift).astype(np.float64).reshape(len(plans), draws)
@@ -104,12 +99,10 @@ class Series:
 
     @property
     def name(self) -> str:
-        """The name in tables and legends."""
         wrapped = ", wrap-around" if self.grouping == "wrap-around" else ""
         return self.mechanism + wrapped + (f", {self.cap} cap" if self.cap != "own" else "")
 
     def plan(self, counts: SamplesPerPlate, epsilon: float, range: Range) -> MeanPlan:
-        """The mechanism's own plan for these counts."""
         arguments = counts, pure(round(epsilon * NANO)), range, self.grouping
         if self.cap != "own":
             cap = levy_cap(counts) if self.cap == "Levy's" else counts.worst_case_cap(1 / epsilon)
@@ -118,14 +111,12 @@ class Series:
 
 
 PUBLISHED = tuple(map(Series, ("baseline", "array-averaging", "levy", "fixed-quantile", "eps-quantile")))
-"""The papers' mechanisms."""
 
 BASELINE, AVERAGING, LEVY, FIXED, DEPENDENT = PUBLISHED
 CLIPPING = PUBLISHED[1:]
 WRAPPED = tuple(Series(one.mechanism, "wrap-around") for one in CLIPPING)
 AT_M_EPS, AVERAGING_LEVYS = Series("array-averaging", cap="worst-case"), Series("array-averaging", cap="Levy's")
 OPTIMAL = Series("optimal")
-"""This project's own mechanism."""
 
 
 class MeanRow(ResultRow):
@@ -176,15 +167,12 @@ class Errors:
         self.rows = where(rows, data=data, hats=hats)
 
     def of(self, series: Series) -> list[MeanRow]:
-        """The rows of a series, by epsilon."""
         return sorted(where(self.rows, series=series.name), key=lambda row: float(row.epsilon))
 
     def error(self, series: Series) -> Floats:
-        """The errors of a series, by epsilon, in km/h."""
         return np.array([row.error_kmh for row in self.of(series)])
 
     def at(self, series: Series, epsilon: float = 1.0) -> float:
-        """The error of a series at one epsilon, in km/h."""
         return float(where(self.rows, series=series.name, epsilon=epsilon)[0].error_kmh)
 
     def not_below(self, pairs: Iterable[tuple[Series, Series]], words: str) -> list[str]:
@@ -197,17 +185,14 @@ class Errors:
         return found
 
     def said(self, series: Iterable[Series], epsilon: float = 1.0) -> str:
-        """'levy 0.91, baseline 1.58': least first."""
         found = sorted((self.at(one, epsilon), one.name) for one in series)
         return ", ".join(f"{name} {error:.3g}" for error, name in found)
 
     def panel(self, title: str, series: Iterable[Series]) -> Panel:
-        """Error over epsilon, with the baseline guess across."""
         of = [(one.name, self.of(one)) for one in series]
         return over_epsilon(title, "mean", "km/h", of, "error_kmh", "constant_kmh")
 
     def beside_the_constant(self, series: Iterable[Series]) -> str:
-        """Which mechanism beats the baseline guess, and from which epsilon on."""
         first, better, never = self.rows[0], list[str](), list[str]()
         for one in series:
             won = [row.error_kmh < first.constant_kmh for row in self.of(one)]
@@ -234,13 +219,12 @@ def listed(numbers: Iterable[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-# `mean-itms`: the mechanisms on recorded pings (arXiv 2401.15906, Figure 1; its early version, Figures 1 and 2).
+# `mean-itms` (arXiv 2401.15906, Figure 1; its early version, Figures 1 and 2).
 
 SIMILAR, LITTLE = 1.15, 1.5
 """Our reading of the papers' words: "similar" errors differ by 15 %, "very little difference" is a factor 1.5."""
 
 TAILS = (0.5, 0.1, 0.01)
-"""Probabilities with which noise may exceed its bound."""
 
 SHOWN = (*PUBLISHED, AT_M_EPS, OPTIMAL)
 
@@ -329,7 +313,6 @@ def _a_release_beats_the_guess(errors: Errors) -> Finding:
 # `sample-scaling` and `user-scaling`: ten times the samples per user, or the users (arXiv 2401.15906, Figure 2).
 
 LAMBDA = 10
-"""The papers' scaling factor."""
 
 SCALED: dict[str, tuple[tuple[Series, ...], Callable[[Integers], Integers]]] = {
     "samples": ((*PUBLISHED, OPTIMAL), lambda counts: counts * LAMBDA),
@@ -359,7 +342,6 @@ class DrawnHat:
 
 
 def _pairs(setup: Setup, what: str) -> list[tuple[DataSet, DataSet]]:
-    """Each HAT (the papers' likeness, each feed's busiest) drawn anew as it is, and scaled."""
     labels = "", f", {what} x{LAMBDA}"
     return [(_drawn(setup, data, what, labels[0]), _drawn(setup, data, what, labels[1])) for data in data_sets(setup)]
 
@@ -421,7 +403,6 @@ def _on_users(before: DrawnHat, after: DrawnHat) -> Iterator[Finding]:
 
 
 def _best(claim: str, after: DrawnHat, best: Series, others: Sequence[Series], **values: float) -> Finding:
-    """Whether one mechanism errs less than all others at every epsilon."""
     above = after.errors.not_below(((best, one) for one in others), "{1} at epsilon {2}")
     but, errors = Finding.but("; no worse than it: ", above), after.errors.said((best, *others))
     return Finding(claim, not above, after=after, errors=errors, but=but, **values)
@@ -430,8 +411,7 @@ def _best(claim: str, after: DrawnHat, best: Series, others: Sequence[Series], *
 def _exact_quantiles(before: DrawnHat, after: DrawnHat) -> Finding:
     """Proposition IV.2: with exact quantiles, Array-Averaging draws the least noise but for FixedQuantile.
 
-    It is for a fixed cap and lambda large enough. What is large enough grows with the cap as outliers get rarer, so it
-    is judged at small caps, and Levy's is only told.
+    It holds for a fixed cap and lambda large enough, which grows with the cap: so it is judged at small caps.
     """
     few = [[one.exact_intervals(cap) for cap in FEW_SAMPLES] for one in (before, after)]
     agrees = all(before.data.max_kmh < 2 * width for some in few for widths in some for width in widths)

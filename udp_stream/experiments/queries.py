@@ -40,9 +40,8 @@ from udp_stream.units import NANO
 class PreparedNoise:
     """`draw_radial` from a store; where plates have several scales, or one call asks for much, by itself.
 
-    A call of the exact samplers takes about as long for twenty values as for a thousand. So many values of a scale are
-    drawn at once and handed out one after another: as independent as if drawn one by one, and each handed out once. It
-    belongs to one stream of bits: what it hands out was drawn from those of the call that filled the store.
+    The exact samplers take about as long for a thousand values as for twenty. So many are drawn at once, and each is
+    handed out once. A store belongs to one stream of bits.
 
     >>> from udp_stream.testing import seeded_bits
     >>> noise, bits, scale = PreparedNoise(100), seeded_bits(1), (np.full(3, 10), np.full(3, 1))
@@ -67,8 +66,6 @@ class PreparedNoise:
         return ready[: t.size]
 
 
-# One query by elimination, beside its baseline: what is asked, and the rows of both tables.
-#
 # Method 0 has noise on positions ("point"), method 1 on distances. Range counts by noisy distances are counted twice:
 # against Appendix B's shifted threshold and against 0.
 
@@ -76,7 +73,7 @@ RHOS = (1e-5, 1e-4, 1e-3)
 """Per square metre; of images, per squared step of a pixel's value."""
 
 RHO_SMALL = 1e-6
-"""Where noise is 707 m: what the paper says of small budgets is tried here, too, with range counts."""
+"""The paper's small budget for range counts: noise is 707 m."""
 
 SPLITS = {"BM": Split.even(1), "c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
 HOWS: tuple[How, ...] = ("point", "distance")
@@ -84,13 +81,11 @@ UNSHIFTED = "distance, threshold 0"
 """The same noisy distances, counted against 0 instead of the shifted threshold."""
 
 SURE = 3.0
-"""Standard errors beyond which a difference is no chance."""
 
 Attempt: TypeAlias = tuple[float, float]
-"""How far an answer is off, with its sign, and the share of the budget that is left. An error is without the sign."""
+"""The signed error of an answer, and the share of the budget that is left."""
 
 Randomness: TypeAlias = tuple[Bits, Draw]
-"""Bits, and how noise is drawn from them."""
 
 Ask = Callable[[Integers, Any, float, Budgeting, Randomness], Mapping[str, Attempt]]
 """A query of these positions, about a place, with its parameter: for each way to count what was drawn once."""
@@ -98,7 +93,7 @@ Ask = Callable[[Integers, Any, float, Budgeting, Randomness], Mapping[str, Attem
 
 @dataclass(frozen=True)
 class Trial:
-    """A query with the parameter that it is tried with, and the figure it is of; `most` repetitions are the paper's."""
+    """A query, its parameter, and the paper's figure; `most` repetitions are the paper's."""
 
     name: str
     parameter: str
@@ -111,47 +106,34 @@ class Trial:
 
     @property
     def worse(self) -> How:
-        """The method that the paper says errs more."""
         return "point" if self.better == "distance" else "distance"
 
     @property
     def rhos(self) -> tuple[float, ...]:
-        """The budgets that it is tried with."""
         return (RHO_SMALL, *RHOS) if self.is_shifted else RHOS
 
 
 class SavingsRow(ResultRow):
-    """One query, parameter, budget, method and split, over its repetitions. `bias` is the mean error with its sign.
-
-    A spread is the standard deviation of a mean.
-    """
+    """One query, parameter, budget, method and split. `bias` is the mean signed error, a spread that of a mean."""
 
 
 class PairRow(ResultRow):
     """Two ways on the same moments and places: their errors, and by how much the first errs less, pair by pair.
 
-    `spread` is the standard deviation of that mean difference; `first_saved` the share of the budget that the first
-    leaves.
+    `spread` is the standard deviation of that mean; `first_saved` the share of the budget that the first leaves.
     """
 
     @property
     def is_less(self) -> bool:
-        """The first errs less, by more than chance."""
         return bool(self.less_by > SURE * self.spread)
 
     @property
     def is_more(self) -> bool:
-        """The first errs more, by more than chance."""
         return bool(self.less_by < -SURE * self.spread)
 
 
 def row_of(columns: Mapping[str, Any], how: str, split: str, runs: Sequence[Attempt]) -> SavingsRow:
-    """The row of these runs; `columns` are its first columns.
-
-    >>> row = row_of({"query": "savings-knn"}, "point", "c4", [(-0.1, 0.5), (0.3, 0.7)])
-    >>> row.repetitions, row.error_mean, round(row.error_spread, 3), round(row.bias, 3), row.saved_mean
-    (2, 0.2, 0.071, 0.1, 0.6)
-    """
+    """The row of these runs; `columns` are its first columns."""
     off, saved = np.array(runs).T
     errors, root = np.abs(off), np.sqrt(off.size)
     of_errors = {**_quartiles("error", errors), "error_spread": float(errors.std() / root)}
@@ -166,15 +148,10 @@ def _quartiles(name: str, values: Floats) -> dict[str, float]:
 
 
 Way: TypeAlias = tuple[str, Sequence[Attempt]]
-"""A name, and what was answered."""
 
 
 def pair_of(columns: Mapping[str, Any], split: str, first: Way, second: Way) -> PairRow:
-    """The row of the runs of two ways; `columns` are its first columns.
-
-    >>> pair_of({"query": "savings-kde"}, "BM", ("point", [(0.1, 0.0)]), ("distance", [(0.3, 0.0)])).is_less
-    True
-    """
+    """The row of the runs of two ways; `columns` are its first columns."""
     ours, theirs = (np.array([abs(off) for off, _ in runs]) for _, runs in (first, second))
     less, saved = theirs - ours, float(np.mean([share for _, share in first[1]]))
     errors = {"first_error": float(ours.mean()), "second_error": float(theirs.mean())}
@@ -191,8 +168,7 @@ def _try(
 ) -> list[SavingsRow | PairRow]:
     """Every split and method that has a randomness, on the same questions: positions, and a place.
 
-    Returns a row for each way to answer, and a row for each pair that the paper compares: PM beside BM with the same
-    noise, the two kinds of noise, and the two thresholds.
+    Rows of each way, and of pairs: PM beside BM with the same noise, the two kinds of noise, the two thresholds.
     """
     rows, baselines = list[SavingsRow | PairRow](), dict[str, list[Attempt]]()
     for split in SPLITS:
@@ -220,33 +196,20 @@ def terms_for(cost: Cost, plates: int, how: How, split: str) -> Budgeting:
     return terms.baseline() if split == "BM" else terms
 
 
-# Elimination beside its baseline: claimed of all queries.
-
 QUARTER = 0.25
-"""Remark 6: bounds of elimination are no wider than the baseline's where this share of the plates leaves. We select by
-the share of the budget that is saved, which is stricter: a plate saves less than all of its budget."""
+"""Remark 6: bounds are no wider than the baseline's if this share of the plates leaves. We select by the share of the
+budget that is saved, which is stricter: a plate saves less than all of its budget."""
 
 
 def no_worse(pairs: Sequence[PairRow], section: str, data: str) -> Finding:
     """Remark 6: elimination beside its baseline, pair by pair, where it lets go of a quarter."""
     found = [row for row in pairs if row.second.startswith("BM, ")]
     some = [row for row in found if row.first_saved >= QUARTER]
-    worse = [
-        f"{row.split} {row.second.removeprefix('BM, ')} {row.parameter:g} at rho {row.rho:g}"
-        for row in some
-        if row.is_more
-    ]
+    more, name = [row for row in some if row.is_more], "{0.split} {1} {0.parameter:g} at rho {0.rho:g}"
+    worse = [name.format(row, row.second.removeprefix("BM, ")) for row in more]
     counts = {"held": len(some) - len(worse), "selected": len(some), "pairs": len(found)}
-    share = len(some) / max(1, len(found))
-    return Finding(
-        "no-worse",
-        not worse,
-        data=data,
-        section=section,
-        share=share,
-        but=Finding.but("; worse: ", worse[:4], ", "),
-        **counts,
-    )
+    of = {"data": data, "section": section, "share": len(some) / max(1, len(found))}
+    return Finding("no-worse", not worse, **of, but=Finding.but("; worse: ", worse[:4], ", "), **counts)
 
 
 def error_and_saved(
@@ -258,29 +221,26 @@ def error_and_saved(
     return Panel(title, "rho", error if what == "error_mean" else "share of the budget left", curves, log_x=True)
 
 
-# `savings-range`, `savings-kde`, `savings-knn` (Section 7.1, Figures 3 to 5, and 8): on the positions of recorded
-# feeds, for counts and densities also on as many drawn points as theirs, and for the nearest on clusters in 784
-# dimensions, as many as their images have. Of each: the error and the share of the budget that is left, mean and 25th
-# and 75th percentile over moments and places; and the bias.
+# `savings-range`, `savings-kde`, `savings-knn` (Section 7.1, Figures 3 to 5, and 8): on recorded positions, counts and
+# densities also on as many drawn points as theirs, the nearest on clusters in 784 dimensions, as their images have.
 
 DIMENSIONS, CLUSTERS, POINTS = 784, 10, 400
 IMAGES_MOST = 50
 """Repetitions, the fewest that the paper has of any query: noise on positions is 784 draws a point."""
 
 CROWDS = (9740, 200_000)
-"""Drawn points: as many as their taxis and their collisions."""
+"""As many as their taxis and their collisions."""
 
 CROWD_POINTS, CROWD_LEAST = 500_000, 10
 """Points in all repetitions together, and the fewest repetitions."""
 
 DRAWN_AT_ONCE = 30_000
-"""Coordinates of noise of one scale."""
 
 
 def count_once(
     points: Integers, place: tuple[float, float], width: float, terms: Budgeting, drawn: Randomness
 ) -> dict[str, Attempt]:
-    """How far a square's count is off, relative to the truth or to 1 if that is 0; of distances by both thresholds."""
+    """How far a square's count is off, relative to the truth (at least 1); of distances by both thresholds."""
     region = Rectangle(*place, width, width)
     query, truth = RangeCount(region), positions_inside(region, points)
     pie = query.elimination(terms)
@@ -369,7 +329,7 @@ def _image_rows(setup: Setup, k: float, rho: float) -> list[SavingsRow | PairRow
 
 
 def conclude(trial: Trial, setup: Setup, found: Sequence[ResultRow]) -> Outcome:
-    """Tables of errors and of pairs, a figure for each feed (for range counts Figure 8, too), and the findings."""
+    """Tables of errors and of pairs, figures for each feed, and the findings."""
     del setup
     rows, pairs = of_kind(SavingsRow, found), of_kind(PairRow, found)
     figures, findings = list[Figure](), list[Finding]()
@@ -416,7 +376,6 @@ def _by_key(shares: Mapping[Any, float]) -> str:
 
 
 def _on_savings(trial: Trial, data: str, rows: Sequence[SavingsRow]) -> Iterator[Finding]:
-    """By split, budget and parameter."""
     of = {"data": data, "figure": trial.figure}
     by_split = {one: _mean(rows, "saved_mean", split=one, privatisation="distance") for one in SPLITS if one != "BM"}
     yield Finding("more-rounds", by_split["c64"] > by_split["c4"], saved=_by_key(by_split), **of)
@@ -435,17 +394,14 @@ def _on_savings(trial: Trial, data: str, rows: Sequence[SavingsRow]) -> Iterator
 
 
 def errs_less(trial: Trial, pairs: Sequence[PairRow], data: str) -> Finding:
-    """Whether the baseline errs less one way than the other where they differ by more than chance; of range counts,
-    for the smallest budget.
-    """
+    """Whether the baseline errs less one way than the other, where they differ by more than chance."""
     some = where(pairs, split="BM")
     if trial.is_shifted:  # the paper's claim is about small budgets
         some = where(some, rho=min(row.rho for row in some))
     less, more = sum(row.is_less for row in some), sum(row.is_more for row in some)
     counts = {"less": less, "more": more, "rows": len(some), "means": [_mean(some, error) for error in _BOTH]}
-    reason = (
-        "it depends on the parameter and the budget" if more else "the differences are no more than chance may make"
-    )
+    reasons = "the differences are no more than chance may make", "it depends on the parameter and the budget"
+    reason = reasons[more > 0]
     better = "positions" if trial.better == "point" else "distances"
     of = {"data": data, "figure": trial.figure, "better": better, "reason": reason}
     return Finding("errs-less", less > 0 and not more, **of, **counts)
@@ -455,7 +411,6 @@ _BOTH = "first_error", "second_error"
 
 
 def _biases(trial: Trial, rows: Sequence[SavingsRow], data: str) -> Finding:
-    """Figure 4's reason: the bias of the baseline's densities with noise on positions, and on distances."""
     found = []
     for how in HOWS:
         some = where(rows, split="BM", privatisation=how)
@@ -468,7 +423,6 @@ def _biases(trial: Trial, rows: Sequence[SavingsRow], data: str) -> Finding:
 
 
 def _on_shifts(pairs: Sequence[PairRow], data: str) -> Iterator[Finding]:
-    """Figure 8: the gain of the shifted threshold over 0 at the smallest budget, and whether it harms any."""
     rhos = sorted({row.rho for row in pairs})
     small = where(pairs, rho=rhos[0])
     less = sum(row.is_less for row in small)
@@ -482,9 +436,8 @@ def _on_shifts(pairs: Sequence[PairRow], data: str) -> Iterator[Finding]:
 
 
 # `multi-query` (Section 7.2, Figure 6): m range counts at m moments of a recorded feed, 3 km wide. BM gives each B/m.
-# PM eliminates (log-c10), and hands on by Algorithm 3 what plates did not spend. A plate that is absent from a moment
-# does not spend, either, so "BM handed on" hands on without eliminating: what it gains is absence's, and what PM gains
-# on top is elimination's.
+# PM eliminates (log-c10), and hands savings on by Algorithm 3. A plate that is absent saves, too: "BM handed on" hands
+# on without eliminating, so that the gains of absence and of elimination can be told apart.
 
 RAMP_FROM = 0.75
 """Of Algorithm 3: the share of its savings that a plate may spend at first."""
@@ -496,7 +449,6 @@ QUERIES_THEIRS, BUDGET_THEIRS = 56, 1e-4
 """7 x 8 queries, and 1e-4 per square metre."""
 
 BM, HANDED_ON, PM = "BM", "BM handed on", "PM"
-"""Even parts; Algorithm 3 without elimination; and with it."""
 
 MULTI_MOST, SPLIT = 50, "log-c10"
 
@@ -514,8 +466,8 @@ def _multi_jobs(setup: Setup) -> list[Job]:
 
 
 def _multi_rows(setup: Setup, feed: Trajectories, queries: int, budget: float, how: How) -> list[SavingsRow | PairRow]:
-    """The parameter of a row is the number of queries, its rho the budget of all of them, its split the method; its
-    errors are each the mean over a repetition's queries. PM is set beside both others."""
+    """In a row, the parameter is the number of queries, rho the budget of all, split the method; an error is the mean
+    over a repetition's queries."""
     rng, runs = setup.rng(f"multi/{feed.name}/{queries}"), {method: list[Attempt]() for method in (BM, HANDED_ON, PM)}
     for i in range(min(setup.repetitions, MULTI_MOST)):
         moments = [feed.at(moment) for moment in sorted(feed.moments(queries, rng))]
@@ -531,9 +483,7 @@ def _multi_rows(setup: Setup, feed: Trajectories, queries: int, budget: float, h
 def _a_day(
     day: Sequence[tuple[Integers, Integers, tuple[float, float]]], cost: Cost, how: How, method: str, bits: Bits
 ) -> Attempt:
-    """The mean error over these queries (plates, their positions, a square's middle), and the share of all plates'
-    budgets that is left after them.
-    """
+    """The mean error over these queries (plates, positions, a square's middle), and the share of budgets left."""
     seen = np.unique(np.concatenate([plates for plates, _, _ in day]))
     left, errors, m = np.full(seen.size, float(cost.nano)), [], len(day)
     for number, (plates, points, place) in enumerate(day, 1):
@@ -597,7 +547,6 @@ def _gain(pairs: Sequence[PairRow], queries: int, budget: float, base: str) -> G
 
 
 def _on_gains(pairs: Sequence[PairRow], data: str, base: str, alone: str) -> Iterator[Finding]:
-    """PM beside this base, where differences are beyond three standard errors."""
     by_m = {m: _gain(pairs, m, BUDGET_THEIRS, base) for m in QUERIES}
     by_budget = {B: _gain(pairs, QUERIES_THEIRS, B, base) for B in BUDGETS}
     of = {"data": data, "base": base, "alone": alone}
@@ -612,7 +561,6 @@ def _on_gains(pairs: Sequence[PairRow], data: str, base: str, alone: str) -> Ite
 
 
 def _why_no_less(by_m: Mapping[int, Gain]) -> str:
-    """Where PM errs more, and where it may be chance that it does not."""
     more = [str(m) for m, gain in by_m.items() if gain.less_by < -gain.margin]
     unsure = [str(m) for m, gain in by_m.items() if abs(gain.less_by) <= gain.margin]
     reasons = [
@@ -623,7 +571,6 @@ def _why_no_less(by_m: Mapping[int, Gain]) -> str:
 
 
 def _grow(gains: Sequence[tuple[float, float]]) -> bool:
-    """Whether the last gain is larger than the first by more than chance; each with its margin."""
     first, *_, last = gains
     return last[0] - first[0] > float(np.hypot(first[1], last[1]))
 

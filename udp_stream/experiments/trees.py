@@ -36,7 +36,6 @@ PAPER = "arXiv 2409.18573"
 BINS = (64, 256, 1024)
 RUNS_MAX = 1000
 TRIED = 300
-"""Alternatives that are drawn to what is said to be best."""
 
 
 class TreeRow(ResultRow):
@@ -52,11 +51,7 @@ class ConsistencyRow(ResultRow):
 
 
 def plain_error(branching: Sequence[float], shares: Sequence[float]) -> float:
-    """Theorem IV.1: 4 K sum of (b_i - 1) / e_i^2. Branching can be real.
-
-    >>> plain_error((16, 16), (0.5, 0.5)), plain_error((256,), (1.0,))
-    (122880.0, 261120.0)
-    """
+    """Theorem IV.1: 4 K sum of (b_i - 1) / e_i^2. Branching can be real."""
     return 4 * prod(branching) * sum((b - 1) / e**2 for b, e in zip(branching, shares, strict=True))
 
 
@@ -129,9 +124,6 @@ def _pooled_medians(row: list[int]) -> list[int]:
     for i in range(len(row) - 2, -1, -1):
         minimisers[i] = min(minimisers[i], minimisers[i + 1])
     return minimisers
-
-
-# The work: trees at several K; the theorems, case by case; the experiment on consistency.
 
 
 def _jobs(setup: Setup) -> list[Job]:

@@ -144,10 +144,7 @@ def printed_move(kept: int, given: int) -> Fraction:
 
 
 def printed_bias(total: int, kept: int, exchanged: bool = False) -> Fraction:
-    """The slides' worst-case clipping error as they print its cases, or with its two cases exchanged, in units of U^2.
-
-    Where half is kept both give U^2/4.
-    """
+    """The slides' worst-case clipping error, as printed or with its two cases exchanged, in units of U^2."""
     if kept == total:
         return Fraction(0)
     if (total > 2 * kept) is not exchanged:
@@ -156,7 +153,7 @@ def printed_bias(total: int, kept: int, exchanged: bool = False) -> Fraction:
 
 
 def theorem_findings() -> Iterator[Finding]:
-    """What is printed beside what brute force finds."""
+    """The printed theorems beside brute force."""
     cases = [(total, part) for total in range(1, SAMPLES_TRIED + 1) for part in range(1, total + 1)]
     moves = sum(printed_move(*case) == largest_move(*case) for case in cases)
     yield Finding("variance-sensitivity", moves == len(cases), equal=moves, cases=len(cases))

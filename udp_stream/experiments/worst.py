@@ -1,8 +1,4 @@
-"""`worst-case` and `chop-user`: worst-case errors, and the loss under composition before and after suppression.
-
-Both follow from counts alone. `worst-case`: E(m), its best m, and the slides' limits of epsilon, beside the optimum
-with a public fill.
-"""
+"""`worst-case` and `chop-user`: worst-case errors and loss under composition, both from counts alone."""
 
 from __future__ import annotations
 
@@ -41,10 +37,9 @@ from udp_stream.planning.suppression import (
 from udp_stream.units import NANO
 
 SWEEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Epsilons: the best m moves below 1 only."""
+"""The best m moves below 1 only."""
 
 DRAWN = (0.02, 0.1, 0.5, 2.0)
-"""Epsilons whose E(m) is """
 
 
 class WorstRow(ResultRow):
@@ -69,7 +64,6 @@ def _rows(setup: Setup, data: DataSet, epsilon: float) -> list[WorstRow]:
 
 
 def _row(data: DataSet, label: str, hats: Sequence[HatSamples], epsilon: float) -> WorstRow:
-    """Least E(m) at its largest best m, without a cap, and of the optimum with a fill; caps of the median HAT."""
     cost, found = pure(round(epsilon * NANO)), []
     for counts in (hat.counts for hat in hats):
         baseline, optimal = (rule.plan(counts, cost, data.range, "best-fit") for rule in (Baseline(), Optimal()))
@@ -95,7 +89,6 @@ def _row(data: DataSet, label: str, hats: Sequence[HatSamples], epsilon: float) 
 
 
 def _curve_rows(data: DataSet, epsilon: float) -> list[CurveRow]:
-    """E(m) at each count of the busiest HAT, ascending."""
     counts, most, share = data.busiest.counts, data.max_kmh, data.share([data.busiest])
     errors = counts.errors_at_every_count(NANO / round(epsilon * NANO)) * most
     by_count = sorted(dict(zip(counts.descending.tolist(), errors.tolist(), strict=True)).items())
@@ -121,7 +114,6 @@ def conclude(setup: Setup, rows: Sequence[ResultRow]) -> Outcome:
 
 
 def _e_of_m(rows: Sequence[CurveRow]) -> Panel:
-    """E(m), a curve for each epsilon, with its least value marked, and the baseline guess across."""
     curves, least = [], []
     for epsilon in sorted({row.epsilon for row in rows}):
         some = where(rows, epsilon=epsilon)
@@ -134,7 +126,6 @@ def _e_of_m(rows: Sequence[CurveRow]) -> Panel:
 
 
 def _best_m(counts: SamplesPerPlate, rows: Sequence[WorstRow]) -> Panel:
-    """The best caps over epsilon, with the exact limits beyond which they stay."""
     least, most = epsilon_limits(counts)
     curves = [curve("papers' rule", rows, "epsilon", "best_m"), curve("public fill", rows, "epsilon", "optimal_m")]
     if np.isfinite(least) and least > 0:
@@ -144,7 +135,6 @@ def _best_m(counts: SamplesPerPlate, rows: Sequence[WorstRow]) -> Panel:
 
 
 def _least_errors(title: str, rows: Sequence[WorstRow]) -> Panel:
-    """The least worst-case error over epsilon: no cap, the papers' rule, a public fill, the baseline guess."""
     curves = (
         curve("baseline", rows, "epsilon", "baseline_worst_kmh"),
         curve("papers' rule", rows, "epsilon", "worst_error_kmh"),
@@ -165,7 +155,6 @@ def _best_caps(counts: SamplesPerPlate, epsilon: float) -> list[int]:
 
 
 def _on_properties(data: DataSet) -> Iterator[Finding]:
-    """The three properties of the slides, each tried over all caps; the limits as printed and exact."""
     counts, grid = data.busiest.counts, np.geomspace(1e-4, 10, 400).tolist()
     best, values = [_best_caps(counts, epsilon) for epsilon in grid], set(counts.by_plate.tolist())
     among = {"epsilons": len(grid), "first": grid[0], "last": grid[-1], "caps": counts.largest}
@@ -196,20 +185,18 @@ def _fill_is_lower(rows: Sequence[WorstRow]) -> Finding:
 WORST_CASE = Experiment("worst-case", "E(m), the best cap, and the optimum with a public fill", jobs, conclude)
 
 
-# `chop-user`: the loss of a slot's composition before and after suppression (slides, results I and II).
+# `chop-user` (slides, results I and II).
 
 CHOP_SWEEP = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Epsilons: the slides' gains are at small ones."""
+"""The slides' gains are at small epsilons."""
 
 CHOP, CHOP_BOTH = "chop-user", "chop-user, mean and variance"
 """For a mean at all of a HAT's epsilon; for mean and variance at half of it each, as the slides print it."""
 
 SUPPRESS_TO, LARGEST = "suppress-to", "each plate's largest"
-"""The least worst error that we find for a number of HATs per plate; and, to compare that with, every plate
-in those of its HATs where it has most samples."""
+"""The least worst error found for a number of HATs per plate; and each plate in the HATs where it has most samples."""
 
 FIXED_EPSILON = 0.5
-"""At which worst-case errors are compared for fixed numbers of HATs per plate."""
 
 HEAVY = "one heavy hitter"
 
@@ -236,18 +223,14 @@ def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
 
 
 class ChopRow(ResultRow):
-    """One outcome over a slot's HATs; errors are worst cases, the baseline guess is U/2. Of mean and variance an error
-    is the sum of both as shares of U and U^2, times U.
-
-    Kept: of the pings in these HATs. Served: the share of all of the slot's pings in those that keep a plate.
+    """One outcome over a slot's HATs; errors are worst cases, the baseline guess is U/2. An error of mean and variance
+    is the sum of both as shares of U and U^2, times U. Served: the share of the slot's pings in HATs that keep a plate.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Who is where, U in km/h, and all pings of the slot, those in HATs that are left out included. `is_one`: it is one
-    slot, and not all that a recording has.
-    """
+    """Who is where, U in km/h, and all pings of the slot, also in HATs that are left out. `is_one`: it is one slot."""
 
     name: str
     occupancy: Occupancy
@@ -257,9 +240,7 @@ class Scenario:
 
 
 def _scenarios(setup: Setup) -> Iterator[Scenario]:
-    """The heavy-hitter city; of each feed its busiest slot, with all HATs and with those of enough plates; the latter
-    of all slots together, as a plate's loss adds up over a day.
-    """
+    """The heavy-hitter city; each feed's busiest slot, with all HATs and with those of enough plates; all its slots."""
     city = heavy_hitter_city(setup.rng("heavy-hitter"))
     yield Scenario(HEAVY, city, ITMS_MAX_KMH, int(city.count.sum()))
     for data in setup.data:
@@ -273,7 +254,6 @@ def _scenarios(setup: Setup) -> Iterator[Scenario]:
 
 
 def _of_at_least(occupancy: Occupancy, plates: int) -> Occupancy:
-    """The HATs with at least this many plates."""
     sizes = np.diff(occupancy.hat_rows)
     rows = np.repeat(sizes >= plates, sizes)
     starts = np.append(0, np.cumsum(sizes[sizes >= plates]))
@@ -389,7 +369,6 @@ def _no_error_grows(rows: Sequence[ChopRow]) -> bool:
 
 
 def _after(rows: Sequence[ChopRow]) -> str:
-    """K by epsilon."""
     return ", ".join(f"{row.hats_after} at {row.epsilon:g}" for row in rows)
 
 

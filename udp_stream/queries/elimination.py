@@ -1,8 +1,7 @@
 """Private iterative elimination (PIE): plates are asked in rounds, and leave once they no longer matter to the answer.
 
 *Adaptive Privacy Budgeting* (Liang and Yi), Algorithms 4 and 5, in the local model. A plate's budget for the query is
-split over rounds. In each round the plates that are still in give one more noisy value, and are charged for that round
-alone.
+split over rounds. In each round the plates that are still in give a noisy value, and are charged for that round.
 
 * `Between(low, high)`, PIE-NI: a plate leaves once phi is surely below `low` or surely above `high`.
 * `Smallest(k)`, PIE-k: a plate leaves once k others are surely nearer.
@@ -11,14 +10,10 @@ alone.
 "Surely" means with probability 1 - beta0 for all plates and rounds at once (Lemmas 5.2 and 5.3): each of the c rounds
 has beta0 / c, and each plate of a round an even part of that.
 
-**A run is a function of its recorded rounds.** `Elimination.due` names the plates of the next round and their charges
-before anything is drawn. `draw` alone reads positions. `advance` takes a round, drawn or recorded, to the next state.
-So a run can stop between any two calls, and another process goes on from the recorded rounds. Plates that the ledger
-does not admit to a round leave it, and stay undecided with the values that they gave before. Decisions are computed in
-floating point, and another machine could round otherwise: `settled` records them, and recorded decisions stand.
-
-As printed, Algorithm 4 calls the plates below `low` S1; Algorithm 9 and Appendix C call those above it S1. Here they
-are `BELOW` and `ABOVE`.
+**A run is a function of its recorded rounds.** `Elimination.due` names the next round's plates and charges before
+anything is drawn. `draw` alone reads positions. `advance` takes a round, drawn or recorded, to the next state. So
+another process can go on from the recorded rounds. Plates that the ledger does not admit to a round leave, undecided,
+with the values that they gave. Another machine could round otherwise, so `settled` records decisions, and these stand.
 """
 
 from __future__ import annotations
@@ -46,8 +41,6 @@ from udp_stream.queries.privatised import (
     scale_of,
 )
 
-# How a plate's budget for a query is split over rounds.
-#
 # Parts are whole nano-units and add up to the budget exactly: the part of round j is floor(r P_j) - floor(r P_(j-1)),
 # P_j the share of the first j rounds. Noise is made for the part, not for the share, so rounding costs a plate nothing.
 
@@ -90,7 +83,6 @@ class Split:
         return len(self.shape)
 
     def parts(self, budget_nano: int) -> list[int]:
-        """The budget's parts, in nano-units."""
         ends = [0, *(budget_nano * end // self._ends[-1] for end in self._ends)]
         return [end - start for start, end in pairwise(ends)]
 
@@ -141,7 +133,6 @@ class Tariff:
         self._scale = np.array(scales, np.int64).reshape(-1, 2)[place.reshape(self._charge.shape)]
 
     def parts(self, round_: int, plates: Integers) -> Parts:
-        """Those of some plates, in a round counted from 0."""
         rows = self._of[plates]
         return Parts(self._charge[rows, round_], *self._scale[rows, round_].T)
 
@@ -208,12 +199,11 @@ class Smallest:
 Rule = Between | Smallest
 
 EVERYONE = Between(-inf, inf)
-"""No plate leaves. With one round, the paper's baselines BM0 and BM1."""
 
 
 @dataclass(frozen=True)
 class Due:
-    """The plates of the next round, by their index among the query's plates, and their charges in nano-units."""
+    """The plates of the next round, by index, and their charges in nano-units."""
 
     plates: Integers
     charges: Integers
@@ -221,10 +211,8 @@ class Due:
 
 @dataclass(frozen=True)
 class Round:
-    """What is recorded of a round: the plates that were admitted, and their noisy values in steps, a row each.
-
-    `decided` is the status of each of them after the round (IN, BELOW or ABOVE); None if it is not computed yet.
-    """
+    """A round: the plates that were admitted, their noisy values in steps, a row each, and the status of each after it
+    (`decided`: IN, BELOW or ABOVE; None if it is not computed yet)."""
 
     plates: Integers
     values: Integers
@@ -295,7 +283,7 @@ class Elimination:
     rule: Rule
     beta0: float
     shared: Literal["survivors", "all"] = "survivors"
-    """Among whom a round's share of beta0 is divided: its plates, as in the paper, or all that the query began with."""
+    """Who shares a round's part of beta0: its plates, as in the paper, or all of the query."""
 
     def __post_init__(self) -> None:
         if not 0 < self.beta0 < 1:
@@ -321,7 +309,6 @@ class Elimination:
         return State(0, np.zeros(n, np.int8), weighed, nothing, nothing, count, count, ())
 
     def due(self, state: State) -> Due | None:
-        """The next round; None if there is none."""
         plates = state.still_in
         if state.rounds == self.split.rounds or plates.size <= self.rule.enough:
             return None
@@ -366,7 +353,6 @@ class Elimination:
         return replace(after, survivors=(*state.survivors, int((status == IN).sum())))
 
     def settled(self, state: State, found: Round) -> Round:
-        """The round with its decisions, as it is to be recorded."""
         return replace(found, decided=self.advance(state, found).status[found.plates])
 
     def _decide(self, after: State, plates: Integers) -> NDArray[np.int8]:
@@ -375,11 +361,9 @@ class Elimination:
         return self.rule.decide(estimate - radius, estimate + radius)
 
     def estimate(self, state: State, plates: Integers) -> Floats:
-        """Phi of these plates, from all that they gave, in lattice steps."""
         return self.privatised.estimate(state.weighed[plates] / state.precision[plates, None])
 
     def radius(self, state: State, plates: Integers, beta: float) -> Floats:
-        """How far each estimate is off at most, with probability 1 - beta each."""
         return self.privatised.radius(self.average(state, plates), beta)
 
     def sharing(self, plates: Integers) -> int:
@@ -433,10 +417,8 @@ def undecided(pie: Elimination, state: State, beta1: float) -> Undecided:
     return Undecided(plates, estimate, radius)
 
 
-# The budgeting of a query on positions: each plate's budget, its split, the kind of noise, and the chance of an error.
-#
-# That chance, `beta`, is divided as in Remark 6 of the paper: a quarter for all decisions of rounds, the rest for the
-# plates that are left undecided. Bounds are then no wider than the baseline's once a quarter of the plates has left.
+# `beta`, the chance of an error, is divided as in Remark 6: a quarter for all decisions of rounds, the rest
+# for undecided plates. Bounds are then no wider than the baseline's once a quarter of the plates has left.
 
 How = Literal["point", "distance"]
 """What gets noise: the position (the paper's methods 0) or its distance (its methods 1)."""
@@ -444,7 +426,6 @@ How = Literal["point", "distance"]
 _ROUNDS_SHARE = 0.25
 
 BETA = 0.05
-"""The chance that the bounds of an answer do not hold."""
 
 DEFAULT_SPLIT = Split.even(64)
 """The paper's c64: of its three splits, the one that saves most."""
@@ -475,7 +456,6 @@ class Budgeting:
 
     @classmethod
     def alike(cls, cost: Cost, plates: int, how: How = "distance", split: Split = DEFAULT_SPLIT) -> Budgeting:
-        """The same budget for every plate."""
         return cls(cost.measure, np.full(plates, cost.nano, np.int64), how, split)
 
     def baseline(self) -> Budgeting:
@@ -494,7 +474,6 @@ class Budgeting:
 
     @property
     def least(self) -> Cost:
-        """The smallest part of any budget."""
         least = int(self.budgets_nano.min()) if self.budgets_nano.size else 10**9
         return Cost(self.measure, max(1, min(self.split.parts(least))))
 

@@ -1,7 +1,6 @@
-"""The kinds of queries on positions: range counts, densities, the nearest plates, thresholds; and their answers.
+"""The kinds of queries on positions (*Adaptive Privacy Budgeting*, Liang and Yi), by elimination (`elimination.py`).
 
-All are of *Adaptive Privacy Budgeting* (Liang and Yi), by elimination (`elimination.py`). For each: phi, the rule by
-which a plate leaves the rounds, and the answer that follows from the last state.
+Each has phi, the rule by which a plate leaves the rounds, and the answer that follows from the last state.
 """
 
 from __future__ import annotations
@@ -35,15 +34,13 @@ _NO_PLATES = np.array([], np.int64)
 class Found:
     """An answer. With probability 1 - beta over the run's noise, all bounds hold.
 
-    A number has a `value`, and the truth lies from `low` to `high`; all are None for the nearest plates. `below` and
-    `sure` are a region's share's alone: whether it is below the share that was asked about (None where no plate took
-    part), and whether that holds with the same probability. `unknown` plates gave nothing, as the ledger admitted them
-    to no round.
+    The truth of a `value` lies from `low` to `high`; all are None for the nearest plates. A region's share is `below`
+    the queried share (None if no plate took part), and `sure` if that holds with the same probability. The ledger
+    admitted `unknown` plates to no round.
 
-    `plates` are the nearest, by their estimates, with distances and radii in metres (none for a plate that gave
-    nothing). For every s, the s-th nearest of them is at most `excess_m` farther away than the s-th nearest of all.
-    That is 0 where exactly k plates were left: these are the k nearest, though noise may have put them in another
-    order. It is None where a plate gave nothing: such a plate is not found, and may be nearer than any.
+    `plates` are the nearest, by their estimates, with distances and radii in metres (none for an unknown plate). For
+    every s, the s-th nearest of them is at most `excess_m` farther away than the s-th nearest of all. That is 0 where
+    exactly k plates were left: these are the k nearest, perhaps in another order. It is None if a plate is unknown.
     """
 
     value: float | None = None
@@ -69,10 +66,9 @@ class FoundNumber(Found):
 
 # How many plates are in a region (Section 6.2).
 #
-# Phi is the signed distance to the region's edge. A plate leaves the rounds when it is surely inside, and then it
-# counts, or surely outside. A plate that is left counts by its average: with noise on positions, if the average
-# position is inside; with noise on distances, if the average distance is below the region's threshold, which a
-# rectangle shifts inwards (Appendix B).
+# Phi is the signed distance to the region's edge. A plate leaves when it is surely inside, and then counts, or surely
+# outside. A plate that is left counts if its average position is inside or, with noise on distances, if its average
+# distance is below the region's threshold, which a rectangle shifts inwards (Appendix B).
 
 
 @dataclass(frozen=True)
@@ -122,10 +118,9 @@ class RangeCount:
 # Noise on distances biases an estimate upwards, noise on positions downwards, and less: take positions for densities.
 
 REACH = 6.0
-"""Bandwidths beyond which a plate leaves."""
 
 FAR = exp(-REACH * REACH / 2)
-"""e^-18, the most that such a plate adds to n f."""
+"""The most that such a plate adds to n f."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +169,6 @@ class Density:
         return FoundNumber(value, min(low, value), max(high, value), unknown=state.unknown)
 
     def truth(self, positions: Integers) -> float:
-        """The density itself, which is not private."""
         return float(self._kernel(self.distance(positions.astype(np.float64))).mean())
 
     @property
@@ -217,7 +211,6 @@ class Nearest:
 
     @classmethod
     def to_stop(cls, k: int, east: float, north: float) -> Nearest:
-        """To a place in a plane, in metres."""
         return cls(k, (east * QUANTA_PER_METRE, north * QUANTA_PER_METRE))
 
     def elimination(self, budgeting: Budgeting) -> Elimination:
@@ -248,7 +241,6 @@ class Nearest:
         )
 
     def truth(self, positions: Integers) -> Integers:
-        """The k nearest themselves, which is not private."""
         distance = self.distance(positions.astype(np.float64))
         return np.argsort(distance, kind="stable")[: self.k].astype(np.int64)
 
@@ -258,10 +250,9 @@ class Nearest:
 # In the central model: the sum over all plates gets noise once, and every plate of the sum is charged for it. The
 # rounds end when the share is surely on one side of q, and no plate is charged for the rounds that were not needed.
 #
-# **The edge.** The paper's count moves by one with each person, whatever the distance (the Hamming metric). A plate
-# that crosses a sharp edge would move the count by one however little it moves: by distance that costs without bound.
-# So the region's edge has a width w. A plate counts as 1 where it is w/2 or more inside of the edge, as 0 where it is
-# w/2 or more outside, and in between by its depth.
+# **The edge.** A plate that crosses a sharp edge would move the count by one however little it moves: by distance that
+# costs without bound. So the edge has a width w. A plate counts as 1 where it is w/2 or more inside of the edge, as 0
+# where it is w/2 or more outside, and in between by its depth.
 #
 # The sum is that of depths, cut off at w/2 on both sides. A depth is a 1-Lipschitz function of the position, as the
 # signed distance is (Lemma 6.3), and the sum is w (count - plates/2). So noise on the sum costs as much as noise on one
@@ -338,7 +329,6 @@ class RegionShare:
         return Found(count / taking, low, high, below=below, sure=sure, unknown=unknown)
 
     def truth(self, positions: Integers) -> float:
-        """The share itself, which is not private."""
         total = float(self.depth(positions.astype(np.float64)).sum())
         return float(self._count_of(total, positions.shape[0]) / positions.shape[0])
 
@@ -352,10 +342,8 @@ class RegionShare:
 
 # Whether fewer than a share q of N people have a property, in the central model (Appendix C, Algorithm 9).
 #
-# There is one holder of data, whose count of people moves by at most one with each person (the Hamming distance). Phi
-# is the count. The rounds end when the count is surely on one side of q N, so a clear answer costs little.
-#
-# As printed, Algorithm 9 takes the set of counts that Algorithm 4 found *above* q N for Yes. Here Yes is below.
+# One holder's count of people moves by at most one with each person (the Hamming distance). Phi is the count. Rounds
+# end when it is surely on one side of q N. As printed, Algorithm 9 takes counts *above* q N for Yes; here Yes is below.
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from udp_stream.units import nano_allowance
 from udp_stream.windows.tables import outlines_of
 
 QUANTA_PER_METRE = 16
-"""Positions are whole sixteenths of a metre: finer than any receiver, far below any noise."""
+"""The lattice is finer than any receiver, and far below any noise."""
 
 QUANTA_PER_KM = 1000 * QUANTA_PER_METRE
 
@@ -90,8 +90,7 @@ class Plane:
         return found * share[:, None]
 
     def metres_of_places(self, latitude: Floats, longitude: Floats) -> Floats:
-        """The same for places that a query is about. ValueError for a place that would be moved: the answer would be
-        about another place."""
+        """The same for a query's places. ValueError for a place that would be moved to another."""
         away, _, _ = self._seen(latitude, self._east(longitude))
         for at in np.flatnonzero(away > np.radians(_DEGREES))[:1]:
             raise ValueError(
@@ -101,7 +100,6 @@ class Plane:
         return self.metres(latitude, longitude)
 
     def quanta(self, latitude: Floats, longitude: Floats) -> Integers:
-        """Plates' positions: the same in whole sixteenths of a metre."""
         rounded = np.rint(self.metres(latitude, longitude) * QUANTA_PER_METRE)
         positions: Integers = np.clip(rounded, -EDGE, EDGE).astype(np.int64)
         return positions
@@ -111,8 +109,7 @@ class Plane:
         return (longitude - self.longitude + 180) % 360 - 180
 
     def _seen(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
-        """How far from the centre positions are, in radians of arc; the centre as a unit vector; and each position's
-        direction from there, as a row that is at right angles to the centre."""
+        """Radians of arc from the centre; the centre as a unit vector; and directions at right angles to it."""
         centre = _on_sphere(np.array([self.latitude]), np.zeros(1))[0]
         position = _on_sphere(latitude, east)
         along = position @ centre
@@ -121,8 +118,7 @@ class Plane:
         return np.arctan2(length, along), centre, across / np.maximum(length, np.finfo(np.float64).tiny)[:, None]
 
     def _moved_nearer(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
-        """Positions up to the circle as they are; the others on the circle, and the share of their distance to the
-        centre that is left."""
+        """Positions, those beyond the circle moved onto it; and the share of their distance that is left."""
         away, centre, direction = self._seen(latitude, east)
         limit = np.radians(_DEGREES)
         x, y, z = (np.cos(limit) * centre + np.sin(limit) * direction).T
@@ -136,7 +132,6 @@ class Plane:
 
 
 def _on_sphere(latitude: Floats, east: Floats) -> Floats:
-    """Unit vectors, one row each."""
     up, round_ = np.radians(latitude), np.radians(east)
     return np.column_stack((np.cos(up) * np.cos(round_), np.cos(up) * np.sin(round_), np.sin(up)))
 
@@ -148,11 +143,7 @@ def _transverse_mercator(latitude: Floats, east: Floats) -> Floats:
     """
     n = _FLATTENING / (2 - _FLATTENING)
     radius = _EQUATOR_M / (1 + n) * (1 + n**2 / 4 + n**4 / 64)
-    series = (
-        n / 2 - 2 * n**2 / 3 + 5 * n**3 / 16,
-        13 * n**2 / 48 - 3 * n**3 / 5,
-        61 * n**3 / 240,
-    )
+    series = (n / 2 - 2 * n**2 / 3 + 5 * n**3 / 16, 13 * n**2 / 48 - 3 * n**3 / 5, 61 * n**3 / 240)
     sine, away = np.sin(np.radians(latitude)), np.radians(east)
     squeeze = 2 * sqrt(n) / (1 + n)
     conformal = np.sinh(np.arctanh(sine) - squeeze * np.arctanh(squeeze * sine))
@@ -173,7 +164,7 @@ def _transverse_mercator(latitude: Floats, east: Floats) -> Floats:
 # quanta.
 
 _AT_ONCE = 1 << 22
-"""Pairs of a position and an edge that are worked on together: 32 MB a column."""
+"""Pairs of a position and an edge in one pass: 32 MB a column."""
 
 
 @dataclass(frozen=True)

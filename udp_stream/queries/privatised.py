@@ -55,7 +55,6 @@ _SLOPES = 1 - 2.0 ** np.arange(-1, -9, -0.5)
 """k: from 0.5, for the average of many rounds, up to 0.996, for few."""
 
 LAPLACE_DIMENSIONS_MAX = 3
-"""Averages of Laplace noise are bounded in so many dimensions."""
 
 _ROOTS = 12
 """Steps of a fixed point that falls towards its root: each of them bounds it."""
@@ -109,7 +108,6 @@ def _scale_max(measure: str, dimensions: int) -> int:
 
 
 Draw = Callable[[str, Bits, Integers, Integers, int], Integers]
-"""As `draw_radial`."""
 
 
 def draw_radial(measure: str, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
@@ -182,8 +180,6 @@ def radius_of(measure: str, of: Average, dimensions: int, beta: float) -> Floats
     return laplace_radius(of, dimensions, beta) if measure == "pure" else gaussian_radius(of, dimensions, beta)
 
 
-# What gets noise: the position itself, a distance, or a sum of distances.
-#
 # Each is a *valid triple* (M, g, h) for a 1-Lipschitz function phi (*Adaptive Privacy Budgeting*, Definition 5): M adds
 # noise to a value, g estimates phi from the noisy values of several rounds, h bounds the estimate's error with
 # probability 1 - beta. Two kinds are the paper's:

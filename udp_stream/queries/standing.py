@@ -1,10 +1,8 @@
-"""Standing queries: questions about plates' positions, asked again and again; and their rounds over a moment's plates.
+"""Standing queries: questions about plates' positions that recur, and their rounds over a moment's plates.
 
-A `StandingQuery` has all that its rounds and its answer depend on besides positions and noise: a run can go on from the
-query that a ledger remembers. Over the plates of a moment it is a query of `kinds.py`, in one of two models:
-
-* `LocalQuery`: each plate gives values of its own, and is charged for the rounds that it is in.
-* `CentralQuery`: one value is made of all plates that take part, and each is charged for every round.
+A `StandingQuery` has all that its rounds and its answer depend on besides positions and noise, so a run can go on from
+the query that a ledger remembers. In the local model each plate gives values of its own, and is charged for the rounds
+that it is in. In the central model one value is made of all plates that take part, and each is charged for every round.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ class LocalQuery:
     pie: Elimination
 
     def due(self, state: State) -> Due | None:
-        """The next round: the plates of the moment that are charged for it, and how much; None if there is none."""
+        """The next round: the plates that are charged for it, and how much; None if there is none."""
         return self.pie.due(state)
 
     def allowances(self, due: Due, number: int, budget_nano: int) -> Integers | None:  # noqa: ARG002
@@ -52,21 +50,17 @@ class LocalQuery:
         return None
 
     def among(self, charged: Integers) -> LocalQuery | CentralQuery:  # noqa: ARG002
-        """The query, once it is known what the plates of the first round were charged."""
         return self
 
     def members(self, due: Due, charged: Integers, positions: Integers) -> tuple[Integers, Integers]:
-        """Who gives a value in a round, by index in `pie`, and the positions (of the moment's) that it is made of: the
-        plates that were charged for the round."""
+        """Who gives a value in a round, by index in `pie`, and the positions it is made of: the charged plates."""
         plates = due.plates[charged >= due.charges]
         return plates, positions[plates]
 
     def charged(self, state: State) -> int:
-        """The most that a plate was charged, nano-units."""
         return int(state.charged.max(initial=0))
 
     def found(self, state: State) -> Found:
-        """The answer after the last round."""
         return self.query.answer(self.budgeting, self.pie, state)
 
 
@@ -74,8 +68,8 @@ class LocalQuery:
 class CentralQuery:
     """A query over the plates of a moment, all of them in one noisy value.
 
-    The plates that take part are decided in the first round, because a value of fewer plates later on would be of
-    another sum. So a plate takes part if it has enough left for *all* rounds; it is charged for those that are asked.
+    The first round decides who takes part, because fewer plates later on would be another sum. So a plate takes part if
+    it has enough left for *all* rounds; it is charged for those that are asked.
 
     >>> query = StandingQuery(name="full", kind="threshold", center=(0, 0), box=(-0.01, -0.01, 0.01, 0.01), share=0.3,
     ...     edge_m=500, every_s=900, age_s=600, measure="zcdp", rounds=4, budget_nano=10**9, period="1d",
@@ -129,7 +123,7 @@ class CentralQuery:
 Kind = Literal["range", "density", "nearest", "threshold"]
 
 QUARTERS = 4
-"""Savings are handed on in quarters of a moment's even part: few budgets have few scales of noise to compute."""
+"""Savings are handed on in quarters of a moment's even part, so that few scales of noise are computed."""
 
 Position = tuple[float, float]
 """Longitude and latitude, degrees: the order of GeoJSON, and of `pings.box`."""
@@ -201,7 +195,6 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
         return tuple((saved * (3 * rest + planned) // (rest * self.budget_nano)).tolist())
 
     def budgets(self, plates: int, handed_on: tuple[int, ...] = ()) -> Integers:
-        """The most that each plate may be charged at a moment."""
         quarters = np.array(handed_on or (0,) * plates, np.int64)
         return self.budget_nano + self.budget_nano * quarters // QUARTERS
 
@@ -253,7 +246,6 @@ def _metres(plane: Plane, places: Sequence[Position]) -> Floats:
 
 
 def _rectangle(plane: Plane, box: tuple[float, float, float, float]) -> Rectangle:
-    """The rectangle of the plane with the box's middle, its width along the middle parallel, and its height."""
     west, south, east, north = box
     lon, lat = (west + east) / 2, (south + north) / 2
     middle, *sides = _metres(plane, [(lon, lat), (west, lat), (east, lat), (lon, south), (lon, north)])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from udp_stream.errors import ConfigError
 from udp_stream.settings.limits import require
@@ -23,12 +23,9 @@ _DATABASE = re.compile(r"[0-9]+")
 NOT_SHOWN: Final = "something else (it is not shown: it might be the secret itself)"
 
 SCHEMES: Final = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
-"""Of a ledger that is no file."""
 
 _OPTIONS = ("db", "username", "password")
-"""Behind the question mark. What else the client would take changes what the ledger relies on: how long it waits, what
-it makes of replies, whether it looks at certificates."""
-
+"""Behind the question mark. Others change what the ledger relies on: timeouts, replies, certificates."""
 
 KAFKA_CLIENT: Final = (
     *("security_protocol", "ssl_cafile", "ssl_certfile", "ssl_keyfile"),
@@ -39,20 +36,14 @@ REDIS_CLIENT: Final = (
     *("username", "password_file", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
     *("socket_timeout", "socket_connect_timeout", "socket_keepalive", "client_name"),
 )
-"""What the tables of clients may hold. Other options change what our promises rely on: acknowledgements, isolation,
-what is made of replies, whether certificates are looked at."""
+"""Options of clients. Others change what our promises rely on: acknowledgements, isolation, replies, certificates."""
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
 
 def check_kafka(kafka: KafkaSection) -> None:
-    """ConfigError where brokers cannot be reached as is asked, or not as safely: a file of authorities beside
-    "PLAINTEXT" shows that TLS was meant.
-
-    >>> login = {"sasl_plain_username": "worker", "sasl_plain_password_file": "/run/secrets/kafka"}
-    >>> check_kafka(KafkaSection(client={"security_protocol": "SASL_SSL"} | login))
-    """
+    """ConfigError for options that contradict each other: a file of authorities beside "PLAINTEXT" asks for TLS."""
     rule = "HOST:PORT, or several of them with commas"
     require(all(map(_is_address, kafka.bootstrap.split(","))), "kafka.bootstrap", rule, repr(kafka.bootstrap))
     rule = f"at most {_PREFIX_MAX} letters, digits, dots, underscores and hyphens, as names of topics have"
@@ -80,8 +71,7 @@ def check_kafka(kafka: KafkaSection) -> None:
 
 
 def _check_client(section: str, client: Mapping[str, Option], known: Sequence[str]) -> None:
-    """ConfigError for an option that is not handed on, one that is no path where a file is meant, and a certificate
-    without its key. No value is shown: it may be a secret."""
+    """ConfigError for an unknown option, a path that is none, a certificate without its key. No value is shown."""
     for key, value in client.items():
         if key not in known:
             meant = get_close_matches(key, known, n=1, cutoff=0.0)[0]
@@ -111,10 +101,7 @@ def check_dashboard(dashboard: DashboardSection) -> None:
 
 
 def check_redis(ledger: LedgerSection) -> None:
-    """ConfigError where `[ledger.client]` is set for a file, does not fit to the URL, or says the same.
-
-    >>> check_redis(LedgerSection(url="rediss://ledger:6379/0", client={"ssl_ca_certs": "/etc/ca.pem"}))
-    """
+    """ConfigError where `[ledger.client]` is set for a file, does not fit to the URL, or says the same."""
     scheme, client = ledger.url.partition("://")[0], ledger.client
     _check_client("ledger", client, REDIS_CLIENT)
     if tls := [key for key in client if key.startswith("ssl_")]:
@@ -131,13 +118,7 @@ def check_redis(ledger: LedgerSection) -> None:
 
 
 def check_url(url: str) -> None:
-    """ConfigError for a ledger's URL that names no file and that no run would take; nothing is connected. What may be a
-    password is not repeated.
-
-    >>> check_url("redis://ledger:6379/surat")
-    Traceback (most recent call last):
-    udp_stream.errors.ConfigError: ledger.url: expected the number of a database behind the host, got something else
-    """
+    """ConfigError for the URL of a service that no run would take. It may have a password, so it is not repeated."""
     if is_file(url):
         return
     scheme, _, rest = url.partition("://")
@@ -154,30 +135,19 @@ def check_url(url: str) -> None:
         rule = "redis://HOST:PORT with a port of 1 to 65535"
         require(False, "ledger.url", rule, "something else")
         return
-    _check_socket(parts) if scheme == "unix" else _check_database(parts.path.strip("/"))
+    if scheme == "unix":  # the client would leave out a folder in the place of a host
+        is_path = len(parts.path) > 1 and not parts.netloc.rpartition("@")[2]
+        require(is_path, "ledger.url", "unix:///PATH of a socket, from the root", "something else")
+    else:  # the client would take database 0 for a name
+        is_number = not (path := parts.path.strip("/")) or _DATABASE.fullmatch(path) is not None
+        require(is_number, "ledger.url", "the number of a database behind the host", "something else")
     options = parse_qs(parts.query, keep_blank_values=True)
     once = all(name in _OPTIONS and len(values) == 1 for name, values in options.items())
     number = once and all(map(_DATABASE.fullmatch, options.get("db", ())))
     require(number, "ledger.url", "?db=NUMBER or no option", ", ".join(options))
 
 
-def _check_socket(parts: SplitResult) -> None:
-    """The client would leave out a folder that stands in the place of a host."""
-    is_path = len(parts.path) > 1 and not parts.netloc.rpartition("@")[2]
-    require(is_path, "ledger.url", "unix:///PATH of a socket, from the root", "something else")
-
-
-def _check_database(path: str) -> None:
-    """The client would take database 0 for a name."""
-    is_number = not path or _DATABASE.fullmatch(path) is not None
-    require(is_number, "ledger.url", "the number of a database behind the host", "something else")
-
-
 def has_password(url: str) -> bool:
-    """Whether a URL has a user or a password in it, before the host or behind it.
-
-    >>> has_password("redis://:secret@ledger"), has_password("redis://ledger/2?password=a"), has_password("sqlite:a@b")
-    (True, True, False)
-    """
+    """Whether a URL has a user or a password in it, before the host or behind it."""
     rest = url.partition("://")[2]
     return "@" in rest or "password=" in rest or "username=" in rest

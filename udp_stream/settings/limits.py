@@ -1,4 +1,4 @@
-"""What single keys may be: the least and most of epsilons and durations, and the words of a refusal."""
+"""Bounds of single keys: epsilons and durations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPSILON_RULE = f"0, {EPSILON_MIN:g} to {EPSILON_MAX:g}, or auto"
 
 RHO_MIN = RHO_NANO_MIN / NANO
 CONCENTRATED = sqrt(2 * RHO_MIN), sqrt(2 * EPSILON_NANO_MAX / NANO), "0, 0.001 to 44, or auto"
-"""The least and the most of an epsilon that is counted in rho, half of its square, and what it may be."""
+"""The least and the most of an epsilon that is counted in rho, half of its square, and the rule in words."""
 
 DURATIONS = {
     "hat.slot": ("1m", "31d"),
@@ -38,8 +38,7 @@ DURATIONS = {
     "kafka.retention": ("1m", "36500d"),
     "kafka.idle_timeout": ("0.1s", "31d"),
 }
-"""The shortest and the longest of each. Milliseconds of a slot have 32 bits (49 days), calendars four digits for the
-year; no timeout is zero, which would pass at once."""
+"""The shortest and the longest. Milliseconds of a slot have 32 bits (49 days), years of a calendar four digits."""
 
 
 def nano(epsilon: float | Literal["auto"]) -> int | None:
@@ -64,11 +63,7 @@ def whole_seconds(name: str, duration: str) -> int:
 
 
 def budget_period(period: str) -> tuple[str, int | None]:
-    """The name of a budget period as records have it, and its seconds; None for a lifetime. ConfigError if it is none.
-
-    >>> budget_period("24h"), budget_period("rolling 24h"), budget_period("lifetime")
-    (('1d', 86400), ('rolling 1d', 86400), ('lifetime', None))
-    """
+    """The name of a budget period as records have it, and its seconds (None: a lifetime); ConfigError if it is none."""
     name = "budget.period"
     if period == "lifetime":
         return period, None
@@ -92,11 +87,6 @@ def seconds_of(name: str, duration: str) -> float:
 
 
 def require(holds: bool, key: str, rule: str, value: object) -> None:
-    """ConfigError, with the key, the rule and the value, unless it holds.
-
-    >>> require(3 > 4, "hat.resolution", "more than 4", 3)
-    Traceback (most recent call last):
-    udp_stream.errors.ConfigError: hat.resolution: expected more than 4, got 3
-    """
+    """ConfigError, with the key, the rule and the value, unless it holds."""
     if not holds:
         raise ConfigError(f"{key}: expected {rule}, got {value}")

@@ -1,4 +1,4 @@
-"""The keys that there are, and the nearest of them to one that there is not."""
+"""Reading the configuration: a TOML file, the environment over it, flags over both; unknown keys name the nearest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from udp_stream.settings.sections import EPSILONS, Settings
 PREFIX: Final = "UDP_STREAM_"
 
 QUERY: Final = "query"
-"""The one table that there may be several of."""
 
 CLIENT: Final = "client"
 """The one key that is a table: options that go to a client as they are."""
@@ -44,20 +43,12 @@ def query_keys() -> tuple[str, ...]:
 
 
 def variable_of(key: str) -> str:
-    """The environment variable of a key.
-
-    >>> variable_of("hat.slot")
-    'UDP_STREAM_HAT__SLOT'
-    """
+    """The environment variable of a key."""
     return PREFIX + key.replace(".", "__").upper()
 
 
 def nearest(name: str) -> str:
-    """'; did you mean ...?' for the nearest section or key, by its whole name or its last part.
-
-    >>> nearest("hat.resolutoin"), nearest("budget.slot")
-    ('; did you mean hat.resolution?', '; did you mean hat.slot?')
-    """
+    """'; did you mean ...?' for the nearest section or key, by its whole name or its last part."""
     known = known_keys()
     if "." not in name:
         sections = {key.partition(".")[0]: f"[{key.partition('.')[0]}]" for key in known}
@@ -69,20 +60,15 @@ def nearest(name: str) -> str:
     return f"; did you mean {(same or difflib.get_close_matches(name, known, n=1, cutoff=0.0))[0]}?"
 
 
-# Where values come from: a TOML file, the environment over it, flags over both. Nothing is judged here but names.
-
-
 @dataclass
 class Tables:
-    """Values by section and key, as they were given, and where each came from: by `section.key`, or by section for what
-    is no table. Keys of the second [[query]] are `query.2.key`; what stands under `query` is in `queries`."""
+    """Values by section and key, and the origin of each `section.key`; `query.2.key` is of the second [[query]]."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     queries: Any = ()
 
     def put(self, name: str, value: object, origin: str) -> None:
-        """Set section.key. ConfigError if there can be no such key."""
         section, dot, key = name.partition(".")
         table = self._section(section if dot else "", name)
         within, nested, option = key.partition(".")
@@ -95,9 +81,8 @@ class Tables:
 
     def _section(self, section: str, name: str) -> dict[str, Any]:
         if section == QUERY:
-            raise ConfigError(
-                f"{name}: expected in the configuration file, in one of its tables [[query]], not beside it"
-            )
+            rule = "in the configuration file, in one of its tables [[query]], not beside it"
+            raise ConfigError(f"{name}: expected {rule}")
         table = self.values.setdefault(section, {}) if section else None
         if not isinstance(table, dict):
             raise ConfigError(f"expected section.key, got {name!r}{nearest(name)}")
@@ -110,8 +95,7 @@ def read_tables(
     environment: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Tables:
-    """The file, then `UDP_STREAM_SECTION__KEY` variables, then `section.key=value` flags, then options; later ones
-    win. Unknown keys are still in it."""
+    """As `load` reads them, unchecked: unknown keys are still in it."""
     tables = Tables() if path is None else _read(path)
     once_underscored = {variable_of(key).replace("__", "_"): variable_of(key) for key in known_keys()}
     # Sorted, so that the fault that is told does not depend on how the shell orders variables.
@@ -158,15 +142,8 @@ def _value(text: str) -> object:
     return read["value"] if len(read) == 1 else text
 
 
-# What a value of a setting may be, in words: from the types of the settings, and from msgspec's messages.
-
-
 def words_of(kind: Any) -> list[str]:
-    """The words that a setting of this type may be, and the kinds of values beside them; none where it takes no word.
-
-    >>> words_of(Literal["pure", "zcdp"] | Literal["auto"]), words_of(Literal["auto"] | float), words_of(bool)
-    (['pure', 'zcdp', 'auto'], ['auto', 'float'], [])
-    """
+    """The words that a setting of this type may be, then other kinds of values; none if it takes no word."""
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     words = [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]
     plain = (get_args(part)[0] if get_origin(part) is Annotated else get_origin(part) or part for part in parts)
@@ -174,15 +151,9 @@ def words_of(kind: Any) -> list[str]:
 
 
 def in_words(message: str) -> str:
-    """A message of msgspec as our own begin and end.
-
-    >>> in_words("Expected `float | null`, got `str`"), in_words("Expected `int` >= 1")
-    ('expected float', 'expected int >= 1')
-    """
+    """A message of msgspec as our own begin and end."""
     return message.partition(", got ")[0].replace("`", "").replace(" | null", "").replace("Expected", "expected")
 
-
-# Configuration is read here: TOML file, environment over it, flags over both; what is unknown names its nearest.
 
 OF_SECRETS = ("password_file", "token_file", CLIENT)
 """Keys that name the file of a secret. What is no text there may be a secret of digits."""
@@ -194,12 +165,9 @@ def load(
     environment: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Read the file, then `UDP_STREAM_SECTION__KEY` variables, then `section.key=value` flags; the later one wins.
+    """Read the file, `UDP_STREAM_SECTION__KEY` variables, `section.key=value` flags, options; a later value wins.
 
-    Last, `options` are strings as they stand, by key: a file may be called `true`.
-
-    Raises ConfigError naming the key, the value and the rule; an unknown key is answered with the nearest known one,
-    a variable with one underscore for two with the right one. Other variables are left alone.
+    Options are strings and not TOML: a file may be called `true`. Raises ConfigError naming the key, value and rule.
     """
     tables = read_tables(path, flags, environment, options)
     queries = _queries(tables.queries)
@@ -218,7 +186,6 @@ def load(
 
 
 def _queries(tables: Any) -> tuple[QuerySection, ...]:
-    """The tables [[query]]; a fault names the query, by its place if it has no name."""
     if not isinstance(tables, list | tuple) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError("query: expected tables [[query]], one for each query, with double brackets")
     return tuple(_query(table, place) for place, table in enumerate(tables, 1))
@@ -277,7 +244,6 @@ def _where(message: str, tables: Mapping[str, Any]) -> str:
 
 
 def _rule(name: str) -> str | None:
-    """What a duration, an epsilon, a switch, or one of a few words may be."""
     if name in DURATIONS:
         return "a duration such as 6h"
     if name in EPSILONS:

@@ -29,19 +29,17 @@ _AMOUNT_MAX = 1e6
 
 ROUNDS: dict[str, int] = {"zcdp": 64, "pure": 4}
 """Even rounds. The paper's c64 under rho: they save most at the same error (`docs/mechanisms/elimination.md`). Its c4
-under epsilon, where rounds err more than a single round, by the square root of their number."""
+under epsilon, where rounds err more, by the square root of their number."""
 
 EDGE_M = 500.0
 """The edge of a threshold's region: noise on its count is that on a plate's distance in metres, divided by the edge."""
 
 BANDWIDTH_M = 500.0
-"""The bandwidth of a density: the scale at which a city's streets are crowded or empty."""
 
 HOW: dict[Kind, How] = {"range": "distance", "density": "point", "nearest": "distance", "threshold": "distance"}
 """What gets noise, by what errs less: a density from noisy distances is biased upwards."""
 
 _OF_ONE_KIND: dict[str, Kind] = {"k": "nearest", "share": "threshold"}
-"""The keys that only one kind of query has."""
 
 
 class PositionBudget(NamedTuple):
@@ -54,8 +52,7 @@ class PositionBudget(NamedTuple):
 class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The budget of a plate's positions: `rho` per square kilometre, or `epsilon` per kilometre, and its period.
 
-    No default: how far apart two places may be that must look alike is for a person to choose. It is apart from
-    `[budget]`, which is of speeds; or a `share` of that, where `unit_m` metres count as much as a speed does.
+    Or it is a `share` of `[budget]`, where `unit_m` metres count as much as a speed does. There is no default.
     """
 
     rho: Annotated[float, msgspec.Meta(ge=0, le=_AMOUNT_MAX)] = 0.0
@@ -83,7 +80,6 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return PositionBudget(measure, one.by_distance_nano)
 
     def one_budget(self, measure: str, budget_nano: int) -> OneBudget | None:
-        """The budget of speeds and positions together; None if positions have a budget of their own."""
         if not self.share:
             return None
         return OneBudget(measure, budget_nano, self.shared_nano(budget_nano), Decimal(str(self.unit_m or 1)))
@@ -95,7 +91,6 @@ class QueriesSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def period_name(self) -> str:
-        """The length as records have it."""
         seconds = self.period_seconds
         return "lifetime" if seconds is None else duration_name(seconds)
 
@@ -115,11 +110,9 @@ class QuerySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
 
     def key(self, key: str) -> str:
-        """How a refusal names one of these keys."""
         return f"query.{key} of {self.name}"
 
     def require(self, holds: bool, key: str, rule: str, value: object) -> None:
-        """ConfigError for this key of the query, unless it holds."""
         require(holds, self.key(key), rule, value)
 
 
@@ -185,10 +178,8 @@ def _standing(
 
 def _check_section(section: QueriesSection) -> None:
     given = [name for name in ("rho", "epsilon", "share") if getattr(section, name) > 0]
-    rule = (
-        "a budget for positions: one of queries.rho (per square km), queries.epsilon (per km) and queries.share (of "
-        "[budget])"
-    )
+    amounts = "queries.rho (per square km), queries.epsilon (per km) and queries.share (of [budget])"
+    rule = f"a budget for positions: one of {amounts}"
     require(len(given) == 1, "queries", rule, " and ".join(given) or "none")
     rule = "how many metres count as much as a speed does, where queries.share is given, and nowhere else"
     require((section.unit_m is not None) == (given == ["share"]), "queries.unit_m", rule, section.unit_m or "none")
@@ -198,8 +189,7 @@ def _check_section(section: QueriesSection) -> None:
 
 
 def _center(section: QueriesSection, box: Box | None) -> Position:
-    """The middle of the plane in which distances are measured; it is the same for all queries, so that their losses add
-    up."""
+    """The middle of the plane; it is the same for all queries, so that their losses add up."""
     if (center := section.center) is None:
         rule = "[longitude, latitude] of the city's middle, or a pings.box, whose middle is taken"
         if box is None:
@@ -225,7 +215,6 @@ def _every(section: QueriesSection, asked: QuerySection) -> int:
 
 
 def _check_places(asked: QuerySection) -> None:
-    """A range count and a threshold have one region, the other kinds a place, each on earth."""
     given, box = [name for name in _REGIONS if getattr(asked, name) is not None], asked.box
     if asked.kind in ("range", "threshold"):
         got = ", ".join(given) or "none"
@@ -243,7 +232,6 @@ def _check_places(asked: QuerySection) -> None:
 
 
 def _check_kind(asked: QuerySection) -> None:
-    """A threshold has a share. Keys of one kind have no meaning in another."""
     has_share = asked.kind != "threshold" or asked.share is not None
     asked.require(has_share, "share", "a number above 0 and below 1 for a threshold", "none")
     for key, kind in _OF_ONE_KIND.items():

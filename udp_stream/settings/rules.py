@@ -1,10 +1,9 @@
-"""What types cannot say of a configuration: rules between keys, and what names a ledger."""
+"""Rules between the keys of a configuration, and what names a ledger."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins, zero_and_equal_bins
@@ -26,7 +25,6 @@ from udp_stream.settings.sections import SQLITE, LedgerSection, Settings, check_
 from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text
 
 NO_LEDGERS = ("", "-")
-"""Neither names a file: nothing would be the current folder, and `-` is a standard stream everywhere else."""
 
 _HOST_PORT = re.compile(r"[^/:@]+:[0-9]+(/[0-9]*)?")
 
@@ -35,7 +33,8 @@ def check(settings: Settings) -> None:
     """What types cannot say. Raises ConfigError: the first fault."""
     check_source(settings.source, settings.speed.read_in if settings.speed.from_ == "field" else settings.source.unit)
     for name in DURATIONS:
-        _read_duration(name, _value(settings, name))
+        section, _, key = name.partition(".")
+        _read_duration(name, getattr(getattr(settings, section), key))
     policy = settings.policy
     _check_period(settings, policy)
     _check_epsilon(settings, policy)
@@ -58,7 +57,6 @@ def _read_duration(name: str, duration: str) -> None:
 
 
 def _check_beside(settings: Settings) -> None:
-    """Of values that must fit to one another."""
     if (box := settings.pings.box) is not None:
         on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
         rule = "[west, south, east, north] with -180 <= west < east <= 180 and -90 <= south < north <= 90"
@@ -77,11 +75,6 @@ def _check_beside(settings: Settings) -> None:
     cdf, rule = settings.release.cdf, '"auto", "tree" or "off" where no mean is taken around a forecast'
     require(cdf != "smoothed" or settings.policy.forecasts, "release.cdf", rule, cdf)
     _check_bins(settings)
-    _check_shared_budget(settings)
-
-
-def _check_shared_budget(settings: Settings) -> None:
-    """Amounts add up where periods are the same ones."""
     if settings.queries.share:
         rule = f"that of budget.period ({settings.budget.period}), of which queries.share is a part"
         require(settings.queries.period == settings.budget.period, "queries.period", rule, settings.queries.period)
@@ -151,9 +144,8 @@ def _check_budget(settings: Settings, policy: Policy) -> None:
         rule = 'none where budget.accounting is "zcdp", whose budget is budget.rho'
         require(budget.epsilon is None, "budget.epsilon", rule, budget.epsilon)
     else:
-        require(
-            budget.rho == 0, "budget.rho", f'0 where budget.accounting is "{policy.accounting}"', f"{budget.rho:.15g}"
-        )
+        rule = f'0 where budget.accounting is "{policy.accounting}"'
+        require(budget.rho == 0, "budget.rho", rule, f"{budget.rho:.15g}")
     if policy.accounting == "approximate":
         rule = f"an epsilon that is a rho of at least {RHO_MIN:g} with delta {budget.delta:g}"
         got = f"{budget.promised} (rho {policy.budget_nano / NANO:.15g})"
@@ -163,7 +155,6 @@ def _check_budget(settings: Settings, policy: Policy) -> None:
 
 
 def _check_schedule(policy: Policy) -> None:
-    """A schedule where there is something to schedule: automatic epsilons of the papers' mechanisms."""
     schedule = policy.schedule
     if schedule == "spread":
         return
@@ -194,8 +185,3 @@ def _check_bins(settings: Settings) -> None:
         _ = zero_and_equal_bins(leaves - 1, max_kmh)
     except ValueError as error:
         raise ConfigError(f"{name}, whose leaves are the bins as release.bins is auto: {error}") from error
-
-
-def _value(settings: Settings, name: str) -> Any:
-    section, _, key = name.partition(".")
-    return getattr(getattr(settings, section), key)

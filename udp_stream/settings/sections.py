@@ -1,4 +1,4 @@
-"""The `[kafka]` section of the configuration: where the brokers are, and how workers share the work."""
+"""The sections of the configuration, a frozen value each, with defaults; `docs/configuration.md` gives the reasons."""
 
 from __future__ import annotations
 
@@ -43,18 +43,14 @@ from udp_stream.windows.slots import ReadingRules
 from udp_stream.windows.tables import PINGS_MAX, SlotGrid
 
 Option: TypeAlias = str | int | float | bool
-"""A value of a client's table: it goes to the client as it is."""
 
 
 class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """For the deployment on Kafka; the embedded runtime does not read it.
+    """For the deployment on Kafka; the embedded runtime reads `idle_timeout` alone.
 
-    `partitions` are those of the pings topic, `shards` those of the shuffle topic; one plan is made for all shards.
-    `replication` 0 leaves it to the broker. A silent partition gets a tick record after `idle_timeout`. With
-    `transactions` a slot's releases are published strictly once, for readers of committed records.
-
-    `client` goes to the Kafka clients as it is: TLS, login and timeouts, by the names of kafka-python. A secret is in a
-    file: `sasl_plain_password_file` (`secret_files.py`).
+    `partitions` are those of the pings topic, `shards` those of the shuffle topic. `replication` 0 leaves it to the
+    broker. A silent partition gets a tick record after `idle_timeout`. `transactions` publish a slot exactly once.
+    `client` has options of kafka-python, which go to the clients unchanged.
     """
 
     bootstrap: str = "localhost:9092"
@@ -87,15 +83,10 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return str(self.client.get("security_protocol", "PLAINTEXT"))
 
 
-# The `[live]` section of the configuration: how feeds are polled and queues are read.
-
-
 class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """For sources that go on until they are stopped; files do not read it. Secrets are in files, never in here.
+    """For sources that go on until they are stopped. Surat's and Delhi's buses report every 10 s.
 
-    `every` 10 s is how often Surat's and Delhi's buses report. While the newest ping is older than `max_age` none is
-    read into a slot. HTTP: `token_header` names the header that carries the token. AMQP: `queue` is read as `username`.
-    MQTT: `topics` are read, as `username` if there is one.
+    While the newest ping is older than `max_age` none is read into a slot. `token_header` carries the token of HTTP.
     """
 
     every: str = "10s"
@@ -111,8 +102,6 @@ class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     password_file: str = ""
 
 
-# `[ledger]`: where balances are kept, and how a Redis is reached.
-
 SQLITE = "sqlite:"
 
 DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
@@ -120,13 +109,9 @@ DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
 
 
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where balances are kept; the key of the plates' hashes is beside it unless told otherwise.
+    """Where balances are kept. `client` has options of redis-py, which go to the client unchanged.
 
-    `client` goes to the Redis client as it is: user, TLS and timeouts, by the names of redis-py. The password is in a
-    file: `password_file`.
-
-    `url` is empty where no ledger was named. One run on one machine then takes `DEFAULT_LEDGER`; workers share a
-    ledger, so they take none that was not named.
+    A run on one machine takes `DEFAULT_LEDGER` if no `url` is given. Workers share a ledger, so they need a `url`.
     """
 
     url: str = ""
@@ -137,11 +122,9 @@ class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def place(self) -> str:
-        """The ledger that was named, or the default one."""
         return self.url or DEFAULT_LEDGER
 
     def require_named(self) -> None:
-        """ConfigError if no ledger was named: for commands that share one with others."""
         if not self.url:
             raise ConfigError(
                 "ledger.url: expected the one ledger that all workers of the deployment share, got none: "
@@ -155,31 +138,23 @@ def is_file(url: str) -> bool:
 
 
 class DashboardSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """For `dashboard`: it listens on this machine's loopback until told otherwise, and shows the newest `slots`.
-
-    48 slots are two days of hours: today beside yesterday. `statement` is a file that `ledger export` has written.
-    """
+    """For `dashboard`. 48 slots are two days of hours. `statement` is a file that `ledger export` has written."""
 
     listen: str = "127.0.0.1:8321"
     slots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 48
     statement: str = ""
 
 
-# `[source]`: how to read a feed that is not in the form of the contract.
-
 DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}
-"""What a delimiter may be, and the character that is meant."""
 
 _OF_MAPPING = (*FIELDS, "records", "time_format", "message_time")
 _OF_GTFS = {f"vehicle.vehicle.{name}": name for name in ("id", "label", "license_plate")}
-"""What may name a vehicle of GTFS-realtime."""
 
 
 class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Keys that are not set have the preset's value, else that of the contract's form.
 
-    Once one is set, fields are read leniently: numbers may be text, plates integers. `delimiter` alone changes nothing
-    but how CSV is cut.
+    If any key but `delimiter` is set, fields are read leniently: numbers may be text, plates integers.
     """
 
     preset: str = ""
@@ -196,7 +171,6 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the feed has a form of its own."""
         return not self.gtfs_plate and self._is_set
 
     @property
@@ -213,7 +187,6 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def mapping(self) -> FeedMapping:
-        """Where the fields are. ConfigError that names the key."""
         preset = _preset(self.preset)
         asked = {name: getattr(self, name) for name in _OF_MAPPING if name != "plate" or not self.gtfs_plate}
         keys = preset.keys | {name: value for name, value in asked.items() if value is not None}
@@ -232,7 +205,6 @@ class SourceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def form(self) -> FeedForm:
-        """How messages spell pings: in the contract's form, strictly, where no key is set."""
         return mapped_form(self.mapping) if self.is_mapped else FeedForm(self.mapping, JSON, self.gtfs_plate)
 
     @property
@@ -285,20 +257,11 @@ def check_source(source: SourceSection, unit: str | None) -> None:
         )
 
 
-# The sections of the configuration, one frozen value each, with their defaults, and what the core makes of them.
-#
-# Every default carries the measurement or the reason it was chosen by; `docs/configuration.md` tells the same at
-# length. What changes privacy goes on to the core as a `Policy`; the rest stays out here.
-
 EPSILON = 10.0
-"""Of `[budget]` where none is given."""
 
 
 class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where and when: resolution 7 (5 km2) and one hour are what a city works with.
-
-    Means around forecasts halve the error of a guess there, at epsilon 10 a day (`docs/measurements.md`).
-    """
+    """Resolution 7 (5 km2) and an hour: there means around forecasts halve a guess's error, at epsilon 10 a day."""
 
     resolution: Annotated[int, msgspec.Meta(ge=0, le=15)] = 7
     slot: str = "1h"
@@ -309,8 +272,7 @@ class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """U = 65 km/h: India's limit for buses within municipal limits, 60 km/h and 5 % (S.O. 1522(E), 2018), rounded up.
 
-    The value came first from arXiv 2401.15906, which gives no reason. Take yours from a speed limit or a limiter, never
-    from recorded speeds: their maximum is a function of what is protected.
+    Take it from a speed limit, never from recorded speeds: their maximum is a function of protected data.
     """
 
     max_kmh: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 65.0
@@ -320,7 +282,6 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def read_in(self) -> str:
-        """The unit in force. A source that has one by its specification, GTFS-realtime, wants one to be set."""
         return self.unit or "kmh"
 
 
@@ -334,11 +295,8 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Epsilon 10 with delta 1e-6 per plate and day: `udp-stream plan` says what it buys.
 
     Under "approximate" accounting the budget is the largest rho that implies (epsilon, delta); under "zcdp" it is
-    `rho` itself, and there is no epsilon. Epsilons of releases are then what they are in rho: half of their squares.
-    "approximate" is the default, as estimates around forecasts err less under it than under "pure" and show more of
-    what happens (`docs/measurements.md`).
-
-    A plate is charged its own share of a release: that buys 1.0 to 2.5 times the releases.
+    `rho` itself. A release of epsilon then costs a rho of half its square. "approximate" is the default: estimates
+    around forecasts err less under it than under "pure" (`docs/measurements.md`).
     """
 
     epsilon: Budget | None = None
@@ -350,12 +308,10 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def promised(self) -> float:
-        """The epsilon in force."""
         return EPSILON if self.epsilon is None else self.epsilon
 
     @property
     def accounted(self) -> Accounting:
-        """How the budget is stated; ConfigError for an unknown way."""
         known = ", ".join(f'"{name}"' for name in ACCOUNTINGS)
         require(self.accounting in ACCOUNTINGS, "budget.accounting", f"one of {known}", f'"{self.accounting}"')
         return ACCOUNTINGS[self.accounting]
@@ -373,11 +329,10 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Epsilons are per HAT. Mean "auto" is taken around a forecast, or as a paper has it where that errs less.
+    """Epsilons are per HAT. Mean "auto" is taken around a forecast, or by a paper's mechanism where that errs less.
 
-    An automatic epsilon is then a part of the budget, for the plate that moves a mean most. CDFs of HATs are the
-    city's, tilted to their means. A tree of its own, at the mean's price, has a HAT of some hundred plates, where that
-    errs less: in no HAT of the feeds (`docs/mechanisms/shapes.md`).
+    An automatic epsilon is then a part of the budget, for the plate that moves a mean most. A HAT's CDF is the city's,
+    tilted to its mean, or a tree of its own where that errs less (`docs/mechanisms/shapes.md`).
     """
 
     mean: Mean = "auto"
@@ -396,7 +351,6 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def epsilons(self) -> dict[str, float | Literal["auto"]]:
-        """That of each statistic: by its key, or where it has none as the statistic itself says."""
         return {name: getattr(self, f"{name}_epsilon", STATISTICS[name].epsilon) for name in priced()}
 
 
@@ -421,7 +375,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @cached_property
     def policy(self) -> Policy:
-        """What changes privacy, or what is computed."""
         budget, (period, period_seconds) = self.budget, budget_period(self.budget.period)
         policy = Policy(
             resolution=self.hat.resolution,
@@ -460,27 +413,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def ping_rules(self) -> PingRules:
-        """What the decoder accepts."""
-        return PingRules(
-            unit=self.speed.read_in,
-            max_kmh=self.speed.max_kmh,
-            reject_above_kmh=self.speed.reject_above_kmh,
-            box=self.pings.box,
-        )
+        speed, box = self.speed, self.pings.box
+        return PingRules(unit=speed.read_in, max_kmh=speed.max_kmh, reject_above_kmh=speed.reject_above_kmh, box=box)
 
     @property
     def decoder(self) -> PingDecoder:
-        """Messages of this deployment to pings."""
         return PingDecoder(self.ping_rules, self.form.format)
 
     @cached_property
     def form(self) -> FeedForm:
-        """How messages spell pings; without their speeds where these are derived."""
         return self.source.form if self.speed.from_ == "field" else without_speeds(self.source.form)
 
     @property
     def window_rules(self) -> WindowRules:
-        """What the windows keep open, and for how long."""
         return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules)
 
     def reading_rules(self, hash_plate: Callable[[str], bytes], moments: MomentRules | None) -> ReadingRules:
@@ -490,12 +435,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def movement_rules(self) -> PingRules | None:
-        """How fast derived speeds may be; None where pings have theirs."""
         return None if self.speed.from_ == "field" else self.ping_rules
 
     @cached_property
     def zone(self) -> ZoneInfo:
-        """The zone of the slots; raises ConfigError if there is none of that name."""
         try:
             return ZoneInfo(self.hat.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: the name of a folder of zones
@@ -503,7 +446,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @cached_property
     def calendar(self) -> BudgetCalendar:
-        """Slots and periods in the zone."""
         policy = self.policy
         seconds = policy.period_seconds
         if policy.rolls and seconds is not None:
@@ -513,12 +455,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @cached_property
     def standing_queries(self) -> tuple[StandingQuery, ...]:
-        """What is asked of positions; raises ConfigError for a query that cannot be asked."""
         return standing_queries(self.queries, self.query, self.pings.box, self._position_budget)
 
     @cached_property
     def position_periods(self) -> PositionPeriods:
-        """The budget periods of positions, in the zone of the slots."""
         grid = None if (seconds := self.queries.period_seconds) is None else SlotGrid(seconds, self.zone)
         budget, own, one = self.budget, self._position_budget, self._one_budget
         whole = budget.accounted.in_words(budget.nano, budget.delta) if one else ""

@@ -21,7 +21,6 @@ SECRETS: Final = (
     *("kafka.client.sasl_plain_password_file", "ledger.client.password_file"),
     *("live.password_file", "live.token_file"),
 )
-"""Keys that name the file of a secret."""
 
 LEFT_OUT: Final = "..."
 """Stands where a URL has its user and password, and for what may be a secret in the place of its file's name."""
@@ -58,14 +57,17 @@ def _lines(table: str, keys: Mapping[str, Any], settings: Settings, origins: Map
         shown = _in_force(name, settings) if value is None or name == "ledger.url" else value
         if name in SECRETS and may_be_secret(value):
             shown = LEFT_OUT
-        line = f"# {key} is not set" if shown is None else f"{key} = {_text(shown)}"
+        line = (
+            f"# {key} is not set"
+            if shown is None
+            else f"{key} = {_escaped(json.dumps(msgspec.to_builtins(shown), ensure_ascii=False))}"
+        )
         if shown is not None and shown != value:
             line = f"# {line}"
         yield f"{line:<{COMMENT_COLUMN}} # {_escaped(origins.get(name, 'default'))}"
 
 
 def _in_force(name: str, settings: Settings) -> object:
-    """What is in force where a key is not set, if something is; of a ledger's URL what may be shown."""
     section, _, key = name.partition(".")
     if name == "ledger.url":
         return without_password(settings.ledger.place)
@@ -90,11 +92,5 @@ def without_password(url: str) -> str:
     return re.sub(r"((?:password|username)=)[^&#]*", rf"\1{LEFT_OUT}", shown)
 
 
-def _text(value: object) -> str:
-    """A value as TOML has it."""
-    return _escaped(json.dumps(msgspec.to_builtins(value), ensure_ascii=False))
-
-
 def _escaped(text: str) -> str:
-    """Characters that no file of TOML may have, as it writes them."""
     return re.sub("[\x7f\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -44,7 +44,6 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _growing(name: str) -> GrowingFile:
-    """UsageError for a name that is not of lines of JSON."""
     if name == "-" or name.lower().endswith(OTHER_FORMS):
         raise UsageError(
             f"{name}: expected a file of plain lines of JSON, as `run --out` and `--smoothed` write, such as "
@@ -56,7 +55,6 @@ def _growing(name: str) -> GrowingFile:
 
 
 def _of_topics(settings: Settings) -> Iterator[Batch]:
-    """What was published since the oldest slot that is kept began, and what comes."""
     from streams.topics import read_published
 
     kept_s = settings.policy.slot_seconds * (settings.dashboard.slots + 1)
@@ -64,7 +62,7 @@ def _of_topics(settings: Settings) -> Iterator[Batch]:
 
 
 class Statement:
-    """The file that `dashboard.statement` names, as it is now: `ledger export` may write it anew."""
+    """The file of `dashboard.statement`, read at each request, as `ledger export` may replace it."""
 
     def __init__(self, name: str) -> None:
         """ConfigError if it is none; no name, no statement."""

@@ -1,8 +1,7 @@
 """`demo`: a synthetic Surat-like fleet, no services, no files; and its picture.
 
-The picture shows private estimates beside the truth and a guess; where means are taken by one of the papers' mechanisms
-there are no estimates, and releases stand for them. The fleet is synthetic, so its true means may be shown;
-nothing here is for a real feed.
+The picture shows private estimates, or releases where a paper's mechanism takes means, beside the truth and a guess.
+The fleet is synthetic, so its true means may be shown: nothing here is for a real feed.
 """
 
 from __future__ import annotations
@@ -47,11 +46,10 @@ LABEL: Final = 6
 """Columns between labels such as `14/15`."""
 
 ROW_SHARE, COLUMN_SHARE = 0.45, 0.85
-"""Of the distance between two cells: what a row is high, and what a label is wide. Two labels of one row are then at
-least sqrt(1 - 0.45^2) = 0.89 of that distance apart, and never overlap."""
+"""A row's height and a label's width, in distances between cells. Two labels of one row are then at least
+sqrt(1 - 0.45^2) = 0.89 of that distance apart, and never overlap."""
 
 ROWS_MAX, COLUMNS_MAX = 24, 110
-"""A larger map is left out."""
 
 KM_PER_DEGREE: Final = 111.2
 
@@ -126,20 +124,15 @@ def picture(slot: Sequence[Release], estimates: Sequence[Smoothed], truth: TrueM
     busiest.sort(key=lambda record: shown[record.hat.cell].kmh if record.hat.cell in shown else -1)
     start, end = slot[0].hat.slot_start, slot[0].hat.slot_end
     hours = f"{start} to {end[11:] if end[:10] == start[:10] else end}"
+    head, rows = f"{hours}: private / true mean speed by cell, km/h", map_of(slot, shown, truth)
     parts = [
-        *_map_with_words(slot, shown, truth, hours),
+        *([f"{head}; north is up", *rows, ""] if rows else [head]),
         f"the busiest cells: ● private estimate in its 95 % interval ───, ○ true, ┊ guess; 0 to {max_kmh:g} km/h",
         *(_row(record, shown.get(record.hat.cell), truth, max_kmh) for record in busiest),
         *_errors(shown, truth),
         "The fleet is synthetic, so its true means can be shown. Those of a real feed are what is protected.",
     ]
     return "\n".join(parts)
-
-
-def _map_with_words(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueMeans, hours: str) -> list[str]:
-    rows = map_of(slot, shown, truth)
-    head = f"{hours}: private / true mean speed by cell, km/h"
-    return [f"{head}; north is up", *rows, ""] if rows else [head]
 
 
 def map_of(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
@@ -163,7 +156,6 @@ def map_of(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueM
 
 
 def _kilometres(record: Release) -> tuple[float, float]:
-    """East and north of longitude and latitude 0, at the latitude of the place."""
     lon, lat = record.hat.center
     return lon * cos(radians(lat)) * KM_PER_DEGREE, lat * KM_PER_DEGREE
 
@@ -192,7 +184,6 @@ def _row(record: Release, shown: ShownCell | None, truth: TrueMeans, max_kmh: fl
 
 
 def _errors(shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
-    """Mean absolute errors over what is shown, weighed by pings."""
     known = [(one.kmh, truth.kmh[cell], truth.pings[cell]) for cell, one in shown.items() if cell in truth.kmh]
     if not known:
         return []
@@ -204,15 +195,11 @@ def _errors(shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
     ]
 
 
-# `demo`: a synthetic Surat-like fleet, no services, no files.
-
 MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
 
 YEAR_HOURS: Final = 365 * 24
-"""On the page the fleet goes on until it is stopped."""
 
 SLOT_S: Final = 20.0
-"""There a slot takes as long, however long it is: a person sees it change."""
 
 
 class DemoRun(NamedTuple):
@@ -224,8 +211,7 @@ class DemoRun(NamedTuple):
 
 
 def demo(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Run the fleet's day, in this process or through Kafka, and show what its busiest cells came out like; on a
-    terminal, go on and show it in a browser."""
+    """Run the fleet's day, here or through Kafka, and show its busiest cells; on a terminal, in a browser."""
     if arguments.kafka and arguments.ledger:
         raise UsageError("demo --kafka keeps its ledger in a Redis of its own: leave --ledger out")
     if settings.source.is_mapped:
@@ -253,15 +239,12 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         release_sink(write)(run.releases)
     if arguments.out != "-":
         slot = busiest_slot([release.record for release in run.releases])
-        truth = _true_means(fleet, slot, settings)
+        truth = TrueMeans({}, {}, 0.0)
+        if slot:
+            grid, resolution = settings.calendar.slots, settings.hat.resolution
+            truth = true_means(fleet, slot[0].hat.slot_start, grid, resolution)
         print(picture(slot, run.estimates, truth, settings.speed.max_kmh))
     print_summary(run.summary, settings)
-
-
-def _true_means(fleet: Fleet, slot: Sequence[Release], settings: Settings) -> TrueMeans:
-    if not slot:
-        return TrueMeans({}, {}, 0.0)
-    return true_means(fleet, slot[0].hat.slot_start, settings.calendar.slots, settings.hat.resolution)
 
 
 def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> DemoRun:
@@ -276,7 +259,6 @@ def _is_watched() -> bool:
 
 
 def _board(settings: Settings) -> Board | None:
-    """What the page shows; None, and a sentence, where the page cannot be served."""
     try:
         with needs("page", "dashboard"):
             from udp_stream.board.server import Board
@@ -287,7 +269,6 @@ def _board(settings: Settings) -> Board | None:
 
 
 def _on_page(arguments: argparse.Namespace, settings: Settings, fleet: Fleet, board: Board, write: Write) -> None:
-    """The first slots at once, then one after the other in a quickened day, until stopped."""
     from udp_stream.board.server import serving
 
     def show(payloads: Sequence[bytes]) -> None:
@@ -309,7 +290,6 @@ def _on_page(arguments: argparse.Namespace, settings: Settings, fleet: Fleet, bo
 
 
 def _paced(frames: Iterable[list[bytes]], runtime: Embedded, first: int) -> Iterator[list[bytes]]:
-    """The frames, with a pause behind each slot that is released after the first ones."""
     released = 0
     for frame in frames:
         yield frame

@@ -34,13 +34,13 @@ from udp_stream.trial.services import Services, services
 WORKERS = 2
 SERVING = b"worker of group"
 SETTLED_S = 3.0
-"""Once the fleet's last slot is out and nothing came for so long, that was all."""
+"""After the fleet's last slot is out, so long a silence is the end."""
 
 PATIENCE_S = 300.0
 
 
 def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], list[Smoothed], Summary]:
-    """Start everything, send the fleet's pings, give back what is published when the last slot is out, stop all."""
+    """Start everything, send the fleet's pings, return what is published once the last slot is out, stop all."""
     with ExitStack() as stack:
         status = stack.enter_context(console().status("starting Kafka and Redis"))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-")))
@@ -60,14 +60,16 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
 
         releases = _until_settled(settings, _last_slot(fleet, settings), workers, told)
         summary = _summary(feed.sent, releases, read_topic(settings.kafka, topics.rejected))
-        _count_answers(summary, [record.value for record in read_topic(settings.kafka, topics.queries)])
+        for record in read_topic(settings.kafka, topics.queries):
+            result = decode_result(record.value)
+            moment = moment_of(result.release_id)
+            summary.observe(QueryRecorded(result.query.name, moment, result.status, made=True))
         smoothed = read_topic(settings.kafka, topics.smoothed)
         estimates = [msgspec.json.decode(record.value, type=Smoothed) for record in smoothed]
         return releases, estimates, summary
 
 
 def _flags(running: Services, folder: Path) -> list[str]:
-    """What the deployment of one run has otherwise than the configuration."""
     return [
         f'kafka.bootstrap="{running.kafka.bootstrap}"',
         'kafka.idle_timeout="2s"',  # no ping follows that would close the last slot: a tick has to
@@ -91,7 +93,6 @@ def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags
 
 
 def _last_slot(fleet: Fleet, settings: Settings) -> str:
-    """When the slot starts in which the fleet's run ends."""
     grid, end_ms = settings.calendar.slots, fleet.start.timestamp() * 1000 + fleet.hours * 3_600_000
     return grid.iso(grid.start_of(round(end_ms) - 1))
 
@@ -99,7 +100,6 @@ def _last_slot(fleet: Fleet, settings: Settings) -> str:
 def _until_settled(
     settings: Settings, last: str, workers: list[Running], told: Callable[[int, int], None]
 ) -> list[PublishedRelease]:
-    """Every release, each once, in order of slots and cells."""
     releases: dict[str, PublishedRelease] = {}
     slots: set[str] = set()
     deadline, changed_s = time.monotonic() + PATIENCE_S, time.monotonic()
@@ -114,21 +114,10 @@ def _until_settled(
             slots = {release.record.hat.slot_start for release in releases.values()}
             told(len(slots), len(releases))
         time.sleep(0.5)
-    return sorted(releases.values(), key=_place)
-
-
-def _place(release: PublishedRelease) -> tuple[str, str]:
-    return release.record.hat.slot_start, release.record.hat.cell
-
-
-def _count_answers(summary: Summary, payloads: list[bytes]) -> None:
-    """What the workers answered of standing queries, if any are asked."""
-    for result in map(decode_result, payloads):
-        summary.observe(QueryRecorded(result.query.name, moment_of(result.release_id), result.status, made=True))
+    return sorted(releases.values(), key=lambda release: (release.record.hat.slot_start, release.record.hat.cell))
 
 
 def _summary(sent: int, releases: list[PublishedRelease], rejected: list[Any]) -> Summary:
-    """The same numbers as of the embedded runtime, from what a subscriber can read."""
     refused = Counter(dict(record.headers)[f"{ERROR}.reason"].decode() for record in rejected)
     summary = Summary(messages=sent, pings=sent - refused.total(), refused=refused)
     for _, slot in groupby(releases, key=lambda release: release.record.hat.slot_start):

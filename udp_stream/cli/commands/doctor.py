@@ -1,9 +1,7 @@
-"""`doctor`: is everything reachable and safely configured? Changes nothing, makes nothing.
+"""`doctor`: is everything reachable and safely configured? Changes nothing.
 
-A check ends with one of three words: `ok`, `FAIL`, or `unknown` where it could not be made. Never `ok` for the last.
-
-What it says of speeds is a verdict on raw speeds: their unit, or how many times as fast they are as pings move. It is
-no release, has no noise and costs no budget: it is for the operator, who may see the pings.
+A check ends with `ok`, `FAIL`, or `unknown` if it could not be made. Its verdict on speeds is on raw speeds: it has no
+noise, and is for the operator, who may see the pings.
 """
 
 from __future__ import annotations
@@ -43,11 +41,10 @@ from udp_stream.sources.recordings import is_gtfs_file, open_sources, together
 from udp_stream.units import KMH_PER_UNIT
 
 LATEST = 5_000
-"""Pings looked at of each partition."""
 
 
 class CannotTell(str):
-    """What a check says if it could not be made: neither well nor wrong."""
+    """What a check says if it could not be made."""
 
     __slots__ = ()
 
@@ -123,12 +120,10 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
 
 
 def _others_read(file: Path) -> bool:
-    """Whether the ledger's group or others may read its file, which is made for its owner alone."""
     return file.exists() and bool(file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
-    """Make a check and print what came of it; its error if it failed."""
     error: UdpStreamError | None = None
     try:
         said = check()
@@ -143,8 +138,7 @@ def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
 
 
 def _topics(settings: Settings) -> str:
-    """ConfigError for anything about the topics that is not as `topics create` would make it; DependencyUnavailable if
-    a worker may not join the group."""
+    """ConfigError for topics unlike those of `topics create`, DependencyUnavailable if no worker may join the group."""
     with needs("Kafka client", "kafka"):
         from streams.topics import differences, require_rights
     found = differences(settings.kafka)
@@ -170,7 +164,6 @@ def _deployment(settings: Settings) -> str:
 
 
 def _workers(settings: Settings) -> str:
-    """ConfigError if workers have other settings than this configuration."""
     with needs("Kafka client", "kafka"):
         from streams.topics import Rules, group_of
     ours, members = Rules.of(settings), group_of(settings.kafka).members
@@ -182,7 +175,6 @@ def _workers(settings: Settings) -> str:
 
 
 def _latest(settings: Settings) -> list[Any]:
-    """The last records of each partition of the pings' topic."""
     with needs("Kafka client", "kafka"):
         from streams.kafka import read_topic
         from streams.topics import topics_of
@@ -190,8 +182,7 @@ def _latest(settings: Settings) -> list[Any]:
 
 
 def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
-    """UsageError if more of the latest is refused than accepted, ConfigError for a wrong zone, or a plate that comes by
-    several partitions where that changes its speeds."""
+    """UsageError if more is refused than accepted, ConfigError for a wrong zone, or plates in several partitions."""
     messages = [record.value or b"" for record in records]
     if not messages:
         return CannotTell("it has none")
@@ -208,14 +199,12 @@ def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
     found = warnings_of(pings, settings)
     age_s = max(record.timestamp for record in records) / 1000 - float(pings.time_ms.max()) / 1000
     if age_s > seconds_of("live.max_age", settings.live.max_age):
-        found.append(
-            Doubt(f"the newest was {duration_in_words(age_s)} old when the last one came: does the feed stand still?")
-        )
+        old = f"the newest was {duration_in_words(age_s)} old when the last one came"
+        found.append(Doubt(f"{old}: does the feed stand still?"))
     return _said_of_pings(found, settings)
 
 
 def _said_of_pings(found: Sequence[str], settings: Settings) -> str:
-    """ConfigError where zone or plates are likely to be set wrongly."""
     if wrong := [sentence for sentence in found if not isinstance(sentence, Doubt)]:
         raise ConfigError("; ".join(wrong))
     if found:
@@ -244,8 +233,7 @@ def _unit_of_files(files: Sequence[str], settings: Settings) -> str:
 
 
 def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat | None = None) -> str:
-    """ConfigError if the pings move as if their speeds were in another unit than the configured one. They are in the
-    form of `[source]`, unless they have a format of their own."""
+    """ConfigError if the pings move as if their speeds were in another unit than the configured one."""
     if settings.speed.from_ == "movement":
         return "derived from positions: they have no unit"
     rules = unclamped(settings)

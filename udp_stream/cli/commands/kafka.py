@@ -30,9 +30,6 @@ def create(_arguments: argparse.Namespace, settings: Settings) -> None:
         print(sentence)
 
 
-# `releases`: what the deployment has released, and what it releases.
-
-
 def releases(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print the records of the output topic, one a line; with `--follow`, go on until stopped."""
     if arguments.queries:
@@ -46,9 +43,6 @@ def releases(arguments: argparse.Namespace, settings: Settings) -> None:
         if arguments.follow:
             sys.stdout.buffer.flush()
     sys.stdout.buffer.flush()
-
-
-# `feed`: pings into the topic that workers read, from files, live sources or a synthetic fleet.
 
 
 def feed(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -85,9 +79,9 @@ SETTLE_S = 0.5
 
 
 def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callable[[], None], look: LiveLook) -> None:
-    """Send what a live source gives and is fresh, until it ends or SIGTERM: then all of it is sent, and acknowledged.
+    """Send the fresh messages of a live source until it ends, or until SIGTERM; in the end all are acknowledged.
 
-    Arrays are cut by number and by time, and not where frames end: a pipe's end by bytes, so by digits of speeds.
+    Arrays are cut by number and time, and not where frames end: a pipe's frames end by bytes, so by digits of speeds.
     """
     sent_s, is_settled = time.monotonic(), True
     with Handover(source) as handover, sigterm() as asked:
@@ -138,43 +132,21 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
     return live_messages(arguments.fleet, ago_s=arguments.ago)
 
 
-# `worker`: one worker of the deployment on Kafka.
-
-
 def worker(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Work until stopped.
-
-    Raises ConfigError if no ledger is named; DependencyUnavailable if Faust is not installed, or the port of metrics is
-    taken.
-    """
+    """Work until stopped. ConfigError if no ledger is named, DependencyUnavailable without Faust or a free port."""
     settings.ledger.require_named()
     with needs("Faust", "kafka"):
         from streams.worker import Deployment, run_worker
     with observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint()) as observers:
-        run_worker(
-            Deployment(
-                settings,
-                OsEntropy(),
-                SOFTWARE,
-                arguments.instance,
-                arguments.accept_loss,
-                arguments.alive,
-                FeedWatch(settings).look,
-                observers,
-            )
-        )
+        asked = arguments.instance, arguments.accept_loss, arguments.alive
+        run_worker(Deployment(settings, OsEntropy(), SOFTWARE, *asked, FeedWatch(settings).look, observers))
 
-
-# `services`: a real Kafka and a real Redis for as long as it runs.
 
 LOOK_SECONDS = 0.5
 
 
 def services(_arguments: argparse.Namespace, _settings: Settings) -> None:
-    """Start both, print where they answer, say what that is for, stop them on SIGTERM or SIGINT.
-
-    Raises DependencyUnavailable if one cannot be started, or ends early.
-    """
+    """A Kafka and a Redis until SIGTERM or SIGINT. DependencyUnavailable if one cannot be started, or ends early."""
     from udp_stream.trial.services import services as both
 
     with both() as running:

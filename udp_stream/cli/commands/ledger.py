@@ -47,8 +47,7 @@ from udp_stream.units import NANO
 
 
 def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tuple[str, ...]:
-    """Oldest period first; of a rolling budget a line for each span and one for its windows; then what positions
-    cost; then both together, where they have one budget."""
+    """Speeds by period, oldest first, and by rolling window; then positions; then both, where they share a budget."""
     charged = ledger.charged_by_period(plate_key)
     speeds = {period: nano for period, nano in charged.items() if not is_of_positions(period)}
     return (
@@ -95,7 +94,6 @@ def in_windows(charged: Mapping[str, int]) -> dict[str, tuple[int, int]]:
 
 
 def _of_positions(period: str, nano: int, settings: Settings) -> str:
-    """What a plate's positions cost it, by distance, and what is left; no part of a sum with speeds."""
     measure, periods = measure_of(period).name, settings.position_periods
     text = f"{period}\tcharged {amount_by_distance(measure, nano)}"
     if not periods.budget_nano or measure != periods.measure:
@@ -107,7 +105,6 @@ def _of_positions(period: str, nano: int, settings: Settings) -> str:
 
 
 def _of_one_budgets(ledger: Ledger, charged: Mapping[str, int]) -> Iterator[str]:
-    """For each time that the ledger notes one budget of: what speeds and positions come to, and may come to, in it."""
     for time, one in noted(ledger.meta()).items():
         if not (names := of_same_time(time, charged)):
             continue
@@ -121,24 +118,17 @@ def _plain_length(period: str) -> str:
 
 
 def _other_length(length: str) -> str:
-    """In the place of what is left: these settings have no budget for such a period."""
     return f'budget.period is now "{length}"'
 
 
 def _left(nano: int, policy: Policy) -> str:
-    """What is left of the budget and, of a rho, which epsilon is spent."""
     left, budget = max(0, policy.budget_nano - nano), f"{policy.budget_nano / NANO:.10g}"
     spent = f"{epsilon_text(policy.accounted.measure.implied_epsilon(nano, policy.delta))} with delta {policy.delta:g}"
     return f"left {left / NANO:.9f}\tof {budget}" + (f"\tepsilon {spent}" if policy.accounted.has_delta else "")
 
 
-# `ledger show`, `ledger verify`, `ledger export`: look into a ledger without changing it. `ledger accept-older`: go on
-# with one that went back in time.
-
-
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
-    """What a plate was charged and has left, one period a line, oldest first; of a rolling budget a line for each span
-    and one for its windows."""
+    """What a plate was charged and has left, a line for each period."""
     with _open(settings) as (ledger, keys):
         lines = lines_of_plate(ledger, keys.hash_plate(plate_name(arguments.plate)), settings)
         others = other_budgets(ledger.meta(), settings.policy)
@@ -200,7 +190,6 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _forgotten_words(ledger: Ledger, kept: Mark, settings: Settings) -> str:
-    """What is forgotten: what the mark counts beyond the ledger; unknown where the mark has been set back as well."""
     progress = ledger.progress()
     missing = kept.admitted - progress.admitted
     number = counted_charges(missing, ledger.meta()) if missing > 0 else "an unknown number of HATs"
@@ -217,7 +206,6 @@ def _why_older(ledger: Ledger, kept: Mark | None) -> str:
 
 @contextmanager
 def _open(settings: Settings) -> Iterator[tuple[Ledger, PlateKeys]]:
-    """The ledger that is there, named on stderr."""
     with ledger_and_keys(settings.ledger, must_exist=True) as (ledger, keys):
         say_ledger(settings.ledger, ledger, settings)
         yield ledger, keys

@@ -1,8 +1,4 @@
-"""`plan`: what to expect of a configuration. Nothing is charged, and errors are of invented speeds.
-
-With files: resolutions and slots side by side, from their counts (`cli/plan_of_feed.py`). Without: a row for each of
-some typical sizes of HATs.
-"""
+"""`plan`: what to expect of a configuration, for typical HATs or (`cli/plan_of_feed.py`) for files; charges nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +30,6 @@ SPREAD = 0.6
 """Log-standard deviation of the pings per plate in a typical HAT (lognormal; measured on a busy Surat cell)."""
 
 HATS_PER_PERIOD = 12
-"""HATs that a typical plate visits in a period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +43,7 @@ class Bought:
 
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print a table and what it says. UsageError for options that belong to the other table, and for more pings than a
-    slot may have."""
+    """Print a table and notes. UsageError for options of the other table, and for more pings than a slot may have."""
     plates, pings_per_plate = arguments.plates, arguments.pings_per_plate
     if arguments.files:
         if plates or pings_per_plate:
@@ -66,7 +60,6 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _print(bought: list[Bought], policy: Policy) -> None:
-    """A row for each size of HAT."""
     out, table = printer(width=160), Table(box=None, pad_edge=False)
     rows = [_cells(one, policy) for one in bought]
     for name, _ in rows[0]:
@@ -80,7 +73,6 @@ def _print(bought: list[Bought], policy: Policy) -> None:
 
 
 def _notes(policy: Policy, served: list[Bought]) -> list[str]:
-    """What must be known to read the table."""
     notes = [
         f"releases: of how many such HATs the median plate's budget of a period pays. HATs of fewer than "
         f"{policy.min_plates} plates are withheld without a charge."
@@ -99,10 +91,8 @@ def _notes(policy: Policy, served: list[Bought]) -> list[str]:
         for asked, (name, of) in zip(one.plan.terms.statistics, one.plan.statistics.items(), strict=True):
             if why := STATISTICS[name].why(of, asked):
                 notes.append(f"{counted(one.plates, 'plate')}: {of.choice.mechanism}, {why}.")
-    notes.append(
-        "These sizes are typical. `udp-stream plan FILE` counts your city's, and compares resolutions and slots."
-    )
-    return notes
+    typical = "These sizes are typical. `udp-stream plan FILE` counts your city's, and compares resolutions and slots."
+    return [*notes, typical]
 
 
 def terms_for(policy: Policy, part: float | None = None) -> Terms:
@@ -136,8 +126,7 @@ def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
 def buy(policy: Policy, plates: int, pings_per_plate: int) -> Bought:
     """Plan a typical HAT.
 
-    An automatic epsilon follows what plates are charged, as in a slot's plan: twice, from all of epsilon on. Of a HAT
-    that is withheld nothing is charged.
+    An automatic epsilon follows what plates are charged, as in a slot's plan: twice, from all of epsilon on.
     """
     counts, served = typical_counts(plates, pings_per_plate), plates >= policy.min_plates
     if policy.forecasts:
@@ -169,9 +158,8 @@ def _head(policy: Policy) -> str:
             f"A rho is {largest}, and charges in rho add up; the epsilon is what it alone is with delta "
             f"{policy.delta:g}, and such epsilons do not add up."
         )
-    return (
-        f"{policy.amount} per plate and {policy.period}, {how}; U = {policy.max_speed / QUANTA_PER_KMH:g} km/h. {what}"
-    )
+    most = f"U = {policy.max_speed / QUANTA_PER_KMH:g} km/h"
+    return f"{policy.amount} per plate and {policy.period}, {how}; {most}. {what}"
 
 
 def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:
@@ -184,7 +172,6 @@ def _charge_cells(cost: Cost, delta: float) -> list[tuple[str, str]]:
 
 
 def _cells(one: Bought, policy: Policy) -> list[tuple[str, str]]:
-    """Columns and their contents, of the statistics that are released; of a HAT that is withheld only that."""
     cells = [("plates", str(one.plates)), *_charge_cells(one.plan.terms.cost, policy.delta)]
     for name, of in one.plan.statistics.items():
         cells += STATISTICS[name].columns(of, seeded_bits("plan"))

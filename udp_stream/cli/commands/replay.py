@@ -27,7 +27,7 @@ from udp_stream.release.query_record import QueryResult
 from udp_stream.release.record import Release
 from udp_stream.runtime import Embedded, rejected_writer, release_sink, smoothed_sink
 from udp_stream.settings import Settings
-from udp_stream.sources.recordings import Source, open_sources
+from udp_stream.sources.recordings import open_sources
 
 
 def replay(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -76,7 +76,9 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         try:
             with progress:
                 for name, source in sources:
-                    _read(name, source, runtime, settings)
+                    # No frame spans two sources, so that a new file's plates are observed together.
+                    for messages in looked_at(source, name, settings):
+                        runtime.push(messages, source.format)
                 runtime.finish()
         except BaseException:
             if runtime.summary.messages or arguments.json:
@@ -88,7 +90,6 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _summarize(summary: Summary, settings: Settings, said: Sequence[str], *, as_json: bool) -> None:
-    """On standard error: numbers, what went wrong, what would help."""
     if as_json:
         print_json_summary(summary, settings, [*said, *troubles(summary)])
     else:
@@ -106,9 +107,3 @@ def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
         if value:
             raise UsageError(f"--dry-run writes nothing: leave {name} out")
     dry_run(arguments.files, settings, OsEntropy())
-
-
-def _read(name: str, source: Source, runtime: Embedded, settings: Settings) -> None:
-    """One source after another, as one log; no frame spans two, so that a new file's plates are observed together."""
-    for messages in looked_at(source, name, settings):
-        runtime.push(messages, source.format)

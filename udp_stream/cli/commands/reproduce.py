@@ -1,9 +1,7 @@
 """`reproduce`: the papers' figures and tables, and their files.
 
-A feed is read as HATs with their speeds, which nothing charges or releases. Files are CSV tables, findings in words,
-and figures by matplotlib (the extra `[plots]`; no window, no display). Colours are Okabe and Ito's, which colour-blind
-readers can tell apart; each series also has a marker of its own, and WrapAround a broken line. The same figure gives
-the same SVG bytes.
+Nothing is charged or released. Files are CSV tables, findings in words, and figures by matplotlib (the extra
+`[plots]`), in Okabe and Ito's colours, which colour-blind readers can tell apart. A figure always has the same bytes.
 """
 
 from __future__ import annotations
@@ -66,10 +64,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_outcome(outcome: Outcome, name: str, folder: Path, used: Sequence[FileRole] = ()) -> list[Path]:
-    """Everything under the experiment's names; returns the files in the order written.
-
-    Raises UsageError, before any is written, if one of them is a file that the run uses otherwise.
-    """
+    """All files of an outcome, in the order written. UsageError, before that, for a file that the run uses."""
     writers: dict[Path, Callable[[Path], object]] = {}
     for table, rows in outcome.tables.items():
         writers[folder / f"{table}.csv"] = partial(write_table, rows)
@@ -94,22 +89,15 @@ def write_table(rows: Sequence[ResultRow], path: Path) -> None:
 
 
 def slug(name: str) -> str:
-    """A name that can be a file's.
-
-    >>> slug("chop-user-day, all HATs")
-    'chop-user-day-all-HATs'
-    """
+    """A name that can be a file's."""
     return "-".join("".join(c if c.isalnum() else " " for c in name).split())
 
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#555555")
 MARKERS = "osD^vPX*"
 
-FIXED_STYLES = {
-    name: i
-    for i, name in enumerate(("array-averaging", "levy", "fixed-quantile", "eps-quantile", "baseline", "optimal"))
-}
-"""The mechanisms look alike in every figure."""
+_STYLED = "array-averaging", "levy", "fixed-quantile", "eps-quantile", "baseline", "optimal"
+FIXED_STYLES = {name: i for i, name in enumerate(_STYLED)}
 
 SUFFIXES = (".png", ".svg")
 
@@ -185,10 +173,7 @@ def _draw_curve(axes: Axes, curve: Curve, styles: dict[str, int]) -> None:
 
 
 def read_feed(path: str, settings: Settings, progress: OnProgress | None = None) -> DataSet:
-    """All HATs of a file, by slot and cell, their occupancy and that of its busiest slot, and where plates were.
-
-    Lateness does not matter here: the whole file is looked at. Raises UsageError if no ping in it is accepted.
-    """
+    """All HATs of a file, also of late pings, their occupancy, and where plates were. UsageError without a ping."""
     form = settings.form
     messages = [message for batch in read_messages(path, progress=progress, form=form) for message in batch]
     pings, _ = settings.decoder.decode(messages)
@@ -239,7 +224,9 @@ def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:
         raise UsageError(f"expected one of {', '.join(known)}, got {unknown[0]!r}")
     if not arguments.data and (asks := [name for name in names if name in NEED_POSITIONS]):
         raise UsageError(f"{asks[0]} is about recorded positions: name a feed with --data")
-    feeds = [_path_and_keys(text) for text in arguments.data]
+    # FILE[,section.key=value...]
+    split = (re.split(r",(?=[a-z_]+\.[a-z_]+=)", text) for text in arguments.data)
+    feeds = [(path, keys) for path, *keys in split]
     require_readable(path for path, _ in feeds)
     make_folder(arguments.out)
     setup = Setup(
@@ -267,16 +254,13 @@ def run(experiment: Experiment, setup: Setup) -> Outcome:
 
 def _feeds(arguments: argparse.Namespace, asked: Sequence[tuple[str, Sequence[str]]]) -> tuple[DataSet, ...]:
     with ReadingProgress([path for path, _ in asked]) as progress:
-        feeds = (
-            read_feed(path, load(arguments.config, [*HATS, *arguments.set, *keys]), progress.of(path))
-            for path, keys in asked
-        )
-        return named_apart(feeds)
+        flags = [*HATS, *arguments.set]
+        loaded = ((path, load(arguments.config, [*flags, *keys])) for path, keys in asked)
+        return named_apart(read_feed(path, settings, progress.of(path)) for path, settings in loaded)
 
 
 def named_apart(feeds: Iterable[DataSet]) -> tuple[DataSet, ...]:
-    """Feeds by names that tell them apart in figures and tables: files of one name in two folders, or one file with
-    other keys. The second one gets a number behind it.
+    """Feeds by different names: the second of a name gets a number behind it.
 
     >>> from udp_stream.mechanisms.base import Range
     >>> [feed.name for feed in named_apart([DataSet("day", True, Range(0, 1), ())] * 3)]
@@ -291,12 +275,6 @@ def named_apart(feeds: Iterable[DataSet]) -> tuple[DataSet, ...]:
         where = None if feed.positions is None else replace(feed.positions, name=name)
         found[name] = replace(feed, name=name, positions=where)
     return tuple(found.values())
-
-
-def _path_and_keys(text: str) -> tuple[str, Sequence[str]]:
-    """FILE[,section.key=value...]: what is different of one feed."""
-    path, *keys = re.split(r",(?=[a-z_]+\.[a-z_]+=)", text)
-    return path, keys
 
 
 def _tell(experiment: Experiment, outcome: Outcome) -> None:

@@ -21,7 +21,6 @@ from udp_stream.cli.process import observed, say_of_source, sigterm
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.files import ALIVE, Heartbeat
-from udp_stream.ledger.port import Ledger
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
 from udp_stream.logs import begin_log, counted, say
@@ -49,11 +48,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         folder = _folder(arguments, settings)
         source = live_source(arguments.source, settings, say_of_source, folder)
         require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
-        opening = ledger_and_keys(settings.ledger)
-        ledger, keys = stack.enter_context(opening)
+        ledger, keys = stack.enter_context(ledger_and_keys(settings.ledger))
         others = begin_work(settings, ledger)
         log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
-        journal = stack.enter_context(Journal(folder, _owner(ledger)))
+        journal = stack.enter_context(Journal(folder, f"the ledger {ledger.meta()['ledger_id']}"))
         writes = stack.enter_context(_outputs(arguments))
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
         observers = [log.observe, summary.observe, *observers]
@@ -78,7 +76,6 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _summarize(summary: Summary, look: LiveLook) -> None:
-    """The last line of the log."""
     read = f"{counted(summary.pings, 'ping')}, {summary.refused.total():,} refused"
     read += f", {look.stale:,} too old to be read" if look.stale else ""
     hats = f"{counted(summary.hats.total(), 'HAT')}, {summary.hats['released']:,} released"
@@ -95,7 +92,7 @@ def _go_on(
     heartbeats: Sequence[Heartbeat],
     look: LiveLook,
 ) -> bool:
-    """Frames into the journal and through it, until SIGTERM has come or, which is returned, the source has ended."""
+    """Frames into the journal and through it; whether the source ended before SIGTERM came."""
     rules = settings.ping_rules
     with Handover(source) as handover, sigterm() as asked:
         while not handover.ended:
@@ -120,17 +117,12 @@ def _go_on(
 
 
 def _folder(arguments: argparse.Namespace, settings: Settings) -> Path:
-    """Of the journal: beside a ledger that is a file."""
     if arguments.journal is not None:
         folder: Path = arguments.journal
         return folder
     if not is_file(settings.ledger.place):
         raise ConfigError("--journal FOLDER: expected it beside a ledger that is no file")
     return Path(f"{ledger_place(settings.ledger.place)}.journal")
-
-
-def _owner(ledger: Ledger) -> str:
-    return f"the ledger {ledger.meta()['ledger_id']}"
 
 
 @contextmanager

@@ -28,7 +28,6 @@ FOR_OPERATORS: Final = "for operators only: exact counts, no releases"
 ERRORS: Final[dict[int, type[UdpStreamError]]] = {3: ConfigError, 4: DependencyUnavailable, 5: PrivacyRefused}
 
 LATEST: Final = 20
-"""Records of each partition of releases that are looked at for the last slot."""
 
 
 @dataclass
@@ -41,13 +40,11 @@ class Status:
 
     @property
     def exit_status(self) -> int:
-        """The highest of what is wrong: 5 before 4 before 3; 0 if all is well."""
         return max((status for status, _ in self.troubles), default=0)
 
 
 def status(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print the page. Raises what is wrong, by the highest status; DependencyUnavailable if no broker answers, and
-    UsageError for a journal that is not there."""
+    """Print the page. Raises what is wrong, by the highest status; UsageError for a journal that is not there."""
     folder = _journal(arguments, settings)
     ledger = look_at(settings.ledger) if settings.ledger.url else None
     try:
@@ -72,7 +69,6 @@ def status(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _journal(arguments: argparse.Namespace, settings: Settings) -> Path | None:
-    """The folder of a live run's journal; None for a deployment on Kafka."""
     if arguments.journal is not None:
         named: Path = arguments.journal
         if not named.is_dir():
@@ -83,7 +79,6 @@ def _journal(arguments: argparse.Namespace, settings: Settings) -> Path | None:
 
 
 def _beside(settings: Settings) -> Path | None:
-    """Where a live run on this ledger has its journal, unless told otherwise; None for a ledger that is no file."""
     if not settings.ledger.url or not is_file(settings.ledger.url):
         return None
     return Path(f"{ledger_place(settings.ledger.url)}.journal")
@@ -104,12 +99,8 @@ def _of_kafka(settings: Settings) -> Status:
     if agree is False:
         which = " and ".join(sorted(str(rules or "another version") for rules in different))
         found.troubles.append((3, f"the workers' settings differ: {which}"))
-    words = {
-        None: "no worker to compare with",
-        False: f"not all as configured here: {ours}",
-        True: "as configured here",
-    }
-    found.lines.append(f"settings: {words[alike]}")
+    words = "as configured here" if alike else f"not all as configured here: {ours}"
+    found.lines.append(f"settings: {'no worker to compare with' if alike is None else words}")
     behind = sum(one.behind for one in group.partitions)
     members = counted(len(group.members), "member")
     found.lines.append(f"group: {members}; {counted(behind, 'message')} after its commits, with those of open slots")
@@ -131,7 +122,6 @@ def _of_kafka(settings: Settings) -> Status:
 
 
 def _last_slot(settings: Settings) -> dict[str, str] | None:
-    """The latest slot among the last records of releases, and when the broker got the last of it."""
     from streams.kafka import read_topic
     from streams.topics import topics_of
 
@@ -152,34 +142,20 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
     charged = None if ledger is None or ledger.holdings is None else ledger.holdings.newest
     newest = slot_start(charged, settings.calendar.slots)
     ago = "" if age_s is None else f" for {duration_in_words(age_s)}" if state == "silent" else f", {age_s:.0f} s ago"
-    found = Status(
-        [
-            f"{name} ({FOR_OPERATORS})",
-            f"run: {state}{ago}",
-            f"journal: {size:,} of at most {JOURNAL_BYTES_MAX:,} bytes, in {folder}",
-            f"last slot charged: {newest or 'none yet'}",
-        ],
-        {
-            "name": name,
-            "run": {"state": state, "seconds_ago": age_s, "journal_bytes": size},
-            "workers": [],
-            "last_slot": newest and {"slot_start": newest},
-        },
-    )
+    journal = f"journal: {size:,} of at most {JOURNAL_BYTES_MAX:,} bytes, in {folder}"
+    lines = [f"{name} ({FOR_OPERATORS})", f"run: {state}{ago}", journal, f"last slot charged: {newest or 'none yet'}"]
+    run = {"state": state, "seconds_ago": age_s, "journal_bytes": size}
+    last_slot = newest and {"slot_start": newest}
+    found = Status(lines, {"name": name, "run": run, "workers": [], "last_slot": last_slot})
     if state != "alive":
         found.troubles.append((4, f"the run has been silent{ago}: its log says why" if age_s else "no run goes on"))
     return found
 
 
 def _of_ledger(ledger: LedgerView, settings: Settings, why: str) -> Status:
-    """What is known where nothing of Kafka is configured, no broker is there, and no live run: as after a replay."""
     charged = None if ledger.holdings is None else ledger.holdings.newest
     newest, name = slot_start(charged, settings.calendar.slots), f"ledger {ledger_place(settings.ledger.url)}"
-    lines = [
-        f"{name} ({FOR_OPERATORS})",
-        why,
-        f"last slot charged: {newest or 'none yet'}",
-    ]
+    lines = [f"{name} ({FOR_OPERATORS})", why, f"last slot charged: {newest or 'none yet'}"]
     return Status(lines, {"name": name, "run": None, "workers": [], "last_slot": newest and {"slot_start": newest}})
 
 
@@ -211,9 +187,6 @@ def _ranges(partitions: Iterable[tuple[str, int]]) -> list[str]:
         numbers = [number for _, number in of_topic]
         runs = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
         spans = [[number for _, number in run] for _, run in runs]
-        found.append(f"{topic}[{', '.join(_range(span) for span in spans)}]")
+        ranges = (f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}" for span in spans)
+        found.append(f"{topic}[{', '.join(ranges)}]")
     return found
-
-
-def _range(numbers: list[int]) -> str:
-    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
