@@ -14,6 +14,7 @@ from tests.forked import Forked
 from tests.runtime.harness import fleet_log, ledger_at
 from tests.runtime.test_cli import run
 from udp_stream.cli import main as cli
+from udp_stream.logs import is_quiet
 from udp_stream.release.city import AskShape
 
 NEEDED = {
@@ -137,3 +138,8 @@ def test_a_city_s_answer_that_was_not_paid_for_ends_with_5_and_is_not_drawn(tmp_
     assert "city:" in capsys.readouterr().err and (tmp_path / "out").read_bytes() == b""
     with ledger_at(tmp_path / "l") as (ledger, _):
         assert {entry.payload for entry in ledger.entries()} == {None}
+
+
+def test_after_a_quiet_verb_its_process_is_not_quiet(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert status_of("--quiet", "config") == 0 and not is_quiet()

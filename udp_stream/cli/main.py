@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(UdpStreamError(f"a fault of this program: {fault(error)}"))
     finally:
         end_log()
+        say_errors_only(False)  # whoever called it goes on
         let_go_of_stdout()
     return 0
 
