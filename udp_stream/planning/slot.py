@@ -40,8 +40,8 @@ DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class CityPlan:
-    """A question to the whole city in a slot: rows' weights (0: no part) and plates' charges (nano-units); `about` is
-    its own.
+    """A question to the whole city in a slot: row by row the weight in its sums (0: no part), and what the row's plate
+    is charged for the answer, in nano-units. `plates` take part. Sums and noise follow from `about` and the weights.
 
     >>> plan = CityPlan(np.array([26214, 0]), np.array([500, 0]), plates=1, about=b"")
     >>> plan.subset(np.array([True, False])).charged.tolist()
