@@ -49,8 +49,8 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """For the deployment on Kafka; the embedded runtime reads `idle_timeout` alone.
 
     `partitions` are those of the pings topic, `shards` those of the shuffle topic. `replication` 0 leaves it to the
-    broker. A silent partition gets a tick record after `idle_timeout`. `transactions` publish a slot exactly once.
-    `client` has options of kafka-python, which go to the clients unchanged.
+    broker. A silent partition gets a tick record after `idle_timeout`. `transactions` publish a slot exactly once, for
+    readers of committed records. `client` has options of kafka-python, which go to the clients unchanged.
     """
 
     bootstrap: str = "localhost:9092"
