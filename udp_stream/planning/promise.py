@@ -9,16 +9,14 @@ from udp_stream.ledger.filters import epsilon_of, rho_nano_of
 from udp_stream.mechanisms.noise import MEASURES, Measure
 from udp_stream.units import amount_text, nano_allowance
 
-# Sensitivities, what planners may read and what records may show hold for one neighbour relation: each asks the policy.
-
 
 @dataclass(frozen=True)
 class NeighbourRelation:
     """What may differ between two inputs that have to look alike, and what may not: that is public.
 
     `differing` is what differs of one plate, by where its speeds come from (`speed.from`); `alike` what is equal, and
-    `public` the quantities that are not protected, both for the statement. Under a relation without `public_counts`
-    no record shows counts, and no plan may follow from them.
+    `public` the quantities that are not protected, both for the statement. Without `public_counts` no record shows
+    counts. Plans and sensitivities are those of "swap-values": a relation that hides more brings its own.
 
     >>> NEIGHBOURS["swap-values"].adjacency("field")
     "swap-values: the same plates with the same number of pings in every cell and slot, one plate's speeds differing \

@@ -50,7 +50,8 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     `partitions` are those of the pings topic, `shards` those of the shuffle topic. `replication` 0 leaves it to the
     broker. A silent partition gets a tick record after `idle_timeout`. `transactions` publish a slot exactly once, for
-    readers of committed records. `client` has options of kafka-python, which go to the clients unchanged.
+    readers of committed records. `client` has options of kafka-python, which go to the clients unchanged; a secret is
+    in a file (`sasl_plain_password_file`).
     """
 
     bootstrap: str = "localhost:9092"
@@ -109,7 +110,8 @@ DEFAULT_LEDGER = "sqlite:udp-stream.ledger"
 
 
 class LedgerSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where balances are kept. `client` has options of redis-py, which go to the client unchanged.
+    """Where balances are kept. `client` has options of redis-py, which go to the client unchanged; the password is in a
+    file (`password_file`).
 
     A run on one machine takes `DEFAULT_LEDGER` if no `url` is given. Workers share a ledger, so they need a `url`.
     """
