@@ -82,7 +82,7 @@ def whole_lines(path: Path):
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("feed", "enough"), [(speeds, 12), (movement, 6), pytest.param(speeds, 200, marks=pytest.mark.soak)]
+    ("feed", "enough"), [(speeds, 12), (movement, 8), pytest.param(speeds, 200, marks=pytest.mark.soak)]
 )
 def test_the_union_of_killed_runs_is_one_run(feed, enough, tmp_path):
     seed = random.SystemRandom().randrange(2**32)

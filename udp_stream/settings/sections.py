@@ -88,6 +88,7 @@ class LiveSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """For sources that go on until they are stopped. Surat's and Delhi's buses report every 10 s.
 
     While the newest ping is older than `max_age` none is read into a slot. `token_header` carries the token of HTTP.
+    Secrets are in files, never in here.
     """
 
     every: str = "10s"
