@@ -15,16 +15,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from udp_stream.experiments.data import PointCloud, Setup, Trajectories, drawn_points
-from udp_stream.experiments.findings import (
+from udp_stream.experiments.data import (
     Experiment,
     Figure,
     Finding,
     Job,
     Outcome,
     Panel,
+    PointCloud,
     ResultRow,
+    Setup,
+    Trajectories,
     curve,
+    drawn_points,
     of_kind,
     where,
 )

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.experiments.data import Setup
-from udp_stream.experiments.findings import (
+from udp_stream.experiments.data import (
     Curve,
     Experiment,
     Figure,
@@ -25,6 +24,7 @@ from udp_stream.experiments.findings import (
     Outcome,
     Panel,
     ResultRow,
+    Setup,
     of_kind,
     where,
 )

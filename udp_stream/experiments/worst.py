@@ -8,17 +8,24 @@ from functools import partial
 
 import numpy as np
 
-from udp_stream.experiments.data import BUSIEST, ITMS_MAX_KMH, DataSet, HatSamples, Setup, all_hats, choices, data_sets
-from udp_stream.experiments.findings import (
+from udp_stream.experiments.data import (
+    BUSIEST,
+    ITMS_MAX_KMH,
     Curve,
+    DataSet,
     Experiment,
     Figure,
     Finding,
+    HatSamples,
     Job,
     Outcome,
     Panel,
     ResultRow,
+    Setup,
+    all_hats,
+    choices,
     curve,
+    data_sets,
     of_kind,
     where,
 )

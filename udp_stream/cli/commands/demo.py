@@ -249,7 +249,7 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> DemoRun:
     with needs("Kafka client", "services"):
-        from udp_stream.cli.commands.demo_kafka import run_on_kafka
+        from udp_stream.cli.commands.kafka import run_on_kafka
     return DemoRun(*run_on_kafka(arguments, fleet))
 
 

@@ -24,9 +24,20 @@ from udp_stream import experiments
 from udp_stream.cli.outputs import FileRole, named, require_distinct, used_files
 from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
-from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
-from udp_stream.experiments.data import DataSet, HatSamples, Setup, Trajectories
-from udp_stream.experiments.findings import Curve, Experiment, Figure, Finding, Outcome, Panel, ResultRow
+from udp_stream.experiments import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
+from udp_stream.experiments.data import (
+    Curve,
+    DataSet,
+    Experiment,
+    Figure,
+    Finding,
+    HatSamples,
+    Outcome,
+    Panel,
+    ResultRow,
+    Setup,
+    Trajectories,
+)
 from udp_stream.forms import as_text, csv_line
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
