@@ -22,15 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TextIO
 
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """The number and what it counts.
-
-    >>> counted(1, "HAT"), counted(5000, "HAT"), counted(0, "entry", "entries")
-    ('1 HAT', '5,000 HATs', '0 entries')
-    """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
+from udp_stream.units import counted as counted
 
 INFO: Final = logging.INFO
 WARNING: Final = logging.WARNING

@@ -40,6 +40,10 @@ PLACEHOLDERS = frozenset({"null", "none", "n/a", "na", "nan", "unknown", "undefi
 _PLACEHOLDER_CHARS = max(map(len, PLACEHOLDERS))
 
 
+Box = tuple[float, float, float, float]
+"""West, south, east, north, in degrees."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingRules:
     """What is accepted. A pure value; ValueError names the field, the value and the rule that it breaks.
@@ -61,7 +65,7 @@ class PingRules:
     unit: str = "kmh"
     max_kmh: float
     reject_above_kmh: float
-    box: tuple[float, float, float, float] | None = None
+    box: Box | None = None
     earliest_ms: int = _YEAR_2000_MS
     latest_ms: int = _YEAR_2100_MS
     max_message_bytes: int = 8 * 2**20

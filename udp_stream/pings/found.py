@@ -20,7 +20,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.pings.decode import Pings, Reason, Refusal
+from udp_stream.pings.decode import Box, Pings, Reason, Refusal
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.mapping import (
     FIELDS,
@@ -581,10 +581,6 @@ LABEL_PLATE = f'source.plate = "{LABEL}" takes it, if it is the vehicle\'s; some
 
 OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE, Reason.TIME_ROLLED_OVER)
 """Reasons that lie in the log's clock, and not in a message."""
-
-
-Box = tuple[float, float, float, float]
-"""West, south, east, north, in degrees."""
 
 EARTH: Box = -180.0, -90.0, 180.0, 90.0
 

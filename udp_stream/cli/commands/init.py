@@ -36,7 +36,7 @@ from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
-from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, Refusal, originals
+from udp_stream.pings.decode import Box, PingDecoder, PingFormat, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.pings.found import (
     ALL_ZERO,
     LABEL,
@@ -207,7 +207,7 @@ class FoundFeed:
     zone: str
     unit: str
     unit_by: str
-    box: tuple[float, float, float, float]
+    box: Box
     pings: int
     plates: int
     refused: int
@@ -410,7 +410,7 @@ def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]
     return unit, told, doubts
 
 
-def _box(what: str, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> tuple[float, float, float, float]:
+def _box(what: str, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> Box:
     near = (np.abs(lon - np.median(lon)) <= _NEAR_DEGREES) & (np.abs(lat - np.median(lat)) <= _NEAR_DEGREES)
     if not near.any():
         raise UsageError(f"{what}: its positions lie far apart: expected the sample of one city")
