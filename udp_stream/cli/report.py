@@ -107,7 +107,7 @@ def troubles(summary: Summary) -> Iterator[str]:
     if summary.unwritten:
         yield f"Some records are in the ledger but not in the output. {way}"
     if summary.held:
-        yield f"Accepted pings that wait in slots which were not released: {summary.held:,}. {way}"
+        yield f"{summary.held:,} accepted pings wait in slots that were not released. {way}"
     if (late := summary.refused["late"]) > LATE_SHARE_SUSPICIOUS * summary.pings:
         yield f"Pings that came after their slot had closed: {late:,}. Are the files in the order of their times?"
 
