@@ -1,7 +1,7 @@
 """The process of a command: standard streams, SIGTERM and metrics.
 
-A program may be started with closed standard streams. The next files that it opens, a ledger for one, would get their
-numbers. So they are filled first: a closed input or output raises an error when it is used, a closed error does not.
+A program may be started with closed standard streams, whose numbers the next files, such as a ledger, would get. So
+they are filled first: a closed input or output raises an error when it is used, a closed error does not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from udp_stream.errors import needs
@@ -51,9 +50,7 @@ def let_go_of_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Unfailing(io.FileIO):
-    """What it cannot write is lost: a run does not stop because its output has no reader."""
-
+class _Unfailing(io.FileIO):  # a run does not stop because its log has no reader
     def write(self, data: Any, /) -> Any:
         with suppress(OSError):
             return super().write(data)
@@ -94,11 +91,7 @@ def named(name: str | Path) -> Iterator[None]:
 def sigterm() -> Iterator[Callable[[], bool]]:
     """While the block runs, SIGTERM is only noted. The handler takes no lock: its thread may hold one."""
     came: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-
-    before = signal.signal(signal.SIGTERM, note)
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
     try:
         yield lambda: bool(came)
     finally:
