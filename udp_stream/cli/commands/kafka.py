@@ -49,15 +49,14 @@ def create(_arguments: argparse.Namespace, settings: Settings) -> None:
 
 def releases(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print the records of the output topic, one a line; with `--follow`, go on until stopped."""
-    if arguments.queries:
-        records = read_answers(settings.kafka, follow=arguments.follow)
-    elif arguments.smoothed:
-        records = read_estimates(settings.kafka, follow=arguments.follow)
+    where, follow = settings.kafka, arguments.follow
+    if arguments.queries or arguments.smoothed:
+        records = (read_answers if arguments.queries else read_estimates)(where, follow=follow)
     else:
-        records = (release.payload for release in read_releases(settings.kafka, follow=arguments.follow))
+        records = (release.payload for release in read_releases(where, follow=follow))
     for record in records:
         sys.stdout.buffer.write(record + b"\n")
-        if arguments.follow:
+        if follow:
             sys.stdout.buffer.flush()
     sys.stdout.buffer.flush()
 
@@ -130,7 +129,7 @@ def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | Non
 
 
 def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack) -> Iterator[list[bytes]]:
-    """Frames of JSON messages; what cannot be read is refused before anything is sent. The stack closes the sources."""
+    """Frames of JSON messages. What cannot be read is refused before anything is sent."""
     if arguments.fleet is None:
         if not arguments.files:
             raise UsageError("expected files, or --fleet BUSES")
@@ -176,12 +175,9 @@ def services(_arguments: argparse.Namespace, _settings: Settings) -> None:
 
 # `demo --kafka`: the whole deployment on this machine for one run: a broker, a Redis, and workers.
 
-WORKERS = 2
-SERVING = b"worker of group"
+WORKERS, SERVING, PATIENCE_S = 2, b"worker of group", 300.0
 SETTLED_S = 3.0
 """After the fleet's last slot is out, so long a silence is the end."""
-
-PATIENCE_S = 300.0
 
 
 def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], list[Smoothed], Summary]:
@@ -203,7 +199,8 @@ def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[Publ
         def told(slots: int, hats: int) -> None:
             status.update(f"{WORKERS} workers on {feed.sent:,} pings: {hats} HATs of {slots} slots released")
 
-        releases = _until_settled(settings, _last_slot(fleet, settings), workers, told)
+        grid, end_ms = settings.calendar.slots, fleet.start.timestamp() * 1000 + fleet.hours * 3_600_000
+        releases = _until_settled(settings, grid.iso(grid.start_of(round(end_ms) - 1)), workers, told)
         summary = _summary(feed.sent, releases, read_topic(settings.kafka, topics.rejected))
         for record in read_topic(settings.kafka, topics.queries):
             result = decode_result(record.value)
@@ -237,16 +234,10 @@ def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags
     return running
 
 
-def _last_slot(fleet: Fleet, settings: Settings) -> str:
-    grid, end_ms = settings.calendar.slots, fleet.start.timestamp() * 1000 + fleet.hours * 3_600_000
-    return grid.iso(grid.start_of(round(end_ms) - 1))
-
-
 def _until_settled(
     settings: Settings, last: str, workers: list[Running], told: Callable[[int, int], None]
 ) -> list[PublishedRelease]:
-    releases: dict[str, PublishedRelease] = {}
-    slots: set[str] = set()
+    releases, slots = dict[str, PublishedRelease](), set[str]()
     deadline, changed_s = time.monotonic() + PATIENCE_S, time.monotonic()
     while not (last in slots and time.monotonic() - changed_s > SETTLED_S):
         if time.monotonic() > deadline:

@@ -7,16 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from udp_stream.cli import outputs
 from udp_stream.cli.first_look import FeedWatch, LiveLook, require_readable_pings, source_name
-from udp_stream.cli.outputs import (
-    PRIVATE,
-    appended,
-    appended_records,
-    require_distinct,
-    require_lines,
-    require_queries,
-    used_files,
-)
+from udp_stream.cli.outputs import PRIVATE, appended, appended_records
 from udp_stream.cli.process import observed, say_of_source, sigterm
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError
@@ -35,13 +28,13 @@ from udp_stream.sources.opening import live_source
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     """Release until the source ends or we are stopped. ConfigError if no ledger is named."""
-    require_queries(arguments.queries, settings)
-    for name in ("out", "smoothed", "queries", "rejected"):
-        require_lines(f"--{name}", getattr(arguments, name))
+    outputs.require_queries(arguments.queries, settings)
+    files = [(f"--{name}", getattr(arguments, name)) for name in ("out", "rejected", "smoothed", "queries")]
+    for flag, name in files:
+        outputs.require_lines(flag, name)
     if not settings.ledger.url:
         raise ConfigError("ledger.url: expected the ledger of this feed, got none: name it with --ledger FILE")
-    outputs = [(f"--{name}", getattr(arguments, name)) for name in ("out", "rejected", "smoothed", "queries")]
-    require_distinct(outputs, used_files(arguments, settings, [arguments.source]))
+    outputs.require_distinct(files, outputs.used_files(arguments, settings, [arguments.source]))
     begin_log()
     with ExitStack() as stack:
         observers = stack.enter_context(observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint()))
@@ -134,10 +127,8 @@ def _outputs(arguments: argparse.Namespace) -> Iterator[Outputs]:
             for name in (arguments.smoothed, arguments.queries)
         )
         rejected = stack.enter_context(appended(arguments.rejected, PRIVATE)) if arguments.rejected else None
-        yield Outputs(
-            out.write,
-            None if smoothed is None else smoothed.write,
-            None if rejected is None else rejected_writer(rejected),
-            out.ids | (frozenset() if queries is None else queries.ids),
-            None if queries is None else queries.write,
+        ids, reject = (
+            out.ids | (queries.ids if queries else frozenset()),
+            rejected_writer(rejected) if rejected else None,
         )
+        yield Outputs(out.write, smoothed and smoothed.write, reject, ids, queries and queries.write)
