@@ -155,7 +155,7 @@ def _from_before(summary: Summary, policy: Policy) -> Iterator[str]:
         differences = [difference(summary.others, made_under, policy) for made_under, _ in before.most_common()]
         old, made = before.total(), summary.made
         how = f"were made earlier under other settings ({named(differences)}), and are unchanged"
-        others = f"earlier under these: {ours - made:,}; new: {made:,}"
+        others = f"{ours - made:,} are earlier ones under these, {made:,} are new"
         yield f"warning: {old:,} of {ours + old:,} records {how}; {others}"
 
 

@@ -19,9 +19,7 @@ from udp_stream.mechanisms.base import Integers, Range, SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
-FRESH_MS = 900_000
-
-PLATES_MIN = 10
+FRESH_MS, PLATES_MIN = 900_000, 10
 
 
 @dataclass(frozen=True)
@@ -100,11 +98,9 @@ class HatSamples:
 
 @dataclass(frozen=True)
 class DataSet:
-    """HATs with their speeds, the range of a speed, and who was where: in the busiest slot, and in all (`whole`).
-
-    The baseline guess (`constant`, quanta) of recorded pings is their city-wide mean. Data drawn in a feed's likeness
-    have the feed's (`city_mean`), other data U/2.
-    """
+    """HATs with their speeds, the range of a speed, and who was where: in the busiest slot, and in all (`whole`). The
+    baseline guess (`constant`, quanta) is the city-wide mean of recorded pings, or of the feed in whose likeness data
+    were drawn (`city_mean`), else U/2."""
 
     name: str
     recorded: bool
@@ -149,7 +145,7 @@ class DataSet:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What an experiment is run on. `bits(name)` gives a stream of bits that follows from the name alone."""
+    """What an experiment is run on. `bits(name)`: a stream of bits that follows from the name alone."""
 
     data: tuple[DataSet, ...]
     repetitions: int
@@ -230,7 +226,6 @@ class ResultRow(SimpleNamespace):
 
 
 R = TypeVar("R", bound=ResultRow)
-
 Job = Callable[[], Sequence[ResultRow]]
 
 

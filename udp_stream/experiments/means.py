@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -110,7 +111,7 @@ def mean_error(weights: Floats, estimates: Sequence[Floats], truths: Sequence[fl
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A mechanism under a grouping; of Array-Averaging, whose cap it takes: its own, Levy's, or m^(eps)."""
+    """A mechanism under a grouping; of Array-Averaging, its own cap, Levy's, or m^(eps)."""
 
     mechanism: str
     grouping: Grouping = "best-fit"
@@ -140,13 +141,11 @@ OPTIMAL = Series("optimal")
 
 class MeanRow(ResultRow):
     """One point: the error over the given HATs, weighed by their pings, beside the baseline guess's over the same.
-
-    `noise_kmh` is the expected absolute noise that counts alone can state (for projected means: at the whole of U).
-    """
+    `noise_kmh`: the expected absolute noise that counts alone can state (for projected means: at the whole of U)."""
 
 
 def points(setup: Setup, data: DataSet, label: str, hats: Sequence[HatSamples], series: Iterable[Series]) -> list[Job]:
-    """A piece of work for each mechanism and epsilon."""
+    """For each mechanism and epsilon."""
     return [partial(_point, setup, data, label, hats, one, epsilon) for one in series for epsilon in EPSILONS]
 
 
@@ -159,24 +158,15 @@ def _point(
     plans = [series.plan(hat.counts, epsilon, data.range) for hat in hats]
     found, weights = repeated_means_of(plans, [hat.samples for hat in hats], draws, bits), weights_of(hats)
     error, spread = mean_error(weights, found, [hat.mean for hat in hats])
-    return [
-        MeanRow(
-            data=data.name,
-            hats=label,
-            series=series.name,
-            epsilon=epsilon,
-            error_kmh=error / QUANTA_PER_KMH,
-            standard_error_kmh=spread / QUANTA_PER_KMH,
-            constant_kmh=data.constant_error_kmh(hats),
-            constant=data.constant_is,
-            share_of_pings=data.share(hats),
-            noise_kmh=float(weights @ np.array([plan.noise_bound for plan in plans])) / QUANTA_PER_KMH,
-            hat_count=len(hats),
-            plates=sum(hat.counts.plates for hat in hats),
-            samples=sum(hat.counts.total for hat in hats),
-            repetitions=draws * len(hats),
-        )
-    ]
+    row = MeanRow(
+        data=data.name, hats=label, series=series.name, epsilon=epsilon, error_kmh=error / QUANTA_PER_KMH,
+        standard_error_kmh=spread / QUANTA_PER_KMH, constant_kmh=data.constant_error_kmh(hats),
+        constant=data.constant_is, share_of_pings=data.share(hats),
+        noise_kmh=float(weights @ np.array([plan.noise_bound for plan in plans])) / QUANTA_PER_KMH,
+        hat_count=len(hats), plates=sum(hat.counts.plates for hat in hats),
+        samples=sum(hat.counts.total for hat in hats), repetitions=draws * len(hats),
+    )  # fmt: skip
+    return [row]
 
 
 class Errors:
@@ -442,8 +432,7 @@ def _exact_quantiles(before: DrawnHat, after: DrawnHat) -> Finding:
 
 # `variance`: its errors, and the slides' theorems tried against brute force (arXiv 2405.06261).
 
-RULES = ("all samples", "best cap")
-"""The slides' canonical Laplace mechanism, and the cap of least worst-case error."""
+RULES = ("all samples", "best cap")  # the slides' canonical Laplace mechanism; the cap of least worst-case error
 
 SAMPLES_TRIED = 24
 """Brute force goes over all numbers of samples up to this, kept and dropped, at 0 or U each."""
@@ -464,13 +453,9 @@ def repeated_variances(plan: VariancePlan, samples: Integers, draws: int, bits: 
 
 def variance_jobs(setup: Setup) -> list[Job]:
     """Each rule and epsilon, on the busiest HAT and, of feeds, on all HATs with enough plates."""
-    return [
-        partial(_variance_point, setup, data, label, hats, rule, epsilon)
-        for data in data_sets(setup)
-        for label, hats in choices(setup, data)
-        for rule in RULES
-        for epsilon in EPSILONS
-    ]
+    cases = ((data, *choice) for data in data_sets(setup) for choice in choices(setup, data))
+    each = product(cases, RULES, EPSILONS)
+    return [partial(_variance_point, setup, *case, rule, epsilon) for case, rule, epsilon in each]
 
 
 def _variance_plan(rule: str, counts: SamplesPerPlate, epsilon: float, range: Range) -> VariancePlan:
@@ -489,30 +474,19 @@ def _variance_point(
     )
     found = [repeated_variances(plan, hat.samples, draws, bits) for plan, hat in zip(plans, hats, strict=True)]
     error, spread = mean_error(weights, found, truths)
-    return [
-        VarianceRow(
-            data=data.name,
-            hats=label,
-            rule=rule,
-            epsilon=epsilon,
-            error_kmh2=error / unit,
-            standard_error_kmh2=spread / unit,
-            constant_kmh2=float(weights @ np.abs(_constant_variance(data) - np.array(truths))) / unit,
-            constant="city-wide mean of HATs' variances" if data.recorded else "U^2/8",
-            share_of_pings=data.share(hats),
-            noise_kmh2=float(weights @ [plan.noise_bound for plan in plans]) / unit,
-            bias_bound_kmh2=float(weights @ [plan.bias_bound for plan in plans]) / unit,
-            hat_count=len(hats),
-            repetitions=draws * len(hats),
-        )
-    ]
-
-
-def _constant_variance(data: DataSet) -> float:
-    """The middle of [0, U^2/4] where nothing is known; else the mean variance of the HATs, weighed by samples."""
-    if not data.recorded:
-        return data.range.width**2 / 8
-    return float(weights_of(data.hats) @ [float(hat.samples.var()) for hat in data.hats])
+    constant = data.range.width**2 / 8  # the middle of [0, U^2/4]: nothing is known
+    if data.recorded:
+        constant = float(weights_of(data.hats) @ [float(hat.samples.var()) for hat in data.hats])
+    row = VarianceRow(
+        data=data.name, hats=label, rule=rule, epsilon=epsilon, error_kmh2=error / unit,
+        standard_error_kmh2=spread / unit,
+        constant_kmh2=float(weights @ np.abs(constant - np.array(truths))) / unit,
+        constant="city-wide mean of HATs' variances" if data.recorded else "U^2/8", share_of_pings=data.share(hats),
+        noise_kmh2=float(weights @ [plan.noise_bound for plan in plans]) / unit,
+        bias_bound_kmh2=float(weights @ [plan.bias_bound for plan in plans]) / unit,
+        hat_count=len(hats), repetitions=draws * len(hats),
+    )  # fmt: skip
+    return [row]
 
 
 def variance_conclude(setup: Setup, rows: Sequence[VarianceRow]) -> Outcome:

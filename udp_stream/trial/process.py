@@ -32,18 +32,13 @@ from typing import TypeVar
 
 from udp_stream.errors import DependencyUnavailable
 
-HOST = "127.0.0.1"
-LOG = "service.log"
-LOG_LINES = 12
+HOST, LOG, LOG_LINES = "127.0.0.1", "service.log", 12
 ATTEMPTS = 5  # a port lost to another process five times in a row is no race any more
-POLL_SECONDS = 0.02
-KILL_SECONDS = 10.0  # a killed process is gone at once, unless the kernel holds it
+POLL_SECONDS, KILL_SECONDS = 0.02, 10.0  # a killed process is gone at once, unless the kernel holds it
 # Below 32768, from where Linux takes the ports of outgoing connections: a client that keeps calling a stopped service
-# on such a port meets itself in the end, and the service cannot come back. And so low that port + 10000 is below as
-# well, which is where Redis Cluster listens.
+# on such a port meets itself in the end, and the service cannot come back. So is port + 10000, for Redis Cluster.
 PORTS = range(12_000, 22_700)
-PRIVATE_UMASK = 0o077
-"""Of a service: what a broker has on disk is raw pings, and a Redis has the ledger. Only their owner may read them."""
+PRIVATE_UMASK = 0o077  # a broker has raw pings on disk, and a Redis the ledger: only their owner may read them
 
 _GATE = ("/bin/sh", "-c", 'read go && exec "$0" "$@" </dev/null')
 
@@ -154,11 +149,8 @@ class Running:
 
 
 def launch(program: Program) -> Child:
-    """Start it and wait until it answers.
-
-    Raises PortTaken if its port is in use, DependencyUnavailable if it ends or does not answer within
-    `program.start_seconds`; nothing is left running then.
-    """
+    """Start it and wait until it answers. PortTaken if its port is in use, DependencyUnavailable if it ends or does not
+    answer within `program.start_seconds`; nothing is left running then."""
     # The log has earlier starts in it, and what went wrong with those says nothing of this one.
     start = program.log.stat().st_size if program.log.exists() else 0
     child = _spawn(program)
@@ -247,10 +239,8 @@ def _failure(program: Program, what: str) -> DependencyUnavailable:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports on 127.0.0.1 that nothing listens on at this moment, each with its port + 10000.
-
-    They may be taken the next moment: start with `on_free_ports`.
-    """
+    """Ports on 127.0.0.1 that nothing listens on at this moment, each with its port + 10000. They may be taken the next
+    moment: start with `on_free_ports`."""
     found: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         if _is_free(port) and _is_free(port + 10_000):
