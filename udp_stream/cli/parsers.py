@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -55,17 +57,12 @@ def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
     parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
-    parser.set_defaults(command=_lazily(module, name), is_text=False)
-    return parser
 
-
-def _lazily(module: str, verb: str) -> Callable[..., None]:
     def run(*given: object) -> None:
-        from importlib import import_module
+        getattr(import_module(f"udp_stream.cli.commands.{module}"), name.replace("-", "_"))(*given)
 
-        getattr(import_module(f"udp_stream.cli.commands.{module}"), verb.replace("-", "_"))(*given)
-
-    return run
+    parser.set_defaults(command=run, is_text=False)
+    return parser
 
 
 def _only_prints(parser: Parser) -> None:
@@ -103,26 +100,20 @@ def _bootstrap(parser: Parser) -> None:
 
 def positive(text: str) -> float:
     """A number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1e9, got {text!r}")
-    return number
+    with suppress(ValueError):
+        if 0 < float(text) < 1e9:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1e9, got {text!r}")
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
     """What reads a whole number of that range."""
 
     def read(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"expected a whole number, {least} to {most}, got {text!r}")
-        return number
+        with suppress(ValueError):
+            if least <= int(text) <= most:
+                return int(text)
+        raise argparse.ArgumentTypeError(f"expected a whole number, {least} to {most}, got {text!r}")
 
     return read
 
@@ -134,9 +125,8 @@ def listening(text: str) -> tuple[str, int]:
     """A host and a port to listen on; the host is never left out, so that nobody listens to all by mistake."""
     match = _HOST_PORT.fullmatch(text)
     if match is None or int(match[3]) > 65_535:
-        raise argparse.ArgumentTypeError(
-            f"expected HOST:PORT, such as 127.0.0.1:9464 or [::1]:9464, with a port of 1 to 65535, got {text!r}"
-        )
+        rule = "HOST:PORT, such as 127.0.0.1:9464 or [::1]:9464, with a port of 1 to 65535"
+        raise argparse.ArgumentTypeError(f"expected {rule}, got {text!r}")
     return match[1] or match[2], int(match[3])
 
 
@@ -454,9 +444,8 @@ VERBS = (
 
 def program() -> Parser:
     """The parser of the whole command line."""
-    parser = Parser(
-        prog="udp-stream", description="Continual, user-level differentially private bus speeds.", epilog=EXAMPLES
-    )
+    about = "Continual, user-level differentially private bus speeds."
+    parser = Parser(prog="udp-stream", description=about, epilog=EXAMPLES)
     parser.add_argument("-V", "--version", action="version", version=f"udp-stream {__version__}")
     parser.add_argument("--quiet", action="store_true", help="before the verb: print results and errors only")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")

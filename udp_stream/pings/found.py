@@ -207,12 +207,9 @@ def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
 
 def _patterns(example: str) -> Iterator[str]:
     """Patterns that the example's look allows; what looks like an offset may be a year."""
-    if example.endswith("Z"):
-        readings = [("%z", example[:-1])]
-    else:
-        offset = re.search(r"( ?)[+-][0-9]{2}:?[0-9]{2}$", example)
-        readings = [("", example), *([(f"{offset[1]}%z", example[: offset.start()])] if offset else [])]
-    for tail, rest in readings:
+    offset = re.search(r"( ?)(?:Z|[+-][0-9]{2}:?[0-9]{2})$", example)
+    readings = [(f"{offset[1]}%z", example[: offset.start()])] if offset else []
+    for tail, rest in readings if example.endswith("Z") else [("", example), *readings]:
         yield from (f"{pattern}{tail}" for pattern in _patterns_by_look()[_look(rest)])
 
 
@@ -384,7 +381,7 @@ def _instead(field: str, values: Mapping[Path, list[Value]]) -> str:
 
 
 def kind_of(values: Sequence[Value]) -> str:
-    """What kind most of the values are; never a value."""
+    """The kind of most values; never a value."""
     names: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
     kinds = Counter(names.get(type(value), "nothing (null)") for value in values)
     return kinds.most_common(1)[0][0] if kinds else "an object or an array"
@@ -590,9 +587,9 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, bo
         return None
     values = [record[form.mapping.steps[field]] for record in records if form.mapping.steps[field] in record]
     if field == "time":
-        times = found_time_form(values)
-        found = kind_of(values) if times is None else times.time_format
-        found += " without an offset" if times is not None and not times.has_offset else ""
+        found = kind_of(values)
+        if (times := found_time_form(values)) is not None:
+            found = times.time_format + ("" if times.has_offset else " without an offset")
         if reason == Reason.NO_UTC_OFFSET:
             return f'found {found}, wanted an offset, or source.time_zone = "Area/City" of the feed\'s clock'
         return f'found {found}, wanted source.time_format = "{form.mapping.time_format}"'

@@ -292,11 +292,7 @@ class _Reader:
 
     def _careful(self, pieces: _Pieces, said: Raw | None) -> Struct:
         plate, *others = map(pieces.plate, self._mapping.plates)
-        if self._mapping.message_time:  # cut out of a message, a ping in an array has it, too
-            said = pieces.find((MESSAGE_TIME,)) or said
-            time = _time_by_message(pieces, self._mapping, said)
-        else:
-            time = pieces.time(self._steps[1], self._mapping.time_format)
+        time = _time_of(pieces, self._steps[1], self._mapping, said)
         numbers = map(pieces.either, self._steps[2 : self._fields])
         return built(self._form, [plate, time, *numbers, *others])
 
@@ -368,15 +364,13 @@ class _Pieces:
             return None
 
     def string(self, path: Path) -> str:
-        text = self.get(path)
-        if not text.startswith(b'"'):
+        if not (text := self.get(path)).startswith(b'"'):
             raise Fault(Reason.WRONG_TYPE, json_path(path))
         return _string_of(text, json_path(path))
 
     def number(self, path: Path) -> float:
         """Infinite if it is beyond floating point, where msgspec raises; the range checks refuse it."""
-        text = self.get(path)
-        if text[:1] not in b"-0123456789":
+        if (text := self.get(path))[:1] not in b"-0123456789":
             raise Fault(Reason.WRONG_TYPE, json_path(path))
         return float(text)
 
@@ -385,8 +379,7 @@ class _Pieces:
 
     def plate(self, path: Path) -> str:
         """A string, or an integer as its digits."""
-        text = self.get(path)
-        if text.startswith(b'"'):
+        if (text := self.get(path)).startswith(b'"'):
             return self.string(path)
         if not text.lstrip(b"-").isdigit() or len(text) > _PLATE_DIGITS_MAX:
             raise Fault(Reason.WRONG_TYPE, json_path(path))
@@ -427,10 +420,12 @@ def times_of(values: Sequence[TimeValue], mapping: FeedMapping) -> TimeColumns:
     return time_ms, status
 
 
-def _time_by_message(pieces: _Pieces, mapping: FeedMapping, said: Raw | None) -> TimeValue:
+def _time_of(pieces: _Pieces, path: Path, mapping: FeedMapping, said: Raw | None) -> TimeValue:
     """The ping's own time; the message's, where it has none; or that less the seconds that the ping says."""
-    path, counts_back = mapping.steps["time"], mapping.time_format == SECONDS_AGO
-    own = pieces.find(path)
+    counts_back = mapping.time_format == SECONDS_AGO
+    if not mapping.message_time:
+        return pieces.time(path, mapping.time_format)
+    own, said = pieces.find(path), pieces.find((MESSAGE_TIME,)) or said  # a ping that was cut out of a message has it
     if own is None and said is None:
         raise Fault(Reason.MISSING_FIELD, json_path(mapping.message_steps if counts_back else path))
     if not counts_back and own is not None and bytes(own) != b"null":
@@ -487,7 +482,7 @@ def joined_plates(*columns: Iterable[str]) -> list[str]:
 
 
 class Single(NamedTuple):
-    """What `feed` needs of a message that is a ping: the plate, the time as it stands, the length of the speed."""
+    """What `feed` needs of a ping: the plate, the time as it stands, the length of the speed."""
 
     plate: str
     time: TimeValue
@@ -506,11 +501,8 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
     if others:
         (plate,) = joined_plates([plate], *([other] for other in others))
     try:
-        if mapping.message_time:
-            said = pieces.find((MESSAGE_TIME,)) or pieces.find(mapping.message_steps)
-            time = _time_by_message(pieces, mapping, said)
-        else:
-            time = pieces.time(steps["time"], mapping.time_format)
+        said = pieces.find(mapping.message_steps) if mapping.message_time else None
+        time = _time_of(pieces, steps["time"], mapping, said)
     except Fault:
         time = ""
     # The length of the message without its speed must not depend on how the speed is spelt.
@@ -573,7 +565,7 @@ class Fault(Exception):
 
 
 def unwrap(text: bytes, path: str = "$") -> bytes:
-    """The content of the JSON string at a path, as bytes."""
+    """The content of the JSON string at a path."""
     return _string_of(text, path).encode()
 
 

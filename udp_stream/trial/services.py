@@ -76,8 +76,7 @@ def class_path(listed: Path | None = None) -> str:
     jars, root = read_jar_list(listed or jar_list()), cache()
     missing = [jar for jar in jars if not _is_whole(root / jar.path, jar)]
     if missing:
-        with needs("jgo to fetch jars with", SERVICES):
-            context = import_module("jgo.maven").MavenContext
+        context = _maven()
         with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
             list(pool.map(lambda jar: fetch(jar, root, context), missing))  # `list`: it raises what a fetch raised
     return os.pathsep.join(str(root / jar.path) for jar in jars)
@@ -113,6 +112,11 @@ def _is_whole(file: Path, jar: Jar) -> bool:
 
 def _digest(file: Path) -> str:
     return sha256(file.read_bytes()).hexdigest()
+
+
+def _maven() -> Any:
+    with needs("jgo to fetch jars with", SERVICES):
+        return import_module("jgo.maven").MavenContext
 
 
 def write_jar_list() -> None:
