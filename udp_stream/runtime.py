@@ -65,6 +65,7 @@ Write = Callable[[Sequence[bytes]], None]
 """Has written these lines, in order, when it returns."""
 
 Reject = Callable[[bytes, Refusal], None]
+Smooth = Callable[[Sequence[Smoothed]], None]
 
 
 class Outputs(NamedTuple):
@@ -90,7 +91,7 @@ class _Runtime:
         software: str,
         report: Observer,
         publish: ReleaseSink,
-        smooth: Callable[[Sequence[Smoothed]], None] | None,
+        smooth: Smooth | None,
         reject: Reject | None,
         answer: Write | None,
         trial: bool = False,
@@ -176,7 +177,7 @@ class Embedded(_Runtime):
         others: Mapping[str, str] | None = None,
         trial: bool = False,
         observers: Sequence[Observer] = (),
-        smooth: Callable[[Sequence[Smoothed]], None] | None = None,
+        smooth: Smooth | None = None,
         answer: Write | None = None,
     ) -> None:
         """Without `answer`, no standing query is asked or charged for. `others`: what `other_policies` tells of the
@@ -340,7 +341,7 @@ def release_sink(write: Write) -> ReleaseSink:
     return lambda releases: write([release.payload for release in releases])
 
 
-def smoothed_sink(write: Write) -> Callable[[Sequence[Smoothed]], None]:
+def smoothed_sink(write: Write) -> Smooth:
     """Hands a slot's estimates on."""
     return lambda estimates: write([encode_smoothed(estimate) for estimate in estimates])
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -166,16 +166,14 @@ def start_of(rows: list[Row]) -> tuple[Row | None, str]:
 
 def verdict(row: Row) -> str:
     """Whether the release is worth its cost: the guesses are free."""
-    expected = row.expected
-    if row.is_longer:
-        return "the file is shorter than this slot"
-    if row.hats < HATS_MIN:
-        return "too few HATs to compare"
-    if expected.error > expected.constant * ABOUT[1]:
-        return "worse than the baseline guess"
-    if expected.over_guess < ABOUT[0]:
-        return "better than both guesses"
-    return "about as good as a guess"
+    verdicts = {
+        "the file is shorter than this slot": row.is_longer,
+        "too few HATs to compare": row.hats < HATS_MIN,
+        "worse than the baseline guess": row.expected.error > row.expected.constant * ABOUT[1],
+        "better than both guesses": row.expected.over_guess < ABOUT[0],
+        "about as good as a guess": True,
+    }
+    return next(words for words, holds in verdicts.items() if holds)
 
 
 def print_feed(plan: FeedPlan, settings: Settings) -> None:
@@ -215,8 +213,7 @@ def print_feed(plan: FeedPlan, settings: Settings) -> None:
         out.print(f"Left out: {name}: {reason}.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(NamedTuple):
     positions: Positions
     beginning: Pings
     refused: Counter[str]

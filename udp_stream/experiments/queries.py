@@ -255,18 +255,14 @@ def nearest_once(query: Nearest, points: Integers, terms: Budgeting, drawn: Rand
     return {terms.how: (found / truth - 1 if truth else 0.0, terms.saved(state))}
 
 
-def stop_once(
-    points: Integers, place: tuple[float, float], k: float, terms: Budgeting, drawn: Randomness
-) -> dict[str, Attempt]:
+def stop_once(points: Integers, place: tuple[float, float], k: float, *more: Any) -> dict[str, Attempt]:
     """The k nearest to a place in the plane."""
-    return nearest_once(Nearest.to_stop(int(k), *place), points, terms, drawn)
+    return nearest_once(Nearest.to_stop(int(k), *place), points, *more)
 
 
-def image_once(
-    points: Integers, image: tuple[float, ...], k: float, terms: Budgeting, drawn: Randomness
-) -> dict[str, Attempt]:
+def image_once(points: Integers, image: tuple[float, ...], k: float, *more: Any) -> dict[str, Attempt]:
     """The k images nearest to an image."""
-    return nearest_once(Nearest(int(k), image, steps_per_unit=1000), points, terms, drawn)
+    return nearest_once(Nearest(int(k), image, steps_per_unit=1000), points, *more)
 
 
 RANGE = Trial("savings-range", "width, m", (1000.0, 2000.0, 4000.0), count_once, "Fig. 3", 504, is_shifted=True)

@@ -62,12 +62,10 @@ def _lines(table: str, keys: Mapping[str, Any], settings: Settings, origins: Map
 
 def _in_force(name: str, settings: Settings) -> object:
     section, _, key = name.partition(".")
-    if name == "ledger.url":
-        return without_password(settings.ledger.place)
-    if name == "speed.unit":
-        return settings.speed.read_in
     if section == "source":
         return getattr(settings.source.mapping, key, None)
+    if name in ("ledger.url", "speed.unit"):
+        return settings.speed.read_in if section == "speed" else without_password(settings.ledger.place)
     return settings.budget.promised if name == settings.budget.accounted.key == "budget.epsilon" else None
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,7 +31,7 @@ from udp_stream.logs import counted, say
 from udp_stream.release.facts import PublishedRelease, ReleaseSink, Summary
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release
-from udp_stream.runtime import Embedded, release_sink, smoothed_sink
+from udp_stream.runtime import Embedded, Smooth, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.windows.tables import SlotGrid, cell_name, cells_of
@@ -178,12 +178,8 @@ def _errors(shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
     ]
 
 
-class DemoRun(NamedTuple):
-    """What a run published, and what it counted."""
-
-    releases: list[PublishedRelease]
-    estimates: list[Smoothed]
-    summary: Summary
+DemoRun = tuple[list[PublishedRelease], list[Smoothed], Summary]
+"""What a run published, and what it counted."""
 
 
 def demo(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -214,16 +210,16 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         if arguments.kafka:
             with needs("Kafka client", "services"):
                 from udp_stream.cli.commands.kafka import run_on_kafka
-            run = DemoRun(*run_on_kafka(arguments, fleet))
+            releases, estimates, summary = run_on_kafka(arguments, fleet)
         else:
-            run = _embedded(arguments, settings, fleet)
-        release_sink(write)(run.releases)
+            releases, estimates, summary = _embedded(arguments, settings, fleet)
+        release_sink(write)(releases)
     if arguments.out != "-":
-        truth, slot = TrueMeans({}, {}, 0.0), busiest_slot([release.record for release in run.releases])
+        truth, slot = TrueMeans({}, {}, 0.0), busiest_slot([release.record for release in releases])
         if slot:
             truth = true_means(fleet, slot[0].hat.slot_start, settings.calendar.slots, settings.hat.resolution)
-        print(picture(slot, run.estimates, truth, settings.speed.max_kmh))
-    print_summary(run.summary, settings)
+        print(picture(slot, estimates, truth, settings.speed.max_kmh))
+    print_summary(summary, settings)
 
 
 def _is_watched() -> bool:
@@ -278,7 +274,7 @@ def _embedded(arguments: argparse.Namespace, settings: Settings, fleet: Fleet) -
             done = f"{read.pings:,} pings, {read.slots} of about {arguments.slots} slots released"
             status.update(f"a synthetic fleet of {arguments.buses} buses: {done}")
         runtime.finish()
-        return DemoRun(releases, estimates, runtime.summary)
+        return releases, estimates, runtime.summary
 
 
 @contextmanager
@@ -286,7 +282,7 @@ def _runtime(
     arguments: argparse.Namespace,
     settings: Settings,
     publish: ReleaseSink,
-    smooth: Callable[[Sequence[Smoothed]], None],
+    smooth: Smooth,
 ) -> Iterator[Embedded]:
     with ExitStack() as stack:
         trial = not arguments.ledger
