@@ -40,11 +40,7 @@ def beside_guess(resolution: int) -> str:
 
 
 SOFTWARE = f"udp-stream {__version__}"
-
-LATE_SHARE_SUSPICIOUS = 0.05
-"""A live feed has well under a percent of late pings; more points to files in the wrong order."""
-
-
+LATE_SHARE_SUSPICIOUS = 0.05  # a live feed has well under a percent; more points to files in the wrong order
 GONE = "The trial's ledger is deleted: another run draws every HAT again, so do not publish these records beside its."
 
 

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from udp_stream.pings.times import NO_OFFSET, NO_TIME, parse_timestamps
 from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 
-MAX_PLATE_CHARS = 64
-"""No plate is longer. It bounds what one ping can make the ledger and the open slots remember."""
+MAX_PLATE_CHARS = 64  # bounds what one ping can make the ledger and the open slots remember
 
 YEAR_2000_MS, YEAR_2100_MS = 946_684_800_000, 4_102_444_800_000
 _MAX_QUANTA = 2**31 - 1  # speeds are kept in columns of 32 bits, signed
@@ -137,8 +136,7 @@ class Refusal:
     lag_ms: int | None = None
 
 
-NOT_IN_ARRAY = -1
-"""The position of a ping that is a message by itself."""
+NOT_IN_ARRAY = -1  # the position of a ping that is a message by itself
 
 
 class Point(Struct, array_like=True, gc=False):
@@ -196,8 +194,7 @@ class FieldPaths(NamedTuple):
     speed: str = "$.speed"
 
 
-PLAIN_PATHS = FieldPaths()
-"""Of the contract's own form."""
+PLAIN_PATHS = FieldPaths()  # of the contract's own form
 
 
 @dataclass(frozen=True, slots=True, eq=False)

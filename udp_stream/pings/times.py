@@ -47,11 +47,8 @@ _FEWEST_AT_ONCE = 128  # below it msgspec is done before numpy has started
 _COMMA = ord(",") - ord("+")  # it stands between + and -
 _YEAR_1_MONTH = (1 - 1970) * 12
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_MICROSECONDS_MAX = 2**62
-_NEVER_MS = -(2**62)
-"""Read, and before any time that is accepted."""
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+_MICROSECONDS_MAX, _NEVER_MS = 2**62, -(2**62)  # the latter is read, and before any time that is accepted
 
 _OFFSET = re.compile("(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})$")
 _NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)

@@ -222,7 +222,7 @@ class Listener:
 
 @dataclass
 class RunningKafka(Running):
-    """A broker that has answered at `bootstrap` (host:port); `addresses` are those of further listeners, by name."""
+    """A broker that has answered at `bootstrap` (host:port); `addresses`: of further listeners, by name."""
 
     bootstrap: str
     addresses: Mapping[str, str] = field(default_factory=dict)
