@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -346,7 +346,7 @@ def smoothed_sink(write: Write) -> Smooth:
     return lambda estimates: write([encode_smoothed(estimate) for estimate in estimates])
 
 
-def rejected_writer(out: BinaryIO) -> Reject:
+def rejected_writer(write: Callable[[bytes], object]) -> Reject:
     """Writes one refused message a line: reason, path, lag, the original bytes (base64 if not UTF-8)."""
     encoder = msgspec.json.Encoder()
 
@@ -358,7 +358,7 @@ def rejected_writer(out: BinaryIO) -> Reject:
             line["message"] = message.decode()
         except UnicodeDecodeError:
             line["message_base64"] = base64.b64encode(message).decode()
-        out.write(encoder.encode(line) + b"\n")
+        write(encoder.encode(line) + b"\n")
 
     return reject
 

@@ -13,11 +13,12 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
+from logging import WARNING
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, BinaryIO, Final, NamedTuple
+from typing import IO, BinaryIO, Final
 
 import msgspec
 
@@ -105,41 +106,63 @@ def _write_lines(out: IO[bytes], payloads: Sequence[bytes]) -> None:
     out.flush()
 
 
-class Appended(NamedTuple):
-    """What adds records, and the ids of those at the end of the file."""
+class Appended:
+    """Adds lines to the file of a name; `-`, a pipe and a device are written to as they are.
 
-    write: Write
-    ids: frozenset[str]
+    Each write first looks whether the file at the name is still ours. After logrotate it is another one, or is gone: so
+    each line is on the path, whole. UsageError if the file cannot be written at the beginning, OSError later.
+    """
 
+    def __init__(self, name: str, mode: int = PUBLIC) -> None:
+        self._name, self._mode, self._is_stream = name, mode, _is_stream(name)
+        try:
+            self._out = open_output(name, mode).__enter__() if self._is_stream else self._opened()
+        except OSError as error:
+            raise UsageError(f"{name}: cannot be written ({error.strerror})") from error
 
-@contextmanager
-def appended_records(name: str) -> Iterator[Appended]:
-    """Add records to a file, as `appended` opens it."""
-    with appended(name) as out:
-        ids = frozenset[str]()
-        if not _is_stream(name):
-            out.seek(start := max(0, out.tell() - TAIL_BYTES))
-            tail = out.read()
-            ids = frozenset(map(_id_of, (tail.partition(b"\n")[2] if start else tail).split(b"\n"))) - {""}
-        yield Appended(partial(_write_lines, out), ids)
-
-
-@contextmanager
-def appended(name: str, mode: int = PUBLIC) -> Iterator[BinaryIO]:
-    """The file at the end of its last whole line; standard output (`-`), a pipe or a device unchanged. UsageError if it
-    cannot be written."""
-    if _is_stream(name):
-        with open_output(name, mode) as out:
-            yield out
-        return
-    try:
-        # "w+" would empty the file, and "r+" without O_CREAT would ask for one that is there.
-        file = NamedFile(name, "r+", opener=lambda path, flags: os.open(path, flags | os.O_CREAT, mode))
-    except OSError as error:
-        raise UsageError(f"{name}: cannot be written ({error.strerror})") from error
-    with io.BufferedRandom(file) as out:
+    def _opened(self) -> BinaryIO:
+        """The file, with the end that a crash cut off removed. Writes go to its end, wherever copytruncate puts it."""
+        opener = partial(os.open, mode=self._mode)
+        out = io.BufferedRandom(NamedFile(self._name, "a+", opener=opener))
         out.truncate(out.seek(_end_of_lines(out)))
-        yield out
+        return out
+
+    def write(self, data: bytes, /) -> None:
+        """Hand whole lines on to the operating system."""
+        self.reopen()
+        self._out.write(data)
+        self._out.flush()
+
+    def write_records(self, payloads: Sequence[bytes]) -> None:
+        """The same of records, each its JSON."""
+        if payloads:
+            self.write(b"".join(payload + b"\n" for payload in payloads))
+
+    def reopen(self) -> None:
+        """Write to the file that has the name now, a new one if there is none."""
+        if self._is_stream:
+            return
+        ours = os.fstat(self._out.fileno())
+        with suppress(FileNotFoundError):
+            if os.path.samestat(ours, Path(self._name).stat()):
+                return
+        if not ours.st_nlink:
+            text = "was removed, and is made anew: `udp-stream ledger releases` prints what it held"
+            say(f"{self._name}: {text}", "output_removed", level=WARNING)
+        self._out.close()
+        self._out = self._opened()
+
+    def ids(self) -> frozenset[str]:
+        """The ids of the records at the end of the file."""
+        if self._is_stream:
+            return frozenset()
+        self._out.seek(start := max(0, self._out.seek(0, os.SEEK_END) - TAIL_BYTES))
+        tail = self._out.read()
+        return frozenset(map(_id_of, (tail.partition(b"\n")[2] if start else tail).split(b"\n"))) - {""}
+
+    def close(self) -> None:
+        if self._name != "-":
+            self._out.close()
 
 
 def _is_stream(name: str) -> bool:

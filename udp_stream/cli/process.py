@@ -1,4 +1,4 @@
-"""The process of a command: standard streams, SIGTERM and metrics.
+"""The process of a command: standard streams, signals and metrics.
 
 A program may be started with closed standard streams, whose numbers the next files, such as a ledger, would get. So
 they are filled first: a closed input or output raises an error when it is used, a closed error does not.
@@ -10,7 +10,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -88,14 +88,14 @@ def named(name: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def sigterm() -> Iterator[Callable[[], bool]]:
-    """While the block runs, SIGTERM is only noted. The handler takes no lock: its thread may hold one."""
+def noted(number: int) -> Iterator[list[int]]:
+    """While the block runs, this signal is only added to the list. Its handler takes no lock: a thread may hold one."""
     came: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    before = signal.signal(number, lambda number, _: came.append(number))
     try:
-        yield lambda: bool(came)
+        yield came
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 def say_of_source(sentence: str) -> None:

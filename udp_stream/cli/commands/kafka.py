@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from streams.kafka import read_topic
 from streams.processors import ERROR
 from streams.topics import create_topics, read_answers, read_estimates, read_releases, topics_of
 from udp_stream.cli.first_look import FeedWatch, LiveLook, require_readable_pings
-from udp_stream.cli.process import observed, say_of_source, sigterm
+from udp_stream.cli.process import noted, observed, say_of_source
 from udp_stream.cli.report import SOFTWARE, console
 from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError, needs
 from udp_stream.files import Heartbeat
@@ -100,9 +101,9 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
     Arrays are cut by number and time, and not where frames end: a pipe's frames end by bytes, so by digits of speeds.
     """
     sent_s, is_settled = time.monotonic(), True
-    with Handover(source) as handover, sigterm() as asked:
+    with Handover(source) as handover, noted(signal.SIGTERM) as asked:
         while not handover.ended or not is_settled:
-            if asked():
+            if asked:
                 handover.stop()
             frames = handover.take()
             for frame in frames:
@@ -151,7 +152,8 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
     settings.ledger.require_named()
     with needs("Faust", "kafka"):
         from streams.worker import Deployment, run_worker
-    with observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint()) as observers:
+    metrics = observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint())
+    with metrics as observers, noted(signal.SIGHUP):  # it ends a program that does not look out for it
         asked = arguments.instance, arguments.accept_loss, arguments.alive
         run_worker(Deployment(settings, OsEntropy(), SOFTWARE, *asked, FeedWatch(settings).look, observers))
 

@@ -49,7 +49,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None
         smoothed = stack.enter_context(records_out(arguments.smoothed, Smoothed)) if arguments.smoothed else None
         answer = stack.enter_context(records_out(arguments.queries, QueryResult)) if arguments.queries else None
-        reject, smooth = rejected_writer(rejected) if rejected else None, smoothed and smoothed_sink(smoothed)
+        reject, smooth = rejected_writer(rejected.write) if rejected else None, smoothed and smoothed_sink(smoothed)
         of_ledger = ledger, OsEntropy(), keys.hash_plate, SOFTWARE
         to = release_sink(out), reject, others, arguments.trial
         runtime = Embedded(settings, *of_ledger, *to, smooth=smooth, answer=answer)
