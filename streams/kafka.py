@@ -61,15 +61,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata
 
-from streams.topics import (
-    RIGHTS,
-    Binding,
-    Topic,
-    client_options,
-    partitions_of,
-    refusal,
-    unreachable_in_loop,
-)
+from streams.topics import RIGHTS, Binding, Topic, client_options, partitions_of, refusal, unreachable_in_loop
 from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
 from udp_stream.logs import counted
 from udp_stream.settings.sections import KafkaSection

@@ -95,12 +95,7 @@ class Retries:
     """
 
     def __init__(
-        self,
-        name: str,
-        first_s: float,
-        say: Say,
-        clock: Callable[[], float],
-        fraction: Callable[[], float],
+        self, name: str, first_s: float, say: Say, clock: Callable[[], float], fraction: Callable[[], float]
     ) -> None:
         self._name, self._first_s, self._say, self._clock, self._fraction = name, first_s, say, clock, fraction
         self._has_worked = False
