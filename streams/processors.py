@@ -27,7 +27,7 @@ from udp_stream.pings.decode import Refusal
 from udp_stream.pings.times import parse_timestamps
 from udp_stream.planning.policy import PositionPeriods
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release import forecaster, query_record, record
+from udp_stream.release import forecaster, record
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.facts import (
     Observer,
@@ -41,9 +41,8 @@ from udp_stream.release.facts import (
     slot_published,
 )
 from udp_stream.release.forecaster import Smoothed, encode_smoothed
-from udp_stream.release.query_record import decode_result, moment_of
 from udp_stream.release.query_road import Answered, QuerySet, report_answers
-from udp_stream.release.record import decode, kind_of
+from udp_stream.release.record import decode, decode_result, kind_of, moment_of
 from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.shuffle import protocol as steps
 from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint, ShardProtocol
@@ -824,7 +823,7 @@ def query_records(topics: Topics, answers: Sequence[Answered]) -> list[OutgoingR
     """Each answer of a moment, under its query's name."""
     name, found = topics.queries.name, [(one.payload, decode_result(one.payload)) for one in answers]
     return [
-        _event(name, query_record.SCHEMA, result.release_id, result.query.moment, result.query.name, payload)
+        _event(name, record.QUERY_SCHEMA, result.release_id, result.query.moment, result.query.name, payload)
         for payload, result in found
     ]
 

@@ -36,7 +36,7 @@ from udp_stream.logs import counted
 from udp_stream.release.facts import PublishedRelease, ReleaseReader
 from udp_stream.release.query_road import asked_digest
 from udp_stream.settings import Settings
-from udp_stream.settings.clients import MECHANISMS
+from udp_stream.settings.rules import MECHANISMS
 from udp_stream.settings.sections import KafkaSection
 from udp_stream.units import parse_duration
 

@@ -5,20 +5,20 @@ Nothing here may run in a deployment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC
 from hashlib import blake2b
 
 import numpy as np
 
-from udp_stream.ledger.port import Bits
+from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import BudgetCalendar, Policy, PositionPeriods
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.query_record import QueryResult, decode_result
-from udp_stream.release.query_road import QueryContext, answer_moment
+from udp_stream.release.query_road import Answered, QueryContext, record_moment
+from udp_stream.release.record import QueryResult, decode_result
 from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.positions import Moment
@@ -103,7 +103,21 @@ def a_query_context(seed: int | str = 1) -> QueryContext:
     return QueryContext(periods, replace(a_context(), entropy=SeededEntropy(seed)))
 
 
+def answer_moment(
+    queries: Sequence[StandingQuery],
+    moment: Moment,
+    context: QueryContext,
+    ledger: Ledger,
+    publish: Callable[[Sequence[Answered]], None] = lambda _: None,
+) -> Sequence[Answered]:
+    """Answer these queries at a moment, as a runtime does: record, publish, inform the ledger."""
+    found = record_moment(queries, moment, context, ledger)
+    publish(found.answers)
+    found.published(ledger)
+    return found.answers
+
+
 def a_result() -> QueryResult:
     """What `a_query` answers at `a_moment`, on a ledger in memory."""
-    (one,) = answer_moment([a_query()], a_moment(), a_query_context(), MemoryLedger(), lambda _: None)
+    (one,) = answer_moment([a_query()], a_moment(), a_query_context(), MemoryLedger())
     return decode_result(one.payload)

@@ -21,7 +21,6 @@ from streams.topics import client_options, create_topics, topics_of
 from tests.forked import forked_to_log
 from tests.runtime.harness import beside, frames_of, record_writer, smoothed_writer
 from udp_stream.ledgers.opening import ledger_and_keys
-from udp_stream.release import query_record
 from udp_stream.release import record as release
 from udp_stream.runtime import Embedded
 from udp_stream.settings import load
@@ -135,7 +134,7 @@ class City:
         """Release id -> result of a standing query, each once on its topic, under its query's name."""
         found = {}
         for record in self.read(self.topics.queries):
-            result = query_record.decode_result(record.value)
+            result = release.decode_result(record.value)
             assert record.key.decode() == result.query.name and result.release_id not in found
             assert dict(record.headers)["ce_id"].decode() == result.release_id
             found[result.release_id] = record.value
@@ -155,7 +154,7 @@ class City:
 
     def wait_for_answers(self, *workers):
         """The same, of as many as the embedded runtime has told."""
-        ids = {query_record.decode_result(one).release_id for one in self.told}
+        ids = {release.decode_result(one).release_id for one in self.told}
         self._wait_for_all(self.topics.queries, ids, workers)
 
     def wait_for_number(self, topic, number, *workers):

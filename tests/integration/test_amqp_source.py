@@ -15,7 +15,7 @@ from tests.runtime.harness import fleet_log
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
-from udp_stream.sources.amqp import QueueSource
+from udp_stream.sources.brokers import QueueSource
 from udp_stream.sources.live import Handover
 
 SECONDS_MAX = 20

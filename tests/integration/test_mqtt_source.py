@@ -18,8 +18,8 @@ from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.settings import Settings, load
 from udp_stream.settings.sections import KafkaSection, LiveSection, SpeedSection
+from udp_stream.sources.brokers import TopicSource, kept_seed
 from udp_stream.sources.live import Handover
-from udp_stream.sources.mqtt import TopicSource, kept_seed
 from udp_stream.sources.opening import live_source
 from udp_stream.trial.process import free_ports
 

@@ -15,8 +15,7 @@ from tests.integration.test_status import until as reported
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_standing import SURAT
 from tests.verbs import run_verb
-from udp_stream.release.query_record import decode_result
-from udp_stream.release.record import kind_of
+from udp_stream.release.record import decode_result, kind_of
 
 FULL = """
 [[query]]

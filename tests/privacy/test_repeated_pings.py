@@ -19,14 +19,13 @@ from tests.unit.test_reading import RULES as READING
 from tests.unit.test_reading import START, record, take
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.queries.plane import QUANTA_PER_KM
-from udp_stream.release.query_road import answer_moment
 from udp_stream.release.record import decode, kind_of
 from udp_stream.release.road import release_slot
 from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
 from udp_stream.shuffle.wire import PingChunk, PositionChunk, cut_moment, cut_pings, merge_moment, merge_pings
-from udp_stream.testing import SeededEntropy, a_context, a_query, a_query_context, seven_pings
+from udp_stream.testing import SeededEntropy, a_context, a_query, a_query_context, answer_moment, seven_pings
 from udp_stream.units import NANO, QUANTA_PER_KMH
 from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.slots import SourceCheckpoint, SourceReader

@@ -17,8 +17,7 @@ from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.release.query_record import decode_result
-from udp_stream.release.record import kind_of
+from udp_stream.release.record import decode_result, kind_of
 from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal

@@ -16,7 +16,7 @@ from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runti
 from udp_stream.cli.report import print_summary
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
-from udp_stream.release import forecaster, query_record
+from udp_stream.release import forecaster
 from udp_stream.release import record as release
 from udp_stream.settings import load
 from udp_stream.testing import SeededEntropy
@@ -186,7 +186,7 @@ def test_the_published_schema_is_the_types_schema():
         forecaster.Smoothed, forecaster.SCHEMA
     )
     assert json.loads(SCHEMA.with_name("query.schema.json").read_text()) == release.described(
-        query_record.QueryResult, query_record.SCHEMA
+        release.QueryResult, release.QUERY_SCHEMA
     )
 
 

@@ -21,8 +21,7 @@ from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.statement import statement
 from udp_stream.planning.policy import amount_text
-from udp_stream.release.query_record import SCHEMA, QueryResult, decode_result
-from udp_stream.release.record import described, kind_of
+from udp_stream.release.record import QUERY_SCHEMA, QueryResult, decode_result, described, kind_of
 from udp_stream.runtime import Embedded
 from udp_stream.settings import load
 from udp_stream.settings import queries as query_sections
@@ -241,7 +240,7 @@ def test_a_result_fits_its_schema_and_names_no_plate(tmp_path):
         runtime.run(frames_of(fleet_log()))
         hashes = {plate for entry in ledger.entries() for plate in entry.plates}
         rounds = [entry.payload for entry in everyone(ledger)]
-    validator = jsonschema.Draft202012Validator(described(QueryResult, SCHEMA))
+    validator = jsonschema.Draft202012Validator(described(QueryResult, QUERY_SCHEMA))
     plates = {msgspec.json.decode(message)["license_plate"] for message in fleet_log(clean=True)}
     for payload in told:
         validator.validate(json.loads(payload))

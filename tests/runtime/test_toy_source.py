@@ -79,7 +79,7 @@ def names_of(file):
             yield node.value
 
 
-@pytest.mark.parametrize(("module", "scheme", "key"), [("mqtt", "mqtts", "topics"), ("amqp", "amqps", "queue")])
+@pytest.mark.parametrize(("module", "scheme", "key"), [("brokers", "mqtts", "topics"), ("brokers", "amqps", "queue")])
 def test_the_files_that_a_source_touches_are_those_that_the_architecture_names(module, scheme, key):
     text = (ROOT / "docs/architecture.md").read_text()
     (row,) = re.findall(r"^\| a source \|.*$", text, re.MULTILINE)

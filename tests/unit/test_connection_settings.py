@@ -12,7 +12,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.files import require_private, secret_of, tls_context
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.settings import LedgerSection, load
-from udp_stream.settings.clients import PROTOCOLS
+from udp_stream.settings.rules import PROTOCOLS
 from udp_stream.settings.sections import KafkaSection
 
 SASL = (

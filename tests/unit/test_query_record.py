@@ -6,7 +6,7 @@ import pytest
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.queries.kinds import Found
-from udp_stream.release.query_record import answer_record, decode_round
+from udp_stream.release.query_road import answer_record, decode_round
 
 
 @pytest.mark.parametrize("payload", [b"[[0],[[17]],[300]]", b"[[9223372036854775808],[[17]],[0]]", b"[[0],[[17]],[]]"])

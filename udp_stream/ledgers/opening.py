@@ -24,7 +24,7 @@ from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
 from udp_stream.release.query_road import QUERY_NOTE
 from udp_stream.release.record import CITY, CLIPS, decode, kind_of, slot_of
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
-from udp_stream.settings.clients import check_url
+from udp_stream.settings.rules import check_url
 from udp_stream.windows.tables import SlotGrid
 
 

@@ -28,7 +28,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from udp_stream.errors import ConfigError, DependencyUnavailable
-from udp_stream.settings.clients import check_url
+from udp_stream.settings.rules import check_url
 
 SCRIPTS = ("open", "note", "epoch", "admit", "record", "snapshot", "progress")
 UNGUARDED = ("open",)

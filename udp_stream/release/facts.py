@@ -16,8 +16,7 @@ import numpy as np
 
 from udp_stream.pings.decode import Reason
 from udp_stream.release.forecaster import Smoothed
-from udp_stream.release.query_record import ResultStatus
-from udp_stream.release.record import Release, Status, decode
+from udp_stream.release.record import Release, ResultStatus, Status, decode
 from udp_stream.release.road import RecordedSlot
 from udp_stream.units import counted
 from udp_stream.windows.slots import ReadResult

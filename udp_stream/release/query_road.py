@@ -19,34 +19,42 @@ of the period. So all rounds and answers of a period together cost a plate at mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from functools import partial
 from hashlib import blake2b
+from math import ceil
+from typing import Any
 
 import msgspec
+import numpy as np
+from msgspec import UNSET
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Ledger, Mark
-from udp_stream.mechanisms.noise import Integers
+from udp_stream.mechanisms.noise import MEASURES, Integers
 from udp_stream.planning.policy import PositionPeriods
-from udp_stream.queries.elimination import Due, State
+from udp_stream.queries.elimination import BETA, Due, Round, State
+from udp_stream.queries.kinds import Found
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.charge import NO_ROWS, ReleaseContext, charge_once, require_one_promise, terms_from
 from udp_stream.release.facts import Observer, QueryRecorded
-from udp_stream.release.query_record import (
+from udp_stream.release.record import (
+    QUERY_SCHEMA,
+    GeoPrivacy,
+    QueryAnswer,
+    QueryPlates,
+    QueryRequest,
     QueryResult,
     ResultStatus,
     decode_result,
-    decode_round,
     encode_result,
-    encode_round,
     query_id,
-    result_of,
     round_id,
 )
 from udp_stream.release.road import draw_once, witness
+from udp_stream.units import NANO, duration_name
 from udp_stream.windows.positions import Moment, MomentRules
 from udp_stream.windows.tables import SlotGrid
 
@@ -97,24 +105,10 @@ class AnsweredMoment:
         ledger.published([*(answer.release_id for answer in self.answers), *self.rounds])
 
 
-def answer_moment(
-    queries: Sequence[StandingQuery],
-    moment: Moment,
-    context: QueryContext,
-    ledger: Ledger,
-    publish: Callable[[Sequence[Answered]], None],
-) -> list[Answered]:
-    """Answer these queries at a moment: `publish` has handed the answers to their readers when it returns."""
-    found = record_moment(queries, moment, context, ledger)
-    publish(found.answers)
-    found.published(ledger)
-    return list(found.answers)
-
-
 def record_moment(
     queries: Sequence[StandingQuery], moment: Moment, context: QueryContext, ledger: Ledger
 ) -> AnsweredMoment:
-    """The same up to publishing: charge, draw and record what is not recorded, and raise the ledger's mark.
+    """Answer these queries at a moment: charge, draw and record what is not recorded, and raise the ledger's mark.
 
     PrivacyRefused if the budget period overlaps another one of positions in which plates were charged, or if speeds and
     positions have one budget that they could exceed.
@@ -235,6 +229,106 @@ class _Rounds:
 
     def _round_id(self, number: int) -> str:
         return round_id(self._query.name, self._moment.time_ms, number)
+
+
+class _RoundRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Indices of plates, their noisy values, and their status after the round."""
+
+    plates: list[int]
+    values: list[list[int]]
+    decided: list[int]
+
+
+def encode_round(found: Round) -> bytes:
+    """A settled round, as the ledger keeps it."""
+    if found.decided is None:
+        raise ValueError("expected a round with its decisions")
+    return msgspec.json.encode(_RoundRecord(found.plates.tolist(), found.values.tolist(), found.decided.tolist()))
+
+
+def decode_round(payload: bytes, dimensions: int, id_: str) -> Round:
+    """What `encode_round` wrote; PrivacyRefused for anything else, as there is no going on from it."""
+    try:
+        record = msgspec.json.decode(payload, type=_RoundRecord)
+        values = np.array(record.values, np.int64).reshape(-1, dimensions)
+        plates, decided = np.array(record.plates, np.int64), np.array(record.decided, np.int8)
+        # `reshape` would also take rows of another length, and cut them elsewhere.
+        fits = all(len(row) == dimensions for row in record.values)
+        if not fits or not len(record.plates) == len(record.values) == len(record.decided):
+            raise ValueError("expected rows of one length, one for each plate")
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError) as error:
+        raise PrivacyRefused(f"{id_}: expected a round's record in the ledger, got other bytes") from error
+    return Round(plates, values, decided)
+
+
+# The result of a query, from its last state.
+
+
+def result_of(
+    id_: str,
+    query: StandingQuery,
+    moment: Moment,
+    context: ReleaseContext,
+    charged_nano: int,
+    most_nano: int,
+    found: Found | None = None,
+    rounds: int = 0,
+) -> QueryResult:
+    """The most that a plate was charged, the most that it could be, and the answer: none where rounds began with other
+    plates. Lengths are to 0.1 m, densities to nine digits; all of it after the noise."""
+    counts = None if found is None else QueryPlates(len(moment.plates), found.unknown, rounds)
+    return QueryResult(
+        schema=QUERY_SCHEMA,
+        release_id=id_,
+        status="withheld_other_plates" if found is None else "answered",
+        query=_request(query, context.calendar.slots.iso(moment.time_ms)),
+        answer=None if found is None else answer_record(found),
+        plates=counts if context.policy.shows_counts else None,
+        privacy=GeoPrivacy(
+            unit="license_plate",
+            neighbours="positions",
+            accounting=query.measure,
+            per="km" if MEASURES[query.measure].noise.power == 1 else "km2",
+            distances="plane",
+            charged=charged_nano / NANO,
+            moment=most_nano / NANO,
+            period=query.period,
+            period_budget=query.period_budget_nano / NANO,
+            caveats=context.caveats,
+        ),
+        policy=query.fingerprint(),
+        software=context.software,
+        trial=context.trial,
+    )
+
+
+def _request(query: StandingQuery, moment: str) -> QueryRequest:
+    own: dict[str, Any] = {
+        "moment": moment,
+        "every": duration_name(query.every_s),
+        "k": query.k if query.kind == "nearest" else None,
+        "bandwidth_m": query.bandwidth_m if query.kind == "density" else None,
+    }
+    same = {name: getattr(query, name) for name in QueryRequest.__struct_fields__ if name not in own}
+    return QueryRequest(**own, **same)
+
+
+def answer_record(found: Found) -> QueryAnswer:
+    """An answer as its record has it; without the plates."""
+    value, low, high = (None if number is None else round(number, 9) for number in (found.value, found.low, found.high))
+    return QueryAnswer(
+        value=value,
+        low=low,
+        high=high,
+        distances_m=tuple(round(metres, 1) for metres in found.distances_m),
+        # Rounded up, as a bound must not shrink by rounding. A radius is 0.1 more, and not 0.05, as the distance in its
+        # middle may have moved by 0.05.
+        radii_m=tuple(round(metres + 0.1, 1) for metres in found.radii_m),
+        excess_m=None if found.excess_m is None else ceil(found.excess_m * 10) / 10,
+        probability=1 - BETA,
+        below=UNSET if found.sure is None else found.below,
+        sure=UNSET if found.sure is None else found.sure,
+    )
 
 
 # Queries with one interval share their moments. Moments are answered in the order of their times, the queries of a

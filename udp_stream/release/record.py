@@ -1,4 +1,4 @@
-"""What each field of a release record, and of a smoothed estimate, is, in a line: for the JSON Schemas in `docs/`."""
+"""Records: their types, ids and bytes, and what each of their fields is, for the JSON Schemas in `docs/`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from math import hypot
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from udp_stream.mechanisms.around import FORECAST_CLIP
 from udp_stream.mechanisms.base import NOBODY, Integers, NonNegative, Positive
@@ -20,6 +21,8 @@ from udp_stream.mechanisms.variance import Variance
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.planning.policy import Policy, SpeedFrom
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, accounting_of
+from udp_stream.queries.elimination import How
+from udp_stream.queries.standing import Kind, Position
 from udp_stream.units import QUANTA_PER_KMH
 
 WORDS: Final[dict[str, dict[str, str]]] = {
@@ -432,3 +435,139 @@ def privacy_record(policy: Policy, terms: Terms, charge_nano: int, caveats: tupl
         holds_for="slot" if terms.in_ball and charge_nano else "record",
         speeds=policy.speed_from,
     )
+
+
+# The record of a standing query's answer. Rounds have records too, which are never published: they stay in the ledger,
+# for a run to go on from. Both hold noisy values and public facts alone. Plates that were asked stand there as indices
+# among the moment's plates, never as plates.
+
+QUERY_SCHEMA: Final = "udp-stream/query/1"
+
+QueryValue = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+ResultStatus = Literal["answered", "withheld_other_plates"]
+
+
+class QueryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was asked; places are (longitude, latitude) in degrees.
+
+    A range count and a threshold have a `box`, a `polygon` or `cells`; a density and the nearest have a `place`.
+    `share` and `edge_m` are a threshold's, and absent for other kinds.
+    """
+
+    name: str
+    kind: Kind
+    every: str
+    moment: str
+    age_s: Positive
+    box: tuple[float, float, float, float] | None
+    polygon: tuple[Position, ...] | None
+    cells: tuple[str, ...] | None
+    place: Position | None
+    k: Count | None
+    bandwidth_m: Positive | None
+    rounds: Count
+    privatisation: How
+    share: Annotated[float, msgspec.Meta(gt=0, lt=1)] | UnsetType = UNSET
+    edge_m: Positive | UnsetType = UNSET
+
+
+class QueryAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer; with probability `probability` over the noise all of its bounds hold.
+
+    The nearest have distances and an excess, the other kinds a value with bounds; of them a threshold alone has `below`
+    and `sure`. Noise may have put the nearest in another order. A plate that no round asked has no distance.
+    """
+
+    value: QueryValue | None
+    low: QueryValue | None
+    high: QueryValue | None
+    distances_m: tuple[NonNegative, ...]
+    radii_m: tuple[NonNegative, ...]
+    excess_m: NonNegative | None
+    probability: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    below: bool | UnsetType | None = UNSET
+    sure: bool | UnsetType = UNSET
+
+
+class QueryPlates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Public counts: plates with a position at the moment, and those of them that gave nothing, for want of budget."""
+
+    asked: Count
+    gave_nothing: Count
+    rounds: Count
+
+
+class GeoPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The most that a plate was charged for this answer, the most it could be, and its budget for a period.
+
+    In epsilon per kilometre ("pure"), or in rho per square kilometre ("zcdp"): two inputs whose one plate stands d
+    kilometres apart are told apart by at most epsilon d, or rho d^2. Distances are those of the plane around
+    `queries.center`: at most 1.01 times those on the ground, wherever on earth. These are no losses of speeds. They are
+    added to them only where both have one budget, in its units (`queries.share`).
+    """
+
+    unit: Literal["license_plate"]
+    neighbours: Literal["positions"]
+    accounting: Annotated[str, msgspec.Meta(extra_json_schema={"enum": sorted(MEASURES)})]
+    per: Literal["km", "km2"]
+    distances: Literal["plane"]
+    charged: NonNegative
+    moment: Positive
+    period: str
+    period_budget: Positive
+    caveats: tuple[str, ...]
+
+
+class QueryResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The only answer there will ever be under its `release_id`: a query and a moment.
+
+    `answer` is null where the plates of the moment were others when its rounds began: nothing can go on from these.
+
+    >>> from udp_stream.testing import a_result
+    >>> result = a_result()
+    >>> result.release_id, result.query.moment, result.plates.asked
+    ('query:in-the-middle:1641011400', '2022-01-01T04:30:00+00:00', 8)
+    >>> result.answer.low <= result.answer.value <= result.answer.high, result.answer.probability
+    (True, 0.95)
+    >>> 0 < result.privacy.charged <= result.privacy.moment, result.privacy.moment, result.privacy.per
+    (True, 20.0, 'km2')
+    """
+
+    schema: Literal["udp-stream/query/1"]
+    release_id: str
+    status: ResultStatus
+    query: QueryRequest
+    answer: QueryAnswer | None
+    plates: QueryPlates | None
+    privacy: GeoPrivacy
+    policy: str
+    software: str
+    trial: bool
+
+
+def encode_result(result: QueryResult) -> bytes:
+    """The result's bytes: JSON on one line."""
+    return msgspec.json.encode(result)
+
+
+def decode_result(payload: bytes) -> QueryResult:
+    """The result of some bytes; raises msgspec.ValidationError if they are none."""
+    return msgspec.json.decode(payload, type=QueryResult)
+
+
+def query_id(name: str, moment_ms: int) -> str:
+    """The id of an answer: the query's name, and the moment in Unix seconds."""
+    return f"query:{name}:{moment_ms // 1000}"
+
+
+def round_id(name: str, moment_ms: int, number: int) -> str:
+    """The id of one of its rounds, counted from 1: of a kind that is never published."""
+    return f"round:{name}:{moment_ms // 1000}:{number}"
+
+
+def moment_of(id_: str) -> int:
+    """The moment of an answer's id or a round's, Unix ms. ValueError for another id."""
+    parts = id_.split(":")
+    if (parts[0], len(parts)) not in (("query", 3), ("round", 4)):
+        raise ValueError(f"expected the id of a query's answer or round, got {id_}")
+    return int(parts[2]) * 1000

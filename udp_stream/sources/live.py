@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self
-from urllib.parse import SplitResult, urlsplit
 
-from udp_stream.errors import DependencyUnavailable, UsageError
+from udp_stream.errors import DependencyUnavailable
 from udp_stream.logs import counted
 from udp_stream.pings.snapshots import Unrepeated, gtfs_formats
 from udp_stream.settings import Settings
@@ -287,21 +286,6 @@ _FAILURES: Mapping[type[Exception], str] = {
     TimeoutError: "did not answer in time (live.timeout)",
     ssl.SSLError: "does not speak TLS as we do",
 }
-
-
-def broker_address(name: str, expected: str, ports: Mapping[str, int]) -> tuple[SplitResult, int]:
-    """The parts of a broker's address, and its port. UsageError if it is no address, or has a password in it."""
-    try:
-        parts = urlsplit(name)
-        port = parts.port or ports[parts.scheme]
-    except ValueError:
-        parts, port = urlsplit(""), 0
-    if not parts.hostname or parts.query or parts.fragment or not name.isprintable():
-        raise UsageError(expected)
-    if "@" in parts.netloc:
-        rule = f"expected {parts.scheme}:// without a password, which other users could see"
-        raise UsageError(f"{rule}: use live.password_file")
-    return parts, port
 
 
 WAIT_S = 0.5

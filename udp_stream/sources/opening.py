@@ -11,11 +11,10 @@ from pathlib import Path
 from udp_stream.errors import UsageError
 from udp_stream.pings.json import PLAIN, FeedForm
 from udp_stream.settings import Settings
-from udp_stream.sources.amqp import QueueSource
+from udp_stream.sources.brokers import QueueSource, TopicSource
 from udp_stream.sources.files import prompt_messages, require_readable
 from udp_stream.sources.http import PolledSource
 from udp_stream.sources.live import LiveSource, RecordedSource
-from udp_stream.sources.mqtt import TopicSource
 from udp_stream.sources.recordings import Say, open_source, require_one_form, scheme_of
 
 _BLOCK_BYTES = 2**18

@@ -12,8 +12,8 @@ import msgspec
 
 from udp_stream.files import may_be_secret
 from udp_stream.settings import Settings, read_tables
-from udp_stream.settings.clients import has_password
 from udp_stream.settings.loading import CLIENT, QUERY
+from udp_stream.settings.rules import has_password
 
 COMMENT_COLUMN: Final = 44
 

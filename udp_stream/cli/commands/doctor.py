@@ -26,8 +26,8 @@ from udp_stream.pings.decode import PingDecoder, PingFormat
 from udp_stream.pings.found import PAIRS_MIN, SPARSE_PAIRS_MIN, Doubt, unit_evidence
 from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings, is_file
-from udp_stream.settings.clients import has_password
 from udp_stream.settings.limits import seconds_of
+from udp_stream.settings.rules import has_password
 from udp_stream.sources.recordings import is_gtfs_file, open_sources, together
 from udp_stream.units import KMH_PER_UNIT
 

@@ -31,7 +31,7 @@ from udp_stream.logs import WARNING, begin_log, counted, say
 from udp_stream.pings.json import json_messages
 from udp_stream.release.facts import PublishedRelease, QueryRecorded, Summary, hat_recorded
 from udp_stream.release.forecaster import Smoothed
-from udp_stream.release.query_record import decode_result, moment_of
+from udp_stream.release.record import decode_result, moment_of
 from udp_stream.settings import Settings, load
 from udp_stream.sources.live import Handover, LiveSource
 from udp_stream.sources.opening import live_source

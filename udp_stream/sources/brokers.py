@@ -1,17 +1,8 @@
-"""Topics of an MQTT broker as a source, as HSL publishes its high-frequency positions.
-
-MQTT 3.1.1, which every broker speaks, with QoS 1 and a session that outlives connections: the broker keeps messages
-that come while nobody is connected, as far as it is set to, and sends again those that were not acknowledged.
-
-A session belongs to a client's id. The id is made of a seed, the broker's name and the topics: a broker never forgets a
-topic of a session by itself, so other topics need another session.
-
-`kept` and `stop` wake the thread that reads: brokers send 20 messages, or another small number, before they wait for
-acknowledgements, so these must not wait.
-"""
+"""Message brokers as live sources: a queue of AMQP 0-9-1, topics of MQTT."""
 
 from __future__ import annotations
 
+import logging
 import secrets
 import select
 import socket
@@ -22,20 +13,154 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import draft_of, link_first, secret_of, tls_context
 from udp_stream.logs import counted
 from udp_stream.settings import Settings
-from udp_stream.sources.live import ConnectedSource, Failed, broker_address
+from udp_stream.settings.sections import LiveSection
+from udp_stream.sources.live import ConnectedSource, Failed, failure_of
 from udp_stream.sources.recordings import Say
 from udp_stream.units import parse_duration
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessage
+    from pika.connection import Parameters
 
 LOOK_S = 0.2
-"""Between two looks at whether to stop, and whether the broker is to be asked for a sign of life."""
+"""As long as one call of `read` waits."""
+
+PORTS = {"amqp": 5672, "amqps": 5671, "mqtt": 1883, "mqtts": 8883}
+
+
+def broker_address(name: str, expected: str) -> tuple[SplitResult, int]:
+    """The parts of a broker's address, and its port. UsageError if it is no address, or has a password in it."""
+    try:
+        parts = urlsplit(name)
+        port = parts.port or PORTS[parts.scheme]
+    except ValueError:
+        parts, port = urlsplit(""), 0
+    if not parts.hostname or parts.query or parts.fragment or not name.isprintable():
+        raise UsageError(expected)
+    if "@" in parts.netloc:
+        rule = f"expected {parts.scheme}:// without a password, which other users could see"
+        raise UsageError(f"{rule}: use live.password_file")
+    return parts, port
+
+
+# A queue, as the exchange serves its subscribers. The broker sends a message that was not acknowledged again, over the
+# next connection. So nothing is lost when a connection, this program, or Kafka goes away. The queue is consumed with a
+# prefetch: the broker stops sending when that many messages are not acknowledged. Its owner declares it.
+#
+# A connection of pika belongs to one thread. aio-pika expects properties of RabbitMQ that other brokers do not send.
+
+PREFETCH = 1000
+"""Messages that are on their way at once, and come again after a crash: ten seconds of 1,000 buses."""
+
+HEARTBEAT_S = 30
+REMEMBERED_PREFETCHES = 4
+
+
+class QueueSource(ConnectedSource):
+    """A queue. UsageError for a name that is no broker's, ConfigError without a password."""
+
+    def __init__(
+        self, name: str, settings: Settings, say: Say, _folder: Path | None = None, prefetch: int = PREFETCH
+    ) -> None:
+        self._parameters, shown = _parameters(name, settings.live)
+        super().__init__(shown, settings, say, remembered=REMEMBERED_PREFETCHES * prefetch)
+        from pika.exceptions import AMQPError
+
+        self.errors = (*self.errors, AMQPError)
+        self._queue, self._prefetch = settings.live.queue, prefetch
+        self._arrived: list[tuple[int, bytes]] = []
+
+    def open(self) -> None:
+        from pika import BlockingConnection
+
+        self._arrived, self._cancelled = [], list[object]()
+        self._connection = BlockingConnection(self._parameters)
+        self._channel = self._connection.channel()
+        # Before the consumer: a prefetch holds only for consumers that come after it.
+        self._channel.basic_qos(prefetch_count=self._prefetch)
+        self._channel.add_on_cancel_callback(self._cancelled.append)
+        self._consumer = self._channel.basic_consume(
+            self._queue,
+            lambda _channel, method, _properties, body: self._arrived.append((method.delivery_tag or 0, body)),
+        )
+        self.say(f"{self.name}: reading, with at most {self._prefetch:,} messages on their way")
+
+    def read(self) -> Sequence[tuple[int, bytes]]:
+        if self.stopped.is_set() and self._consumer:  # the broker is to send nothing more
+            self._channel.basic_cancel(self._consumer)
+            self._consumer = ""
+        self._connection.process_data_events(LOOK_S)
+        if self._cancelled:
+            raise Failed("has taken the queue away")
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def acknowledge(self, ids: Sequence[int]) -> None:
+        self._channel.basic_ack(ids[-1], multiple=True)
+
+    def disconnect(self) -> None:
+        self._connection.close()
+
+    def failure(self, error: BaseException) -> Failed:
+        from pika import exceptions as amqp
+
+        if isinstance(error, amqp.ProbableAuthenticationError | amqp.AuthenticationError):
+            return Failed("does not accept the username and password", is_final=True)
+        if isinstance(error, amqp.ProbableAccessDeniedError):
+            return Failed("does not let this user into the virtual host", is_final=True)
+        if isinstance(error, amqp.ChannelClosedByBroker):
+            why = {
+                404: "there is no such queue",
+                403: "this user may not read it",
+                405: "another one has it for itself",
+            }
+            return Failed(f"does not give the queue: {why.get(error.reply_code, error.reply_code)}", is_final=True)
+        if isinstance(error, amqp.ConnectionClosedByBroker):
+            return Failed(f"has closed the connection ({error.reply_code})")
+        return failure_of(error)
+
+
+def _parameters(name: str, live: LiveSection) -> tuple[Parameters, str]:
+    """How to connect, and the name for people."""
+    with needs("AMQP client", "sources"):
+        from pika import ConnectionParameters, PlainCredentials, SSLOptions
+    logging.getLogger("pika").setLevel(logging.CRITICAL + 1)  # what goes wrong is said by us, without traces
+    expected = "expected amqp://HOST:PORT/VHOST or amqps://..., and the queue in live.queue"
+    parts, port = broker_address(name, expected)
+    for key in ("queue", "username", "password_file"):
+        if not getattr(live, key):
+            raise ConfigError(f"live.{key}: expected one for {parts.scheme}://, got none")
+    host, timeout_s = parts.hostname or "", parse_duration(live.timeout)
+    password = secret_of("live.password_file", live.password_file)
+    parameters = ConnectionParameters(
+        host=host,
+        port=port,
+        virtual_host=unquote(parts.path.removeprefix("/")) or "/",
+        credentials=PlainCredentials(live.username, password),
+        ssl_options=SSLOptions(tls_context("live", live.ca_file), host) if parts.scheme == "amqps" else None,
+        socket_timeout=timeout_s,
+        stack_timeout=timeout_s,
+        blocked_connection_timeout=timeout_s,
+        heartbeat=HEARTBEAT_S,
+    )
+    return parameters, f"{parts.scheme}://{host}:{port}{parts.path}"
+
+
+# Topics, as HSL publishes its high-frequency positions. MQTT 3.1.1, which every broker speaks, with QoS 1 and a session
+# that outlives connections: the broker keeps messages that come while nobody is connected, as far as it is set to, and
+# sends again those that were not acknowledged.
+#
+# A session belongs to a client's id, made of a seed, the broker's name and the topics: a broker never forgets a topic
+# of a session by itself, so other topics need another session.
+#
+# `kept` and `stop` wake the thread that reads: brokers send 20 messages, or another small number, before they wait for
+# acknowledgements, so these must not wait.
 
 FRAME_MESSAGES = 1000
 """Of a frame at most: what comes without QoS may come without end."""
@@ -47,7 +172,6 @@ _NO_TOPIC = "udp-stream/none"
 """Nobody subscribes to it."""
 
 KEEPALIVE_S = 30
-PORTS = {"mqtt": 1883, "mqtts": 8883}
 QOS = 1
 
 
@@ -61,7 +185,7 @@ class TopicSource(ConnectedSource):
         with needs("MQTT client", "sources"):
             import paho.mqtt.client  # noqa: F401 (so that its absence is said before anything else)
         live, expected = settings.live, "expected mqtt://HOST:PORT or mqtts://HOST:PORT, and the topics in live.topics"
-        parts, self._port = broker_address(name, expected, PORTS)
+        parts, self._port = broker_address(name, expected)
         if parts.path.strip("/"):
             raise UsageError(expected)
         if live.password_file and not live.username:
