@@ -1,18 +1,15 @@
 """The Faust transport with one event per fetched batch: the one file that overrides how Faust reads.
 
 Faust as it comes hands every record through some four tasks (50 microseconds each); a batch costs the same as one. The
-conductor, back-pressure, generation checks and rebalancing stay Faust's: what is replaced is the loop that takes
-records from the consumer (`_drain_messages`), with the order of its steps kept. It is private to Faust, hence the
-pinned version and the tests on it.
+conductor, back-pressure, generation checks and rebalancing stay Faust's. Only the loop that takes records from the
+consumer (`_drain_messages`) is replaced, with the order of its steps kept: it is private to Faust, hence the pinned
+version and the tests on it. `_read_offset` of a partition is the offset after the last record handed over.
 
-`_read_offset` of a partition is the offset after the last record handed over.
+A fetch that a rebalance overtakes is not handed over: the partition's position may be behind it. A seek follows every
+dropped fetch; without it the fetch would never be read.
 
-A fetch that a rebalance overtakes is not handed over. It may be of the partition as newly assigned, whose position is
-then behind it. So a seek follows every dropped fetch; without it the fetch would never be read.
-
-The Faust app is a shell for agents, rebalancing and the consumer's thread, with none of its state or acks. What is
-switched off here loses or delays pings when trusted: acks (they commit past what is held), waiting for streams
-to empty (it blocks rebalances), tables, leaders and topic declarations. Offsets are ours (`kafka.py`).
+The Faust app has none of its state or acks. What is switched off here loses or delays pings when trusted: acks (they
+commit past what is held), waiting for streams to empty (it blocks rebalances), tables, leaders, topic declarations.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ anyone with a list of plates can undo an unkeyed hash of one.
 arrays are cut decides which pings are late. So arrays are cut by number alone, and what is not a single ping is dealt
 out to the partitions in turn; where speeds are by movement all of it goes to the first, as all pings of a plate have to
 come by one partition. Whether an array is too large is decided with `SPEED_BYTES` for each speed, however it is
-written. Kafka's own limits count every byte: of a message that is sent alone, and of arrays in which speeds are longer
-than that (docs/privacy-model.md).
+written. Kafka's own limits count every byte (docs/privacy-model.md).
 """
 
 from __future__ import annotations

@@ -109,11 +109,9 @@ class Partitions(ABC, Generic[A]):
     | `commit` | commit the checkpoints that have moved, one commit after the other |
     | `revoke` | drop all state at once |
 
-    A consumer whose next record is gone goes on with the first one that is left, and says nothing: so a partition's
-    beginning is looked at when it becomes ours, and at every gap. A log may also end before what was read of it: its
-    broker has lost the end, or the topic was made anew and the group's commits were kept. A reader would take its new
-    records for read: so the end is looked at when the partition becomes ours. Where the log has grown further
-    meanwhile, nobody can tell. With `accept_loss` reading goes on from the first record that is left.
+    A consumer whose next record is gone goes on with the first that is left, and says nothing: so the beginning of a
+    partition is looked at when it becomes ours, and at every gap. Its end is looked at when it becomes ours: behind a
+    lost end new records would pass for read. With `accept_loss` reading goes on from the first record that is left.
     """
 
     lost: str
@@ -259,11 +257,8 @@ class Partitions(ABC, Generic[A]):
 
 # --- the source processor: a reader for each of our source partitions ---
 #
-# Chunks and refusals are on all replicas before the checkpoint behind them is committed. A crash in between sends them
-# again, under the same ids.
-#
-# A rebalance replaces all readers. Work that was waiting meanwhile sees that its assignment is gone and stops. What it
-# has sent by then are the same chunks that the next reader will send.
+# Chunks and refusals are on all replicas before the checkpoint behind them is committed. After a crash or a rebalance
+# in between the next reader sends the same again, under the same ids.
 
 LOG_APPEND_TIME = 1
 REJECTED_BYTES_MAX = 2**20 - 2**14
@@ -443,18 +438,15 @@ def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
 
 # --- the shard processor: the protocol of each of our shards, and on partition 0 of the planner, over Kafka ---
 #
-# Releases are published, and with them or after them the checkpoint moves past the slot (`Publisher`); then the
-# ledger is informed. If a worker dies before that, the next owner of the shard informs it. Checkpoints are committed
-# one after the other: one that arrived late would undo what was published meanwhile.
+# Releases are published, and with them or after them the checkpoint moves past the slot (`Publisher`); then the ledger
+# is informed, by the next owner of the shard if a worker dies before that. Checkpoints are committed one after the
+# other: one that arrived late would undo what was published meanwhile.
 #
-# The planner charges under the fence of partition 0, shards record under their own: of the workers that think a shard
-# is theirs, the ledger serves the one that was assigned it last. What the planner learns from releases, it learns anew
-# whenever partition 0 is assigned: another worker may have planned meanwhile. Rounds of queries are charged and
-# recorded by the shard that has the moment's positions.
+# The planner charges under the fence of partition 0, shards record under their own: the ledger serves the worker that
+# was assigned a shard last. What the planner learns from releases, it learns anew whenever partition 0 is assigned.
 #
-# Brokers take 4096 bytes of a commit's metadata, and 256 sources and 256 shards may each have closed slots of their
-# own. So it is packed and compressed (2.9 kB at worst). What sources have closed of moments is written as the distance
-# from what they have closed of slots: nearly the same for all.
+# Brokers take 4096 bytes of a commit's metadata, so it is packed and compressed: 2.9 kB for 256 sources and 256 shards.
+# What sources have closed of moments is written as the distance from what they have closed of slots.
 
 
 class _ShardMetadata(msgspec.Struct, frozen=True, array_like=True):
@@ -536,17 +528,16 @@ class Publisher(Protocol):
         ...
 
 
-class AtLeastOnce:
+class AtLeastOnce(NamedTuple):
     """Records first, then the checkpoint."""
 
-    def __init__(self, producer: Producer, offsets: Offsets) -> None:
-        self._producer = producer
-        self._offsets = offsets
+    producer: Producer
+    offsets: Offsets
 
     async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
         """The checkpoint of a shard that is not ours is not committed: its owner writes the same records again."""
-        await self._producer.write(records)
-        await self._offsets.commit(checkpoint)
+        await self.producer.write(records)
+        await self.offsets.commit(checkpoint)
 
     async def close(self) -> None:
         """Nothing."""

@@ -645,16 +645,13 @@ def _reader(kafka: KafkaSection, topics: Sequence[str]) -> Iterator[tuple[Any, l
 # Two ledgers are two budgets for every plate, and two keys make every plate two. So there are three checks:
 #
 # * **The claim.** Before a worker joins the group, it looks at the deployment's topic. Where that is empty it writes
-#   what it works on, and looks again. The first claim in the log is the deployment's; a worker with another one is
-#   refused. Of two that start at the same moment one is first in the log, and both see which. Nothing is ever removed
-#   from there.
-# * **Messages.** Every message between workers names its writer's ledger and key; those between shards and the planner
-#   also carry the highest mark of the ledger that the writer knows (`ledger/rules.py`).
-# * **Commits.** So does the metadata of every commit, for the next worker of the partition.
+#   what it works on, and looks again. The first claim in the log is the deployment's, for ever.
+# * **Messages** between workers name their writer's ledger and key; those between shards and the planner also carry
+#   the highest mark of the ledger that the writer knows (`ledger/rules.py`).
+# * **Commits** have the same in their metadata, for the next worker of the partition.
 #
-# Messages and commits hold where the claim is lost, as in a topic made anew. A charge under one ledger follows from
-# counts that were sent under it, and those stay in the log until a commit under it moves past them. So a worker that
-# could charge a slot a second time, under another ledger, first reads one or the other.
+# Messages and commits hold where the claim is lost, as in a topic made anew: a worker that could charge a slot a second
+# time, under another ledger, first reads one or the other.
 
 HEADER = "udp-stream-ledger"
 MARK = "udp-stream-mark"

@@ -204,10 +204,7 @@ class SlotToPlan:
 
 class Planner(Protocol):
     """Decides the terms of every HAT of a slot, from counts, balances and earlier releases. The ledger keeps the first
-    terms.
-
-    >>> planner: Planner = CountsPlanner()
-    """
+    terms."""
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
         """The terms of each HAT; `balances` are the charges of `slot.counts.plates` in the period (the most in any
@@ -267,12 +264,6 @@ class ReleaseContext:
     `caveats` and `trial` go into every record. `before_charge` is called each time before plates are charged.
     `derive_key` turns an id into a key of its own, by the plates' key: with it a ledger's hashes cannot be guessed by
     readers. `forecaster` sees every slot. `city` replaces the policy's question to the city.
-
-    >>> from udp_stream.testing import SeededEntropy, a_context
-    >>> given = a_context()
-    >>> context = ReleaseContext(given.policy, given.calendar, SeededEntropy(7), "udp-stream 1.0", trial=True)
-    >>> context.trial, context.caveats
-    (True, ())
     """
 
     policy: Policy
@@ -438,9 +429,8 @@ def require_one_promise(
 #
 # **One budget for speeds and positions** (`queries.share`). Each kind has a fixed part and does not look at the other's
 # charges. That holds while all charges of a period were made under these parts. A ledger notes the one budget of a
-# period, once it is known to hold. A run asks whether the plates at hand are within both parts; where they are not, or
-# the note is missing or another one, it reads the budgets of all admissions. So does a run without a share for a period
-# that has a note.
+# period, once it is known to hold. Where the note is missing or another one, or the plates at hand are not within both
+# parts, a run reads the budgets of all admissions; so does a run without a share for a period that has a note.
 
 NAMED_MAX = 3
 """Periods named in a refusal; one that overlaps a lifetime may overlap thousands."""

@@ -74,9 +74,6 @@ class BatchRead:
 
     `newest_ms` is the latest time of an accepted ping, Unix ms; None if none was accepted. `unpaired`: pings of the
     slots that closed, left out as no speed can be derived for them (`windows/movement.py`).
-
-    >>> BatchRead(messages=3, pings=2, refused={Reason.NOT_JSON: 1}).pings
-    2
     """
 
     messages: int
@@ -88,11 +85,7 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True)
 class SlotCounted:
-    """A closed slot, and the repeats that counting dropped: on Kafka those across source partitions.
-
-    >>> SlotCounted(start_ms=0, repeats=3).repeats
-    3
-    """
+    """A closed slot, and the repeats that counting dropped: on Kafka those across source partitions."""
 
     start_ms: int
     repeats: int
@@ -100,11 +93,7 @@ class SlotCounted:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecorded:
-    """A slot in the ledger: its pings, repeats included, and how many HATs this run recorded; others were before.
-
-    >>> SlotRecorded(start_ms=0, pings=400, made=2).made
-    2
-    """
+    """A slot in the ledger: its pings, repeats included, and how many HATs this run recorded; others were before."""
 
     start_ms: int
     pings: int
@@ -117,9 +106,6 @@ class HatRecorded:
 
     `delta` is what the epsilon holds with, 0 under pure accounting. `mean_error_kmh` is the expected absolute error
     of its mean; None if it has no mean.
-
-    >>> HatRecorded("withheld_budget", 12, "5eed", "1d", 10.0, 0.0, mean_error_kmh=None).status
-    'withheld_budget'
     """
 
     status: Status
@@ -133,11 +119,7 @@ class HatRecorded:
 
 @dataclass(frozen=True, slots=True)
 class SlotPublished:
-    """Readers have this slot; how many HATs of each status.
-
-    >>> SlotPublished(0, {"released": 2, "withheld_few_plates": 1}).hats["released"]
-    2
-    """
+    """Readers have this slot; how many HATs of each status."""
 
     start_ms: int
     hats: Mapping[Status, int]
@@ -146,11 +128,7 @@ class SlotPublished:
 @dataclass(frozen=True, slots=True)
 class SlotSmoothed:
     """Readers have estimates of a slot's HATs with so many samples; the sums, over these, of what the estimates and the
-    guesses by counts beside them are expected to err by, in km/h.
-
-    >>> SlotSmoothed(0, samples=400, error=1200.0, guess_error=1300.0).samples
-    400
-    """
+    guesses by counts beside them are expected to err by, in km/h."""
 
     start_ms: int
     samples: int
@@ -160,11 +138,7 @@ class SlotSmoothed:
 
 @dataclass(frozen=True, slots=True)
 class QueryRecorded:
-    """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run recorded it.
-
-    >>> QueryRecorded("near-the-station", 900_000, "answered", made=True).status
-    'answered'
-    """
+    """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run recorded it."""
 
     name: str
     moment_ms: int
@@ -174,11 +148,7 @@ class QueryRecorded:
 
 @dataclass(frozen=True, slots=True)
 class QueriesPublished:
-    """How many answers of this moment readers have.
-
-    >>> QueriesPublished(900_000, answers=3).answers
-    3
-    """
+    """How many answers of this moment readers have."""
 
     moment_ms: int
     answers: int
@@ -186,11 +156,7 @@ class QueriesPublished:
 
 @dataclass(frozen=True, slots=True)
 class SlotsDropped:
-    """A shard is no longer ours: what is counted and not published is its next owner's, who counts it again.
-
-    >>> SlotsDropped() == SlotsDropped()
-    True
-    """
+    """A shard is no longer ours: what is counted and not published is its next owner's, who counts it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +164,6 @@ class Waiting:
     """Open slots and the pings in them, messages that are not read yet, and the partitions that they come from.
 
     `still_s` is how long nothing was done though there was work, as far as is known; 0 if something was.
-
-    >>> Waiting(slots=1, pings=400, unread=0, partitions=8).still_s
-    0.0
     """
 
     slots: int
@@ -392,11 +355,7 @@ LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A sentence, what kind of line it is, and its figures by name.
-
-    >>> Line("slot", "13 HATs, 7 released", {"hats": 13, "released": 7}).figures["hats"]
-    13
-    """
+    """A sentence, what kind of line it is, and its figures by name."""
 
     event: str
     text: str
@@ -404,7 +363,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class _Slot:
+class _ClosedSlot:
     """What is known of a closed slot so far."""
 
     first_s: float
@@ -430,7 +389,7 @@ class RunLog:
     def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
         self._grid, self._grace_s = slots, grace_ms / 1000
         self._newest_ms: int | None = None
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, _ClosedSlot] = {}
         self._refused, self._came = Counter[str](), Counter[str]()
         self._pings = self._unpaired = 0
         self._said_s: float | None = None
@@ -438,7 +397,7 @@ class RunLog:
 
     def observe(self, fact: Fact, now_s: float) -> None:
         if isinstance(fact, SlotCounted | SlotRecorded | SlotPublished):
-            slot = self._slots.setdefault(fact.start_ms, _Slot(now_s, now_s))
+            slot = self._slots.setdefault(fact.start_ms, _ClosedSlot(now_s, now_s))
             slot.last_s = now_s
         match fact:
             case BatchRead():
@@ -466,7 +425,7 @@ class RunLog:
         of_slots = (self._slot_line(at, self._slots.pop(at)) for at in sorted(self._slots if at_the_end else out))
         return [line for line in (*of_slots, self._incoming(now_s, at_the_end)) if line is not None]
 
-    def _slot_line(self, start_ms: int, slot: _Slot) -> Line:
+    def _slot_line(self, start_ms: int, slot: _ClosedSlot) -> Line:
         start, end = self._wall(start_ms / 1000), self._wall(self._grid.end_of(start_ms) / 1000)
         (refused, self._refused), took_s = (self._refused, Counter()), slot.last_s - slot.first_s
         until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%Y-%m-%d %H:%M}"

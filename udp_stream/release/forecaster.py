@@ -147,9 +147,6 @@ class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Its error is what the guess by counts is likely to err by, as far as the estimate tells: by its own distance from
     the estimate, and by what that is likely to err by.
-
-    >>> Guess(constant_kmh=18.0, counts_kmh=16.5, expected_abs_error_kmh=4.1).counts_kmh
-    16.5
     """
 
     constant_kmh: NonNegative
@@ -225,13 +222,13 @@ def smooth_slot(
     low, high = ends(found, plates_differ(plates, gain), samples, prior.features)
     guess = memory.guess(day, prior)
     constant = float(np.average(found.median, weights=samples))
-    slot = _Slot(records[0].hat, constant, max_kmh, software, records[0].trial)
+    slot = _SlotCommon(records[0].hat, constant, max_kmh, software, records[0].trial)
     named = [(record.hat, record.release_id) for record in records]
     estimates = slot.estimates(named, found, (low, high), guess.mean)
     return estimates + _elsewhere(sorted(set(memory.cells(day)) - set(cells.tolist())), memory, day, slot)
 
 
-def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _Slot) -> list[Smoothed]:
+def _elsewhere(cells: Sequence[int], memory: Memory, day: dt.date, slot: _SlotCommon) -> list[Smoothed]:
     prior = SlotPrior(np.zeros(0), np.zeros(len(cells)), np.zeros((len(cells), PER_HAT)))
     there, guess = memory.predict(day, np.array(cells, dtype=np.uint64), prior), memory.guess(day, prior)
     rest = float(mean_variance(np.array([1]), np.array([0]), 1)[0])
@@ -253,7 +250,7 @@ def with_cdfs(estimates: Sequence[Smoothed], plates: Mapping[str, int], city: Ci
     return [msgspec.structs.replace(one, **cdf._asdict()) for one, cdf in zip(estimates, cdfs, strict=True)]
 
 
-class _Slot(msgspec.Struct, frozen=True):
+class _SlotCommon(msgspec.Struct, frozen=True):
     """What the estimates of a slot say alike; `hat` is any of its HATs."""
 
     hat: Hat

@@ -2,8 +2,7 @@
 
 Speeds are invented on the feed's own counts and released by the real road on a ledger that is forgotten; then the error
 is measured. No speed of the feed is read, so nothing is charged. Invented speeds follow the model of forecasts with
-more scatter: a city whose mean and slope differ from the model's, an effect of each cell, and plates with skewed means.
-The constants were fitted to the recorded feeds together (`docs/measurements.md`).
+more scatter; the constants were fitted to the recorded feeds together (`docs/measurements.md`).
 """
 
 from __future__ import annotations

@@ -25,9 +25,8 @@ published, and before the positions of a moment until its answers are.
 slot until every plan is sent; where plans follow from releases, until the slot is learnt. There a slot is planned
 once all that was planned before is released, and shards say what they have released (`Released`) in the same log,
 behind the counts. So what the planner knows of earlier slots is the same whenever and wherever it plans; it waits for
-messages, never for a clock, and its next owner finds out which slots to wait for by reading on. A shard says again
-what it has released whenever it is taken over, as its last owner may have died before it could. A shard that lost its
-pings, and accepts that, has nothing more to release once its sources have closed the slot; it says so like any other.
+messages, never for a clock. A shard says again what it has released whenever it is taken over, as its last owner may
+have died before it could; so does a shard that lost its pings, and accepts that, once its sources have closed the slot.
 
 **Shared clips.** Where plates share clips among HATs of several shards, each shard sends its norms, and the planner
 answers each with the factors of its plates once all shards that the plan went to have sent theirs, or have released
@@ -37,8 +36,7 @@ depends on that. Where something is asked of the whole city, each shard sends it
 and waits for the answer in the same way. The planner first records what the city told, so that whoever finds all HATs
 of a slot recorded finds that, too.
 
-Charging and recording are done under the fence of the partition. A worker that is refused there has lost the
-partition, and drops this object with all that is in it.
+Charging and recording are done under the fence of the partition: a worker that is refused there drops this object.
 """
 
 from __future__ import annotations
@@ -105,11 +103,7 @@ C = TypeVar("C", bound=Chunk)
 
 
 class BarrierCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Resume reading at `offset`, with what each sender had closed by then; slots that end by `done_ms` are done.
-
-    >>> BarrierCheckpoint(0).done_ms == NOT_YET
-    True
-    """
+    """Resume reading at `offset`, with what each sender had closed by then; slots that end by `done_ms` are done."""
 
     offset: int
     through_ms: tuple[int, ...] = ()
@@ -588,7 +582,7 @@ class PlannerState:
 
 
 @dataclass(slots=True)
-class _Slot:
+class _DueSlot:
     """A slot that every source has closed, and once it is counted its tables."""
 
     is_recorded: bool = False
@@ -653,7 +647,7 @@ class ShardProtocol:
             self._moments = SlotBarrier(PositionChunk, PositionsEnd, sources, at, is_lost, is_of_others)
         self._follows, self._accept_loss = follows, accept_loss
         self._released_sent_ms = NOT_YET  # whatever was sent before: its owner may have died before it could
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, _DueSlot] = {}
         self._outbox: list[Outgoing] = []
         # No checkpoint is committed before the counts up to its closing times are sent.
         self._counts_sent_through_ms = self._pings.through_ms
@@ -697,7 +691,7 @@ class ShardProtocol:
 
     def _count(self) -> Count | None:
         for start in self._pings.due()[:1]:
-            self._slots[start] = _Slot()
+            self._slots[start] = _DueSlot()
             return Count(start, merge_pings(self._pings.collect(start)))
         return None
 

@@ -17,9 +17,8 @@ at slot, sender, digest and number, so chunks may arrive twice and in any order.
 Where a reader has to hear from all senders, an end marker follows the chunks, and `SlotBarrier` waits for it. Where the
 reader knows who has to answer, the number of chunks in each is enough (`Arriving`).
 
-One topic and one encoding, so a shard's partition holds everything that its releases follow from, in order. It holds
-speeds and positions beside the hashes of plates: protect and delete it like the raw pings. Norms and factors follow
-from speeds, and are as secret.
+A shard's partition holds everything that its releases follow from, in order: speeds and positions beside the hashes of
+plates. Protect and delete it like the raw pings. Norms and factors follow from speeds, and are as secret.
 
 Tags end in a version: change it with the layout. A worker that meets a tag it does not know stops.
 """
@@ -87,9 +86,6 @@ class EndMarker(msgspec.Struct, frozen=True):
     """The sender has closed every slot that ends by `through_ms`, and sent it to this shard, or for it.
 
     If `slot_start` is given, that slot has `chunks` chunks of this digest.
-
-    >>> PingsEnd(sender=3, shard=0, through_ms=3_600_000).slot_start is None  # no pings in what it has closed
-    True
     """
 
     sender: int

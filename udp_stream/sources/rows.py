@@ -7,9 +7,9 @@ the mapping says which. An empty cell is a missing field. A cell of longitude, l
 JSON number becomes one, also with a decimal comma where no comma separates; any other stays text, for the decoder to
 refuse by its path.
 
-Rows become JSON, and are no `PingFormat` of their own, because topics hold JSON, and so does what is kept of a refused
-row. A row is a line: quoted cells cannot hold line breaks. A line that is no row of the header's width, or not UTF-8,
-is passed on as it is, which no decoder takes for JSON.
+Rows become JSON because topics hold JSON, and so does what is kept of a refused row. A row is a line: quoted cells
+cannot hold line breaks. A line that is no row of the header's width, or not UTF-8, is passed on as it is, which no
+decoder takes for JSON.
 
 A block of lines is read a column at a time. Rows that lack a cell, and blocks with anything odd in them, are read row
 by row, which decides.

@@ -8,9 +8,8 @@ A ping that comes later than the grace is not in its moment; it may still be the
 A ping that is late for its slot is refused, and is in no moment.
 
 **Of several pings of one plate and time, the first in the log counts.** Queries protect positions, so no position may
-decide which ping counts: if it did, a plate that moved a little could have jumped to its other ping. The latest
-position is that of a ping which follows from plates, times and the log's order alone. So it moves no farther than the
-plate's pings do. A ping that is delivered twice changes nothing.
+decide which ping counts: a plate that moved a little could else have jumped to its other ping. The latest position
+follows from plates, times and the log's order alone, so it moves no farther than the plate's pings do.
 """
 
 from __future__ import annotations
@@ -215,9 +214,9 @@ def _latest(rows: NDArray[np.void], stretch: NDArray[np.int64] | None = None) ->
 # The moments of one source partition: its plates' latest positions at every boundary that its log has passed.
 #
 # It has a clock of its own. A restart reads again from the oldest ping that a later moment may need, which can be
-# before the pings that open slots need. Whether such a ping was late for its slot, when it was read first, follows
-# from the watermark at its offset. So the checkpoint keeps the watermark before the oldest ping needed, and the clock
-# begins there. Moments that were due by the checkpoint's own watermark have been told and are not told again.
+# before those that open slots need. Whether such a ping was late when it was read first follows from the watermark
+# at its offset: the checkpoint keeps that, and the clock begins there. Moments due by the checkpoint's watermark were
+# told.
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +235,6 @@ class MomentRules:
     def through_at(self, time_ms: int) -> int:
         """The last boundary up to this time, Unix ms."""
         return max(grid.start_of(time_ms) for grid in self.grids)
-
-    def of_source(
-        self,
-        windows: WindowRules,
-        hash_plate: Callable[[str], bytes],
-        watermark_ms: int | None,
-        before_ms: int | None = None,
-    ) -> SourceMoments:
-        return SourceMoments(self, windows, hash_plate, watermark_ms, before_ms)
 
 
 class SourceMoments:

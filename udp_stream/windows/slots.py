@@ -1,8 +1,7 @@
 """Open slots, closed once each by the log's own clock, and the reader of one source partition.
 
-The log is read in frames: runs of messages cut at positions that are fixed by the log, not by who reads it or how fast.
-A clock turns the frames into watermarks. Whether a ping is late and when a slot closes depend on the watermark before
-and after its frame, so reading a log twice gives the same slots with the same contents.
+The log is read in frames: runs of messages. A clock turns the frames into watermarks. Whether a ping is late and when a
+slot closes depend on the watermark before and after its frame, so reading a log twice gives the same slots.
 
 1. A ping whose slot had closed before it (slot end + grace <= watermark) is late: refused, with its lag.
 2. A ping that the clock finds to come from the future, or to be 1,024 weeks old, is refused, and moves nothing.
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.windows.clocks import AgreementClock, AppendClock, Clock, Frame, LogPlaces, WindowRules
 from udp_stream.windows.movement import places_of, with_speeds
-from udp_stream.windows.positions import Moment, MomentRules
+from udp_stream.windows.positions import Moment, MomentRules, SourceMoments
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, cells_of, tabulate
 
 _ROW = np.dtype([("plate", "<u4"), ("time", "<u4"), ("cell", "<u8"), ("speed", "<i4")])
@@ -40,11 +39,7 @@ _CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large one soo
 
 @dataclass(frozen=True, slots=True)
 class LateOrFull:
-    """A ping that a window refused: its row in the frame, why, and by how much it was late.
-
-    >>> LateOrFull(2, Reason.SLOT_FULL).lag_ms is None
-    True
-    """
+    """A ping that a window refused: its row in the frame, why, and by how much it was late."""
 
     row: int
     reason: Reason
@@ -243,13 +238,9 @@ def slots_of(
         yield tabulate(pings)
 
 
-# **The checkpoint** is all that a restart needs besides the log: the offset of the oldest ping in an open slot, the
-# watermark, and the offset up to which refusals were rejected. Reading again from there gives the same slots. Pings of
-# slots that had closed by then are late by the restored watermark and are skipped silently; pings of open slots are
-# counted again.
-#
-# Where positions are asked, `positions.py` has its part of the checkpoint, which may hold the offset further back:
-# pings are needed for as long as they may be a plate's latest.
+# **The checkpoint** is all that a restart needs besides the log: the offset of the oldest ping in an open slot (or of
+# one that a moment may need, `positions.py`), the watermark, and the offset up to which refusals were rejected. Reading
+# again from there gives the same slots: pings of slots that had closed by then are late by the restored watermark.
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +248,6 @@ class SourceCheckpoint:
     """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected already.
 
     `positions_ms` is the watermark before the first ping that a moment may need, where it is another one.
-
-    >>> SourceCheckpoint(0).watermark_ms is None
-    True
     """
 
     offset: int
@@ -270,11 +258,7 @@ class SourceCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refusal, the offset of its message, and the original bytes.
-
-    >>> Refused(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk").offset
-    41
-    """
+    """A refusal, the offset of its message, and the original bytes."""
 
     offset: int
     refusal: Refusal
@@ -287,9 +271,6 @@ class ReadResult:
 
     `messages` are those read, without ticks and those read before; `pings` are those counted, and `newest_ms` their
     latest time, Unix ms.
-
-    >>> ReadResult(closed=[], refused=[], messages=0, pings=0).pings
-    0
     """
 
     closed: list[SlotPings]
@@ -307,15 +288,7 @@ Look = Callable[[Sequence[bytes], ReadResult], None]
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
     """What all readers of a deployment share. `hash_plate` gives a plate's keyed hash; without `moments` no position is
-    kept.
-
-    >>> from udp_stream.pings.json import JSON
-    >>> from datetime import UTC
-    >>> from udp_stream.pings.decode import PingRules
-    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
-    >>> ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode()).resolution
-    7
-    """
+    kept."""
 
     decoder: PingDecoder
     windows: WindowRules
@@ -371,7 +344,7 @@ class SourceReader:
         self._clock = AppendClock(rules.windows, start.watermark_ms)
         self._windows = Windows(rules.windows, rules.hash_plate, self._clock)
         of_source = rules.windows, rules.hash_plate, start.watermark_ms, start.positions_ms
-        self._moments = None if rules.moments is None else rules.moments.of_source(*of_source)
+        self._moments = None if rules.moments is None else SourceMoments(rules.moments, *of_source)
         self._rejected_through = start.rejected_through
         self.next_offset = start.offset
 
