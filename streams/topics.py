@@ -70,11 +70,7 @@ def security_options(kafka: KafkaSection) -> dict[str, Any]:
 
 
 def faust_credentials(kafka: KafkaSection) -> Any:
-    """TLS and passwords for Faust; None where brokers ask for nothing.
-
-    >>> faust_credentials(KafkaSection()) is None
-    True
-    """
+    """TLS and passwords for Faust; None where brokers ask for nothing."""
     import faust
 
     options = security_options(kafka)
@@ -678,11 +674,7 @@ class Binding:
 
     @cached_property
     def text(self) -> str:
-        """As it travels.
-
-        >>> Binding.read(Binding("5eed", "cafe").text)
-        Binding(ledger_id='5eed', key='cafe')
-        """
+        """As it travels."""
         return f"{self.ledger_id}.{self.key}"
 
     @cached_property
@@ -696,10 +688,7 @@ class Binding:
         raise PrivacyRefused(f"{where} {self._difference(theirs)}. {ADVICE}")
 
     def require_in(self, headers: Sequence[tuple[str, bytes]], where: str) -> None:
-        """The same, of the headers of a message.
-
-        >>> Binding("5eed", "cafe").require_in([Binding("5eed", "cafe").header], "a message")
-        """
+        """The same, of the headers of a message."""
         theirs = next((value for name, value in headers if name == HEADER), None)
         if theirs != self.header[1]:
             self.require(None if theirs is None else theirs.decode(errors="replace"), where)

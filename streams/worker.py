@@ -402,11 +402,7 @@ def install_signal_handlers(stop: Stop) -> list[int]:
 
 
 def as_own_error(error: BaseException) -> UdpStreamError:
-    """One of ours as it is; any other by its kind and place, never its text, which may quote a ping.
-
-    >>> str(as_own_error(KeyError("GJ05BX1001")))
-    'the worker stopped: KeyError at '
-    """
+    """One of ours as it is; any other by its kind and place, never its text, which may quote a ping."""
     if isinstance(error, UdpStreamError):
         return error
     kind = DependencyUnavailable if isinstance(error, KafkaError) else UdpStreamError

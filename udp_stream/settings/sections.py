@@ -76,11 +76,7 @@ class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def protocol(self) -> str:
-        """What the brokers' listener asks for, by Kafka's name.
-
-        >>> KafkaSection(client={"security_protocol": "SASL_SSL"}).protocol, KafkaSection().protocol
-        ('SASL_SSL', 'PLAINTEXT')
-        """
+        """What the brokers' listener asks for, by Kafka's name."""
         return str(self.client.get("security_protocol", "PLAINTEXT"))
 
 

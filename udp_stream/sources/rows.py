@@ -228,11 +228,7 @@ class _RowReader:
 
 
 def nested(pairs: Iterable[tuple[Path, str | msgspec.Raw]]) -> Any:
-    """Values at their paths; elements of arrays that have none are null. Keys are in the order of the pairs.
-
-    >>> nested([(("id",), "A1"), (("at", 1), "y"), (("at", 0), "x")])
-    {'id': 'A1', 'at': ['x', 'y']}
-    """
+    """Values at their paths; elements of arrays that have none are null. Keys are in the order of the pairs."""
     root: dict[str | int, Any] = {}
     for path, value in pairs:
         here = root

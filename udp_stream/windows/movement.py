@@ -41,21 +41,12 @@ Places = NDArray[np.int32]
 
 
 def places_of(degrees: NDArray[np.float64]) -> Places:
-    """Degrees in columns' units, to the nearest.
-
-    >>> places_of(np.array([72.83, -180.0])).tolist()
-    [728300000, -1800000000]
-    """
+    """Degrees in columns' units, to the nearest."""
     return np.rint(degrees / DEGREE).astype(np.int32)
 
 
 def km_between(lat: Places, lon: Places, other_lat: Places, other_lon: Places) -> NDArray[np.float64]:
-    """Along the great circle, to 1e-5 of it up to 25 km, where buses go: on the plane at the middle latitude.
-
-    >>> equator, east = places_of(np.array([0.0])), places_of(np.array([179.95]))
-    >>> km_between(equator, east, equator, places_of(np.array([-179.95]))).round(3).tolist()
-    [11.12]
-    """
+    """Along the great circle, to 1e-5 of it up to 25 km, where buses go: on the plane at the middle latitude."""
     north, middle = other_lat.astype(np.int64) - lat, (other_lat.astype(np.int64) + lat) / 2
     east = (other_lon.astype(np.int64) - lon + _HALF_TURN) % (2 * _HALF_TURN) - _HALF_TURN  # the shorter way round
     squared = np.square(middle * (DEGREE * np.pi / 180))
@@ -71,15 +62,6 @@ def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: PingRules) -> 
 
     Rows are of the pings that have one, by plate and time. `repeats` counts pings of a plate and time that are left
     out, `unpaired` others.
-
-    20 s apart, 200 m on; the third comes six minutes later:
-
-    >>> of_one = np.zeros(3, np.uint32), np.array([0, 20_000, 380_000], np.uint32), np.full(3, 0x87608c4d2ffffff, "u8")
-    >>> slot = SlotPings(0, 3_600_000, (b"A1",), *of_one, np.zeros(3, np.int32))
-    >>> lat, lon = places_of(np.array([21.1, 21.1018, 21.2])), places_of(np.full(3, 72.8))
-    >>> found = with_speeds(slot, lat, lon, PingRules(max_kmh=65, reject_above_kmh=200))
-    >>> (found.speed / 4096).round(1).tolist(), found.time.tolist(), found.unpaired
-    ([36.0, 36.0], [0, 20000], 1)
     """
     plate_time = slot.plate.astype(np.uint64) << np.uint64(32) | slot.time
     place = lat.astype(np.int64) << 32 | (lon.astype(np.int64) + _HALF_TURN)  # any order that follows from positions
