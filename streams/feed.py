@@ -55,7 +55,6 @@ def partition_of(plate: str, partitions: int) -> int:
 
 
 def _single_ping(message: bytes, form: FeedForm) -> Single | None:
-    """The message as one ping of a plate; None for anything else."""
     if not form.is_plain:
         return single_ping(message, form.mapping)
     try:
@@ -81,7 +80,6 @@ class Pace:
         self._heard_ms: deque[int] = deque(maxlen=AGREEING)
 
     def due_s(self, sent: int, message: bytes) -> float:
-        """Seconds after the beginning at which this message is due; `sent` went before it."""
         if self._rate is not None:
             return sent / self._rate
         if self._speedup is None:

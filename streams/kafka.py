@@ -31,21 +31,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import (
-    IllegalGenerationError,
-    IllegalStateError,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    NotCoordinatorForGroupError,
-    OutOfOrderSequenceNumber,
-    ProducerFenced,
-    RebalanceInProgressError,
-    UnknownMemberIdError,
-    UnknownProducerId,
-    for_code,
-)
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.errors import KafkaError as KafkaError
 from aiokafka.partitioner import murmur2
 from aiokafka.producer.message_accumulator import BatchBuilder
@@ -206,12 +192,12 @@ readers of what is committed wait behind it."""
 
 # The broker says one of these to a producer that is not the latest of its id, or whose transaction it has given up.
 _LOST = (
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    OutOfOrderSequenceNumber,
-    ProducerFenced,
-    UnknownProducerId,
+    errors.InvalidProducerEpoch,
+    errors.InvalidProducerIdMapping,
+    errors.InvalidTxnState,
+    errors.OutOfOrderSequenceNumber,
+    errors.ProducerFenced,
+    errors.UnknownProducerId,
 )
 
 
@@ -298,9 +284,9 @@ def no_transaction(kafka: KafkaSection, error: BaseException) -> DependencyUnava
 AGAIN_S = 0.1
 """Between two attempts at a commit, or at reading one."""
 
-NotAssigned = IllegalStateError
+NotAssigned = errors.IllegalStateError
 
-_NOT_OURS = (IllegalGenerationError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
+_NOT_OURS = errors.IllegalGenerationError, NotAssigned, errors.RebalanceInProgressError, errors.UnknownMemberIdError
 """Errors which say that the group was, or is being, formed anew."""
 
 
@@ -336,13 +322,13 @@ class Offsets:
         subscription, coordinator = consumer._subscription.subscription, consumer._coordinator
         assignment = subscription and subscription.assignment
         if generation < 0 or not assignment or not commits.keys() <= assignment.tps:
-            raise IllegalStateError("these partitions are not all assigned")
+            raise NotAssigned("these partitions are not all assigned")
         while True:
             await coordinator.ensure_coordinator_known()
             async with coordinator._commit_lock:
                 # Looked at under the lock: the group may have been formed anew while we waited for it.
                 if coordinator.generation != generation:
-                    raise IllegalGenerationError("the group was formed anew")
+                    raise errors.IllegalGenerationError("the group was formed anew")
                 try:
                     await coordinator._do_commit_offsets(assignment, commits)
                     return
@@ -369,7 +355,7 @@ class Offsets:
             try:
                 request = OffsetFetchRequest(coordinator.group_id, list(asked.items()))
                 return _commits_in(await coordinator._send_req(request), tps)
-            except NotCoordinatorForGroupError:
+            except errors.NotCoordinatorForGroupError:
                 coordinator.coordinator_dead()
             except KafkaError as error:
                 if not error.retriable:
@@ -400,7 +386,7 @@ class Offsets:
         asked = TopicPartition(*tp)
         try:
             position = await self._thread.call_thread(self._thread._consumer.position, asked)
-        except IllegalStateError:  # a rebalance has begun
+        except NotAssigned:  # a rebalance has begun
             return False
         ends = await self._thread.call_thread(self._thread._consumer.end_offsets, [asked])
         if ends[asked] < next_offset:
@@ -457,11 +443,7 @@ class Offsets:
 
 
 def shortened(tp: TP, end: int, read_to: int) -> DependencyUnavailable:
-    """What to raise where a partition ends before what was read of it.
-
-    >>> str(shortened(TopicPartition("pings", 0), 9, 15))[:67]
-    'pings[0] ends at offset 9, but was read up to 15 before: its broker'
-    """
+    """What to raise where a partition ends before what was read of it."""
     return DependencyUnavailable(
         f"{tp.topic}[{tp.partition}] ends at offset {end}, but was read up to {read_to} before: its broker has lost "
         "the end of it, or the topic was made anew and the group's commits were kept. `udp-stream worker "
@@ -484,7 +466,7 @@ def _commits_in(response: Any, tps: Collection[TP]) -> dict[TP, Committed]:
 
 def _require_ok(code: int) -> None:
     if code:
-        raise for_code(code)()
+        raise errors.for_code(code)()
 
 
 SECONDS_MAX = 30.0

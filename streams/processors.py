@@ -132,7 +132,6 @@ class Partitions(ABC, Generic[A]):
         return {TP(self._topic, of): assigned.protocol.next_offset for of, assigned in self._assignments.items()}
 
     def revoke(self) -> None:
-        """The partitions are no longer ours: drop their state at once."""
         self._revocations += 1
         for assigned in self._assignments.values():
             self._drop(assigned)
@@ -156,7 +155,6 @@ class Partitions(ABC, Generic[A]):
             await self._offsets.seek()
 
     async def process(self, records: Sequence[Any]) -> None:
-        """Process a batch of one partition: read it, carry out what is due, commit."""
         of = records[0].partition
         if (assigned := self._assignments.get(of)) is None:
             return
@@ -372,7 +370,6 @@ class SourceProcessor(Partitions[_Source]):
         under_way.append(sent)
 
     def open_slots(self) -> tuple[int, int]:
-        """How many slots are open, and how many pings wait in them."""
         readers = [assigned.protocol.reader for assigned in self._assignments.values()]
         slots = frozenset[int]().union(*(reader.open_slots for reader in readers))
         return len(slots), sum(reader.open_pings for reader in readers)
@@ -829,7 +826,6 @@ def _event(topic: str, schema: str, id_: str, time: str, subject: str, value: by
 
 @cache  # a slot has thousands of records
 def _headers_of_all(topic: str, schema: str) -> Headers:
-    """What the records of a topic say alike."""
     return [
         ("ce_specversion", b"1.0"),
         ("ce_type", schema.replace("/", ".").encode()),

@@ -355,7 +355,6 @@ def _told(wrong: Mapping[str, str]) -> str:
 
 
 def _differences(client: Any, topic: Topic) -> dict[str, str]:
-    """What of an existing topic is not as wanted, with a sentence for each."""
     (description,) = client.describe_topics([topic.name])
     partitions, wrong = len(description["partitions"]), {}
     if partitions != topic.partitions:
@@ -616,7 +615,6 @@ def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
 
 @contextmanager
 def _reader(kafka: KafkaSection, topics: Sequence[str]) -> Iterator[tuple[Any, list[Any]]]:
-    """A consumer of all partitions of these topics, in no group."""
     with needs("Kafka client", "kafka"):
         from kafka import KafkaConsumer, TopicPartition
         from kafka.errors import KafkaError
@@ -674,7 +672,6 @@ class Binding:
 
     @cached_property
     def text(self) -> str:
-        """As it travels."""
         return f"{self.ledger_id}.{self.key}"
 
     @cached_property
@@ -726,11 +723,7 @@ def mark_in(headers: Sequence[tuple[str, bytes]]) -> Mark | None:
 
 
 def other_version(what: str) -> ConfigError:
-    """The error for a message or commit that this version cannot read; nothing of it is quoted.
-
-    >>> str(other_version("the message at bus.parts.v1[0], offset 7,"))[:82]
-    'the message at bus.parts.v1[0], offset 7, is none that this version of udp-stream '
-    """
+    """The error for a message or commit that this version cannot read; nothing of it is quoted."""
     return ConfigError(
         f"{what} is none that this version of udp-stream reads: another version, or another program, has written it. "
         "All workers of a deployment need one version. After an upgrade: let the old version release every slot first, "

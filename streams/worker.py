@@ -253,7 +253,6 @@ class Lanes:
             self._under_way[partition] = asyncio.ensure_future(self._process(records))
 
     def revoke(self) -> None:
-        """A rebalance has begun: what waits is dropped; the next owner of the partition reads it again."""
         self._rebalances += 1
 
     async def end(self) -> None:
@@ -449,7 +448,6 @@ class Watchdog:
             await self.check(self._patience_s / 8)
 
     async def check(self, seconds: float) -> None:
-        """Check once, in this many seconds."""
         if self._asked is None:  # a question that is never answered is asked once
             self._asked = asyncio.ensure_future(self._ask())
         await asyncio.gather(asyncio.wait({self._asked}, timeout=seconds), asyncio.sleep(seconds))

@@ -149,12 +149,7 @@ class AskShape:
 
 
 def weights_of_plates(counts: SlotCounts, weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What the samples of each plate weigh in all; `weights` are those of a sample of each row.
-
-    >>> from udp_stream.testing import two_hats
-    >>> weights_of_plates(two_hats()[0], np.array([5, 1, 1, 2, 1])).tolist()
-    [5, 2, 2, 3]
-    """
+    """What the samples of each plate weigh in all; `weights` are those of a sample of each row."""
     in_all = np.bincount(counts.plate, weights=weights * counts.count, minlength=len(counts.plates))
     return in_all.astype(np.int64)
 

@@ -410,11 +410,7 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
         return max(one.offset for one in (self.shard, self.planner, self.moments) if one is not None)
 
     def with_offset(self, offset: int) -> ShardCheckpoint:
-        """The same, of a log that is read again from this offset on: what is done stays done.
-
-        >>> ShardCheckpoint(BarrierCheckpoint(9, (3_600_000,), 7_200_000)).with_offset(2).shard
-        BarrierCheckpoint(offset=2, through_ms=(3600000,), done_ms=7200000)
-        """
+        """The same, of a log that is read again from this offset on: what is done stays done."""
         planner, moments = (one and replace(one, offset=offset) for one in (self.planner, self.moments))
         return ShardCheckpoint(replace(self.shard, offset=offset), planner, moments)
 

@@ -139,7 +139,6 @@ def _cut(
 
 
 def _end(slot: tuple[int, int], chunks: Sequence[Chunk]) -> tuple[int, int, bytes, int]:
-    """What an end marker says of the slot that these chunks are of."""
     return slot[1], slot[0], chunks[0].digest if chunks else b"", len(chunks)
 
 
@@ -250,10 +249,6 @@ def cut_pings(
 
     Repeats of (plate, time) are dropped here, since two of them may lie in cells of different shards. (Repeats that
     arrive on different source partitions first meet in a shard.)
-
-    >>> from udp_stream.testing import seven_pings
-    >>> [(type(message).__name__, message.shard) for message in cut_pings(seven_pings(), source=0, shards=2)]
-    [('PingChunk', 0), ('PingsEnd', 0), ('PingChunk', 1), ('PingsEnd', 1)]
     """
     slot = without_repeats(slot)
     times, of = (slot.start_ms, slot.end_ms), shard_of(slot.cell, shards)
@@ -379,12 +374,7 @@ def cut_plan(plan: SlotPlan, shard: int, chunk_bytes: int = PlanChunk.BYTES_MAX)
 
 
 def merge_plan(chunks: Sequence[PlanChunk]) -> SlotPlan:
-    """The plan from all of its chunks, in order.
-
-    >>> from udp_stream.testing import two_hats
-    >>> merge_plan(list(cut_plan(SlotPlan.empty(two_hats()[0]), shard=3, chunk_bytes=20))).cells.size
-    0
-    """
+    """The plan from all of its chunks, in order."""
     columns = _plan_decoder.decode(b"".join(chunk.content for chunk in chunks))
     digests, city = columns.digests, columns.city
     return SlotPlan(

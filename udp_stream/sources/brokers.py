@@ -127,7 +127,6 @@ class QueueSource(ConnectedSource):
 
 
 def _parameters(name: str, live: LiveSection) -> tuple[Parameters, str]:
-    """How to connect, and the name for people."""
     with needs("AMQP client", "sources"):
         from pika import ConnectionParameters, PlainCredentials, SSLOptions
     logging.getLogger("pika").setLevel(logging.CRITICAL + 1)  # what goes wrong is said by us, without traces
@@ -332,7 +331,6 @@ def _require_topics(topics: tuple[str, ...]) -> None:
 
 
 def _refusal(name: str) -> Failed:
-    """What the broker's refusal of a connection means."""
     if name in ("Bad user name or password", "Not authorized"):
         return Failed("does not accept the username and password", is_final=True)
     if name == "Client identifier not valid":

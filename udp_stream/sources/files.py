@@ -141,7 +141,6 @@ def _from_header(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _to_first_line(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Blocks up to the end of the first line that is not blank."""
     is_begun = False
     for block in blocks:
         yield block
@@ -341,7 +340,6 @@ def _mapping_of(form: FeedForm | None) -> FeedMapping | None:
 
 
 def _is_cut_short(line: bytes) -> bool:
-    """Whether this is JSON that goes on behind the end of the line."""
     try:
         _parse(finite(line))
     except msgspec.DecodeError as error:

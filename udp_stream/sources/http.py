@@ -218,7 +218,6 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """The seconds that a Retry-After header asks for."""
     if retry_after is None:
         return None
     try:
@@ -339,7 +338,6 @@ class PolledSource(ConnectedSource):
 
 
 def _known(setting: str, name: str) -> tuple[str, str]:
-    """The format, if it is known before any answer, and by what."""
     if setting != "auto":
         return setting, "by live.format"
     if name.lower().removesuffix(".gz").endswith((".pb", ".pbf")):
@@ -348,13 +346,7 @@ def _known(setting: str, name: str) -> tuple[str, str]:
 
 
 def _seen(content_type: str, body: bytes) -> tuple[str, str]:
-    """The format of an answer, and by what. Failed if it is neither.
-
-    >>> _seen("application/x-protobuf", b"..."), _seen("", b' {"results": []}')
-    (('gtfs-rt', 'by its content type'), ('json', 'by its content'))
-    >>> _seen("application/xml", b"<Siri/>")
-    ('json', 'by its content')
-    """
+    """The format of an answer, and by what. Failed if it is neither."""
     if "protobuf" in content_type:
         return GTFS, "by its content type"
     if content_type.endswith(("/json", "+json")):

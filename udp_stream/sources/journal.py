@@ -136,12 +136,10 @@ class Journal:
 
     @property
     def bytes(self) -> int:
-        """Of all segments."""
         return sum(self._sizes.values())
 
     @property
     def first_offset(self) -> int:
-        """Of the oldest frame that is still there."""
         return self._segments[0] if self._segments else self.next_offset
 
     def frames(self, since: int) -> Iterator[Arrived]:
@@ -183,7 +181,6 @@ class Journal:
             )
 
     def _segment(self, arrival_ms: int) -> BinaryIO:
-        """The file of the last segment, or of a new one."""
         if self._out is not None:
             is_young = arrival_ms - self._began_ms < SEGMENT_MS
             if self._sizes[self._segments[-1]] < SEGMENT_BYTES and is_young:

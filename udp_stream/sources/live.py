@@ -199,11 +199,9 @@ class ConnectedSource(ABC):
         """End the connection. What this raises is ignored."""
 
     def take(self, message: bytes) -> list[bytes]:
-        """A message for each new ping of a message."""
         return self._unrepeated.take(message)
 
     def failure(self, error: BaseException) -> Failed:
-        """What one of `errors` means, in words that hold nothing of the server's."""
         return failure_of(error)
 
     def messages(self) -> Iterator[list[bytes]]:
@@ -354,7 +352,6 @@ class Handover:
         return frames
 
     def kept(self) -> None:
-        """No crash loses the frames that were taken."""
         self._source.kept(self._taken)
 
     def stop(self, wait: bool = True) -> None:

@@ -16,25 +16,11 @@ from typing import Protocol
 
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.logs import counted
+from udp_stream.pings import snapshots
 from udp_stream.pings.decode import PingFormat
 from udp_stream.pings.found import Doubt
 from udp_stream.pings.json import PLAIN, FeedForm
-from udp_stream.pings.snapshots import (
-    FROM_ID,
-    FROM_LICENSE_PLATE,
-    GTFS_REALTIME,
-    HEADER_TAG,
-    NO_VEHICLE,
-    OLD,
-    OLD_S,
-    STANDING,
-    TIME_IN_MS,
-    TIME_OF_HEADER,
-    UNIT,
-    Unrepeated,
-    gtfs_formats,
-    header_time,
-)
+from udp_stream.pings.snapshots import GTFS_REALTIME, UNIT, Unrepeated, gtfs_formats, header_time
 from udp_stream.settings import Settings
 from udp_stream.sources.files import GTFS_ENDS, FileSource, OnProgress, blocks_of
 
@@ -51,7 +37,7 @@ def is_gtfs_file(name: str) -> bool:
     if not named.endswith(".bin"):
         return named.endswith(GTFS_ENDS)
     with suppress(UsageError):  # raised again by the reader of other files
-        return _head(name).startswith(HEADER_TAG)
+        return _head(name).startswith(snapshots.HEADER_TAG)
     return False
 
 
@@ -95,7 +81,6 @@ class GtfsFiles:
         self.close()
 
     def close(self) -> None:
-        """Says, once, how pings were read."""
         some, self._unrepeated.counts = self._unrepeated.counts, Counter()
         for sentence in sentences(some):
             self._say(type(sentence)(f"GTFS-realtime: {sentence}"))
@@ -103,7 +88,7 @@ class GtfsFiles:
 
 def sentences(counts: Counter[str]) -> Iterator[str]:
     """What people should know of how pings were read, from the counts of an `Unrepeated`."""
-    plates, ids = counts[FROM_LICENSE_PLATE], counts[FROM_ID]
+    plates, ids = counts[snapshots.FROM_LICENSE_PLATE], counts[snapshots.FROM_ID]
     if plates and ids:
         yield (
             f"{_have(plates)} from vehicle.license_plate and {_have(ids)} from vehicle.id: a "
@@ -113,17 +98,19 @@ def sentences(counts: Counter[str]) -> Iterator[str]:
         yield f"{_have(plates)} from vehicle.license_plate"
     elif ids:
         yield f"{_have(ids)} from vehicle.id, as vehicle.license_plate is not set"
-    if milliseconds := counts[TIME_IN_MS]:
+    if milliseconds := counts[snapshots.TIME_IN_MS]:
         what = f"{counted(milliseconds, 'ping')} {'has' if milliseconds == 1 else 'have'} a time"
         yield Doubt(f"{what} (vehicle.timestamp) in milliseconds, where the specification has seconds")
-    if late := counts[TIME_OF_HEADER]:
+    if late := counts[snapshots.TIME_OF_HEADER]:
         yield f"{counted(late, 'ping')} {'has' if late == 1 else 'have'} no time but that of the message's header"
-    if standing := counts[STANDING]:
-        yield Doubt(f"{counted(standing, 'plate')} {STANDING}")
-    if counts[OLD] > OLD_SHARE * counts["read"]:
-        are_old = f"{counts[OLD]:,} of {counted(counts['read'], 'ping')} are over {OLD_S // 60} min older"
+    if standing := counts[snapshots.STANDING]:
+        yield Doubt(f"{counted(standing, 'plate')} {snapshots.STANDING}")
+    if counts[snapshots.OLD] > OLD_SHARE * counts["read"]:
+        are_old = (
+            f"{counts[snapshots.OLD]:,} of {counted(counts['read'], 'ping')} are over {snapshots.OLD_S // 60} min older"
+        )
         yield Doubt(f"{are_old} than their message's header: the feed's times stand still, or are of another clock")
-    if others := counts[NO_VEHICLE]:
+    if others := counts[snapshots.NO_VEHICLE]:
         entities = "1 entity is" if others == 1 else f"{others:,} entities are"
         yield f"{entities} no vehicle positions, and skipped: is this the feed of vehicle positions?"
 

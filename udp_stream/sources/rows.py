@@ -138,7 +138,6 @@ def _places(header: Sequence[str]) -> dict[Path, int]:
 
 
 def _wanted(columns: Mapping[Path, int], mapping: FeedMapping) -> tuple[dict[Path, Cell], list[Path]]:
-    """The columns that are read, and those of them that are missing."""
     lon, lat = mapping.steps["longitude"], mapping.steps["latitude"]
     is_array = lon[:-1] == lat[:-1] and isinstance(lon[-1], int) and len(lon) > 1
     array = lon[:-1] if is_array else None
@@ -241,7 +240,6 @@ def nested(pairs: Iterable[tuple[Path, str | msgspec.Raw]]) -> Any:
 
 
 def _with_arrays(value: Any) -> Any:
-    """Objects whose keys are all indices, as arrays."""
     if not isinstance(value, dict):
         return value
     made = {step: _with_arrays(inner) for step, inner in value.items()}

@@ -233,7 +233,6 @@ class MomentRules:
     age_ms: int
 
     def through_at(self, time_ms: int) -> int:
-        """The last boundary up to this time, Unix ms."""
         return max(grid.start_of(time_ms) for grid in self.grids)
 
 
@@ -293,7 +292,6 @@ class SourceMoments:
         return [found[time_ms] for time_ms in sorted(found)]
 
     def through_at(self, watermark_ms: int) -> int:
-        """Every moment up to this time is complete at this watermark."""
         return self._rules.through_at(watermark_ms - self._grace_ms)
 
     def first_needed(self) -> tuple[int, int] | None:

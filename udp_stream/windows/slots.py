@@ -159,12 +159,10 @@ class Windows:
 
     @property
     def watermark_ms(self) -> int | None:
-        """How far the clock is, Unix ms; None before the first ping."""
         return self._clock.watermark_ms
 
     @property
     def first_open(self) -> int | None:
-        """The offset of the oldest ping in open slots; None if no slot is open."""
         return min((slot.first for slot in self._open.values()), default=None)
 
     def flush(self) -> list[SlotPings]:
@@ -200,7 +198,6 @@ class Windows:
 
 
 def _offset(frame: Frame, row: int) -> int:
-    """The offset of the row's message in its log, 0 if unknown."""
     return 0 if frame.places is None else int(frame.places.offset[frame.pings.message[row]])
 
 

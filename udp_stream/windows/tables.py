@@ -80,7 +80,6 @@ def cell_boundary(cell: int) -> list[list[tuple[float, float]]]:
 
 
 def _parts(corners: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    """What lies west and east of the 180th meridian, if it is crossed."""
     crossings = sum(
         abs(one[0] - other[0]) > 180 for one, other in zip(corners, [*corners[1:], corners[0]], strict=True)
     )
@@ -173,7 +172,6 @@ class SlotGrid:
         return int(self.place(np.array([time_ms]))[1][0])
 
     def iso(self, time_ms: int) -> str:
-        """ISO-8601 in the grid's zone, with the offset in force."""
         return dt.datetime.fromtimestamp(time_ms / 1000, self.zone).isoformat(timespec="seconds")
 
 
@@ -281,11 +279,9 @@ class SlotValues:
     starts: NDArray[np.int64]
 
     def clamped(self, largest: int) -> SlotValues:
-        """The same speeds, none of them above `largest`."""
         return replace(self, speed=np.minimum(self.speed, largest))
 
     def samples_of(self, rows: slice, admitted: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """The samples of a range of rows, or of those rows of it that were admitted."""
         samples = self.speed[self.starts[rows.start] : self.starts[rows.stop]]
         if admitted is None or admitted.all():
             return samples
