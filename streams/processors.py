@@ -45,20 +45,9 @@ from udp_stream.release.query_road import Answered, QuerySet, report_answers
 from udp_stream.release.record import decode, decode_result, kind_of, moment_of
 from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.shuffle import protocol as steps
+from udp_stream.shuffle import wire
 from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint, ShardProtocol
-from udp_stream.shuffle.wire import (
-    PLANNER,
-    PositionsEnd,
-    Reject,
-    SendChunks,
-    SourceProtocol,
-    decode_message,
-    encode_message,
-    merge_counts,
-    merge_moment,
-    shard_of,
-    shard_of_period,
-)
+from udp_stream.shuffle.wire import PLANNER, Reject, SendChunks, SourceProtocol, decode_message, encode_message
 from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.slots import Look, ReadingRules, Refused, SourceCheckpoint, SourceReader
 from udp_stream.windows.tables import SlotCounts, tabulate
@@ -101,13 +90,6 @@ class Place(NamedTuple):
 
 class Partitions(ABC, Generic[A]):
     """The partitions of one topic that are assigned to this worker, each with a protocol that says what is due.
-
-    | what happens | what is done |
-    | --- | --- |
-    | `assign` | fence off former owners, read checkpoints, resume; dropped if a rebalance comes meanwhile |
-    | `process` | read a batch, carry out what is due, commit |
-    | `commit` | commit the checkpoints that have moved, one commit after the other |
-    | `revoke` | drop all state at once |
 
     A consumer whose next record is gone goes on with the first that is left, and says nothing: so the beginning of a
     partition is looked at when it becomes ours, and at every gap. Its end is looked at when it becomes ours: behind a
@@ -666,7 +648,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
                 raise other_version(f"the message at {one.topic}[{one.partition}], offset {one.offset},") from error
             # Without `asked` it is no other configuration: it tells up to when moments are lost.
             is_running = one.offset >= assigned.begun
-            if is_running and isinstance(message, PositionsEnd) and message.asked not in ("", self._asked):
+            if is_running and isinstance(message, wire.PositionsEnd) and message.asked not in ("", self._asked):
                 raise ConfigError(f"the writer of {where} {OTHER_QUERIES}")
             assigned.protocol.add(one.offset, message)
 
@@ -681,7 +663,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
 
     async def _plan(self, assigned: ShardAssignment, step: steps.PlanSlot) -> None:
         def plan_it() -> tuple[SlotCounts, SlotPlan]:
-            counts = merge_counts(step.chunks)
+            counts = wire.merge_counts(step.chunks)
             return counts, plan_slot(counts, assigned.context, assigned.ledger)
 
         counts, plan = await self._compared(assigned, plan_it)
@@ -727,7 +709,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         self._report(slot_published(step.start, releases))
 
     async def _answer(self, assigned: ShardAssignment, step: steps.AnswerShard) -> None:
-        moment = await self._in_thread(partial(merge_moment, step.chunks))
+        moment = await self._in_thread(partial(wire.merge_moment, step.chunks))
         work = (lambda: None) if self._queries is None else partial(self._queries.record, moment, assigned.ledger)
         recorded, protocol = await self._in_thread(work), assigned.protocol
         answers = recorded.answers if recorded else ()
@@ -858,7 +840,7 @@ def _released(waiting: list[tuple[str, bytes]], shard: int, shards: int, release
         return []
     hats = [decode(payload).hat for _, payload in waiting]
     ends, _ = parse_timestamps([hat.slot_end for hat in hats])
-    of = shard_of(np.array([int(hat.cell, 16) for hat in hats], dtype=np.uint64), shards)
+    of = wire.shard_of(np.array([int(hat.cell, 16) for hat in hats], dtype=np.uint64), shards)
     through = (ends <= released_ms) & (of == shard)
     return [id_ for (id_, _), is_gone in zip(waiting, through.tolist(), strict=True) if is_gone]
 
@@ -866,4 +848,4 @@ def _released(waiting: list[tuple[str, bytes]], shard: int, shards: int, release
 def _is_answered(id_: str, shard: int, shards: int, answered_ms: int, periods: PositionPeriods) -> bool:
     if kind_of(id_) not in ("query", "round") or (moment_ms := moment_of(id_)) > answered_ms:
         return False
-    return shard_of_period(periods.start_of(moment_ms), shards) == shard
+    return wire.shard_of_period(periods.start_of(moment_ms), shards) == shard

@@ -408,13 +408,6 @@ def as_own_error(error: BaseException) -> UdpStreamError:
     return kind(f"the worker stopped: {fault(error)}")
 
 
-Positions = Callable[[], Mapping[TP, int]]
-"""The next offset to read, for each of our partitions."""
-
-Idle = Callable[[Mapping[TP, int]], Awaitable[bool]]
-"""Whether the broker says that all of them are read to their ends."""
-
-
 class Watchdog:
     """Ends a worker that is stuck: `patience_s` without progress while there is work to do, or no answer.
 
@@ -424,13 +417,14 @@ class Watchdog:
 
     def __init__(
         self,
-        positions: Positions,
-        idle: Idle,
+        positions: Callable[[], Mapping[TP, int]],
+        idle: Callable[[Mapping[TP, int]], Awaitable[bool]],
         patience_s: float,
         clock: Callable[[], float] = time.monotonic,
         done: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Patience begins now. `done`: how many steps were done. A batch may have many; nothing is read meanwhile."""
+        """Patience begins now. `positions`: the next offset of each of our partitions; `idle`: whether the broker says
+        that all of them are read to their ends; `done`: how many steps were done, as a batch may have many."""
         self._positions, self._idle, self._patience_s = positions, idle, patience_s
         self._clock, self._done = clock, done
         self._seen: tuple[Mapping[TP, int], int] = {}, 0

@@ -54,18 +54,11 @@ ReleaseReader = Iterator[PublishedRelease]
 
 # A fact is a public value: counts, times of slots, statuses, names of policies and budget periods. It never holds a
 # plate, a cell or a speed. Observers get facts of every step as it happens; `cli/report.py` makes words of them.
-#     | fact | when |
-#     | --- | --- |
-#     | `BatchRead` | messages were decoded and placed; before refusals are written or a slot is released |
-#     | `SlotCounted` | a closed slot was counted |
-#     | `SlotRecorded`, then a `HatRecorded` for each HAT | the ledger holds the slot; before readers have it |
-#     | `SlotPublished` | readers have it |
-#     | `SlotSmoothed` | readers have its smoothed estimates, where a runtime of one machine writes them |
-#     | `QueryRecorded`, for each query of a moment | the ledger holds its answer; before readers have it |
-#     | `QueriesPublished` | readers have the moment's answers |
-#     | `SlotsDropped` | on Kafka: a shard is no longer ours |
-#     | `Waiting` | about once a second in a run that goes on |
-# On Kafka a slot is a shard's part of it. What is done again after a crash is reported again.
+# Before refusals are written or a slot is released: `BatchRead`. Of a slot: `SlotCounted`; `SlotRecorded`, then a
+# `HatRecorded` for each HAT, before readers have it; `SlotPublished`; `SlotSmoothed`, in a runtime of one machine. Of a
+# moment: `QueryRecorded` for each query, before readers have it; `QueriesPublished`. `Waiting` comes about once a
+# second in a run that goes on. On Kafka a slot is a shard's part of it. What is done again after a crash is reported
+# again.
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -53,32 +53,8 @@ from msgspec.structs import replace
 from udp_stream.errors import DependencyUnavailable, UdpStreamError
 from udp_stream.mechanisms.around import PlateNorms, merged_norms
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.shuffle.wire import (
-    PLANNER,
-    Arriving,
-    Chunk,
-    CountChunk,
-    CountsEnd,
-    EndMarker,
-    FactorChunk,
-    Factors,
-    NormChunk,
-    PingChunk,
-    PingsEnd,
-    PlanChunk,
-    PositionChunk,
-    PositionsEnd,
-    Released,
-    cut_counts,
-    cut_factors,
-    cut_norms,
-    cut_plan,
-    merge_factors,
-    merge_norms,
-    merge_pings,
-    merge_plan,
-    shard_of,
-)
+from udp_stream.shuffle import wire
+from udp_stream.shuffle.wire import PLANNER, Arriving, Chunk, EndMarker, NormChunk, PlanChunk, shard_of
 from udp_stream.windows.tables import SlotCounts, SlotPings, SlotValues
 
 # --- the slot barrier: it holds the chunks of a slot until every sender has ended it ---
@@ -135,7 +111,7 @@ class SlotBarrier(Generic[C]):
 
     >>> from udp_stream.shuffle.wire import cut_pings
     >>> from udp_stream.testing import seven_pings
-    >>> barrier = SlotBarrier(PingChunk, PingsEnd, senders=1)
+    >>> barrier = SlotBarrier(wire.PingChunk, wire.PingsEnd, senders=1)
     >>> chunk, end = cut_pings(seven_pings(), source=0, shards=1)
     >>> barrier.add(0, chunk)
     >>> barrier.due(), barrier.checkpoint().offset
@@ -288,20 +264,18 @@ class SlotBarrier(Generic[C]):
         return BarrierCheckpoint(first.offset, first.through_ms, done_ms)
 
 
-Outgoing = tuple[int, CountChunk | CountsEnd | PlanChunk | NormChunk | FactorChunk | Released]
+Outgoing = tuple[int, wire.CountChunk | wire.CountsEnd | PlanChunk | NormChunk | wire.FactorChunk | wire.Released]
 """A partition of the shuffle topic, and a message for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(NamedTuple):
     """Count the pings of this slot."""
 
     start: int
     pings: SlotPings
 
 
-@dataclass(frozen=True, slots=True)
-class SendMessages:
+class SendMessages(NamedTuple):
     """Send these messages, per partition in this order: all is counted and released through these times."""
 
     messages: Sequence[Outgoing]
@@ -309,24 +283,21 @@ class SendMessages:
     released_ms: int = NOT_YET
 
 
-@dataclass(frozen=True, slots=True)
-class Learn:
+class Learn(NamedTuple):
     """Learn the releases of this slot, all of which are recorded, and publish its smoothed estimates."""
 
     start: int
     end_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSlot:
+class PlanSlot(NamedTuple):
     """Plan and charge this slot from the counts of all shards."""
 
     start: int
-    chunks: Sequence[CountChunk]
+    chunks: Sequence[wire.CountChunk]
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureNorms:
+class MeasureNorms(NamedTuple):
     """Measure how far the plates of this slot are from their forecasts.
 
     Its plan lets each share one clip among HATs, or asks something of the whole city.
@@ -338,16 +309,14 @@ class MeasureNorms:
     plan: SlotPlan
 
 
-@dataclass(frozen=True, slots=True)
-class AskCity:
+class AskCity(NamedTuple):
     """Draw and record what this plan asks of the whole city, from the sums over all shards."""
 
     plan: SlotPlan
     sums: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Remember:
+class Remember(NamedTuple):
     """Remember the norms of the slot's plates, from all shards: what is remembered before says which factors hold.
 
     `expected`: in how many HATs that share its clip each plate was charged.
@@ -359,8 +328,7 @@ class Remember:
     expected: Mapping[bytes, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseSlot:
+class ReleaseSlot(NamedTuple):
     """Draw and record this slot on its plan, with the factors of its plates where they share clips among HATs."""
 
     start: int
@@ -370,12 +338,11 @@ class ReleaseSlot:
     factors: Mapping[bytes, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerShard:
+class AnswerShard(NamedTuple):
     """Answer the queries of this moment: its chunks of all sources are there."""
 
     time_ms: int
-    chunks: Sequence[PositionChunk]
+    chunks: Sequence[wire.PositionChunk]
 
 
 Step: TypeAlias = (
@@ -441,14 +408,14 @@ class PlannerState:
 
     >>> from udp_stream.testing import SLOT_END, two_hats
     >>> planner = PlannerState(shards=1, start=None, follows=True)
-    >>> for offset, message in enumerate(cut_counts(two_hats()[0], shard=0)):
+    >>> for offset, message in enumerate(wire.cut_counts(two_hats()[0], shard=0)):
     ...     planner.add(offset, message)
     >>> start = planner.slot_to_plan().start
     >>> planner.planned(start, SLOT_END, [0])
     >>> planner.sent()
     >>> planner.slot_to_learn(), planner.counts.checkpoint().offset
     (None, 0)
-    >>> planner.add(2, Released(shard=0, through_ms=SLOT_END))
+    >>> planner.add(2, wire.Released(shard=0, through_ms=SLOT_END))
     >>> planner.slot_to_learn() == Learn(start, SLOT_END), planner.counts.checkpoint(done=start).offset
     (True, 3)
     """
@@ -457,7 +424,7 @@ class PlannerState:
         self, shards: int, start: BarrierCheckpoint | None, accept_loss: bool = False, follows: bool = False
     ) -> None:
         """From the beginning, or from a checkpoint. `follows`: plans follow from releases."""
-        self.counts = SlotBarrier(CountChunk, CountsEnd, shards, start, accept_loss)
+        self.counts = SlotBarrier(wire.CountChunk, wire.CountsEnd, shards, start, accept_loss)
         self._follows = follows
         self._released_ms = [NOT_YET] * shards
         self._planned: _Planned | None = None
@@ -466,7 +433,7 @@ class PlannerState:
 
     def add(self, offset: int, message: object) -> None:
         self.counts.add(offset, message)
-        if self._follows and isinstance(message, Released):
+        if self._follows and isinstance(message, wire.Released):
             # A new owner says again what its predecessor did, and may say less at first.
             self._released_ms[message.shard] = max(self._released_ms[message.shard], message.through_ms)
         elif isinstance(message, NormChunk) and self.counts.holds(message.slot_start):
@@ -538,10 +505,10 @@ class PlannerState:
         slot = self._planned
         if slot is None or slot.city is not None or not slot.hats or (chunks := self._all_norms()) is None:
             return None
-        norms = merged_norms([merge_norms(of_shard) for of_shard in chunks])
+        norms = merged_norms([wire.merge_norms(of_shard) for of_shard in chunks])
         return Remember(slot.start, slot.end_ms, norms, slot.hats)
 
-    def remembered(self, factors: Mapping[bytes, int]) -> Iterator[FactorChunk]:
+    def remembered(self, factors: Mapping[bytes, int]) -> Iterator[wire.FactorChunk]:
         """The factors hold: answer each shard that sent norms."""
         slot, chunks = self._planned, self._all_norms()
         if slot is None or chunks is None:
@@ -549,9 +516,9 @@ class PlannerState:
         slot.hats = None
         for of_shard in chunks:
             slot.answered.add(of_shard[0].shard)
-            yield from cut_factors(factors, merge_norms(of_shard), of_shard[0])
+            yield from wire.cut_factors(factors, wire.merge_norms(of_shard), of_shard[0])
 
-    def answers_without_factors(self) -> Iterator[FactorChunk]:
+    def answers_without_factors(self) -> Iterator[wire.FactorChunk]:
         """What to answer shards whose plates share no clip by this plan. They have the factor 0 where they share one by
         an older plan, as under other settings."""
         slot = self._planned
@@ -563,7 +530,7 @@ class PlannerState:
             for shard, arriving in self._norms.get(slot.start, {}).items():
                 if shard not in slot.answered and (chunks := arriving.whole):
                     slot.answered.add(shard)
-                    yield from cut_factors({}, merge_norms(chunks), chunks[0])
+                    yield from wire.cut_factors({}, wire.merge_norms(chunks), chunks[0])
 
     def slot_to_learn(self) -> Learn | None:
         slot = self._planned
@@ -586,7 +553,7 @@ class _DueSlot:
     measured: Mapping[bytes, int] | None = None  # the check of each plate whose clip is shared
 
 
-_merged_plan = lru_cache(maxsize=4)(merge_plan)
+_merged_plan = lru_cache(maxsize=4)(wire.merge_plan)
 """A slot that waits for factors is asked for its plan with every batch."""
 
 
@@ -629,18 +596,18 @@ class ShardProtocol:
         """
         self._partition = partition
         self._shards = shards
-        self._pings = SlotBarrier(PingChunk, PingsEnd, sources, start.shard, accept_loss)
+        self._pings = SlotBarrier(wire.PingChunk, wire.PingsEnd, sources, start.shard, accept_loss)
         self._plans: dict[int, Arriving[PlanChunk]] = {}
-        self._factors: dict[int, Arriving[FactorChunk]] = {}
+        self._factors: dict[int, Arriving[wire.FactorChunk]] = {}
         self._planner = PlannerState(shards, start.planner, accept_loss, follows) if partition == PLANNER else None
-        self._moments: SlotBarrier[PositionChunk] | None = None
+        self._moments: SlotBarrier[wire.PositionChunk] | None = None
         if asks:
 
             def is_of_others(marker: EndMarker) -> bool:
-                return isinstance(marker, PositionsEnd) and marker.asked != asked
+                return isinstance(marker, wire.PositionsEnd) and marker.asked != asked
 
             at, is_lost = start.moments or BarrierCheckpoint(start.offset), accept_loss or start.moments is None
-            self._moments = SlotBarrier(PositionChunk, PositionsEnd, sources, at, is_lost, is_of_others)
+            self._moments = SlotBarrier(wire.PositionChunk, wire.PositionsEnd, sources, at, is_lost, is_of_others)
         self._follows, self._accept_loss = follows, accept_loss
         self._released_sent_ms = NOT_YET  # whatever was sent before: its owner may have died before it could
         self._slots: dict[int, _DueSlot] = {}
@@ -665,7 +632,7 @@ class ShardProtocol:
         # A plan of a slot that is not held came again after the slot was done, or its pings are lost: nothing waits.
         if isinstance(message, PlanChunk) and self._pings.holds(message.slot_start):
             self._plans.setdefault(message.slot_start, Arriving(latest=True)).add(message)
-        elif isinstance(message, FactorChunk) and self._pings.holds(message.slot_start):
+        elif isinstance(message, wire.FactorChunk) and self._pings.holds(message.slot_start):
             self._factors.setdefault(message.slot_start, Arriving()).add(message)
         if self._planner is not None:
             self._planner.add(offset, message)
@@ -688,7 +655,7 @@ class ShardProtocol:
     def _count(self) -> Count | None:
         for start in self._pings.due()[:1]:
             self._slots[start] = _DueSlot()
-            return Count(start, merge_pings(self._pings.collect(start)))
+            return Count(start, wire.merge_pings(self._pings.collect(start)))
         return None
 
     def counted(self, start: int, counts: SlotCounts, values: SlotValues) -> None:
@@ -697,24 +664,24 @@ class ShardProtocol:
         slot.table = counts, values
         # A plan that is there was made from the same counts, which an earlier owner of this partition has sent.
         if self._plan_of(start) is None:
-            self._outbox += [(PLANNER, message) for message in cut_counts(counts, self._partition)]
+            self._outbox += [(PLANNER, message) for message in wire.cut_counts(counts, self._partition)]
 
     def _plan_of(self, start: int) -> SlotPlan | None:
         chunks = self._plans[start].whole if start in self._plans else None
         return None if chunks is None else _merged_plan(chunks)
 
-    def _factors_of(self, start: int) -> Factors | None:
+    def _factors_of(self, start: int) -> wire.Factors | None:
         chunks = self._factors[start].whole if start in self._factors else None
-        return None if chunks is None else merge_factors(chunks)
+        return None if chunks is None else wire.merge_factors(chunks)
 
     def _send(self) -> SendMessages | None:
         through, messages = self._pings.through_ms, list(self._outbox)
         if through > self._counts_sent_through_ms:
-            messages.append((PLANNER, CountsEnd(self._partition, self._partition, through)))
+            messages.append((PLANNER, wire.CountsEnd(self._partition, self._partition, through)))
         # Only where the planner waits for it: else every slot would cost a message that is never read.
         released = max(self._released_sent_ms, self._pings.clear_ms if self._follows else NOT_YET)
         if released > self._released_sent_ms:
-            messages.append((PLANNER, Released(self._partition, released)))
+            messages.append((PLANNER, wire.Released(self._partition, released)))
         return SendMessages(messages, through, released) if messages else None
 
     def sent(self, step: SendMessages) -> None:
@@ -741,7 +708,7 @@ class ShardProtocol:
         shards = sorted(set(shard_of(counts.cells, self._shards).tolist()))
         # Also a share without HATs: the shard holds the slot, and its checkpoint, until a plan says what becomes of it.
         for shard in shards:
-            self._outbox += [(shard, chunk) for chunk in cut_plan(plan.subset(of_plan == shard), shard)]
+            self._outbox += [(shard, chunk) for chunk in wire.cut_plan(plan.subset(of_plan == shard), shard)]
         if self._planner is not None:
             hats = plan.hats_in_balls(counts) if plan.is_measured else None
             self._planner.planned(start, counts.end_ms, shards, hats, None if plan.city is None else plan)
@@ -756,7 +723,7 @@ class ShardProtocol:
     def measured(self, step: MeasureNorms, norms: PlateNorms, city: tuple[int, ...] = ()) -> None:
         """The slot's plates are measured. Their norms, and their part of the sums over the whole city, are sent to the
         planner next, unless it has answered already."""
-        chunks = list(cut_norms(norms, step.start, step.counts.end_ms, self._partition, city=city))
+        chunks = list(wire.cut_norms(norms, step.start, step.counts.end_ms, self._partition, city=city))
         self._step = None
         self._slots[step.start].measured = dict(zip(norms.plates, norms.checks.tolist(), strict=True))
         if self._factors_of(step.start) is None:

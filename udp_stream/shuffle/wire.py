@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -550,15 +550,13 @@ decode_message: Callable[[bytes], Message] = msgspec.msgpack.Decoder(Message).de
 # twice, after a crash, have the same digest, and change nothing.
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(NamedTuple):
     """Send these refused messages to their topic, in order."""
 
     refused: Sequence[Refused]
 
 
-@dataclass(frozen=True, slots=True)
-class SendChunks:
+class SendChunks(NamedTuple):
     """Send these messages, each to its own shard's partition; per shard in this order.
 
     They hold all slots that were closed when this step was made, `slots` of them, and say so through `through_ms`; and
