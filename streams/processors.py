@@ -479,11 +479,9 @@ class Fencing(Protocol):
 
     def take_epoch(self, shard: str) -> int:
         """The next epoch; owners with an earlier one are refused from now on."""
-        ...
 
     def fenced(self, fence: Any) -> Ledger:
         """The same ledger for the owner of (shard, epoch)."""
-        ...
 
 
 def fenced_for(ledger: Ledger, shard: str) -> Ledger:
@@ -500,11 +498,9 @@ class Publisher(Protocol):
 
     async def publish(self, records: Iterable[OutgoingRecord], checkpoint: Mapping[TP, Committed]) -> None:
         """Return when readers can read the records and the checkpoint is committed. `Fenced`: the shard is not ours."""
-        ...
 
     async def close(self) -> None:
         """Disconnect; what was not published stays unpublished."""
-        ...
 
 
 class AtLeastOnce(NamedTuple):

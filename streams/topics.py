@@ -4,8 +4,8 @@ Tools outside of a worker use kafka-python.
 
 * Settings that anything relies on are set on the topic, never left to a broker's defaults: the pings carry the broker's
   append times, because they are half of the clock; releases are kept for ever, because there is one of each.
-* A worker's client id says its name and its settings, so that others see whether they agree. What the group has not
-  committed is more than what it has not read: a commit stays at the oldest ping of an open slot.
+* A worker's client id says its name and its settings, so that others see whether they agree. A commit stays at the
+  oldest ping of an open slot: what is not committed is more than what is not read.
 
 Readers of `release`, `latest`, `smoothed` and `queries` need `isolation.level=read_committed` to have each record once
 and no slot or moment in part. It is librdkafka's default; that of Java, aiokafka and kafka-python is

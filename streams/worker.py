@@ -220,19 +220,6 @@ class Lanes:
     Most of a batch's time is waiting: for the ledger, a transaction, the broker. A slot's shards would else wait for
     each other. A batch that waits for its turn when a rebalance comes is dropped: the partition may be ours again by
     then, at its checkpoint, and a batch further on would make the reader skip all that is between.
-
-    >>> from types import SimpleNamespace
-    >>> async def process(records):
-    ...     print(records[0].offset)
-    >>> async def example():
-    ...     lanes = Lanes(process)
-    ...     for offset in (7, 8):
-    ...         await lanes.add([SimpleNamespace(partition=0, offset=offset)])
-    ...     await asyncio.sleep(0)
-    ...     await lanes.end()
-    >>> asyncio.run(example())
-    7
-    8
     """
 
     def __init__(self, process: Callable[[Sequence[Any]], Awaitable[None]]) -> None:

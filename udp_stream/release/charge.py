@@ -41,8 +41,7 @@ from udp_stream.units import duration_name
 from udp_stream.windows.tables import SlotCounts, cell_name
 
 # A HAT has three forms. `Terms` are stored with the verdict. A `HatPlan` follows from terms and counts. A `HatInFlight`
-# has both, the charges, and what is recorded; its states are those of `HAT_LIFE`, and no step leads back. A `SlotPlan`
-# has the terms and charges of a slot's HATs as columns, to travel.
+# has both, the charges, and what is recorded. A `SlotPlan` has the terms and charges of a slot's HATs, to travel.
 
 T = TypeVar("T")
 
@@ -209,7 +208,6 @@ class Planner(Protocol):
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
         """The terms of each HAT; `balances` are the charges of `slot.counts.plates` in the period (the most in any
         window)."""
-        ...
 
 
 class CountsPlanner:

@@ -55,19 +55,15 @@ class CityQuestion(Protocol):
     def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityPlan | None:
         """The plan if all plates of the slot can pay, by counts and whatever else is public; None where nothing is
         asked."""
-        ...
 
     def charges(self, weights: NDArray[np.int64], plan: CityPlan) -> NDArray[np.int64]:
         """What plates lose by the answer whose samples weigh so much in all: nano-units, rounded up."""
-        ...
 
     def sums(self, counts: SlotCounts, values: SlotValues, plan: CityPlan) -> tuple[int, ...]:
         """The sums over these rows, by the plan's weights of them; rows of weight 0 count nothing. Secret."""
-        ...
 
     def answer(self, sums: tuple[int, ...], plan: CityPlan, bits: Bits) -> bytes:
         """The record: what the sums of the whole slot say with noise."""
-        ...
 
 
 class CityRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -152,8 +152,8 @@ def record_slot(
         # DRAW. Noisy values of each HAT that has a plan, by its number. From here on all is public.
         estimates = _estimate(decided, counts, values, context, factors)
         iso = context.calendar.slots.iso
-        common = _Common(context, context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms))
-        return [encode(_record(hat, counts, estimates.get(hat.number), common)) for hat in decided]
+        alike = context.policy.fingerprint(), iso(counts.start_ms), iso(counts.end_ms)
+        return [encode(_record(hat, counts, estimates.get(hat.number), context, alike)) for hat in decided]
 
     # RECORD. HATs that are recorded are looked up and draw nothing. Of two draws the ledger keeps the first.
     drawn = draw_once(ledger, ids_of(hats), draw)
@@ -294,18 +294,15 @@ def _factors(hat: HatInFlight, counts: SlotCounts, factors: Mapping[bytes, int] 
     return factors_for(factors, [counts.plates[i] for i in counts.plate[hat.rows][hat.admitted].tolist()])
 
 
-@dataclass(frozen=True, slots=True)
-class _Common:
-    """What all records of a slot say alike."""
-
-    context: ReleaseContext
-    fingerprint: str
-    slot_start: str
-    slot_end: str
-
-
-def _record(hat: HatInFlight, counts: SlotCounts, estimate: Estimate | None, common: _Common) -> Release:
-    context, by_plate, admitted = common.context, counts.count[hat.rows], hat.admitted
+def _record(
+    hat: HatInFlight,
+    counts: SlotCounts,
+    estimate: Estimate | None,
+    context: ReleaseContext,
+    alike: tuple[str, str, str],
+) -> Release:
+    """The record of a HAT; `alike` are the fingerprint of the policy and both ends of the slot."""
+    by_plate, admitted, (fingerprint, slot_start, slot_end) = counts.count[hat.rows], hat.admitted, alike
     contributed = int(np.count_nonzero(admitted))
     left_out = NOBODY if contributed == admitted.size else by_plate[~admitted]
     used, forecast = 0 if hat.plan is None else hat.plan.used_samples, forecast_record(hat.terms, hat.plan, estimate)
@@ -318,13 +315,13 @@ def _record(hat: HatInFlight, counts: SlotCounts, estimate: Estimate | None, com
             cell=hat.cell,
             resolution=context.policy.resolution,
             center=cell_center(int(counts.cells[hat.number])),
-            slot_start=common.slot_start,
-            slot_end=common.slot_end,
+            slot_start=slot_start,
+            slot_end=slot_end,
         ),
         **statistics(hat.plan, estimate, left_out),
         counts=Counts(plates, pings, contributed, used) if context.policy.shows_counts else None,
         privacy=privacy_record(context.policy, hat.terms, hat.charge_nano, context.caveats),
-        policy=common.fingerprint,
+        policy=fingerprint,
         software=context.software,
         trial=context.trial,
         forecast=forecast,
@@ -339,10 +336,10 @@ def _record(hat: HatInFlight, counts: SlotCounts, estimate: Estimate | None, com
 #
 # HATs of a slot may be drawn by several runs, the first of which died. A shared clip holds for HATs of the same
 # lengths, so before any factor is used the ledger remembers all plates' lengths (`factors_once`), as the terms of an
-# admission that charges nobody: a set of hashes with the plates' key, eight bytes each, of a plate and its lengths HAT
-# by HAT. Without the key neither plate nor lengths can be told. A plate whose hash is not in the set (other speeds,
-# another U, other HATs) gets the factor 0, and moves nothing; other plates keep theirs. The hash of other lengths is in
-# the set by chance at most n times in 2**64, of n plates.
+# admission that charges nobody: a set of keyed hashes, eight bytes each, of a plate and its lengths HAT by HAT. Without
+# the key neither plate nor lengths can be told. A plate whose hash is not in the set (other speeds, another U, other
+# HATs) gets the factor 0, and moves nothing. The hash of other lengths is in the set by chance at most n times in
+# 2**64, of n plates.
 
 HASH_BYTES = 8
 """Of a plate and its lengths, in what the ledger remembers of a slot."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -11,7 +11,7 @@ from udp_stream.errors import ConfigError
 from udp_stream.ledger.rules import ROLLING
 from udp_stream.mechanisms.noise import RHO_NANO_MIN
 from udp_stream.planning.policy import EPSILON_NANO_MAX, FIXED_NANO_MIN
-from udp_stream.units import NANO, duration_name, nano_charge, parse_duration
+from udp_stream.units import NANO, duration_name, parse_duration
 
 EPSILON_MIN = FIXED_NANO_MIN / NANO
 EPSILON_MAX = EPSILON_NANO_MAX / NANO
@@ -39,11 +39,6 @@ DURATIONS = {
     "kafka.idle_timeout": ("0.1s", "31d"),
 }
 """The shortest and the longest. Milliseconds of a slot have 32 bits (49 days), years of a calendar four digits."""
-
-
-def nano(epsilon: float | Literal["auto"]) -> int | None:
-    """Nano-epsilon of a charge; None is for "auto"."""
-    return None if epsilon == "auto" else nano_charge(epsilon)
 
 
 def milliseconds(duration: str) -> int:

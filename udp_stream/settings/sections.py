@@ -34,9 +34,9 @@ from udp_stream.planning.policy import (
 )
 from udp_stream.planning.promise import ACCOUNTINGS, Accounting
 from udp_stream.queries.standing import StandingQuery
-from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, nano, require, whole_seconds
+from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, require, whole_seconds
 from udp_stream.settings.queries import PositionBudget, QueriesSection, QuerySection, standing_queries
-from udp_stream.units import QUANTA_PER_KMH
+from udp_stream.units import QUANTA_PER_KMH, nano_charge
 from udp_stream.windows.clocks import WindowRules
 from udp_stream.windows.positions import MomentRules
 from udp_stream.windows.slots import ReadingRules
@@ -323,8 +323,7 @@ class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     def charge_nano(self, epsilon: float | Literal["auto"]) -> int | None:
         """What a release of this epsilon may cost, in the same units, rounded up; None is for "auto"."""
-        charge = nano(epsilon)
-        return charge if charge is None else self.accounted.measure.price_nano(charge)
+        return None if epsilon == "auto" else self.accounted.measure.price_nano(nano_charge(epsilon))
 
 
 class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -14,8 +14,8 @@ message per ping, so that a huge file is not one oversized message; anything els
 not parse is read as lines, so that a first line cut short costs only itself; one that ends too early gives the pings
 before its end, and then a UsageError. CSV: see `rows.py`.
 
-Nothing is judged here. What is broken is passed on as it is, for the decoder to refuse it by name. Sources raise
-`UsageError`, and only for what is wrong with the file as a whole.
+Nothing is judged here: what is broken is passed on, for the decoder to refuse it by name. Sources raise `UsageError`
+only for what is wrong with the file as a whole.
 """
 
 from __future__ import annotations
@@ -184,6 +184,8 @@ MAX_LINE_BYTES = 64 * 2**20
 MAX_DOCUMENT_BYTES = 2**30
 """A document must be held in memory to be cut into pings; lines and CSV need not."""
 
+_TOO_LARGE = f"one document of over {MAX_DOCUMENT_BYTES} bytes; write one ping a line instead"
+
 _BLOCK_BYTES = 2**18  # measured: 64 KiB to 256 KiB read fastest, from 1 MiB on the caches are too small
 
 _parse = msgspec.json.Decoder(msgspec.Raw).decode
@@ -351,7 +353,7 @@ def _is_cut_short(line: bytes) -> bool:
 
 def _document(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iterator[list[bytes]]:
     """A message for each ping of one JSON document; a document that does not parse, as lines."""
-    text = _whole(path, blocks)
+    text = whole(path, blocks)
     try:
         _parse(finite(text))
     except (msgspec.DecodeError, RecursionError) as error:
@@ -365,19 +367,20 @@ def _document(path: str, blocks: Iterator[bytes], form: FeedForm | None) -> Iter
     yield [text.strip()] if pings is None else pings
 
 
-def _whole(path: str, blocks: Iterator[bytes]) -> bytes:
+def whole(path: str, blocks: Iterable[bytes], most: int = MAX_DOCUMENT_BYTES, rule: str = _TOO_LARGE) -> bytes:
+    """All blocks as one. UsageError, with the rule, if they have more bytes than `most`."""
     parts, size = [], 0
     for block in blocks:
         parts.append(block)
         size += len(block)
-        if size > MAX_DOCUMENT_BYTES:
-            raise UsageError(f"{path}: one document of over {MAX_DOCUMENT_BYTES} bytes; write one ping a line instead")
+        if size > most:
+            raise UsageError(f"{path}: {rule}")
     return b"".join(parts)
 
 
 def _xml(path: str, first: bytes, blocks: Iterator[bytes], form: FeedForm | None) -> Iterator[list[bytes]]:
     """A message for each ping of XML: of a document on each line, if the first line is XML, or of the whole file."""
-    runs = _lines(blocks) if from_xml(first) is not first else iter([[_whole(path, blocks).strip()]])
+    runs = _lines(blocks) if from_xml(first) is not first else iter([[whole(path, blocks).strip()]])
     for run in runs:
         for text in map(from_xml, run):
             yield _split(text, form) or [text]

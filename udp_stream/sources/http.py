@@ -1,7 +1,7 @@
 """Addresses that are polled: GTFS-realtime, JSON or XML by HTTP, within limits of time, bytes and redirects.
 
-aiohttp carries the requests. It checks certificates, names, and that a body is as long as was promised. The time for an
-answer is one for all: a server that sends a byte a second is given up. Redirects are followed here, by a rule of ours:
+aiohttp checks certificates, names, and that a body is as long as was promised. The time for an answer is one for all: a
+server that sends a byte a second is given up. Redirects are followed here, by a rule of ours:
 
 **The token goes to the address that was named, and to no other scheme, host or port.** A redirect elsewhere is followed
 without it, and is not followed at all from https to http, or where the server has put the token into the new address.
@@ -28,9 +28,9 @@ from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, STANDING, Un
 from udp_stream.pings.texts import trim
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
-from udp_stream.sources.files import GzipError, inflated
+from udp_stream.sources.files import GTFS_ENDS, GzipError, inflated
 from udp_stream.sources.live import ConnectedSource, Failed, failure_of
-from udp_stream.sources.recordings import VEHICLES_MAX, Say, require_gtfs, sentences
+from udp_stream.sources.recordings import SNAPSHOT_BYTES_MAX, VEHICLES_MAX, Say, require_gtfs, sentences
 from udp_stream.units import parse_duration
 from udp_stream.version import __version__
 
@@ -42,9 +42,6 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 _LATER = {408, 425, 429}
 _BLOCK_BYTES = _HEADER_MAX = 2**16
 SOFTWARE = f"udp-stream/{__version__}"
-
-BYTES_MAX = 64 * 2**20
-"""Of an answer or a message after decompression: 300 times what Delhi's 1,715 buses take."""
 
 _ACCEPT = "application/x-protobuf, application/json;q=0.9, */*;q=0.5"
 
@@ -62,7 +59,7 @@ class HttpGet:
     """Gets an address, again and again. UsageError for an address that cannot be asked, ConfigError for a bad token
     file. An answer has at most `max_bytes`, decompressed."""
 
-    def __init__(self, address: str, live: LiveSection, max_bytes: int = BYTES_MAX) -> None:
+    def __init__(self, address: str, live: LiveSection, max_bytes: int = SNAPSHOT_BYTES_MAX) -> None:
         with needs("HTTP client", "sources"):
             import aiohttp  # noqa: F401 (so that its absence is said before anything else)
         self._parts = _checked(address)
@@ -247,7 +244,7 @@ class PolledSource(ConnectedSource):
     contract's form. Errors as of `HttpGet`, and of GTFS-realtime as soon as the format is known."""
 
     def __init__(
-        self, name: str, settings: Settings, say: Say, _folder: Path | None = None, max_bytes: int = BYTES_MAX
+        self, name: str, settings: Settings, say: Say, _folder: Path | None = None, max_bytes: int = SNAPSHOT_BYTES_MAX
     ) -> None:
         self._get = HttpGet(name, settings.live, max_bytes)
         self._every_s = parse_duration(settings.live.every)
@@ -303,7 +300,7 @@ class PolledSource(ConnectedSource):
         if self._reader is None:
             self._require_unit()
             read = gtfs_formats(self._settings.form)[0] if self._kind == GTFS else self.format
-            self._reader = Unrepeated(read, BYTES_MAX, VEHICLES_MAX)
+            self._reader = Unrepeated(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX)
             title = "GTFS-realtime" if self._kind == GTFS else "JSON"
             self.say(f"{self.name}: {title} {self._why}, polled every {self._every_s:g} s")
         reader, before = self._reader, self._reader.counts.copy()
@@ -340,7 +337,7 @@ class PolledSource(ConnectedSource):
 def _known(setting: str, name: str) -> tuple[str, str]:
     if setting != "auto":
         return setting, "by live.format"
-    if name.lower().removesuffix(".gz").endswith((".pb", ".pbf")):
+    if name.lower().removesuffix(".gz").endswith(GTFS_ENDS):
         return GTFS, "by its name"
     return "", ""
 

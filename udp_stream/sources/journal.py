@@ -4,7 +4,7 @@ A folder of segments. A segment is a file named after the offset of its first me
 checksum, the time of arrival, and messages that came together; without messages a frame is a tick. A frame counts once
 it is synced. A last frame that a crash cut off was never acknowledged, and is removed when the journal is opened.
 
-It holds raw pings: only its owner may read it, and segments that are no longer needed are deleted. One process has it
+It holds raw pings: only its owner may read it, segments that are no longer needed are deleted, and one process has it
 at a time.
 """
 

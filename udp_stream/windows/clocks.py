@@ -115,7 +115,6 @@ class Clock(Protocol):
 
     def observe(self, frame: Frame) -> Observed:
         """Judge the rows of the next frame, and move the watermark past it."""
-        ...
 
 
 class AgreementClock:
