@@ -742,7 +742,6 @@ class ShardProcessor(Partitions[ShardAssignment]):
         assigned.protocol.sent(step)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Run slow work in the ledger's thread, off the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _compared(self, assigned: ShardAssignment, work: Callable[[], T]) -> T:

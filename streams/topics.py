@@ -308,7 +308,6 @@ def _make(topics: Sequence[Topic], client: Any, kafka: KafkaSection) -> None:
 
 
 def _wait_for(names: set[str], client: Any) -> None:
-    """Wait until the broker lists them, which is a moment after its controller has made them."""
     deadline = time.monotonic() + KNOWN_S
     while unknown := names - set(client.list_topics()):
         if time.monotonic() > deadline:

@@ -420,7 +420,6 @@ class Watchdog:
 
     @property
     def still_s(self) -> float:
-        """Seconds since the last check that found progress, or no work."""
         return self._clock() - self._moved_s
 
     async def run(self) -> None:

@@ -84,7 +84,6 @@ class _OpenSlot:
         return codes
 
     def _reserve(self, count: int) -> list[NDArray[np.void]]:
-        """Room for `count` more rows: what is left of the last chunk, then a new one."""
         taken = []
         if self.room and count:
             first = min(self.room, count)
