@@ -217,9 +217,24 @@ async def _start(app: faust.App, stop: Stop) -> None:
 class Lanes:
     """At most one batch of each partition under way, in the order of its log; partitions beside each other.
 
-    Most of a batch's time is waiting: for the ledger, a transaction, the broker. A slot's shards would else wait for
-    each other. A batch that waits for its turn when a rebalance comes is dropped: the partition may be ours again by
-    then, at its checkpoint, and a batch further on would make the reader skip all that is between.
+    Most of a batch's time is waiting: for the ledger, for a transaction, for the broker. A slot's shards would else
+    wait for each other. To the protocols, two partitions of one worker are what those of two workers are.
+
+    A batch that waits for its turn when a rebalance comes is dropped. The partition may be ours again by then, at its
+    checkpoint, and the batch lies further on: processed first, it would make the reader skip all that is between.
+
+    >>> from types import SimpleNamespace
+    >>> async def process(records):
+    ...     print(records[0].offset)
+    >>> async def example():
+    ...     lanes = Lanes(process)
+    ...     for offset in (7, 8):
+    ...         await lanes.add([SimpleNamespace(partition=0, offset=offset)])
+    ...     await asyncio.sleep(0)
+    ...     await lanes.end()
+    >>> asyncio.run(example())
+    7
+    8
     """
 
     def __init__(self, process: Callable[[Sequence[Any]], Awaitable[None]]) -> None:

@@ -203,7 +203,10 @@ class SlotToPlan:
 
 class Planner(Protocol):
     """Decides the terms of every HAT of a slot, from counts, balances and earlier releases. The ledger keeps the first
-    terms."""
+    terms.
+
+    >>> planner: Planner = CountsPlanner()
+    """
 
     def plan(self, slot: SlotToPlan, balances: Balance) -> Sequence[Terms]:
         """The terms of each HAT; `balances` are the charges of `slot.counts.plates` in the period (the most in any
@@ -262,6 +265,12 @@ class ReleaseContext:
     `caveats` and `trial` go into every record. `before_charge` is called each time before plates are charged.
     `derive_key` turns an id into a key of its own, by the plates' key: with it a ledger's hashes cannot be guessed by
     readers. `forecaster` sees every slot. `city` replaces the policy's question to the city.
+
+    >>> from udp_stream.testing import SeededEntropy, a_context
+    >>> given = a_context()
+    >>> context = ReleaseContext(given.policy, given.calendar, SeededEntropy(7), "udp-stream 1.0", trial=True)
+    >>> context.trial, context.caveats
+    (True, ())
     """
 
     policy: Policy

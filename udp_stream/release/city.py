@@ -39,7 +39,12 @@ MORE_PLATES = 1.5
 
 
 class CityKnown(NamedTuple):
-    """What is known of the city before a slot, how often it was asked that day, and the most plates that answered."""
+    """What is known of the city before a slot, how often it was asked that day, and the most plates that answered.
+
+    >>> from udp_stream.forecast.shape import family
+    >>> CityKnown(family((0.0, 65.0)), asked=0).asked
+    0
+    """
 
     shape: CityShape
     asked: int
@@ -50,6 +55,8 @@ class CityQuestion(Protocol):
     """What is asked of all plates of a slot together: sums of whole numbers over rows, to which noise is added.
 
     A row is a plate in a HAT. A plate's charge pays for whatever its rows can move the sums by, given its weights.
+
+    >>> question: CityQuestion = AskShape()
     """
 
     def ask(self, counts: SlotCounts, policy: Policy, known: CityKnown | None) -> CityPlan | None:
@@ -176,7 +183,11 @@ SLOW_KMH = 5.0, 10.0
 
 class SmoothedCdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The share of a HAT's samples at or below each edge, a 95 % band (its lower ends, its upper ends), and the city's
-    CDF as the guess."""
+    CDF as the guess.
+
+    >>> SmoothedCdf((0.0, 65.0), (0.2, 1.0), ((0.1, 1.0), (0.3, 1.0)), (0.3, 1.0)).values[-1]
+    1.0
+    """
 
     edges_kmh: tuple[NonNegative, ...]
     values: tuple[Share, ...]
@@ -185,7 +196,12 @@ class SmoothedCdf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HatCdf(NamedTuple):
-    """What a smoothed record has of a HAT's distribution. Intervals hold 95 %; names are shares, and speeds in km/h."""
+    """What a smoothed record has of a HAT's distribution. Intervals hold 95 %; names are shares, and speeds in km/h.
+
+    >>> cdf = SmoothedCdf((65.0,), (1.0,), ((1.0,), (1.0,)), (1.0,))
+    >>> HatCdf(cdf, {"0.5": 17.2}, {"0.5": (12.9, 21.0)}, {"5": 0.31}, {"5": (0.2, 0.4)}, 0.1).expected_sup_error
+    0.1
+    """
 
     cdf: SmoothedCdf
     quantiles_kmh: Mapping[str, float]

@@ -67,6 +67,9 @@ class BatchRead:
 
     `newest_ms` is the latest time of an accepted ping, Unix ms; None if none was accepted. `unpaired`: pings of the
     slots that closed, left out as no speed can be derived for them (`windows/movement.py`).
+
+    >>> BatchRead(messages=3, pings=2, refused={Reason.NOT_JSON: 1}).pings
+    2
     """
 
     messages: int
@@ -78,7 +81,11 @@ class BatchRead:
 
 @dataclass(frozen=True, slots=True)
 class SlotCounted:
-    """A closed slot, and the repeats that counting dropped: on Kafka those across source partitions."""
+    """A closed slot, and the repeats that counting dropped: on Kafka those across source partitions.
+
+    >>> SlotCounted(start_ms=0, repeats=3).repeats
+    3
+    """
 
     start_ms: int
     repeats: int
@@ -86,7 +93,11 @@ class SlotCounted:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecorded:
-    """A slot in the ledger: its pings, repeats included, and how many HATs this run recorded; others were before."""
+    """A slot in the ledger: its pings, repeats included, and how many HATs this run recorded; others were before.
+
+    >>> SlotRecorded(start_ms=0, pings=400, made=2).made
+    2
+    """
 
     start_ms: int
     pings: int
@@ -99,6 +110,9 @@ class HatRecorded:
 
     `delta` is what the epsilon holds with, 0 under pure accounting. `mean_error_kmh` is the expected absolute error
     of its mean; None if it has no mean.
+
+    >>> HatRecorded("withheld_budget", 12, "5eed", "1d", 10.0, 0.0, mean_error_kmh=None).status
+    'withheld_budget'
     """
 
     status: Status
@@ -112,7 +126,11 @@ class HatRecorded:
 
 @dataclass(frozen=True, slots=True)
 class SlotPublished:
-    """Readers have this slot; how many HATs of each status."""
+    """Readers have this slot; how many HATs of each status.
+
+    >>> SlotPublished(0, {"released": 2, "withheld_few_plates": 1}).hats["released"]
+    2
+    """
 
     start_ms: int
     hats: Mapping[Status, int]
@@ -121,7 +139,11 @@ class SlotPublished:
 @dataclass(frozen=True, slots=True)
 class SlotSmoothed:
     """Readers have estimates of a slot's HATs with so many samples; the sums, over these, of what the estimates and the
-    guesses by counts beside them are expected to err by, in km/h."""
+    guesses by counts beside them are expected to err by, in km/h.
+
+    >>> SlotSmoothed(0, samples=400, error=1200.0, guess_error=1300.0).samples
+    400
+    """
 
     start_ms: int
     samples: int
@@ -131,7 +153,11 @@ class SlotSmoothed:
 
 @dataclass(frozen=True, slots=True)
 class QueryRecorded:
-    """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run recorded it."""
+    """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run recorded it.
+
+    >>> QueryRecorded("near-the-station", 900_000, "answered", made=True).status
+    'answered'
+    """
 
     name: str
     moment_ms: int
@@ -141,7 +167,11 @@ class QueryRecorded:
 
 @dataclass(frozen=True, slots=True)
 class QueriesPublished:
-    """How many answers of this moment readers have."""
+    """How many answers of this moment readers have.
+
+    >>> QueriesPublished(900_000, answers=3).answers
+    3
+    """
 
     moment_ms: int
     answers: int
@@ -149,7 +179,11 @@ class QueriesPublished:
 
 @dataclass(frozen=True, slots=True)
 class SlotsDropped:
-    """A shard is no longer ours: what is counted and not published is its next owner's, who counts it again."""
+    """A shard is no longer ours: what is counted and not published is its next owner's, who counts it again.
+
+    >>> SlotsDropped() == SlotsDropped()
+    True
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +191,9 @@ class Waiting:
     """Open slots and the pings in them, messages that are not read yet, and the partitions that they come from.
 
     `still_s` is how long nothing was done though there was work, as far as is known; 0 if something was.
+
+    >>> Waiting(slots=1, pings=400, unread=0, partitions=8).still_s
+    0.0
     """
 
     slots: int
@@ -348,7 +385,11 @@ LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A sentence, what kind of line it is, and its figures by name."""
+    """A sentence, what kind of line it is, and its figures by name.
+
+    >>> Line("slot", "13 HATs, 7 released", {"hats": 13, "released": 7}).figures["hats"]
+    13
+    """
 
     event: str
     text: str

@@ -147,6 +147,9 @@ class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Its error is what the guess by counts is likely to err by, as far as the estimate tells: by its own distance from
     the estimate, and by what that is likely to err by.
+
+    >>> Guess(constant_kmh=18.0, counts_kmh=16.5, expected_abs_error_kmh=4.1).counts_kmh
+    16.5
     """
 
     constant_kmh: NonNegative

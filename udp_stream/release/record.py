@@ -207,7 +207,12 @@ Status = Literal["released", "withheld_few_plates", "withheld_budget", "withheld
 
 
 class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An H3 cell and a timeslot; `center` is [lon, lat], the slot's ends carry the zone's offset."""
+    """An H3 cell and a timeslot; `center` is [lon, lat], the slot's ends carry the zone's offset.
+
+    >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
+    >>> hat.resolution, hat.center
+    (7, (72.83, 21.17))
+    """
 
     cell: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{15}$")]
     resolution: Annotated[int, msgspec.Meta(ge=0, le=15)]
@@ -217,7 +222,11 @@ class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Clip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a HAT's plates were clipped around their forecasts: what a release can show of a HAT that is far off."""
+    """How a HAT's plates were clipped around their forecasts: what a release can show of a HAT that is far off.
+
+    >>> Clip(half_width=0.75, hats=5, gain=0.6, scatter_kmh=8.0).hats
+    5
+    """
 
     half_width: Positive
     hats: Count
@@ -232,6 +241,10 @@ class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `prior` is what the forecast reads of the counts: a relative speed and six features, standardised. `measured_kmh` is
     what the release says, with its own standard deviation; it may lie beyond [0, max_kmh]. Smoothed estimates follow
     from these and nothing else.
+
+    >>> forecast = Forecast(18.0, 3.5, 2.0, prior=(), measured_kmh=None, measured_deviation_kmh=None)
+    >>> forecast.value_kmh, forecast.rest_kmh <= forecast.deviation_kmh
+    (18.0, True)
     """
 
     value_kmh: NonNegative
@@ -244,7 +257,11 @@ class Forecast(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Public counts: in the HAT, admitted by the ledger, and used by the mean."""
+    """Public counts: in the HAT, admitted by the ledger, and used by the mean.
+
+    >>> Counts(plates=12, samples=240, admitted_plates=11, used_samples=198).admitted_plates
+    11
+    """
 
     plates: Count
     samples: Count

@@ -197,7 +197,11 @@ class RecordedSlot:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The payload of each id as the ledger holds it, and the ids that this call has recorded."""
+    """The payload of each id as the ledger holds it, and the ids that this call has recorded.
+
+    >>> Drawn(payloads=(b"17", b"before"), made=frozenset({"query:stop:7"})).payloads[0]
+    b'17'
+    """
 
     payloads: tuple[bytes, ...]
     made: frozenset[str]

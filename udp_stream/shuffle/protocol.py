@@ -79,7 +79,11 @@ C = TypeVar("C", bound=Chunk)
 
 
 class BarrierCheckpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Resume reading at `offset`, with what each sender had closed by then; slots that end by `done_ms` are done."""
+    """Resume reading at `offset`, with what each sender had closed by then; slots that end by `done_ms` are done.
+
+    >>> BarrierCheckpoint(0).done_ms == NOT_YET
+    True
+    """
 
     offset: int
     through_ms: tuple[int, ...] = ()

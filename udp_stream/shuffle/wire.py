@@ -86,6 +86,9 @@ class EndMarker(msgspec.Struct, frozen=True):
     """The sender has closed every slot that ends by `through_ms`, and sent it to this shard, or for it.
 
     If `slot_start` is given, that slot has `chunks` chunks of this digest.
+
+    >>> PingsEnd(sender=3, shard=0, through_ms=3_600_000).slot_start is None  # no pings in what it has closed
+    True
     """
 
     sender: int

@@ -40,6 +40,9 @@ class WindowRules:
     `ahead_ms`, the quorums: of the agreement clock. `skew_ms`, `disorder_ms`: of the append clock: how far a ping may
     be ahead of the broker, and how long after the newest ping older ones are waited for. `movement`: speeds are derived
     where a slot closes; None takes those of the pings.
+
+    >>> WindowRules(grace_ms=60_000).quorum_min
+    3
     """
 
     grace_ms: int = 120_000
@@ -78,6 +81,11 @@ class Frame:
     """One run of the log, decoded and placed: `cell`, `slot_start` and `slot_end` belong to the rows of `pings`.
 
     `places` is None for a log without offsets and append times.
+
+    >>> none, no_time = np.zeros(0), np.zeros(0, np.int64)
+    >>> empty = Pings((), none, no_time, none, none, none, none, none)
+    >>> Frame(empty, np.zeros(0, np.uint64), no_time, no_time).places is None
+    True
     """
 
     pings: Pings
@@ -90,7 +98,12 @@ class Frame:
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
     """For each row of a frame: the watermark before it, whether it comes from the future, and whether its clock has
-    rolled over (`are_rolled_over`)."""
+    rolled over (`are_rolled_over`).
+
+    >>> none = np.zeros(2, bool)
+    >>> Observed(np.array([7_000, 7_000]), np.array([False, True]), none).ahead.sum()
+    np.int64(1)
+    """
 
     watermark_before_ms: Times
     ahead: NDArray[np.bool_]
@@ -109,7 +122,12 @@ def are_rolled_over(time_ms: Times, now_ms: Times | int) -> NDArray[np.bool_]:
 
 
 class Clock(Protocol):
-    """Turns frames into watermarks. `watermark_ms` is None before the first ping, and never goes back."""
+    """Turns frames into watermarks. `watermark_ms` is None before the first ping, and never goes back.
+
+    >>> clocks: list[Clock] = [AgreementClock(WindowRules()), AppendClock(WindowRules())]
+    >>> [clock.watermark_ms for clock in clocks]
+    [None, None]
+    """
 
     watermark_ms: int | None
 

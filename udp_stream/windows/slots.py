@@ -39,7 +39,11 @@ _CHUNK_ROWS_MIN = 256  # 5 KiB: a slot of few pings stays small, a large one soo
 
 @dataclass(frozen=True, slots=True)
 class LateOrFull:
-    """A ping that a window refused: its row in the frame, why, and by how much it was late."""
+    """A ping that a window refused: its row in the frame, why, and by how much it was late.
+
+    >>> LateOrFull(2, Reason.SLOT_FULL).lag_ms is None
+    True
+    """
 
     row: int
     reason: Reason
@@ -244,6 +248,9 @@ class SourceCheckpoint:
     """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected already.
 
     `positions_ms` is the watermark before the first ping that a moment may need, where it is another one.
+
+    >>> SourceCheckpoint(0).watermark_ms is None
+    True
     """
 
     offset: int
@@ -254,7 +261,11 @@ class SourceCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A refusal, the offset of its message, and the original bytes."""
+    """A refusal, the offset of its message, and the original bytes.
+
+    >>> Refused(41, Refusal(1, -1, Reason.NOT_JSON, "$"), b"junk").offset
+    41
+    """
 
     offset: int
     refusal: Refusal
@@ -267,6 +278,9 @@ class ReadResult:
 
     `messages` are those read, without ticks and those read before; `pings` are those counted, and `newest_ms` their
     latest time, Unix ms.
+
+    >>> ReadResult(closed=[], refused=[], messages=0, pings=0).pings
+    0
     """
 
     closed: list[SlotPings]
@@ -284,7 +298,15 @@ Look = Callable[[Sequence[bytes], ReadResult], None]
 @dataclass(frozen=True, slots=True)
 class ReadingRules:
     """What all readers of a deployment share. `hash_plate` gives a plate's keyed hash; without `moments` no position is
-    kept."""
+    kept.
+
+    >>> from udp_stream.pings.json import JSON
+    >>> from datetime import UTC
+    >>> from udp_stream.pings.decode import PingRules
+    >>> decoder = PingDecoder(PingRules(max_kmh=65, reject_above_kmh=200), JSON)
+    >>> ReadingRules(decoder, WindowRules(), SlotGrid(3600, UTC), 7, lambda plate: plate.encode()).resolution
+    7
+    """
 
     decoder: PingDecoder
     windows: WindowRules

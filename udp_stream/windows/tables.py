@@ -215,6 +215,10 @@ class SlotPings:
 
     `plates` are keyed hashes; `plate` indexes them; `time` is ms after the slot's start; `speed` is in quanta.
     `repeats` and `unpaired` count pings that were left out where speeds are derived (`movement.py`).
+
+    >>> columns = (np.array([value], kind) for value, kind in ((0, "u4"), (500, "u4"), (7, "u8"), (4096, "i4")))
+    >>> SlotPings(0, 3_600_000, (b"hash of A1",), *columns).time
+    array([500], dtype=uint32)
     """
 
     start_ms: int
