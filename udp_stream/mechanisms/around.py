@@ -79,7 +79,6 @@ class Around:
     width: ClipWidth = USUAL
 
     def subset(self, chosen: NDArray[np.bool_]) -> Around:
-        """The same for some of the plates."""
         return replace(self, plates=self.plates[chosen])
 
 
@@ -116,7 +115,6 @@ class ForecastClipPlan:
 
     @cached_property
     def weight(self) -> float:
-        """Of all samples together."""
         return float(self.weights @ self.counts.by_plate)
 
     @property
@@ -164,7 +162,6 @@ class ForecastClipPlan:
 
     @property
     def used_samples(self) -> int:
-        """Every sample enters the statistic."""
         return self.counts.total
 
     @cached_property
@@ -298,7 +295,6 @@ class PlateNorms:
 
     @classmethod
     def nobody(cls) -> PlateNorms:
-        """Of no plate."""
         return cls((), *np.zeros((5, 0), np.int64))
 
     @property
@@ -307,8 +303,7 @@ class PlateNorms:
 
     def factors(self, expected: Mapping[bytes, int]) -> dict[bytes, int]:
         """Each plate's factor, of `WHOLE`; 0 where it has another number of HATs than `expected`, by any one."""
-        columns = self.hats, self.room, self.rounding, self.norm
-        found = zip(self.plates, *(column.tolist() for column in columns), strict=True)
+        found = zip(self.plates, *(column.tolist() for column in self.columns[:-1]), strict=True)
         # A norm that lacks a HAT is too small, and its factor too large: such a plate gives only what is public of it.
         known = {plate: factor_of(*of) for plate, hats, *of in found if expected.get(plate) == hats}
         return {plate: known.get(plate, 0) for plate in expected}
@@ -321,8 +316,7 @@ def merged_norms(parts: Sequence[PlateNorms]) -> PlateNorms:
     plates = tuple(sorted({plate for part in parts for plate in part.plates}))
     number = {plate: i for i, plate in enumerate(plates)}
     rows = np.array([number[plate] for part in parts for plate in part.plates], np.int64)
-    columns = np.concatenate([np.stack(part.columns) for part in parts], axis=1)
-    return summed_norms(plates, rows, columns)
+    return summed_norms(plates, rows, np.concatenate([np.stack(part.columns) for part in parts], axis=1))
 
 
 def summed_norms(plates: tuple[bytes, ...], rows: Integers, columns: Integers) -> PlateNorms:
@@ -436,7 +430,6 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyMean]):
     def plan_each(
         self, counts: Sequence[SamplesPerPlate], asked: Sequence[StatisticTerms], public: PublicSettings
     ) -> list[ForecastClipPlan]:
-        """Of many HATs at once."""
         return plans_around(counts, [_around(one) for one in asked], [one.cost for one in asked], public.range)
 
     def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
@@ -460,7 +453,6 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyMean]):
         )
 
     def query(self, plan: ForecastClipPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
-        """One integer."""
         return Query.of_one(clipped_sum(plan, samples), lattice_of(plan.sensitivity, plan.cost))
 
     def query_in_ball(self, plan: ForecastClipPlan, samples: Integers, factors: Integers) -> Query:
@@ -492,7 +484,6 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyMean]):
         )
 
     def worst_case(self, plan: ForecastClipPlan, samples: int) -> float:  # noqa: ARG002
-        """A forecast can be wrong by all of the range."""
         return plan.error_bound
 
     def columns(self, plan: ForecastClipPlan, bits: Bits) -> list[tuple[str, str]]:  # noqa: ARG002

@@ -56,7 +56,6 @@ class SamplesPerPlate:
 
     @cached_property
     def descending(self) -> Integers:
-        """The counts in that order."""
         return self.by_plate.take(self.order)
 
     @cached_property
@@ -70,7 +69,6 @@ class SamplesPerPlate:
 
     @cached_property
     def kept_at_every_count(self) -> Integers:
-        """`kept(m)` for m each entry of `descending`."""
         ascending = self.descending[::-1]
         below = ascending.cumsum() - ascending
         kept: Integers = (below + ascending * np.arange(self.plates, 0, -1))[::-1]
@@ -228,7 +226,6 @@ class Range:
         return self.high - self.low
 
     def clip(self, value: float) -> float:
-        """A released value put into the range."""
         return min(max(value, float(self.low)), float(self.high))
 
     def above_low(self, samples: NDArray[Any]) -> NDArray[Any]:
@@ -238,9 +235,7 @@ class Range:
         return above
 
 
-# What a statistic of a HAT is asked for, and what the search for its plan decided: small, public, stored and sent.
-#
-# With the HAT's counts and the range of speeds they fix the plan, so that it can be built from them without searching.
+# A statistic's request and choice: public, stored and sent. With counts and the range they fix its plan, unsearched.
 
 Grouping = Literal["best-fit", "wrap-around"]
 
@@ -266,11 +261,7 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     zeros_apart: bool = False
 
     def cap_among(self, counts: SamplesPerPlate) -> int:
-        """The cap for these counts.
-
-        It was chosen for them. Counts are read again, though, and the largest may be smaller by now; then each plate
-        gives all that it has.
-        """
+        """The cap for these counts. If the largest has become smaller, each plate gives all its samples."""
         return max(1, min(self.cap, counts.largest))
 
 
@@ -305,12 +296,10 @@ class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def width(self) -> ClipWidth:
-        """How widely plates are clipped."""
         return ClipWidth(self.half_width, self.gain, self.hidden, self.ball, self.hats)
 
     @property
     def plates_count(self) -> int:
-        """How many plates it is a forecast of."""
         return len(self.plates) // 2
 
     @property
@@ -345,7 +334,6 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
 
     @property
     def cost(self) -> Cost:
-        """The most that a plate may lose to it."""
         return Cost(self.measure, self.epsilon_nano)
 
     def at(self, epsilon_nano: int) -> StatisticTerms:
@@ -353,7 +341,6 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
         return msgspec.structs.replace(self, epsilon_nano=epsilon_nano, choice=None)
 
     def chosen(self, choice: Choice) -> StatisticTerms:
-        """The same, with what was decided, unless that was decided before."""
         return self if self.choice is not None else msgspec.structs.replace(self, choice=choice)
 
 
@@ -363,9 +350,7 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
 # that is fixed by its plan, or by a private choice that the plan has paid for. Plans come from counts, settings and
 # cost. Whatever is computed from the noisy integers is post-processing.
 #
-# A plug-in point like this one is where a guarantee is lost: the tests that every mechanism must pass are in
-# `tests/privacy/` (brute force of its sensitivity, a distribution test, an audit).
-
+# Every mechanism must pass tests in `tests/privacy/`: brute force of its sensitivity, a distribution test, an audit.
 
 BinsAsked = Literal["auto"] | int | tuple[float, ...]
 """Of a CDF, as configured: "auto", a number of equal bins, or edges in km/h."""
@@ -410,22 +395,18 @@ class StatisticPlan(Protocol):
     @property
     def counts(self) -> SamplesPerPlate:
         """Of the plates that it is for."""
-        ...
 
     @property
     def choice(self) -> Choice:
         """What was chosen for it: with counts and terms it makes the same plan again."""
-        ...
 
     @property
     def noise(self) -> Noise:
         """The family that its noise is of."""
-        ...
 
     @property
     def charges(self) -> Integers:
         """What each plate loses, in nano-units rounded up, in the order of the counts."""
-        ...
 
 
 _ONE = np.ones(1, dtype=np.int64)
@@ -541,7 +522,6 @@ class Statistic(ABC, Generic[P, V]):
         return []
 
     def why(self, plan: P, asked: StatisticTerms) -> str:  # noqa: ARG002
-        """Why it is taken by this mechanism, where there are several."""
         return ""
 
 

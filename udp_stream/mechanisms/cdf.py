@@ -77,12 +77,10 @@ class Bins:
 
     @property
     def count(self) -> int:
-        """The number of bins, that of exact zeros included."""
         return len(self.edges_kmh) - 1
 
     @property
     def max_kmh(self) -> float:
-        """The last edge: the largest speed there can be."""
         return self.edges_kmh[-1]
 
     @cached_property
@@ -144,8 +142,7 @@ def _brief(edges: tuple[float, ...]) -> str:
 #
 # **Theory of operation.** The bins of a CDF are the leaves of a tree. Each node but the root holds the number of
 # samples below it plus noise; the root's, the number of all samples, is public. Level i (1..h, from the root down) has
-# branching b_i and a part e_i of the CDF's budget, sum e_i = eps. (What cumulative counts are read off them, and how
-# far those are off: the next section.)
+# branching b_i and a part e_i of the CDF's budget, sum e_i = eps.
 #
 # A tree may have more leaves than the CDF has bins: the bins at the right end are then always empty (publicly so).
 #
@@ -189,7 +186,6 @@ class Tree:
 
     @property
     def leaves(self) -> int:
-        """The number of leaves, K' >= K; the last K' - K are always empty."""
         return math.prod(self.branching)
 
     @property
@@ -234,7 +230,8 @@ def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
     counts = integers_of(leaf_counts, "leaf counts")
     if counts.ndim == 0 or counts.shape[-1] not in (tree.bins, tree.leaves):
         raise ValueError(f"expected {tree.bins} or {tree.leaves} leaf counts, got shape {counts.shape}")
-    levels = [_padded(counts, tree.leaves)]
+    missing = tree.leaves - counts.shape[-1]
+    levels = [np.pad(counts, [(0, 0)] * (counts.ndim - 1) + [(0, missing)]) if missing else counts]
     for b in reversed(tree.branching[1:]):
         below = levels[-1]
         levels.append(np.add.reduce(below.reshape(*below.shape[:-1], below.shape[-1] // b, b), axis=-1))
@@ -278,11 +275,6 @@ def integers_of(values: NDArray[Any], what: str) -> Integers:
     if array.dtype.kind not in "iu":
         raise ValueError(f"expected integer {what}, got dtype {array.dtype}")
     return array.astype(np.int64, copy=False)
-
-
-def _padded(counts: Integers, leaves: int) -> Integers:
-    missing = leaves - counts.shape[-1]
-    return np.pad(counts, [(0, 0)] * (counts.ndim - 1) + [(0, missing)]) if missing else counts
 
 
 # Cumulative counts read off a tree by generalised least squares (GLS), their error, and the best budgets.
@@ -594,8 +586,7 @@ def _pooled_by_stack(blocks: Iterable[tuple[int, int, int]]) -> list[tuple[int, 
 # The sup error itself exceeds the noise term by a factor that grows like a logarithm, and the resolution term where
 # speeds bunch; the proxy is for comparing candidates. In cap b / n every candidate's proxy is a straight line, so the
 # choice is where that number falls among the corners of their lower envelope.
-#
-# What is passed must be public: counts, the cap and the budget, or earlier releases; never a speed of the HAT.
+# All inputs must be public: counts, the cap, the budget, earlier releases; never a speed of the HAT.
 
 LADDER = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 52, 65)
 """Numbers of equal bins to choose from, next to the bin of exact zeros; several divide 65 km/h into whole widths."""
@@ -651,9 +642,7 @@ def _crossing(count: int, lower: int, measure: str) -> float:
 # Plate by plate: g = min(m_l, cap) samples move a level by at most 2 g in l1, whose noise is for 2 cap at e_i, so plate
 # l loses e_i g / cap there, and eps g / cap in all.
 
-
 TREE = "tree"
-"""The name of this mechanism."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -687,7 +676,6 @@ class CdfPlan:
 
     @property
     def given(self) -> Integers:
-        """How many samples each plate gives."""
         return np.minimum(self.counts.by_plate, self.cap)
 
     @property
@@ -697,7 +685,6 @@ class CdfPlan:
 
     @property
     def bias_bound(self) -> float:
-        """The most by which dropping samples can move a share."""
         return 1 - self.kept / self.counts.total
 
     @property
@@ -880,7 +867,6 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         return replace(plan, counts=counts, cap=cap, kept=kept, cost=cost, budgets_nano=budgets, t=t, s=s)
 
     def query(self, plan: CdfPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
-        """An integer for each node."""
         return Query(node_counts(plan, samples), plan.t, plan.s)
 
     def values(

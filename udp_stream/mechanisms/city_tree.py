@@ -66,12 +66,10 @@ class CityTree(msgspec.Struct, frozen=True):
 
     @property
     def bins(self) -> Bins:
-        """One of each sum."""
         return city_bins(self.max_speed)
 
     @property
     def is_drawable(self) -> bool:
-        """Whether the cost is enough for noise that can be drawn."""
         try:
             counts_scale(self.most, self.cost)
         except ValueError:
@@ -80,7 +78,6 @@ class CityTree(msgspec.Struct, frozen=True):
 
     @property
     def noise_variance(self) -> float:
-        """Of each sum."""
         t, s = counts_scale(self.most, self.cost)
         return noise_of(self.cost).expected_square(t / s)
 

@@ -118,12 +118,10 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.range.low + noisy / self.divisor
 
     def released(self, noisy: float) -> float:
-        """What is released of a noisy mean: it, put into the range."""
         return self.range.clip(noisy)
 
     @property
     def used_samples(self) -> int:
-        """How many samples enter the statistic."""
         return int(self.given.sum())
 
     @cached_property
@@ -661,9 +659,6 @@ MECHANISMS: dict[str, MeanMechanism] = {
     for mechanism in (Baseline(), ArrayAveraging(), Levy(), FixedQuantile(), EpsQuantile(), Optimal())
 }
 """By the names of the configuration."""
-
-
-# What comes of a mean, however it is taken: with its noise, in a record, and in the table of `udp-stream plan`.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""What a family of noise is, and what a release costs: the seam between mechanisms and noise.
-
-The draws are in `samplers.py`.
+"""Families of noise and the costs of releases: the seam between mechanisms and noise (drawn in `samplers.py`).
 
 A mechanism turns samples into integers and states how far one plate can move them. A family says how much
 noise that takes at a cost, what each plate then loses, and draws it. The measure of a cost chooses the family,
@@ -47,7 +45,6 @@ class Cost:
     nano: int
 
     def with_nano(self, nano: int) -> Cost:
-        """Another amount of the same measure."""
         return Cost(self.measure, nano)
 
 
@@ -72,78 +69,62 @@ class Noise(Protocol):
     @property
     def name(self) -> str:
         """As in the privacy statement."""
-        ...
 
     @property
     def least_nano(self) -> int:
         """The least cost, in nano-units, at which noise can be drawn for every sensitivity."""
-        ...
 
     @property
     def power(self) -> int:
         """1 or 2: a plate that moves a share of what noise is for loses its power. Scales go by cost^(-1/power)."""
-        ...
 
     def choice_epsilon_nano(self, cost: Cost) -> int:
         """The largest epsilon, in nano-units, at which a choice by the exponential mechanism keeps to the cost."""
-        ...
 
     def unit_scale(self, cost: Cost) -> tuple[int, int]:
         """The scale for a statistic of sensitivity one, as a fraction, rounded up if at all.
 
         ValueError for a cost below one nano-unit.
         """
-        ...
 
     def counts_unit_scale(self, cost: Cost) -> tuple[int, int]:
         """The same for counts in which a plate moves one sample."""
-        ...
 
     def counts_drawable(self, cost: Cost) -> int:
         """How many samples a plate may move in counts so that their noise can be drawn; may be 0."""
-        ...
 
     def charges(self, moves: NDArray[Any], most: int, cost: Cost) -> Integers:
         """What plates lose that move a statistic, or counts, by `moves`, where noise for `most` costs `cost`.
 
         In nano-units, rounded up; a plate that moves nothing loses nothing. `moves` are 64-bit integers or Python's.
         """
-        ...
 
     def within(self, moves: NDArray[Any], most: int, charges: Integers, cost: Cost) -> Cost:
         """The largest cost, up to `cost`, at which no plate's share of it exceeds what it was charged."""
-        ...
 
     def expected_abs(self, scale: float) -> float:
         """The expected size of noise of this scale, in its unit."""
-        ...
 
     def expected_square(self, scale: float) -> float:
         """The variance of noise of this scale, in its unit squared."""
-        ...
 
     def error(self, size: float, spread: float) -> float:
         """The expected size of noise and a normal spread together; `size` is the noise's expected size, above 0."""
-        ...
 
     def clamped_error(self, size: float, spread: float, width: int) -> float:
         """The same for values put into [0, width], over truths anywhere in it alike."""
-        ...
 
     def log_likelihood(self, off: Floats, size: float, spread: Floats) -> Floats:
         """Of noise and spread together being `off`, but for a constant; elementwise."""
-        ...
 
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
         """The lower end of the 95 % interval of truths in [0, width]; elementwise (`interval95`).
 
         `size` is the noise's expected size, `spread` the standard deviation of what else moved the noisy value.
         """
-        ...
 
     def draw(self, bits: Bits, t: Integers, s: Integers | int = 1) -> Integers:
         """Independent noise, the i-th of scale t[i]/s[i], 1 <= t <= SCALE_MAX, 1 <= s <= DIVISOR_MAX."""
-        ...
 
 
 # The interval of a mean that noise, and a normal spread, moved: a truth in [0, U] is missed with probability 0.05.
@@ -294,7 +275,6 @@ class _Shares:
     power: int
 
     def charges(self, moves: NDArray[Any], most: int, cost: Cost) -> Integers:
-        """cost (move / most)^power."""
         # Python's integers where 64 bits could not hold the product
         exact = moves if cost.nano * most**self.power < 2**62 else moves.astype(object)
         charges: Integers = (-(-cost.nano * exact**self.power // most**self.power)).astype(np.int64, copy=False)
@@ -366,11 +346,9 @@ class DiscreteLaplace(_Shares):
         return likelihood
 
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
-        """By the ratio of likelihoods (above)."""
         return laplace_low_end(noisy, size, spread, width)
 
     def draw(self, bits: Bits, t: Integers, s: Integers | int = 1) -> Integers:
-        """`discrete_laplace`."""
         return discrete_laplace(bits, t, s)
 
 
@@ -448,7 +426,6 @@ class DiscreteGaussian(_Shares):
         return scale * scale
 
     def error(self, size: float, spread: float) -> float:
-        """Exactly: both together are normal."""
         return _MEAN_SIZE * _deviation(size, spread)
 
     def clamped_error(self, size: float, spread: float, width: int) -> float:
@@ -471,11 +448,9 @@ class DiscreteGaussian(_Shares):
         return likelihood
 
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
-        """By the ratio of likelihoods (above)."""
         return normal_low_end(noisy, np.hypot(size / _MEAN_SIZE, spread), width)
 
     def draw(self, bits: Bits, t: Integers, s: Integers | int = 1) -> Integers:
-        """`discrete_gaussian`."""
         return discrete_gaussian(bits, t, s)
 
 
@@ -521,7 +496,6 @@ class Measure:
         return "km" if self.noise.power == 1 else "square km"
 
     def loss(self, nano: int) -> Loss:
-        """An amount, as losses of all measures are added up."""
         return Loss(nano)
 
     def price_nano(self, epsilon_nano: int) -> int:
@@ -541,7 +515,6 @@ class Measure:
         return nano / NANO
 
     def privacy(self, nano: int, budget_nano: int, delta: float) -> dict[str, float]:
-        """What a record states of its charge and of the budget."""
         found = {"epsilon": nano, "period_epsilon": budget_nano}
         return {name: self.implied_epsilon(amount, delta) for name, amount in found.items()}
 
@@ -558,15 +531,12 @@ class Concentrated(Measure):
         return Loss(rho_nano=nano)
 
     def price_nano(self, epsilon_nano: int) -> int:
-        """Half of its square."""
         return rho_nano_of_pure(epsilon_nano)
 
     def epsilon_of_price(self, nano: int) -> float:
-        """Of pure noise that costs as much."""
         return round(sqrt(2 * nano / NANO), 9)
 
     def price_text(self, nano: int) -> str:
-        """With nine digits."""
         return f"{sqrt(2 * nano / NANO):.9g}"
 
     def implied_epsilon(self, nano: int, delta: float) -> float:

@@ -1,7 +1,4 @@
-"""The statistics that HATs can be asked for, and how far a mean is likely to be off.
-
-In this order: the accuracy of means; `mean = "auto"`, which chooses by it; the mean; the statistics by their names.
-"""
+"""The statistics that HATs can be asked for: accuracy of means, the automatic choice of a mean, all by name."""
 
 from __future__ import annotations
 
@@ -44,8 +41,7 @@ from udp_stream.units import QUANTA_PER_KMH
 
 # How far a mean is likely to be off: its noise, and what grouping and projection are likely to bias it by.
 #
-# All formulas count speeds from the low end of their range; U is its width. Each stands above the line that computes
-# it.
+# All formulas count speeds from the low end of their range; U is its width.
 #
 # **Reference speeds.** What grouping, capping and filling do to a mean depends on the speeds, which no plan may look
 # at. So they are taken to be what one expects who knows nothing but U: as widely scattered as speeds spread evenly over
@@ -396,7 +392,6 @@ class MeanStatistic(Statistic[MeanPlan, NoisyMean]):
         return MECHANISMS[plan.mechanism].at(plan, asked.cost)
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        """As its mechanism has it."""
         return MECHANISMS[plan.mechanism].subset(plan, admitted)
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> Query:

@@ -103,7 +103,6 @@ class VariancePlan:
 
     @property
     def noise_bound(self) -> float:
-        """Expected absolute noise."""
         return expected_noise(self.sensitivity, self.cost) / self.divisor
 
     @property
@@ -116,8 +115,7 @@ def plan_variance(counts: SamplesPerPlate, cost: Cost, range: Range, cap: int | 
     """The plan with this cap, 1 <= cap <= the largest count; else with that of least worst-case error among these (the
     larger cap on ties).
 
-    Not only the counts themselves: where one plate holds half of the samples, the noise depends on whether their number
-    is odd, and the best cap may lie between two counts.
+    Where one plate holds half of the samples, the best cap may lie between two counts: noise goes by parity.
 
     Raises ValueError for other caps, and for a cost below one nano-unit. Time O(plates + largest count).
     """
@@ -266,7 +264,6 @@ class VarianceStatistic(Statistic[VariancePlan, NoisyVariance]):
         )
 
     def query(self, plan: VariancePlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
-        """One integer."""
         asked = variance_query(plan, samples)
         return Query.of_one(asked.statistic, lattice_of(asked.sensitivity, plan.cost))
 

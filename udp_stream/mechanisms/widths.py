@@ -56,9 +56,8 @@ def mean_variance(pings: NDArray[np.int64], hat: NDArray[np.int64], hats: int) -
     return variance
 
 
-# How far plates may be from their forecasts before they are clipped: for each HAT the width that errs least.
-#
-# Ours (docs/mechanisms/forecast.md). In standard deviations of a plate's mean around its forecast, let the HAT be off
+# The width of a clip HAT by HAT: ours (docs/mechanisms/forecast.md).
+# In standard deviations of a plate's mean around its forecast, let the HAT be off
 # its forecast by d, normal with deviation q, and a plate by d + z. A clip at +-k turns that into clip(d + z, -k, k). Of
 # it
 #
@@ -205,9 +204,8 @@ def _integral(upto: Floats) -> Floats:
     return integral
 
 
-# How far plates may be from their forecasts where all HATs of a plate share one clip: the width that errs least.
-#
-# Ours (docs/mechanisms/forecast.md). Above is the same for a clip HAT by HAT, with the letters. Of K HATs that a
+# The width where all HATs of a plate share one clip: ours (docs/mechanisms/forecast.md).
+# Above is the same for a clip HAT by HAT, with the letters. Of K HATs that a
 # plate visits, its differences d + z are scaled down together where their length exceeds k sqrt(K) standard
 # deviations (`around.py`). For normal differences of deviation t = sqrt(1 + q^2), with r their length over t and c =
 # k / t,
