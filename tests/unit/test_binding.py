@@ -93,7 +93,6 @@ def test_a_worker_on_another_ledger_takes_nothing_over_whenever_the_other_died(s
 
 
 def test_commits_say_on_which_ledger_whoever_takes_over_has_to_work():
-    """Also where the messages are gone by then."""
     broker, ledger = filled(), MemoryLedger()
 
     async def work(thread):

@@ -202,7 +202,6 @@ def test_clips_that_plates_share_are_remembered_once_and_nobody_is_charged_for_t
 
 
 def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
-    """As of a planner that waits for one of two shards alone."""
     whole, log = balls.slot_norms, fleet_log(clean=True)
 
     def of_one_shard(counts, values, plan, policy):
@@ -226,7 +225,6 @@ def test_a_record_that_comes_twice_is_a_violation_only_where_it_is_to_come_once(
 
 
 def test_a_plate_that_only_the_deployment_has_charged_has_its_balance_compared(sound):
-    """It may be in no HAT that the embedded runtime has charged."""
     ledger, plates = MemoryLedger(), (b"asked", b"a hat")
     ledger.admit("May", 10, plates, [Admission("a hat", np.array([0, 1]), np.array([4, 3]), 1, b"")])
     entries = tuple(ledger.entries())
@@ -250,7 +248,6 @@ def test_a_budget_in_rho_is_compared_in_rho(sound, rho, found):
 
 
 def test_what_the_city_told_is_looked_at(tmp_path, monkeypatch):
-    """Of few plates, which are made to ask: sound, and with an answer that is lost, late, or of other plates."""
     monkeypatch.setattr(shape, "PLATES_MIN", 1.0)
     monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
     seen = seen_of(tmp_path / "ledger", (*CONFIG, "release.mean=forecast-clip", "release.cdf=auto"))

@@ -101,8 +101,6 @@ def is_made_anew(broker, log, begins_with=()):
 
 @pytest.mark.parametrize("again", [False, True], ids=["empty", "with pings of before"])
 def test_in_a_new_log_of_pings_none_is_skipped_or_counted_twice_if_the_loss_is_accepted(again):
-    """A topic that was made anew under commits that were kept."""
-
     def made_anew(broker):
         sent = [one for one in broker.logs[PINGS] if not one.headers]
         is_made_anew(broker, PINGS, sent[-100:] if again else ())

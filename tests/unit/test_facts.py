@@ -135,13 +135,9 @@ NAMES = {"HatRecorded.policy", "HatRecorded.period", "QueryRecorded.name"}
 """Fields of text: a policy's fingerprint, budget periods, and a query's name in the configuration."""
 
 PUBLIC_NUMBERS = {
-    "HatRecorded.period_epsilon",
-    "HatRecorded.delta",
-    "HatRecorded.mean_error_kmh",
-    "SlotSmoothed.error",
-    "SlotSmoothed.guess_error",
-    "Waiting.still_s",
-}
+    "HatRecorded.period_epsilon", "HatRecorded.delta", "HatRecorded.mean_error_kmh", "SlotSmoothed.error",
+    "SlotSmoothed.guess_error", "Waiting.still_s",
+}  # fmt: skip
 """Fields with fractions: known from settings and counts before noise is drawn, made of releases and counts alone, or a
 clock's."""
 

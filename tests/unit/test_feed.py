@@ -100,8 +100,6 @@ def test_arrays_are_cut_by_number_whatever_the_digits_of_speeds(speed):
 
 @pytest.mark.parametrize("wrap", [b"[%s]", b'{"results": [%s]}', b'"%s"'])
 def test_the_partition_of_what_is_no_single_ping_follows_from_its_number_alone(wrap):
-    """Arrays, envelopes, strings: dealt out in turn, beside single pings, which do not count."""
-
     def log(speed):
         ping = a_ping("A", speed)
         return [wrap % (ping.replace(b'"', b'\\"') if wrap.startswith(b'"') else ping), a_ping("B", speed)] * 9
@@ -113,10 +111,8 @@ def test_the_partition_of_what_is_no_single_ping_follows_from_its_number_alone(w
 
 def test_where_speeds_are_by_movement_arrays_stay_together_and_single_pings_stay_where_their_plates_are():
     log = [
-        b"[%s]" % a_ping("A", "1", 1),
-        a_ping("B", "1", 1),
-        b"[%s,%s]" % (a_ping("A", "1", 2), a_ping("C", "1", 2)),
-    ] * 3
+        b"[%s]" % a_ping("A", "1", 1), a_ping("B", "1", 1), b"[%s,%s]" % (a_ping("A", "1", 2), a_ping("C", "1", 2)),
+    ] * 3  # fmt: skip
     where = [partition for partition, _, _ in sent(log, deals=False)]
     assert where == [0, partition_of("B", PARTITIONS), 0] * 3
 

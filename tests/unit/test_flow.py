@@ -30,14 +30,9 @@ from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, tabulate
 
 FIXED = (
-    "budget.accounting=pure",
-    "release.mean_epsilon=0.5",
-    "release.cdf=tree",
-    "release.cdf_epsilon=0.25",
-    "release.min_plates=3",
-    "hat.slot=1h",
-    "hat.resolution=7",
-)
+    "budget.accounting=pure", "release.mean_epsilon=0.5", "release.cdf=tree", "release.cdf_epsilon=0.25",
+    "release.min_plates=3", "hat.slot=1h", "hat.resolution=7",
+)  # fmt: skip
 START = 1_641_011_400_000  # 2022-01-01T10:00 in Kolkata
 CELLS = (609161983530369023, 609162003226820607, 609162003243597823)
 
@@ -186,7 +181,6 @@ def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
 
 @pytest.mark.parametrize("call", range(9))
 def test_a_race_between_two_workers_gives_both_the_same_bytes(call):
-    """Another worker, with other bits, does the whole slot before one of our calls: both publish the same."""
     ledger, contents, won = MemoryLedger(), slot(), []
     rivalled = RivalledLedger(ledger, call, lambda: won.extend(run(ledger, a_context(seed=8), contents)))
     drawn_alone = run(MemoryLedger(), a_context(seed=7), contents)
@@ -241,11 +235,8 @@ def spoiled(ledger, context, plates, share):
 def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean, grouping, monkeypatch):
     """Exactly: what each admitted plate can move the drawn statistics by, at 0 against U, over the scales drawn."""
     flags = (
-        f"release.mean={mean}",
-        f"release.grouping={grouping}",
-        "budget.epsilon=2.3",
-        "release.variance_epsilon=0.3",
-    )
+        f"release.mean={mean}", f"release.grouping={grouping}", "budget.epsilon=2.3", "release.variance_epsilon=0.3",
+    )  # fmt: skip
     ledger, context, contents = MemoryLedger(), a_context(*flags), slot(seed=2)
     spoiled(ledger, context, contents[0].plates, 0.3)
     drawn = []
@@ -351,7 +342,6 @@ def test_the_planner_is_given_no_speed():
 
 
 def test_everything_but_the_noisy_values_is_a_function_of_counts():
-    """Other speeds, same counts: the records differ in values only, and plans, charges and scales are the same."""
     counts, values = slot()
     other = dataclasses.replace(values, speed=65 * 4096 - values.speed)
 
@@ -391,7 +381,6 @@ def test_plates_that_were_charged_less_than_their_part_costs_stay_out():
 
 
 def test_noise_in_tests_depends_on_the_seed_and_the_id_alone():
-    """The same HAT beside other HATs, or in another order of slots, gets the same bytes under a seeded source."""
     whole = dict(run(MemoryLedger(), a_context(seed=3), slot()))
     assert whole == dict(run(MemoryLedger(), a_context(seed=3), slot()))
     assert whole != dict(run(MemoryLedger(), a_context(seed=4), slot()))
@@ -497,7 +486,6 @@ def test_of_two_runs_that_begin_at_the_same_moment_in_two_zones_none_draws_unsee
     ("zone", "start"), [("America/Chicago", 1_647_086_400_000), ("Antarctica/Troll", 1_648_256_400_000)]
 )
 def test_slots_of_one_calendar_overlap_nothing_also_where_the_clock_changes(zone, start):
-    """From the day before, three days; Troll's clock changes by two hours."""
     ledger = MemoryLedger()
     for hour in range(0, 72, 4):
         run(ledger, a_context(f"hat.timezone={zone}"), slot(start=start + hour * 3_600_000))

@@ -84,7 +84,6 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_between_two_polls_is_said_and_loses_nothing_and_doubles_nothing(fault):
-    """Nothing of the faulty answer is handed on, although its bytes may hold pings."""
     step, words = FAULTS[fault]
     faulty = [step] * {"round and round": 6, "reset": 2}.get(fault, 1)  # what is reset is asked for once more
     said = []

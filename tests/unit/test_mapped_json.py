@@ -68,20 +68,13 @@ def test_without_a_path_results_and_features_are_found_but_not_in_a_ping(envelop
 
 
 LENIENT = [
-    {"plate": 4711},
-    {"plate": "4711"},
-    {"speed": "12.5"},
-    {"speed": " 12,5 "},
-    {"lon": "72,5", "lat": "21.250"},
-    {"time": str(SECONDS)},
-    {"time": SECONDS + 0.0},
-    {"time": f"{SECONDS}.0"},
-]
+    {"plate": 4711}, {"plate": "4711"}, {"speed": "12.5"}, {"speed": " 12,5 "}, {"lon": "72,5", "lat": "21.250"},
+    {"time": str(SECONDS)}, {"time": SECONDS + 0.0}, {"time": f"{SECONDS}.0"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("changes", LENIENT, ids=str)
 def test_mapped_fields_are_lenient_alone_in_an_array_and_beside_a_fault(changes):
-    """Both readers take it: the quick one, and the careful one that another ping's fault calls."""
     expected = (str(changes.get("plate", "A1")), *ONE[1:])
     for message in (nested(**changes), [nested(**changes)], [nested(**changes), nested(speed=None)]):
         pings, refusals = decode(NESTED, message)
@@ -156,20 +149,13 @@ def test_a_message_that_is_no_ping_is_refused_whole(message, reason, path):
 
 
 TIMES = [
-    ("epoch_s", SECONDS, None),
-    ("epoch_ms", SECONDS * 1000, None),
-    ("epoch_us", str(SECONDS * 10**6), None),
-    ("iso", "2022-01-01T10:10:35+05:30", None),
-    ("iso", "2022-01-01T10:10:35", IST),
-    ("iso", "2022-01-01 10:10:35.000", IST),
-    ("iso", "2022-01-01T04:40:35Z", IST),
-    ("%d/%m/%Y %H:%M:%S", "01/01/2022 10:10:35", IST),
-    ("%d/%m/%Y %H:%M:%S", "1/1/2022 10:10:35", IST),
-    ("%Y%m%d%H%M%S", "20220101101035", IST),
-    ("%d %b %Y %I:%M:%S %p", "01 Jan 2022 10:10:35 AM", IST),
-    ("%Y-%m-%d %H:%M:%S%z", "2022-01-01 04:40:35+0000", None),
-    ("%d.%m.%y %H:%M:%S", "01.01.22 10:10:35", IST),
-]
+    ("epoch_s", SECONDS, None), ("epoch_ms", SECONDS * 1000, None), ("epoch_us", str(SECONDS * 10**6), None),
+    ("iso", "2022-01-01T10:10:35+05:30", None), ("iso", "2022-01-01T10:10:35", IST),
+    ("iso", "2022-01-01 10:10:35.000", IST), ("iso", "2022-01-01T04:40:35Z", IST),
+    ("%d/%m/%Y %H:%M:%S", "01/01/2022 10:10:35", IST), ("%d/%m/%Y %H:%M:%S", "1/1/2022 10:10:35", IST),
+    ("%Y%m%d%H%M%S", "20220101101035", IST), ("%d %b %Y %I:%M:%S %p", "01 Jan 2022 10:10:35 AM", IST),
+    ("%Y-%m-%d %H:%M:%S%z", "2022-01-01 04:40:35+0000", None), ("%d.%m.%y %H:%M:%S", "01.01.22 10:10:35", IST),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("form", "value", "zone"), TIMES, ids=str)
