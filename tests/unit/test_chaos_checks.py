@@ -95,7 +95,6 @@ def another_mean(record):
 
 
 def recharged(seen):
-    """The balances after a HAT was charged a second time."""
     entry = seen.entries[first_paid(seen)]
     balances = dict(seen.balances)
     for plate, amount in zip(entry.plates, entry.charged.tolist(), strict=True):

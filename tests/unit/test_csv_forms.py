@@ -90,7 +90,6 @@ def test_a_block_gives_the_same_messages_as_its_rows_one_by_one(count):
 
 
 def _by_row(header, lines):
-    """Through the careful way alone."""
     quick, csv_rows._plain_text = csv_rows._plain_text, lambda lines: None
     try:
         return [one for some in csv_batches("f", iter([[header, *lines]]), PLAIN) for one in some]

@@ -52,7 +52,6 @@ class Producer:
 
 @pytest.fixture(autouse=True)
 def kafka(monkeypatch):
-    """A client without a broker."""
     Producer.limit, Producer.sent = 2**20, []
     client, errors = ModuleType("kafka"), ModuleType("kafka.errors")
     client.KafkaProducer, client.errors, errors.KafkaError = Producer, errors, MessageSizeTooLargeError
@@ -62,7 +61,6 @@ def kafka(monkeypatch):
 
 
 def sent(messages, batch=1, limit=2**20, **more):
-    """The records that go out, in order."""
     Producer.limit = limit
     with Feed(KafkaSection(bootstrap="nowhere"), "pings", batch, Pace(), **more) as feed:
         feed.send(messages)

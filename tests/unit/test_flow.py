@@ -191,6 +191,10 @@ def test_a_race_between_two_workers_gives_both_the_same_bytes(call):
     assert ledger.verify() == []
 
 
+def charged_of(ledger, context):
+    return ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).charged
+
+
 def test_plates_without_budget_are_left_out_and_then_hats_are_withheld():
     ledger, statuses, admitted = MemoryLedger(), [], []
     context = a_context("budget.epsilon=2.0")
@@ -201,10 +205,7 @@ def test_plates_without_budget_are_left_out_and_then_hats_are_withheld():
     assert "released" in statuses[0]
     assert statuses[3].count("released") == 0 and "withheld_budget" in statuses[3]
     assert admitted[0] == 11 and admitted[3] == 0
-    assert (
-        max(int(v) for v in ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).charged)
-        <= 2 * 10**9
-    )
+    assert charged_of(ledger, context).max() <= 2 * 10**9
     assert ledger.verify() == []
 
 
@@ -212,12 +213,11 @@ def test_a_hat_with_too_few_admitted_plates_charges_nobody():
     ledger = MemoryLedger()
     context = a_context("budget.epsilon=0.75")
     run(ledger, context, slot())
-    before = ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).charged
+    before = charged_of(ledger, context)
     later = slot(seed=5, start=START + 3_600_000)
     records = [decode(payload) for _, payload in run(ledger, context, later)]
     assert {record.status for record in records} == {"withheld_budget", "withheld_few_plates"}
-    after = ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).charged
-    assert np.array_equal(before, after)
+    assert np.array_equal(before, charged_of(ledger, context))
 
 
 def spoiled(ledger, context, plates, share):
@@ -451,7 +451,6 @@ class Turns:
         return Waiting()
 
     def leave(self, name):
-        """It makes no more calls."""
         with self.changed:
             self.order = [other for other in self.order if other != name]
             self.changed.notify_all()

@@ -68,7 +68,6 @@ def nothing_spent(counts):
 
 
 def said(forecaster, number, ledger):
-    """All that a forecast says, as bytes."""
     one = forecaster.forecast(contents(number)[0], LedgerHistory(ledger))
     return b"".join(
         part.tobytes() for part in (one.mean, one.variance, one.deviation, one.rest, one.plates, one.prior.by_hat)

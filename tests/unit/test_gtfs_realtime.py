@@ -96,7 +96,6 @@ ENVELOPE = ('{"results": [' + ", ".join(PING % (bus, bus) for bus in range(4)) +
 
 
 def mutated(whole, count):
-    """A message with bytes changed, left out, or repeated."""
     seeded = random.Random(5)
     for _ in range(count):
         data = bytearray(whole)

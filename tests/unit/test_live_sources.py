@@ -56,8 +56,6 @@ def test_each_line_is_handed_on_before_the_next_is_there(lines):
 
 
 class Pipe:
-    """Standard input that a test writes to."""
-
     def __init__(self, monkeypatch):
         read, self.write_end = os.pipe()
         self.file = os.fdopen(read)
