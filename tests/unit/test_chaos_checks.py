@@ -86,6 +86,10 @@ def with_record(seen, at, change):
     return replace(seen, released=swapped, latest=swapped, entries=entries)
 
 
+def with_status(seen, status):
+    return with_record(seen, 0, lambda one: msgspec.structs.replace(one, status=status))
+
+
 def fewer_samples(record):
     return msgspec.structs.replace(record, counts=msgspec.structs.replace(record.counts, samples=1))
 
@@ -133,19 +137,13 @@ FAULTS = {
     "foreign message": ("the log", lambda seen: replace(seen, logged=seen.logged + Counter([b"{}"]))),
     "lost HAT": ("HATs", lambda seen: replace(seen, released=seen.released[1:])),
     "unknown HAT": ("HATs", lambda seen: replace(seen, expected=dict(list(seen.expected.items())[1:]))),
-    "no reason": (
-        "records", lambda seen: with_record(seen, 0, lambda one: msgspec.structs.replace(one, status="withheld"))
-    ),
+    "no reason": ("records", lambda seen: with_status(seen, "withheld")),
     "record of another": ("HATs", lambda seen: replace(seen, released=((seen.released[0][0], seen.released[1][1]),))),
     "second draw": ("payloads", drawn_twice),
     "second draw, latest": ("payloads", lambda seen: replace(seen, latest=drawn_twice(seen).released)),
     "overwritten record": ("payloads", overwritten),
     "lost pings": ("counts", lambda seen: with_record(seen, 0, fewer_samples)),
-    "unplanned": (
-        "counts", lambda seen: with_record(
-            seen, 0, lambda one: msgspec.structs.replace(one, status="withheld_unplanned")
-        )
-    ),
+    "unplanned": ("counts", lambda seen: with_status(seen, "withheld_unplanned")),
     "charged again": ("ledger", recharged),
     "admitted twice": ("ledger", lambda seen: replace(seen, entries=(*seen.entries, seen.entries[0]))),
     "never admitted": ("ledger", lambda seen: replace(seen, entries=seen.entries[1:])),
