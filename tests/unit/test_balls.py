@@ -90,7 +90,6 @@ def test_of_a_shard_that_is_missing_plates_move_nothing_and_without_factors_noth
 
 
 def of_plates(values, counts, chosen, change):
-    """The speeds of these plates changed, those of the others as they are."""
     mine = np.isin(np.repeat(counts.plate, counts.count), chosen)
     return replace(values, speed=np.where(mine, change(values.speed), values.speed))
 

@@ -74,11 +74,9 @@ def test_behind_the_header_nothing_is_left_out(tmp_path):
 
 
 DOCUMENTS = [
-    lambda pings: {"results": pings, "count": 5},
-    lambda pings: pings,
-    lambda pings: {"meta": [{"a": 1}], "data": {"list": pings}},
-    lambda pings: {"delivery": [{"activity": pings}]},
-]
+    lambda pings: {"results": pings, "count": 5}, lambda pings: pings,
+    lambda pings: {"meta": [{"a": 1}], "data": {"list": pings}}, lambda pings: {"delivery": [{"activity": pings}]},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=[str(at) for at in range(len(DOCUMENTS))])

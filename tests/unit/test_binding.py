@@ -47,7 +47,6 @@ def in_a_thread(work):
 
 
 async def sources(worker):
-    """The worker reads all pings, and hands them on."""
     await worker.assign()
     for tp in sorted(PINGS):
         await worker.pings.process(list(worker.broker.logs[tp]))
@@ -55,6 +54,19 @@ async def sources(worker):
     await worker.pings.tick(worker.broker.now_ms)
     for tp in sorted(PINGS):
         await worker.pings.process(list(worker.broker.logs[tp])[-1:])
+
+
+def refused_as_behind(broker, ledger, of_others):
+    """What a worker reads of the parts goes through `of_others`, until it finds its ledger behind."""
+
+    async def work(thread):
+        worker, log = Worker(broker, ledger, thread), broker.logs[TP(TOPICS.parts.name, 0)]
+        await sources(worker)
+        with pytest.raises(PrivacyRefused, match="went back in time"):
+            while (at := worker.parts.next_offsets()[TP(TOPICS.parts.name, 0)]) < len(log):
+                await worker.parts.process([of_others(worker, record) for record in log[at:]])
+
+    in_a_thread(work)
 
 
 @pytest.mark.parametrize("other", [OTHER_LEDGER, OTHER_KEY])
@@ -93,7 +105,6 @@ def test_a_worker_on_another_ledger_takes_nothing_over_whenever_the_other_died(s
 
 
 def test_commits_say_on_which_ledger_whoever_takes_over_has_to_work():
-    """Also where the messages are gone by then."""
     broker, ledger = filled(), MemoryLedger()
 
     async def work(thread):
@@ -151,23 +162,16 @@ def test_a_ledger_that_is_set_back_while_a_worker_runs_publishes_nothing_more(tm
 
 def test_a_plan_that_was_charged_on_an_older_copy_is_handed_to_nobody():
     """It would outlive that copy in the log, and name charges that the newest one knows nothing of."""
-    broker, older, (parts,) = filled(), MemoryLedger(), PARTS
+    broker, older = filled(), MemoryLedger()
 
-    def counted_elsewhere(record):
+    def counted_elsewhere(_worker, record):
         """As if a worker of another machine had sent the counts, one that knows more of the ledger."""
         if isinstance(decode_message(record.value), CountChunk):
             record.headers = (OURS.header, *mark_header(Mark(older.meta()["ledger_id"], 0, 99, 99)))
         return record
 
-    async def work(thread):
-        worker, log = Worker(broker, older, thread), broker.logs[parts]
-        await sources(worker)
-        with pytest.raises(PrivacyRefused, match="went back in time"):
-            while (at := worker.parts.next_offsets()[parts]) < len(log):
-                await worker.parts.process([counted_elsewhere(record) for record in log[at:]])
-
-    in_a_thread(work)
-    messages = [decode_message(one.value) for one in broker.logs[parts]]
+    refused_as_behind(broker, older, counted_elsewhere)
+    messages = [decode_message(one.value) for one in broker.logs[TP(TOPICS.parts.name, 0)]]
     assert any(isinstance(one, CountChunk) for one in messages) and not any(
         isinstance(one, PlanChunk) for one in messages
     )
@@ -186,19 +190,14 @@ def test_a_broker_that_does_not_tell_who_was_first_is_a_dependency_that_is_away(
 
 def test_a_ledger_that_is_behind_what_another_machine_has_seen_publishes_nothing():
     """This machine's own mark is lower: it has published nothing yet."""
-    broker, ledger, (parts,) = filled(), MemoryLedger(), PARTS
+    broker, ledger = filled(), MemoryLedger()
 
-    async def work(thread):
-        worker, log = Worker(broker, ledger, thread), broker.logs[parts]
-        await sources(worker)
-        with pytest.raises(PrivacyRefused, match="went back in time"):
-            while (at := worker.parts.next_offsets()[parts]) < len(log):
-                records = log[at:]
-                if any(isinstance(decode_message(one.value), PlanChunk) for one in records):
-                    worker.parts._remember_mark(Mark(ledger.meta()["ledger_id"], 0, 99, 99))
-                await worker.parts.process(records)
+    def planned_elsewhere(worker, record):
+        if isinstance(decode_message(record.value), PlanChunk):
+            worker.parts._remember_mark(Mark(ledger.meta()["ledger_id"], 0, 99, 99))
+        return record
 
-    in_a_thread(work)
+    refused_as_behind(broker, ledger, planned_elsewhere)
     assert outcome(broker)[0] == {} and len(list(ledger.entries())) > 0
 
 

@@ -83,7 +83,6 @@ def test_the_newest_slots_are_kept_in_whatever_order_they_come():
 
 
 def test_little_lies_unpacked_however_large_a_slot_is_and_however_often_it_is_packed():
-    """Three slots, each larger than all that may stand unpacked, and each comes in two parts."""
     many = cells(2500)
 
     def line(cell, hour):

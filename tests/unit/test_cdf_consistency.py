@@ -118,13 +118,11 @@ def test_no_rows_and_one_bin_take_the_same_road(project):
 @pytest.mark.parametrize(
     ("noisy", "total", "rule"),
     [
-        (np.array([0.5, 1.0]), 1, "integer"),
-        (np.array([0, 1]), 1.0, "integer"),
-        (np.zeros((2, 0), dtype=np.int64), 1, "at least one bin"),
-        (np.int64(3), 1, "at least one bin"),
+        (np.array([0.5, 1.0]), 1, "integer"), (np.array([0, 1]), 1.0, "integer"),
+        (np.zeros((2, 0), dtype=np.int64), 1, "at least one bin"), (np.int64(3), 1, "at least one bin"),
         (np.array([0, 1]), -1, "total >= 0"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_counts_is_refused(noisy, total, rule):
     for project in (consistent_counts, consistent_counts_l1):
         with pytest.raises(ValueError, match=rule):

@@ -35,14 +35,11 @@ def test_no_tree_even_a_padded_one_beats_the_best(bins, power):
 @pytest.mark.parametrize(
     ("bins", "branching", "error", "plain"),
     [
-        (17, (17,), 384, 1088),
-        (64, (8, 8), 4712, 14150),
-        (256, (16, 16), 40823, 122242),
-        (1024, (8, 8, 16), 322998, 995893),
-        (4096, (16, 16, 16), 2160317, 6609885),
+        (17, (17,), 384, 1088), (64, (8, 8), 4712, 14150), (256, (16, 16), 40823, 122242),
+        (1024, (8, 8, 16), 322998, 995893), (4096, (16, 16, 16), 2160317, 6609885),
         (65536, (16, 16, 16, 16), 81101343, 251e6),
     ],
-)
+)  # fmt: skip
 def test_known_best_trees_err_a_third_as_much_as_the_best_of_the_plain_estimate(bins, branching, error, plain):
     tree = best_tree(bins)
     assert tree.branching == branching

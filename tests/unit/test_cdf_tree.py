@@ -122,7 +122,6 @@ def histograms(samples, bins):
 @pytest.mark.parametrize(("branching", "bins"), [((3,), 3), ((2, 2), 4), ((2, 2), 3), ((3, 2), 5), ((2, 2, 2), 7)])
 @pytest.mark.parametrize("cap", [1, 2, 3])
 def test_a_plate_changes_a_level_by_at_most_twice_its_samples_and_can_do_so(branching, bins, cap):
-    """By brute force over all pairs of a plate's samples, next to another plate that stays."""
     tree = Tree(branching, (1 / len(branching),) * len(branching), bins)
     level = level_of_node(tree)
     for samples in range(cap + 1):

@@ -86,6 +86,10 @@ def with_record(seen, at, change):
     return replace(seen, released=swapped, latest=swapped, entries=entries)
 
 
+def with_status(seen, status):
+    return with_record(seen, 0, lambda one: msgspec.structs.replace(one, status=status))
+
+
 def fewer_samples(record):
     return msgspec.structs.replace(record, counts=msgspec.structs.replace(record.counts, samples=1))
 
@@ -95,7 +99,6 @@ def another_mean(record):
 
 
 def recharged(seen):
-    """The balances after a HAT was charged a second time."""
     entry = seen.entries[first_paid(seen)]
     balances = dict(seen.balances)
     for plate, amount in zip(entry.plates, entry.charged.tolist(), strict=True):
@@ -134,19 +137,13 @@ FAULTS = {
     "foreign message": ("the log", lambda seen: replace(seen, logged=seen.logged + Counter([b"{}"]))),
     "lost HAT": ("HATs", lambda seen: replace(seen, released=seen.released[1:])),
     "unknown HAT": ("HATs", lambda seen: replace(seen, expected=dict(list(seen.expected.items())[1:]))),
-    "no reason": (
-        "records", lambda seen: with_record(seen, 0, lambda one: msgspec.structs.replace(one, status="withheld"))
-    ),
+    "no reason": ("records", lambda seen: with_status(seen, "withheld")),
     "record of another": ("HATs", lambda seen: replace(seen, released=((seen.released[0][0], seen.released[1][1]),))),
     "second draw": ("payloads", drawn_twice),
     "second draw, latest": ("payloads", lambda seen: replace(seen, latest=drawn_twice(seen).released)),
     "overwritten record": ("payloads", overwritten),
     "lost pings": ("counts", lambda seen: with_record(seen, 0, fewer_samples)),
-    "unplanned": (
-        "counts", lambda seen: with_record(
-            seen, 0, lambda one: msgspec.structs.replace(one, status="withheld_unplanned")
-        )
-    ),
+    "unplanned": ("counts", lambda seen: with_status(seen, "withheld_unplanned")),
     "charged again": ("ledger", recharged),
     "admitted twice": ("ledger", lambda seen: replace(seen, entries=(*seen.entries, seen.entries[0]))),
     "never admitted": ("ledger", lambda seen: replace(seen, entries=seen.entries[1:])),
@@ -202,7 +199,6 @@ def test_clips_that_plates_share_are_remembered_once_and_nobody_is_charged_for_t
 
 
 def test_clips_of_a_part_of_the_speeds_are_found(tmp_path, monkeypatch):
-    """As of a planner that waits for one of two shards alone."""
     whole, log = balls.slot_norms, fleet_log(clean=True)
 
     def of_one_shard(counts, values, plan, policy):
@@ -226,7 +222,6 @@ def test_a_record_that_comes_twice_is_a_violation_only_where_it_is_to_come_once(
 
 
 def test_a_plate_that_only_the_deployment_has_charged_has_its_balance_compared(sound):
-    """It may be in no HAT that the embedded runtime has charged."""
     ledger, plates = MemoryLedger(), (b"asked", b"a hat")
     ledger.admit("May", 10, plates, [Admission("a hat", np.array([0, 1]), np.array([4, 3]), 1, b"")])
     entries = tuple(ledger.entries())
@@ -250,7 +245,6 @@ def test_a_budget_in_rho_is_compared_in_rho(sound, rho, found):
 
 
 def test_what_the_city_told_is_looked_at(tmp_path, monkeypatch):
-    """Of few plates, which are made to ask: sound, and with an answer that is lost, late, or of other plates."""
     monkeypatch.setattr(shape, "PLATES_MIN", 1.0)
     monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
     seen = seen_of(tmp_path / "ledger", (*CONFIG, "release.mean=forecast-clip", "release.cdf=auto"))

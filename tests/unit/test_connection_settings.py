@@ -35,16 +35,8 @@ def refused(*flags):
         *(
             ([f"kafka.bootstrap={place}"], "kafka.bootstrap: expected HOST:PORT, or several of them with commas, got")
             for place in (
-                "",
-                "kafka",
-                "kafka:",
-                ":9092",
-                "kafka:nine",
-                "kafka:99999",
-                "http://kafka:9092",
-                "a:9092,b",
-                "::1:9092",
-                "a:9092 b:9092",
+                "", "kafka", "kafka:", ":9092", "kafka:nine", "kafka:99999", "http://kafka:9092", "a:9092,b",
+                "::1:9092", "a:9092 b:9092",
             )
         ),
         (["kafka.prefix=my prefix/"], "kafka.prefix:"),
@@ -60,7 +52,7 @@ def refused(*flags):
         (["kafka.client.bootstrap_servers=other:9092"], "unknown key kafka.client.bootstrap_servers"),
         (["kafka.client=5"], "kafka.client: expected"),
     ],
-)
+)  # fmt: skip
 def test_keys_that_do_not_belong_together_or_break_their_rule_are_refused(flags, sentence):
     assert sentence in refused(*flags)
 
@@ -183,7 +175,6 @@ def test_policies_and_their_fingerprints_do_not_depend_on_how_services_are_reach
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
 def test_help_shows_no_password_on_a_command_line(verb, capsys):
-    """Examples are copied: none has a password in a URL, and no option takes one."""
     with pytest.raises(SystemExit):
         main([verb.__name__.removeprefix("_"), "--help"])
     said = capsys.readouterr().out

@@ -195,7 +195,6 @@ def test_one_kind_alone_is_what_it_was():
 
 
 def test_both_kinds_together_by_dp_accounting():
-    """Pure mechanisms and a Gaussian one, composed by an independent accountant, lose no more than is stated."""
     accountant = rdp.RdpAccountant()
     accountant.compose(dp_accounting.LaplaceDpEvent(1 / 0.1), 3)
     accountant.compose(dp_accounting.GaussianDpEvent(1 / math.sqrt(2 * 0.5)))

@@ -34,7 +34,6 @@ def measure(request):
 
 
 def contents(number):
-    """Cells of twenty plates to two."""
     rng = np.random.default_rng(number)
     at = rng.choice(CELLS.size, 900, p=[0.3, 0.2, 0.2, 0.15, 0.1, 0.045, 0.005])
     plate = (100 * at + rng.integers(0, 20, at.size)).astype(np.uint32)

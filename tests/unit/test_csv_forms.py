@@ -60,7 +60,6 @@ def test_a_word_for_a_missing_plate_is_refused_and_costs_no_other_row():
 
 @pytest.mark.parametrize("count", [1500, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_a_block_gives_the_same_messages_as_its_rows_one_by_one(count):
-    """The quick way decides nothing: cells are odd in every way, and blocks of all lengths."""
     rng = np.random.default_rng(11)
     odd = ["", '"', 'a"b', "a\\b", "é", "\x00", "nan", "1_0", "+5", " 7", "7 ", "1,5", "1.5", "-0", "1e5", "01",
            "[1, 2]", "%s", "\r", "1\t2", "null", "\x7f", "\u2028", "\xa0", "\ufeff", "Ж"]  # fmt: skip
@@ -91,7 +90,6 @@ def test_a_block_gives_the_same_messages_as_its_rows_one_by_one(count):
 
 
 def _by_row(header, lines):
-    """Through the careful way alone."""
     quick, csv_rows._plain_text = csv_rows._plain_text, lambda lines: None
     try:
         return [one for some in csv_batches("f", iter([[header, *lines]]), PLAIN) for one in some]

@@ -1,12 +1,11 @@
 """Records that are deleted while a worker is behind stop it: a consumer alone would go on with what is left."""
 
-import asyncio
 import random
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from faust.types import TP
 
+from tests.unit.test_binding import in_a_thread
 from tests.unit.test_processors import FLAGS, START, TOPICS, Worker, filled, outcome, ping, with_worker
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -61,8 +60,7 @@ def after_a_worker_that_was_through(broker, then, accept_loss=False):
         assert ledger.verify() == [] and list(ledger.unpublished()) == []
         return outcome(broker)[0]
 
-    with ThreadPoolExecutor(1) as thread:
-        return asyncio.run(run(thread))
+    return in_a_thread(run)
 
 
 @pytest.mark.parametrize("log", [PINGS, PARTS])
@@ -99,30 +97,17 @@ def is_made_anew(broker, log, begins_with=()):
         broker.append(*log, one.value)
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["empty", "with pings of before"])
-def test_in_a_new_log_of_pings_none_is_skipped_or_counted_twice_if_the_loss_is_accepted(again):
-    """A topic that was made anew under commits that were kept."""
-
+@pytest.mark.parametrize(("log", "again"), [(PINGS, False), (PINGS, True), (PARTS, False)])
+def test_in_a_new_log_nothing_is_skipped_or_counted_twice_if_the_loss_is_accepted(log, again):
     def made_anew(broker):
         sent = [one for one in broker.logs[PINGS] if not one.headers]
-        is_made_anew(broker, PINGS, sent[-100:] if again else ())
+        is_made_anew(broker, log, sent[-100:] if again else ())
         goes_on(broker)
 
     broker = filled()
     expected = after_a_worker_that_was_through(filled(), goes_on)
     assert after_a_worker_that_was_through(broker, made_anew, accept_loss=True) == expected and broker.seeks == 1
-    assert broker.offsets[PINGS].offset == len(broker.logs[PINGS])
-
-
-def test_in_a_new_log_of_parts_nothing_is_skipped_if_the_loss_is_accepted():
-    def made_anew(broker):
-        is_made_anew(broker, PARTS)
-        goes_on(broker)
-
-    broker = filled()
-    expected = after_a_worker_that_was_through(filled(), goes_on)
-    assert after_a_worker_that_was_through(broker, made_anew, accept_loss=True) == expected and broker.seeks == 1
-    assert broker.offsets[PARTS].offset == len(broker.logs[PARTS])
+    assert broker.offsets[log].offset == len(broker.logs[log])
 
 
 def first_of(later):
@@ -170,8 +155,7 @@ def test_a_shard_whose_counts_are_deleted_and_their_end_is_not_holds_up_nothing(
         assert broker.begins[PARTS] <= ends[-1]
         await Worker(broker, ledger, thread, settings, accept_loss=True).run(random.Random(0))
 
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(run(thread))
+    in_a_thread(run)
     assert all(broker.offsets[shard].offset == len(broker.logs[shard]) for shard in shards)
     records = [decode(payload) for payload in outcome(broker)[0].values()]
     lost = [one.hat.cell for one in records if one.status == "withheld_unplanned"]

@@ -13,13 +13,9 @@ from udp_stream.testing import SeededEntropy
 
 def runtime(*sinks, ledger=None):
     return Embedded(
-        load(None, CONFIG, {}),
-        MemoryLedger() if ledger is None else ledger,
-        SeededEntropy(1),
-        lambda plate: plate.encode().ljust(32),
-        "test",
-        lambda releases: [sink(releases) for sink in sinks],
-    )
+        load(None, CONFIG, {}), MemoryLedger() if ledger is None else ledger, SeededEntropy(1),
+        lambda plate: plate.encode().ljust(32), "test", lambda releases: [sink(releases) for sink in sinks],
+    )  # fmt: skip
 
 
 def test_sinks_behind_one_that_fails_get_the_slot_on_the_next_run_with_the_same_bytes():

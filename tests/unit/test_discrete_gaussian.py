@@ -78,8 +78,6 @@ def test_a_scale_out_of_range_is_refused_with_the_rule(t, s):
 
 
 class Counted:
-    """Seeded bits, and how many bytes were taken."""
-
     def __init__(self, seed):
         self.bits, self.taken = seeded_bits(seed), 0
 

@@ -22,7 +22,6 @@ def swapped(messages, speed):
 
 
 def said(messages, unit):
-    """The line, or the error's text."""
     try:
         return _unit(messages, load(None, (f"speed.unit={unit}",), {}))
     except ConfigError as error:

@@ -42,13 +42,10 @@ def test_parts_add_up_to_the_budget_and_are_within_a_nano_of_their_share(budget,
 
 
 @given(
-    st.sampled_from(["pure", "zcdp"]),
-    st.integers(0, 10**12),
-    st.sampled_from([1, 16_000, 16_404_000]),
+    st.sampled_from(["pure", "zcdp"]), st.integers(0, 10**12), st.sampled_from([1, 16_000, 16_404_000]),
     st.integers(1, 3),
-)
+)  # fmt: skip
 def test_scales_are_at_least_what_the_charge_asks_for_and_hardly_more(measure, above, moves, dimensions):
-    """moves / epsilon, or moves / sqrt(2 rho): exactly, by fractions."""
     least = least_nano(moves, measure, dimensions)
     cost = Cost(measure, least + above)
     t, s = scale_of(moves, cost, dimensions)

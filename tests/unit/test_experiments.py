@@ -148,7 +148,6 @@ def assert_drawn(figure, png, svg):
 
 
 def fabricated(errors):
-    """A HAT whose mechanisms err by so much over epsilon."""
     rows = [
         MeanRow(data="d", hats="the HAT", series=one.name, epsilon=at, error_kmh=error / at)
         for one, error in errors.items()

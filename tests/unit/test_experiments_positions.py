@@ -34,7 +34,6 @@ def _little_noise_at_once(monkeypatch):
 
 
 def rows_of(name, setup, jobs=3):
-    """Of the first jobs."""
     return [row for job in ON_POSITIONS[name].jobs(setup)[:jobs] for row in job()]
 
 

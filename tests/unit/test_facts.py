@@ -1,15 +1,14 @@
 """Facts of a run: both runtimes report the same ones of the same log, and none holds a plate or a speed."""
 
-import asyncio
 import random
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
 from types import NoneType
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from tests.unit.test_binding import in_a_thread
 from tests.unit.test_processors import FLAGS, TOPICS, Broker, Worker
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.pings.decode import Reason
@@ -78,8 +77,7 @@ def of_processors(broker, ledger, *observers, once=False):
         worker = Worker(broker, ledger, thread, SETTINGS, once, observers=observers)
         await worker.run(random.Random(0))
 
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(run(thread))
+    in_a_thread(run)
 
 
 def read_in_all(facts):
@@ -115,8 +113,7 @@ def test_a_worker_says_that_its_shards_went_to_others():
         assert facts == []
         worker.parts.revoke()
 
-    with ThreadPoolExecutor(1) as thread:
-        asyncio.run(run(thread))
+    in_a_thread(run)
     assert set(facts) == {SlotsDropped()}
 
 
@@ -135,19 +132,14 @@ NAMES = {"HatRecorded.policy", "HatRecorded.period", "QueryRecorded.name"}
 """Fields of text: a policy's fingerprint, budget periods, and a query's name in the configuration."""
 
 PUBLIC_NUMBERS = {
-    "HatRecorded.period_epsilon",
-    "HatRecorded.delta",
-    "HatRecorded.mean_error_kmh",
-    "SlotSmoothed.error",
-    "SlotSmoothed.guess_error",
-    "Waiting.still_s",
-}
+    "HatRecorded.period_epsilon", "HatRecorded.delta", "HatRecorded.mean_error_kmh", "SlotSmoothed.error",
+    "SlotSmoothed.guess_error", "Waiting.still_s",
+}  # fmt: skip
 """Fields with fractions: known from settings and counts before noise is drawn, made of releases and counts alone, or a
 clock's."""
 
 
 def leaves(hint):
-    """The types that values of this one are made of."""
     if get_origin(hint) is Literal:
         return {Literal}
     parts = [one for one in get_args(hint) if one is not ...]

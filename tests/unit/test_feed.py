@@ -52,7 +52,6 @@ class Producer:
 
 @pytest.fixture(autouse=True)
 def kafka(monkeypatch):
-    """A client without a broker."""
     Producer.limit, Producer.sent = 2**20, []
     client, errors = ModuleType("kafka"), ModuleType("kafka.errors")
     client.KafkaProducer, client.errors, errors.KafkaError = Producer, errors, MessageSizeTooLargeError
@@ -62,7 +61,6 @@ def kafka(monkeypatch):
 
 
 def sent(messages, batch=1, limit=2**20, **more):
-    """The records that go out, in order."""
     Producer.limit = limit
     with Feed(KafkaSection(bootstrap="nowhere"), "pings", batch, Pace(), **more) as feed:
         feed.send(messages)
@@ -100,8 +98,6 @@ def test_arrays_are_cut_by_number_whatever_the_digits_of_speeds(speed):
 
 @pytest.mark.parametrize("wrap", [b"[%s]", b'{"results": [%s]}', b'"%s"'])
 def test_the_partition_of_what_is_no_single_ping_follows_from_its_number_alone(wrap):
-    """Arrays, envelopes, strings: dealt out in turn, beside single pings, which do not count."""
-
     def log(speed):
         ping = a_ping("A", speed)
         return [wrap % (ping.replace(b'"', b'\\"') if wrap.startswith(b'"') else ping), a_ping("B", speed)] * 9
@@ -113,10 +109,8 @@ def test_the_partition_of_what_is_no_single_ping_follows_from_its_number_alone(w
 
 def test_where_speeds_are_by_movement_arrays_stay_together_and_single_pings_stay_where_their_plates_are():
     log = [
-        b"[%s]" % a_ping("A", "1", 1),
-        a_ping("B", "1", 1),
-        b"[%s,%s]" % (a_ping("A", "1", 2), a_ping("C", "1", 2)),
-    ] * 3
+        b"[%s]" % a_ping("A", "1", 1), a_ping("B", "1", 1), b"[%s,%s]" % (a_ping("A", "1", 2), a_ping("C", "1", 2)),
+    ] * 3  # fmt: skip
     where = [partition for partition, _, _ in sent(log, deals=False)]
     assert where == [0, partition_of("B", PARTITIONS), 0] * 3
 

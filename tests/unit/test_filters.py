@@ -23,7 +23,6 @@ def test_what_the_process_sets_for_decimals_changes_nothing():
 
 
 def test_more_is_added_than_rounding_can_take(monkeypatch):
-    """A delta holds a margin, which must not be rounded away itself."""
     monkeypatch.setattr(filters, "_SHOWN", filters._DIGITS)
     with_margin = delta_of(1463324569, 9876543210)
     monkeypatch.setattr(filters, "_ERROR", Decimal(0))

@@ -30,14 +30,9 @@ from udp_stream.units import NANO
 from udp_stream.windows.tables import SlotPings, tabulate
 
 FIXED = (
-    "budget.accounting=pure",
-    "release.mean_epsilon=0.5",
-    "release.cdf=tree",
-    "release.cdf_epsilon=0.25",
-    "release.min_plates=3",
-    "hat.slot=1h",
-    "hat.resolution=7",
-)
+    "budget.accounting=pure", "release.mean_epsilon=0.5", "release.cdf=tree", "release.cdf_epsilon=0.25",
+    "release.min_plates=3", "hat.slot=1h", "hat.resolution=7",
+)  # fmt: skip
 START = 1_641_011_400_000  # 2022-01-01T10:00 in Kolkata
 CELLS = (609161983530369023, 609162003226820607, 609162003243597823)
 
@@ -186,7 +181,6 @@ def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
 
 @pytest.mark.parametrize("call", range(9))
 def test_a_race_between_two_workers_gives_both_the_same_bytes(call):
-    """Another worker, with other bits, does the whole slot before one of our calls: both publish the same."""
     ledger, contents, won = MemoryLedger(), slot(), []
     rivalled = RivalledLedger(ledger, call, lambda: won.extend(run(ledger, a_context(seed=8), contents)))
     drawn_alone = run(MemoryLedger(), a_context(seed=7), contents)
@@ -195,6 +189,10 @@ def test_a_race_between_two_workers_gives_both_the_same_bytes(call):
     first = won if call <= 6 else drawn_alone  # whose record came first
     assert ours == first != (drawn_alone if call <= 6 else run(MemoryLedger(), a_context(seed=8), contents))
     assert ledger.verify() == []
+
+
+def charged_of(ledger, context):
+    return ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).charged
 
 
 def test_plates_without_budget_are_left_out_and_then_hats_are_withheld():
@@ -207,10 +205,7 @@ def test_plates_without_budget_are_left_out_and_then_hats_are_withheld():
     assert "released" in statuses[0]
     assert statuses[3].count("released") == 0 and "withheld_budget" in statuses[3]
     assert admitted[0] == 11 and admitted[3] == 0
-    assert (
-        max(int(v) for v in ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).charged)
-        <= 2 * 10**9
-    )
+    assert charged_of(ledger, context).max() <= 2 * 10**9
     assert ledger.verify() == []
 
 
@@ -218,12 +213,11 @@ def test_a_hat_with_too_few_admitted_plates_charges_nobody():
     ledger = MemoryLedger()
     context = a_context("budget.epsilon=0.75")
     run(ledger, context, slot())
-    before = ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).charged
+    before = charged_of(ledger, context)
     later = slot(seed=5, start=START + 3_600_000)
     records = [decode(payload) for _, payload in run(ledger, context, later)]
     assert {record.status for record in records} == {"withheld_budget", "withheld_few_plates"}
-    after = ledger.balances(context.calendar.slot_in_period(START).period, slot()[0].plates).charged
-    assert np.array_equal(before, after)
+    assert np.array_equal(before, charged_of(ledger, context))
 
 
 def spoiled(ledger, context, plates, share):
@@ -241,11 +235,8 @@ def spoiled(ledger, context, plates, share):
 def test_with_some_plates_halted_nobody_loses_more_than_the_ledger_charged(mean, grouping, monkeypatch):
     """Exactly: what each admitted plate can move the drawn statistics by, at 0 against U, over the scales drawn."""
     flags = (
-        f"release.mean={mean}",
-        f"release.grouping={grouping}",
-        "budget.epsilon=2.3",
-        "release.variance_epsilon=0.3",
-    )
+        f"release.mean={mean}", f"release.grouping={grouping}", "budget.epsilon=2.3", "release.variance_epsilon=0.3",
+    )  # fmt: skip
     ledger, context, contents = MemoryLedger(), a_context(*flags), slot(seed=2)
     spoiled(ledger, context, contents[0].plates, 0.3)
     drawn = []
@@ -351,7 +342,6 @@ def test_the_planner_is_given_no_speed():
 
 
 def test_everything_but_the_noisy_values_is_a_function_of_counts():
-    """Other speeds, same counts: the records differ in values only, and plans, charges and scales are the same."""
     counts, values = slot()
     other = dataclasses.replace(values, speed=65 * 4096 - values.speed)
 
@@ -391,7 +381,6 @@ def test_plates_that_were_charged_less_than_their_part_costs_stay_out():
 
 
 def test_noise_in_tests_depends_on_the_seed_and_the_id_alone():
-    """The same HAT beside other HATs, or in another order of slots, gets the same bytes under a seeded source."""
     whole = dict(run(MemoryLedger(), a_context(seed=3), slot()))
     assert whole == dict(run(MemoryLedger(), a_context(seed=3), slot()))
     assert whole != dict(run(MemoryLedger(), a_context(seed=4), slot()))
@@ -462,7 +451,6 @@ class Turns:
         return Waiting()
 
     def leave(self, name):
-        """It makes no more calls."""
         with self.changed:
             self.order = [other for other in self.order if other != name]
             self.changed.notify_all()
@@ -497,7 +485,6 @@ def test_of_two_runs_that_begin_at_the_same_moment_in_two_zones_none_draws_unsee
     ("zone", "start"), [("America/Chicago", 1_647_086_400_000), ("Antarctica/Troll", 1_648_256_400_000)]
 )
 def test_slots_of_one_calendar_overlap_nothing_also_where_the_clock_changes(zone, start):
-    """From the day before, three days; Troll's clock changes by two hours."""
     ledger = MemoryLedger()
     for hour in range(0, 72, 4):
         run(ledger, a_context(f"hat.timezone={zone}"), slot(start=start + hour * 3_600_000))

@@ -121,7 +121,6 @@ def test_features_are_what_they_are_said_to_be(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_features_and_priors_know_neither_the_place_nor_the_hour_nor_a_name(seed):
-    """Another city, another hour, plates with other names, in another order: the same numbers, permuted."""
     visits = visits_of(seed)
     names = dict(enumerate(np.random.default_rng(seed).permutation(12).tolist()))
     one, one_row, one_hat = counts_of(visits)
@@ -189,7 +188,6 @@ class Dense:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_filter_is_that_of_a_dense_covariance(seed):
-    """Means, variances and likelihoods after each slot, with new cells, cells not seen again, and nights."""
     rng, cells, known = np.random.default_rng(seed), 14, 0
     arrow, dense = ArrowFilter(2.5, 0.8), Dense(2.5, 0.8, cells)
     for slot in range(30):
@@ -275,7 +273,6 @@ def test_over_a_gap_of_a_day_nothing_is_remembered_but_what_came_after():
 
 
 def test_releases_that_agree_with_their_counts_turn_the_slope_and_those_that_disagree_turn_it_around():
-    """A feed that reports by distance: more pings where buses drive fast."""
     slopes = []
     for sign in (1, -1):
         memory = Memory()

@@ -68,7 +68,6 @@ def nothing_spent(counts):
 
 
 def said(forecaster, number, ledger):
-    """All that a forecast says, as bytes."""
     one = forecaster.forecast(contents(number)[0], LedgerHistory(ledger))
     return b"".join(
         part.tobytes() for part in (one.mean, one.variance, one.deviation, one.rest, one.plates, one.prior.by_hat)
@@ -103,7 +102,6 @@ def test_a_forecaster_restarted_after_any_slot_forecasts_what_one_does_that_ran_
 
 
 def test_one_that_reads_two_days_of_releases_forecasts_what_one_does_that_ran_for_five():
-    """Also where something happened, of which the last slot hands on: it is in the forecast's deviation."""
     ledger, always = MemoryLedger(), a_forecaster()
     for number in range(5 * 4 - 1):
         released(ledger, number, always)
@@ -194,7 +192,6 @@ def test_history_reads_back_as_far_as_it_is_asked_to_and_no_further():
 
 
 def test_estimates_follow_from_records_alone_and_are_between_forecast_and_release():
-    """Each slot's, for each of its HATs and each cell seen before; made again by another forecaster: the same bytes."""
     ledger, forecaster = MemoryLedger(), a_forecaster()
     for number in range(4):
         released(ledger, number, forecaster)

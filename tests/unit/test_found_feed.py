@@ -78,13 +78,11 @@ def test_stray_fixes_do_not_widen_the_box_and_two_cities_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("pattern", "time_format", "zone"),
     [
-        ("%Y%m%dT%H%M%SZ", "%Y%m%dT%H%M%S%z", False),
-        ("%d/%m/%Y %H:%M:%S +0530", "%d/%m/%Y %H:%M:%S %z", False),
-        ("%H:%M:%S %d-%m-%Y", "%H:%M:%S %d-%m-%Y", True),
-        ("%I:%M:%S %p, %d-%m-%Y", "%I:%M:%S %p, %d-%m-%Y", True),
+        ("%Y%m%dT%H%M%SZ", "%Y%m%dT%H%M%S%z", False), ("%d/%m/%Y %H:%M:%S +0530", "%d/%m/%Y %H:%M:%S %z", False),
+        ("%H:%M:%S %d-%m-%Y", "%H:%M:%S %d-%m-%Y", True), ("%I:%M:%S %p, %d-%m-%Y", "%I:%M:%S %p, %d-%m-%Y", True),
         ("%Y-%m-%d %H:%M:%S", None, True),
     ],
-)
+)  # fmt: skip
 def test_times_of_many_forms_are_read(pattern, time_format, zone, tmp_path):
     feed, _ = found(tmp_path, timestamp=lambda _, time: f"{time:{pattern}}")
     assert feed.keys.get("time_format") == time_format and ("time_zone" in feed.keys) is zone

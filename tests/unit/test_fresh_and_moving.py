@@ -125,8 +125,6 @@ def test_a_recording_of_then_is_read_and_an_arrival_of_now_is_not():
 
 
 class Look:
-    """A look at a source, with a clock that is moved by hand."""
-
     def __init__(self, source="http://feed/vehicles.pb", *flags):
         self.now_s, self.said = float(START_S), []
         self.settings = load(None, flags, {})

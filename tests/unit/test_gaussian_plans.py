@@ -69,7 +69,6 @@ def test_a_mean_has_gaussian_noise_and_squared_charges(name, grouping, samples):
 @pytest.mark.parametrize("grouping", ["best-fit", "wrap-around"])
 @pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
 def test_a_projected_mean_chooses_its_interval_within_rho(name, grouping):
-    """So large a HAT at so large a rho finds the speeds' interval; each half of it pays a half."""
     counts, cost = SamplesPerPlate(np.full(400, 4)), concentrated(4 * NANO)
     plan = MECHANISMS[name].plan(counts, cost, SPEEDS, grouping)
     assert plan.noise_cost == concentrated(2 * NANO) and set(plan.charges.tolist()) == {4 * NANO}

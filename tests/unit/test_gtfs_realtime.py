@@ -96,7 +96,6 @@ ENVELOPE = ('{"results": [' + ", ".join(PING % (bus, bus) for bus in range(4)) +
 
 
 def mutated(whole, count):
-    """A message with bytes changed, left out, or repeated."""
     seeded = random.Random(5)
     for _ in range(count):
         data = bytearray(whole)
@@ -117,7 +116,6 @@ def mutated(whole, count):
     ("form", "single", "whole"), [(GTFS_REALTIME, SINGLE, FEED), (JSON, JSON, ENVELOPE)], ids=["gtfs", "json"]
 )
 def test_mutated_messages_raise_nothing_and_no_ping_of_theirs_is_lost(form, single, whole, count):
-    """Each is a ping, a refusal or an entity that has no vehicle; what goes on is one of the first two again."""
     for data in mutated(whole, count):
         batch = form.read([data], 10**6, 100)
         found = len(batch.pings) + len(batch.refusals)
@@ -133,12 +131,8 @@ def test_mutated_messages_raise_nothing_and_no_ping_of_theirs_is_lost(form, sing
 
 def test_what_goes_on_as_json_is_refused_for_the_same_reason():
     faults = [
-        vehicle("A"),
-        vehicle(),
-        vehicle("B", speed=None),
-        vehicle("C", lat=None),
-        vehicle("D", lon=None, lat=None),
-    ]
+        vehicle("A"), vehicle(), vehicle("B", speed=None), vehicle("C", lat=None), vehicle("D", lon=None, lat=None),
+    ]  # fmt: skip
     feed = snapshot(*faults, header_s=None)
     read = PingDecoder(RULES, JSON).decode(Unrepeated(GTFS_REALTIME, 10**6, 99).take(feed))
     assert read[0].plates == ("A",)
@@ -187,7 +181,6 @@ def replayed(tmp_path, capsys, *names):
 
 
 def test_polls_go_through_replay_to_releases_and_a_parked_bus_is_not_refused_as_late(tmp_path, capsys):
-    """Two hours of polls a minute; one bus was parked before the first of them."""
     names = []
     for minute in range(120):
         now = START_S + 60 * minute

@@ -12,7 +12,6 @@ MEMBERS = gzip.compress(DATA[:100]) + gzip.compress(b"") + bytes(7) + gzip.compr
 
 
 def unpacked(packed, piece):
-    """What comes out, and how it ended."""
     out = []
     try:
         for some in files.inflated(iter([packed[first : first + piece] for first in range(0, len(packed), piece)])):

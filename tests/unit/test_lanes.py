@@ -11,8 +11,6 @@ def batch(partition, *offsets):
 
 
 class Slow:
-    """Processes a batch when it is told to."""
-
     def __init__(self):
         self.events, self.may_end = [], {}
 

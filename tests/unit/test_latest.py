@@ -84,7 +84,6 @@ def test_how_the_log_is_cut_changes_nothing_and_neither_does_the_order_within_th
 
 
 def test_which_ping_of_one_plate_and_time_counts_follows_from_no_position():
-    """The first in the log, wherever the pings are, and however often each of them is delivered."""
     first, second = ("A", MINUTE, 30.27, -97.70), ("A", MINUTE, 30.269999, -97.80)
     for north in (0.0, 2e-6, 1.0, -1.0):
         moved = (*second[:2], second[2] + north, second[3])
@@ -97,7 +96,6 @@ def test_which_ping_of_one_plate_and_time_counts_follows_from_no_position():
 @pytest.mark.parametrize("every_minutes", [5, 15, 60])
 @pytest.mark.parametrize("age_minutes", [1, 10, 20, 90])
 def test_no_moment_has_a_position_that_is_older_than_the_age(every_minutes, age_minutes):
-    """A plate that is not heard of any more leaves, at the first moment at which it is too old, and no sooner."""
     positions, found = latest(age_minutes * MINUTE, every=60 * every_minutes), []
     rows = [("A", 7 * MINUTE, 1.0, 1.0), *[("B", minute * MINUTE, 2.0, 2.0) for minute in range(240)]]
     for row in sorted(rows, key=lambda row: row[1]):

@@ -18,7 +18,6 @@ from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 
 
 def ledger_of(*payloads, name="5eed"):
-    """A ledger that has recorded these payloads, one a HAT."""
     ledger = MemoryLedger(name)
     for number, payload in enumerate(payloads):
         hat = Admission(f"hat-{number}", np.array([0]), np.array([1]), 1, b"")

@@ -42,7 +42,6 @@ def test_a_pipe_has_the_messages_that_a_file_has_however_it_is_cut(tmp_path, dat
 
 @pytest.mark.parametrize("lines", [LINES, [HEADER, *ROWS]])
 def test_each_line_is_handed_on_before_the_next_is_there(lines):
-    """The reader never asks for a block while it holds a whole line."""
     handed_on, asked = [], []
 
     def blocks():
@@ -57,8 +56,6 @@ def test_each_line_is_handed_on_before_the_next_is_there(lines):
 
 
 class Pipe:
-    """Standard input that a test writes to."""
-
     def __init__(self, monkeypatch):
         read, self.write_end = os.pipe()
         self.file = os.fdopen(read)

@@ -135,7 +135,6 @@ HOSTILE = ["ZQXPLATE1", "%(ZQXPLATE)s", "{ZQXPLATE!r}", "ZQXPLATE\n4", "udp-stre
 
 
 def test_a_real_run_with_hostile_plates_leaves_nothing_of_them_in_its_log(tmp_path):
-    """Pings are read, refused, released and charged; a library logs all that it is given, and then fails."""
     settings = load(None, ("release.min_plates=1", "hat.timezone=UTC", "hat.slot=1h", "hat.grace=1m"), PURE_ENV)
     begins, now = 1_704_700_800, [1_704_700_800.0]
     point = {"type": "Point", "coordinates": [72.8312, 21.1702]}

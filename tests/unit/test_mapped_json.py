@@ -68,20 +68,13 @@ def test_without_a_path_results_and_features_are_found_but_not_in_a_ping(envelop
 
 
 LENIENT = [
-    {"plate": 4711},
-    {"plate": "4711"},
-    {"speed": "12.5"},
-    {"speed": " 12,5 "},
-    {"lon": "72,5", "lat": "21.250"},
-    {"time": str(SECONDS)},
-    {"time": SECONDS + 0.0},
-    {"time": f"{SECONDS}.0"},
-]
+    {"plate": 4711}, {"plate": "4711"}, {"speed": "12.5"}, {"speed": " 12,5 "}, {"lon": "72,5", "lat": "21.250"},
+    {"time": str(SECONDS)}, {"time": SECONDS + 0.0}, {"time": f"{SECONDS}.0"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("changes", LENIENT, ids=str)
 def test_mapped_fields_are_lenient_alone_in_an_array_and_beside_a_fault(changes):
-    """Both readers take it: the quick one, and the careful one that another ping's fault calls."""
     expected = (str(changes.get("plate", "A1")), *ONE[1:])
     for message in (nested(**changes), [nested(**changes)], [nested(**changes), nested(speed=None)]):
         pings, refusals = decode(NESTED, message)
@@ -90,32 +83,29 @@ def test_mapped_fields_are_lenient_alone_in_an_array_and_beside_a_fault(changes)
             [], [("wrong_type", "$.vehicle.position.speed")])  # fmt: skip
 
 
+OF_FIELD = {
+    ("plate", "wrong_type"): (4711.5, True, None, 10**70),
+    ("plate", "empty_plate"): (" ",),
+    ("plate", "placeholder_plate"): ("NULL", "unknown "),
+    ("time", "wrong_type"): ("now", "nan", None),
+    ("time", "time_out_of_range"): (10**400, "1e999", -1, SECONDS * 1000),
+    ("lon", "wrong_type"): ("east",),
+    ("lon", "coordinates_out_of_range"): (181,),
+    ("lat", "coordinates_out_of_range"): ("91",),
+    ("speed", "wrong_type"): ("", "1.234,5", "1_0", [12.5]),
+    ("speed", "speed_negative"): ("-1",),
+    ("speed", "speed_above_limit"): (201,),
+    ("speed", "speed_not_finite"): ("9" * 400,),
+}
+PATHS = {"plate": "vehicle.id", "time": "timestamp", "lon": "position.longitude", "lat": "position.latitude",
+         "speed": "position.speed"}  # fmt: skip
 FAULTS = [
-    ({"plate": 4711.5}, "wrong_type", "$.vehicle.vehicle.id"),
-    ({"plate": True}, "wrong_type", "$.vehicle.vehicle.id"),
-    ({"plate": None}, "wrong_type", "$.vehicle.vehicle.id"),
-    ({"plate": 10**70}, "wrong_type", "$.vehicle.vehicle.id"),
-    ({"plate": " "}, "empty_plate", "$.vehicle.vehicle.id"),
-    ({"plate": "NULL"}, "placeholder_plate", "$.vehicle.vehicle.id"),
-    ({"plate": "unknown "}, "placeholder_plate", "$.vehicle.vehicle.id"),
-    ({"time": "now"}, "wrong_type", "$.vehicle.timestamp"),
-    ({"time": "nan"}, "wrong_type", "$.vehicle.timestamp"),
-    ({"time": None}, "wrong_type", "$.vehicle.timestamp"),
-    ({"time": 10**400}, "time_out_of_range", "$.vehicle.timestamp"),
-    ({"time": "1e999"}, "time_out_of_range", "$.vehicle.timestamp"),
-    ({"time": -1}, "time_out_of_range", "$.vehicle.timestamp"),
-    ({"time": SECONDS * 1000}, "time_out_of_range", "$.vehicle.timestamp"),
-    ({"lon": "east"}, "wrong_type", "$.vehicle.position.longitude"),
-    ({"lon": 181}, "coordinates_out_of_range", "$.vehicle.position.longitude"),
-    ({"lat": "91"}, "coordinates_out_of_range", "$.vehicle.position.latitude"),
     ({"lon": 0, "lat": 0}, "zero_coordinates", "$.vehicle.position"),
-    ({"speed": ""}, "wrong_type", "$.vehicle.position.speed"),
-    ({"speed": "1.234,5"}, "wrong_type", "$.vehicle.position.speed"),
-    ({"speed": "1_0"}, "wrong_type", "$.vehicle.position.speed"),
-    ({"speed": [12.5]}, "wrong_type", "$.vehicle.position.speed"),
-    ({"speed": "-1"}, "speed_negative", "$.vehicle.position.speed"),
-    ({"speed": 201}, "speed_above_limit", "$.vehicle.position.speed"),
-    ({"speed": "9" * 400}, "speed_not_finite", "$.vehicle.position.speed"),
+    *(
+        ({field: value}, reason, f"$.vehicle.{PATHS[field]}")
+        for (field, reason), of in OF_FIELD.items()
+        for value in of
+    ),
 ]
 
 
@@ -156,20 +146,13 @@ def test_a_message_that_is_no_ping_is_refused_whole(message, reason, path):
 
 
 TIMES = [
-    ("epoch_s", SECONDS, None),
-    ("epoch_ms", SECONDS * 1000, None),
-    ("epoch_us", str(SECONDS * 10**6), None),
-    ("iso", "2022-01-01T10:10:35+05:30", None),
-    ("iso", "2022-01-01T10:10:35", IST),
-    ("iso", "2022-01-01 10:10:35.000", IST),
-    ("iso", "2022-01-01T04:40:35Z", IST),
-    ("%d/%m/%Y %H:%M:%S", "01/01/2022 10:10:35", IST),
-    ("%d/%m/%Y %H:%M:%S", "1/1/2022 10:10:35", IST),
-    ("%Y%m%d%H%M%S", "20220101101035", IST),
-    ("%d %b %Y %I:%M:%S %p", "01 Jan 2022 10:10:35 AM", IST),
-    ("%Y-%m-%d %H:%M:%S%z", "2022-01-01 04:40:35+0000", None),
-    ("%d.%m.%y %H:%M:%S", "01.01.22 10:10:35", IST),
-]
+    ("epoch_s", SECONDS, None), ("epoch_ms", SECONDS * 1000, None), ("epoch_us", str(SECONDS * 10**6), None),
+    ("iso", "2022-01-01T10:10:35+05:30", None), ("iso", "2022-01-01T10:10:35", IST),
+    ("iso", "2022-01-01 10:10:35.000", IST), ("iso", "2022-01-01T04:40:35Z", IST),
+    ("%d/%m/%Y %H:%M:%S", "01/01/2022 10:10:35", IST), ("%d/%m/%Y %H:%M:%S", "1/1/2022 10:10:35", IST),
+    ("%Y%m%d%H%M%S", "20220101101035", IST), ("%d %b %Y %I:%M:%S %p", "01 Jan 2022 10:10:35 AM", IST),
+    ("%Y-%m-%d %H:%M:%S%z", "2022-01-01 04:40:35+0000", None), ("%d.%m.%y %H:%M:%S", "01.01.22 10:10:35", IST),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("form", "value", "zone"), TIMES, ids=str)

@@ -42,7 +42,6 @@ def test_the_spread_is_that_of_reference_speeds(name, grouping):
 
 @pytest.mark.parametrize("name", ["baseline", "array-averaging", "optimal", "levy"])
 def test_the_spread_counts_those_who_are_left_out(name):
-    """The last three plates of five are not in the plan, and the mean is to be that of all."""
     counts, out = np.array([12, 7]), np.array([30, 4, 1])
     plan = MECHANISMS[name].plan(SamplesPerPlate(counts), pure(NANO // 2), Range(0, U), "best-fit")
     rng, part, runs = np.random.default_rng(1), U / 24**0.5, 4000
@@ -116,7 +115,6 @@ def test_the_stated_error_of_a_projected_mean_is_that_over_the_truths_that_may_h
 
 @pytest.mark.parametrize("name", long_but(["levy"], ["levy", "fixed-quantile"]))
 def test_much_noise_makes_no_interval_of_a_projected_mean_too_sure_of_itself_or_too_wide(name):
-    """However far beyond [0, U] noisy means lie."""
     plan = MECHANISMS[name].plan(SamplesPerPlate(np.array(PLATES)), pure(NANO // 4), Range(0, U), "wrap-around")
     rng, bits, held = np.random.default_rng(8), seeded_bits(8), []
     for speeds in reference_speeds(rng, rng.uniform(0.1 * U, 0.9 * U, 1500), 0.5).clip(0, U):
@@ -156,7 +154,6 @@ def test_a_record_is_less_sure_of_a_mean_whose_plates_are_not_all_there(name):
 @pytest.mark.parametrize("noise", [0.5, 2.0, 6.0, 15.0, 40.0, 300.0])
 @pytest.mark.parametrize("truth", [0.0, 2.0, 5.0, 10.0, 20.0, 32.4, 50.0, 63.0, 65.0])
 def test_an_interval_misses_any_truth_with_probability_one_in_twenty(truth, noise):
-    """Near the ends of [0, U] too, and however much noise there is; and holds what is released."""
     p = (np.arange(2000) + 0.5) / 2000
     laplace = np.where(p < 0.5, np.log(2 * p), -np.log(2 * (1 - p))) * noise
     noisy = truth + laplace
