@@ -214,8 +214,7 @@ def _over_actual(day: Day, runs: Sequence[tuple[Floats, Floats]]) -> float:
 
 
 def within(day: Day, held: Floats) -> tuple[int, int, int]:
-    """Of so many classes (by plates, by hour) how many are held by 93 to 97 %, of how many, and how many are further
-    from that than two standard errors: seeds share a day's truths, so a class has as many as it has HATs."""
+    """Of classes (by plates, by hour): how many are held by 93 to 97 %, of how many, how many are two errors off."""
     classes = *in_bins(day.plates, SIZES), *in_bins(day.hour, HOURS)
     shares = [(held[here].mean(), here.sum()) for here in classes if here.any()]
     inside = sum(0.93 <= share <= 0.97 for share, _ in shares)
@@ -273,8 +272,7 @@ def jittering(fleet: FleetColumns) -> FleetColumns:
 
 
 def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
-    """Of a fleet that pings about every second, the pings that it would send after each `metres` driven, and none while
-    it stands. Some feeds do so: their counts tell how far a bus drove in a cell, not how long it stayed."""
+    """Of a fleet that pings each second: the pings that it would send after each `metres`, none while it stands."""
     order = np.lexsort((dense.time_ms, dense.plate))
     plate, seconds = dense.plate[order], dense.time_ms[order] / 1000
     is_first = np.diff(plate, prepend=-1) != 0

@@ -1,7 +1,4 @@
-"""Days of a feed through the real release road, fast: pings are read once, and each run draws on a ledger of its own.
-
-What a run says of a HAT is its smoothed estimate when the slot closes: that of a withheld HAT, too.
-"""
+"""Days of a feed through the real release road: pings are read once, each run draws on a ledger of its own."""
 
 from __future__ import annotations
 

@@ -28,11 +28,7 @@ def constant_and_counts(day: Day) -> Floats:
 
 
 def without_noise(day: Day, prior: Coefficients) -> Floats:
-    """The model's forecast of each HAT from the true means of all others, of its slot and of earlier ones.
-
-    No noise, nothing clipped, no budget; only the HAT's own speeds are left out, by tenths of the slot's HATs. A
-    release sees those, so this is no bound.
-    """
+    """The model's forecast of each HAT from the true means of all others: no noise, no clip, no budget; no bound."""
     bank, estimate, first = FilterBank(), [], 0
     for counts, _ in day.slots:
         slot, hats = prior_of(counts, prior), counts.cells.size

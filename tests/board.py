@@ -1,9 +1,4 @@
-"""What tests of the dashboard share: records of any slot, a dashboard of its own process, and a crowd that watches it.
-
-`python -m tests.board ADDRESS CLIENTS FILE LINES` is the crowd: so many clients open the stream; then the lines are
-added to the file, and each client that is told of their slot fetches it. It prints how long that took, each from the
-moment of the writing on.
-"""
+"""A dashboard of its own process, and a crowd that watches it: `python -m tests.board ADDRESS CLIENTS FILE LINES`."""
 
 import asyncio
 import json

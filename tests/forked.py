@@ -1,9 +1,4 @@
-"""Processes of our program, forked from one that has imported it: each would spend a second of a processor on that.
-
-They are processes like any others, with an id, a folder and streams of their own: to be killed, paused and waited for.
-That the program starts by its real command line is tested elsewhere (`tests/runtime/test_cli_files.py` through a
-shell, `tests/integration/test_binding.py`).
-"""
+"""Processes of our program, forked from one that has imported it: a start would take a second of processor time."""
 
 import multiprocessing
 import os

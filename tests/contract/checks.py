@@ -1,12 +1,4 @@
-"""The promises of `port.py` as runnable checks; memory, SQLite and Redis are held to the same ones.
-
-Each check takes a `LedgerFactory`, which opens the same ledger anew each time; it raises `CheckFailed` with a
-sentence. Checks name their plates, periods and releases after themselves, so all may run on one ledger, in any order,
-each once.
-
-    for check in ALL_LEDGER_CHECKS:
-        check(lambda: open_sqlite_ledger(path))
-"""
+"""The promises of `port.py` as checks of a `LedgerFactory`; ids are named after checks: all may run on one ledger."""
 
 from __future__ import annotations
 
@@ -29,23 +21,11 @@ LedgerFactory = Callable[[], AbstractContextManager[Ledger]]
 
 
 class CheckFailed(Exception):
-    """A ledger broke a promise; the message says which, with what was expected and what came.
-
-    >>> try:
-    ...     expect(7, 8, "charges at most the budget")
-    ... except CheckFailed as broken:
-    ...     print(broken)
-    charges at most the budget: expected 8, got 7
-    """
+    """A ledger broke a promise; the message says which, with what was expected and what came."""
 
 
 def expect(actual: object, expected: object, promise: str) -> None:
-    """Raise CheckFailed unless the two are equal; a real check, since `-O` removes asserts.
-
-    >>> expect(2, 1, "charges once")
-    Traceback (most recent call last):
-    tests.contract.checks.CheckFailed: charges once: expected 1, got 2
-    """
+    """Raise CheckFailed unless the two are equal; a real check, since `-O` removes asserts."""
     if actual != expected:
         raise CheckFailed(f"{promise}: expected {expected!r}, got {actual!r}")
 
@@ -57,54 +37,28 @@ def ask(
     min_admitted: int = 0,
     terms: bytes = b"",
 ) -> Admission:
-    """An admission of the first plates of a call, or of the members given.
-
-    >>> ask("hat", [3, 4], members=[2, 0]).members
-    array([2, 0])
-    """
+    """An admission of the first plates of a call, or of the members given."""
     chosen = range(len(charges)) if members is None else members
     return Admission(release_id, np.array(chosen, np.int64), np.array(charges, np.int64), min_admitted, terms)
 
 
 def plates_of(prefix: str, count: int) -> list[bytes]:
-    """As many plates as asked for, named after the check.
-
-    >>> plates_of("once", 2)
-    [b'once/000000', b'once/000001']
-    """
+    """As many plates as asked for, named after the check."""
     return [f"{prefix}/{i:06d}".encode() for i in range(count)]
 
 
 def charged_by(verdicts: Iterable[Verdict]) -> list[list[int]]:
-    """What each verdict charged, member by member.
-
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> charged_by(MemoryLedger().admit("May", 10, [b"a", b"b"], [ask("hat", [3, 11])]))
-    [[3, 0]]
-    """
+    """What each verdict charged, member by member."""
     return [verdict.charged.tolist() for verdict in verdicts]
 
 
 def balances_of(ledger: Ledger, period: str, plates: Sequence[bytes]) -> list[int]:
-    """The sum of each plate's charges in the period.
-
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> ledger = MemoryLedger()
-    >>> _ = ledger.admit("May", 10, [b"a", b"b"], [ask("hat", [3, 11])])
-    >>> balances_of(ledger, "May", [b"a", b"b"])
-    [3, 0]
-    """
+    """The sum of each plate's charges in the period."""
     return [int(amount) for amount in ledger.balances(period, plates).charged]
 
 
 def expect_sums(ledger: Ledger) -> None:
-    """CheckFailed unless each balance of the whole ledger is the sum of its entries, and none is over its budget.
-
-    >>> from udp_stream.ledgers.sqlite import MemoryLedger
-    >>> ledger = MemoryLedger()
-    >>> _ = ledger.admit("May", 10, [b"a", b"b"], [ask("hat", [3, 4])])
-    >>> expect_sums(ledger)
-    """
+    """CheckFailed unless each balance of the whole ledger is the sum of its entries, and none is over its budget."""
     plates: dict[str, set[bytes]] = defaultdict(set)
     entries = list(ledger.entries())
     for entry in entries:
@@ -421,9 +375,7 @@ def check_survives_reopen(open_ledger: LedgerFactory) -> None:
 
 
 def check_newest(open_ledger: LedgerFactory) -> None:
-    """Every admission comes once, the newest first: repeats move nothing, and neither do records and reopening.
-
-    A reader misses nothing that was there, whatever is admitted meanwhile."""
+    """Every admission comes once, the newest first; repeats, records and reopening move nothing."""
     plates, ids = plates_of("newest", 1), [f"newest/{i}" for i in range(1203)]
     with open_ledger() as ledger:
         before = list(ledger.newest())
@@ -443,8 +395,7 @@ def check_newest(open_ledger: LedgerFactory) -> None:
 
 
 def check_notes_and_progress(open_ledger: LedgerFactory) -> None:
-    """The first text of a note is kept; progress counts HATs and payloads, and knows the newest HAT; periods are those
-    in which some plate was charged."""
+    """The first text of a note is kept; progress counts HATs and payloads; periods are those with a charge."""
     plates = plates_of("noted", 1)
     with open_ledger() as ledger:
         name = ledger.meta()["ledger_id"]
@@ -476,11 +427,7 @@ BUDGET = 10
 
 
 def hour(length: str, number: int, hours: int = 1) -> str:
-    """The span of `hours` hours that begins `number` hours after 2024-01-08.
-
-    >>> hour("1d", 6)
-    'rolling 1d from 2024-01-08T06:00:00+00:00 to 2024-01-08T07:00:00+00:00'
-    """
+    """The span of `hours` hours that begins `number` hours after 2024-01-08."""
     begin = datetime(2024, 1, 8, tzinfo=UTC).timestamp()
     ends = (datetime.fromtimestamp(begin + at * HOUR_S, UTC).isoformat() for at in (number, number + hours))
     return span_name(length, *ends)
@@ -502,9 +449,7 @@ def worst_window(charged: dict[tuple[int, int], int], length_s: int) -> int:
 
 
 def check_rolling_table(open_ledger: LedgerFactory) -> None:
-    """A charge is admitted if it fits into every window that touches its span, before and behind; others do not count.
-
-    Windows of three hours touch up to four spans of an hour."""
+    """A charge is admitted if it fits into every window that touches its span: 3 h touch up to 4 spans of 1 h."""
     plates = plates_of("rolling/table", 2)
 
     def admit(ledger: Ledger, span: str, name: str, amounts: Sequence[int], least: int = 0) -> list[int]:

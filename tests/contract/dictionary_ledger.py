@@ -1,8 +1,4 @@
-"""The smallest ledger that keeps the promises of `port.py`: dictionaries behind one lock.
-
-It is the model that stores are compared with, what broken ledgers are made of, and the ledger of explorations, which
-look into it and copy it.
-"""
+"""The smallest ledger that keeps the promises of `port.py`: the model of stores and of explorations."""
 
 from __future__ import annotations
 

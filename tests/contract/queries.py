@@ -1,7 +1,4 @@
-"""The road of a standing query over a store that fails: its process dies at each call, or a rival gets in before each.
-
-Each check takes a function that opens the same ledger anew. `test_query_road.py` runs them in memory and SQLite.
-"""
+"""The road of a standing query over a store that fails, in memory and SQLite (`test_query_road.py`)."""
 
 import contextlib
 from collections.abc import Callable
@@ -210,8 +207,7 @@ def a_plate_that_a_round_does_not_charge_gives_no_value_in_it(new_ledger: Openin
 
 
 def later_rounds_stay_within_the_lower_of_two_budgets(new_ledger: Opening) -> None:
-    """Rounds began under a budget of 25 for the period, and go on where 200 are configured, or the other way round: a
-    plate that others charged 18 has enough left for the first round of 5, and for no later one."""
+    """A budget of 25 and of 200, in both orders: a plate with 18 charged has enough for a round of 5 and no more."""
     poor, low = a_moment().plates[0], 25 * 10**9
     lower = msgspec.structs.replace(a_query(), period_budget_nano=low)
     for began, goes_on in ((lower, a_query()), (a_query(), lower)):
@@ -274,10 +270,7 @@ def refuses(words: str, call: Callable[[], object]) -> None:
 
 
 def both_kinds_of_charges_stay_within_the_one_budget(new_ledger: Opening) -> None:
-    """Whatever was charged first, under which budgets: what a plate could lose of both is summed before it is charged.
-
-    An amount of positions counts a quarter: half a kilometre counts as one, and rho goes by its square.
-    """
+    """What a plate could lose is summed before it is charged. Half a kilometre counts as one; rho by its square."""
     with new_ledger()() as ledger:  # positions under 200 per square km, then a share
         ask(ledger, query=msgspec.structs.replace(a_query(), name="before"))
         refuses("rho 56", lambda: charge_speeds(ledger, 10**9, ONE, 6 * 10**9))

@@ -1,8 +1,4 @@
-"""The road over a store that fails: its process dies at each call, or a rival gets in before each call.
-
-Each check takes a function that opens the same ledger anew, and a context for a seed. It runs over every store:
-`test_road.py` in memory and SQLite, `tests/integration/test_redis_ledger.py` in Redis.
-"""
+"""The road over a store that dies at each call, or has a rival before each: memory, SQLite, Redis."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -45,9 +41,7 @@ Opening = Callable[[], LedgerFactory]
 
 
 def dies_at_every_call(new_ledger: Opening, kind: str = "fixed", calls: Collection[str] = ()) -> None:
-    """Whatever call a process dies at, before it or behind it: the next one loses nothing and repeats nothing.
-
-    With `calls`, at those alone."""
+    """Whatever call a process dies at, the next one loses and repeats nothing. With `calls`, at those alone."""
     points = [n for n, name in enumerate(_calls(kind)) if not calls or name in calls]
     for dies_at, answered in product(points, (False, True)):
         opened, seen, told = new_ledger(), dict[str, bytes](), set[bytes]()
@@ -151,9 +145,7 @@ def _slot():
 
 
 def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
-    """One payload per HAT, all of them published; each plate charged once, as the record says, within its budget.
-
-    The same for the city's answer, if there is one."""
+    """One payload per HAT and answer, all published; each plate charged once, as the record says, within budget."""
     assert len(published) == 3
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
     for entry in ledger.entries():

@@ -550,7 +550,6 @@ def test_file_itself_refuses_to_forget(change: str, tmp_path: Path) -> None:
 
 
 def test_verdicts_belong_to_the_caller(tmp_path: Path) -> None:
-    """What a caller does to a verdict's array changes neither a later answer nor the ledger."""
     ledger: Ledger
     for ledger_factory in (in_memory(tmp_path), in_sqlite(tmp_path)):
         with ledger_factory() as ledger:

@@ -1,12 +1,4 @@
-"""What seeded runs put out and what their ledgers remember: every mechanism, grouping, statistic and status.
-
-`outputs.json` and `queries.json` hold, for each run, how many records there are of each status, and one line a field:
-its value, where all records that have it agree, or a digest of its values. `whole.json` holds a few whole records,
-with what the ledger remembers of them, and the balances of a few ledgers. A change of these files says which fields
-move: if a field is deleted on purpose, then its lines go, and no other.
-
-`python -m tests.golden` writes them anew. Do so only in a commit that is to change what is released, and say so there.
-"""
+"""What seeded runs put out and what their ledgers remember; `python -m tests.golden` writes the files anew."""
 
 import io
 import json

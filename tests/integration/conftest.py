@@ -35,10 +35,7 @@ SHARED = {"kafka_bootstrap", "redis_url", "amqp_broker"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what talks to the shared services: the rest is the same whether they run as containers or processes.
-
-    What can only run on an engine is left out, and counted as such, unless containers are demanded.
-    """
+    """Mark what talks to the shared services; leave out what only an engine runs, unless containers are demanded."""
     for item in items:
         if SHARED & set(getattr(item, "fixturenames", ())):
             item.add_marker("shared_services")

@@ -149,8 +149,7 @@ class City:
         return [record.value for record in found]
 
     def wait_for(self, ids, *workers):
-        """Until all of them can be read, and the ledger was told so: a worker that is stopped in between leaves that
-        to the next one."""
+        """Until all can be read, and the ledger was told so."""
         self._wait_for_all(self.topics.release, set(ids), workers)
 
     def wait_for_answers(self, *workers):
@@ -185,8 +184,7 @@ class City:
 
 
 def _until(missing, wait, workers):
-    """Until nothing is missing. What the workers may work until then is bounded; a clock says less the busier the
-    machine is."""
+    """Until nothing is missing; the bound is the workers' work, not a clock."""
     while left := missing():
         assert all(worker.poll() is None for worker in workers)
         assert sum(map(processor_s, workers)) < WORK_S_MAX, f"missing: {left}"
@@ -234,8 +232,7 @@ def _until_it_serves(process, said, before):
 
 @contextmanager
 def worker(city, instance="one", stop="", seed=SEED):
-    """A worker process; ended by SIGTERM within seconds, and with status 0, unless it was killed. `stop`: where it is
-    to stop itself (`seeded_worker.py`)."""
+    """A worker process, ended by SIGTERM with status 0 unless killed. `stop`: where it stops itself."""
     said = city.folder / f"{instance}.err"
     served = said.read_text().count(SERVING) if said.exists() else 0
     given = [city.config, seed, instance, stop, city.disorder_ms]

@@ -1,8 +1,4 @@
-"""Real brokers of MQTT that tests run on, as child processes: Debian's mosquitto, else amqtt, which is on PyPI.
-
-amqtt needs no root. What it does not do, such as to send again what was not acknowledged, is tested where mosquitto is
-installed.
-"""
+"""Brokers of MQTT as child processes: Debian's mosquitto, else amqtt, which does not send again what is not acked."""
 
 from __future__ import annotations
 

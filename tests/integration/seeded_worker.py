@@ -1,8 +1,4 @@
-"""A worker whose noise follows from a seed, for tests alone: main(CONFIG, SEED, INSTANCE, STOP, DISORDER_MS).
-
-STOP is SIGNAL@POINT@N: the worker sends itself the signal when it comes to that point of publishing for the Nth time.
-Or it is UNDERPAID: the worker charges each plate one nano-unit for what the city is asked.
-"""
+"""A worker with seeded noise: main(CONFIG, SEED, INSTANCE, STOP, DISORDER_MS); STOP is SIGNAL@POINT@N or UNDERPAID."""
 
 import functools
 import inspect

@@ -145,7 +145,6 @@ def test_a_reader_that_dies_before_it_has_kept_anything_loses_nothing(queue, pas
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_connection_that_is_cut_loses_nothing_and_hands_nothing_on_twice(queue, password, kept):
-    """Cut with messages on their way, kept but perhaps not acknowledged, or not kept: they come again and are known."""
     said = []
     with Proxy() as proxy:
         link = proxy.link(queue.port)
@@ -222,7 +221,6 @@ def test_tls_is_checked_against_an_authority_of_ones_own(queue, password, tmp_pa
 
 @pytest.mark.long
 def test_a_queue_through_run_gives_the_hats_and_counts_of_the_plain_form(amqp_broker, tmp_path):
-    """`init` of messages of the queue, `plan` of them, `run` of the queue until it is empty."""
     pings, flags = recorded(fleet_log(buses=20, hours=0.5, clean=True)), ("--set", "hat.slot=15m")
     for name in ("file", "queue"):
         (tmp_path / name).mkdir()

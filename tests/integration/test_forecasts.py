@@ -78,7 +78,6 @@ def test_a_worker_that_charges_too_little_for_the_city_s_answer_ends_with_status
 def test_killed_at_any_moment_and_in_the_middle_of_the_day_plans_and_estimates_are_the_same(
     city, redis_server, settings
 ):
-    """On a ledger with fences, over two shards, with two workers that come and go."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)

@@ -77,7 +77,6 @@ def accepted(city, records):
 
 @pytest.mark.parametrize("batch", [1, 100])
 def test_what_a_program_prints_is_in_kafka_within_a_second(city, batch):
-    """By the broker's own time of each record. The last line has no newline; the end of the pipe is its end."""
     here = city([])
     reads, writes = os.pipe()
     with feeding(here, "-", "--batch", batch, stdin=reads) as running:
@@ -131,8 +130,6 @@ def test_polls_of_a_faulty_server_are_in_kafka_once_each(city, tmp_path):
 
 
 def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_killed(city, amqp_broker, tmp_path):
-    """Killed at a moment of its own choosing twice, and ended in order once: nothing is left in the queue, all of it is
-    in Kafka, and each ping counts once."""
     queue, here, total = Queue(amqp_broker, "surat"), city([]), 600
     (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text(PASSWORD)
@@ -160,7 +157,6 @@ def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_
 
 @pytest.mark.soak
 def test_nothing_is_acknowledged_that_kafka_does_not_take(city, amqp_broker, tmp_path, kafka_server):
-    """Kafka goes away while a feed runs: the feed ends with status 4, and the queue still has what Kafka has not."""
     from streams.topics import create_topics
     from udp_stream.settings import load
 

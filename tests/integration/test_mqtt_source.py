@@ -164,7 +164,6 @@ def test_stopping_acknowledges_what_is_kept_meanwhile(broker, topic):
 @needs_mosquitto
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_connection_that_is_cut_loses_nothing_and_hands_nothing_on_twice(broker, topic, kept):
-    """With fewer messages than a broker has on their way at most, 20: no acknowledgement may have come through."""
     said = []
     with Proxy() as proxy:
         link = proxy.link(broker.port)

@@ -157,7 +157,6 @@ def replica_of(number: int, cluster: RunningCluster, folder: Path) -> Iterator[R
 def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_refused(
     cluster: RunningCluster, clients: list[Any], tmp_path: Path
 ) -> None:
-    """Also of another node than the ledger's: replicas and hash slots move. A paused one still is in the slots."""
     sentence = rf":{cluster.nodes[1].port} has 1 replica, and ledger\.replicas is 0"
     with replica_of(1, cluster, tmp_path) as replica:
         for number in range(NODES):
@@ -228,7 +227,6 @@ def expect_told(ledger: RedisLedger, told: dict[str, tuple[list[int], bytes]]) -
 
 
 def test_what_was_answered_survives_kills_of_its_node(cluster: RunningCluster) -> None:
-    """The URL names another node, which stays: the writer waits until its own is back."""
     url = cluster.nodes[0].url.replace("redis://", "redis+cluster://")
     with open_redis_ledger(url, prefix=prefix_at(1)) as ledger:
         writer = Writer(ledger)
@@ -244,7 +242,6 @@ def test_what_was_answered_survives_kills_of_its_node(cluster: RunningCluster) -
 
 
 def test_the_ledger_follows_its_slot_to_another_node(cluster: RunningCluster, clients: list[Any]) -> None:
-    """The slot moves while a writer goes on: it waits, then finds the ledger where it is now."""
     prefix = prefix_at(0)
     with open_redis_ledger(cluster.url, prefix=prefix) as ledger:
         writer = Writer(ledger)

@@ -80,7 +80,6 @@ def test_the_road_of_a_query_over_a_store_that_fails(check: Callable[[Opening], 
 
 
 def test_threads_that_ask_at_once_share_one_ledger(redis_url: str) -> None:
-    """One object, as many threads: `check_concurrent_writers` gives each writer a ledger of its own."""
     with opener(redis_url)() as ledger, ThreadPoolExecutor(50) as threads:
         ledger.bind("key")
         fenced = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
@@ -99,7 +98,6 @@ def test_threads_that_ask_at_once_share_one_ledger(redis_url: str) -> None:
 
 @pytest.mark.parametrize("hats", [redis_ledger.BATCH_HATS, 1, 2])
 def test_answers_are_those_of_the_ledger_in_memory(redis_url: str, hats: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any sequence of calls, with few ids, plates and periods so that repeats and empty budgets are many."""
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", hats)  # the last: several scripts to a call
     choose = random.Random(11)
     plates = [bytes([letter]) * 16 for letter in b"abcdef"]
@@ -305,7 +303,6 @@ def _expect_remembered(url: str, told: dict[tuple[str, str], Any]) -> None:
 def test_what_went_unanswered_is_asked_again_and_charged_once(
     redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that stands still gets the same HATs several times, and carries all of them out when it goes on."""
     monkeypatch.setitem(redis_connection._OPTIONS, "socket_timeout", 0.2)
     with open_redis_ledger(redis_server.url) as ledger:
         redis_server.pause()
@@ -341,7 +338,6 @@ def test_forgotten_scripts_are_loaded_again(redis_server: RunningRedis) -> None:
 
 
 def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that Redis is never busy for long; a HAT that is larger by itself has a script of its own."""
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", 3)
     monkeypatch.setattr(redis_ledger, "BATCH_MEMBERS", 6)
     scripts, admit = [], RedisLedger._admit
@@ -360,7 +356,6 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, mon
 
 
 def test_spans_that_others_charge_meanwhile_are_looked_at(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rival charges in a new span, after the windows were looked up and before the script that admits runs."""
     opened, first, look = opener(redis_url), checks.hour("3h", 0), redis_ledger.windows_of
     with opened() as ledger, opened() as rival:
 
@@ -413,7 +408,6 @@ def test_a_script_records_so_many_payloads_and_bytes_and_no_more(
 def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that_stand(
     kept: int, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker is gone after so many scripts; who comes next draws anew, and gets what stands where anything does."""
     monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 2)
     names, opened, record = [f"hat-{i}" for i in range(7)], opener(redis_url), RedisLedger._record
     left = iter([True] * kept)
@@ -481,7 +475,6 @@ def test_epochs_taken_at_once_differ(redis_url: str) -> None:
 
 
 def test_a_ledger_that_forgot_our_epoch_has_lost_writes(redis_url: str) -> None:
-    """As a promoted replica would that never got the last ones."""
     opened = opener(redis_url)
     with opened() as ledger, client_of(redis_url) as client:
         ledger.take_epoch("shard")
@@ -678,7 +671,6 @@ def test_a_server_that_forgets_is_refused(
 
 
 def test_a_server_that_hides_its_settings_is_refused(redis_server: RunningRedis) -> None:
-    """As managed ones do."""
     with client_of(redis_server.url) as client:
         client.execute_command("ACL", "SETUSER", "worker", "on", ">hush", "~*", "&*", "+@all", "-config")
     url = redis_server.url.replace("redis://", "redis://worker:hush@")
@@ -805,7 +797,6 @@ def test_nothing_is_answered_before_a_replica_has_it(
 
 
 def test_looking_at_a_redis_without_a_ledger_makes_none(redis_server: RunningRedis, tmp_path: Path) -> None:
-    """With another database in mind: the key would be bound to the new ledger, and the right one refused."""
     (key := tmp_path / "key").write_text("5e" * 32 + "\n")
     key.chmod(0o600)
     right, empty = (

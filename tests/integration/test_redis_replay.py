@@ -120,7 +120,6 @@ def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwis
 
 
 def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(redis_server, tmp_path, monkeypatch):
-    """The replica is cut off, the run ends, the master dies, the replica is promoted, the log is run again on it."""
     monkeypatch.setattr(Connection, "__init__", partialmethod(Connection.__init__, replicas_timeout_ms=100))
     monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
     flags, messages = (*CONFIG, f"ledger.key_file={tmp_path / 'plates.key'}"), fleet_log(hours=0.8)

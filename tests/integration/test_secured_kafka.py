@@ -46,7 +46,6 @@ TLS = {"security_protocol": "SSL", "ssl_cafile": "ca.crt"}
 
 @pytest.mark.long
 def test_a_whole_stream_over_tls_with_a_password(secured, tmp_path):
-    """Topics, feed, worker, releases and doctor, by SCRAM-SHA-512: the same as the embedded runtime."""
     here = secured_city(secured, tmp_path, "SCRAM-SHA-512")
     here.feed()
     with agree(here) as (stack, expected):
@@ -62,7 +61,6 @@ def test_a_whole_stream_over_tls_with_a_password(secured, tmp_path):
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", pytest.param("SCRAM-SHA-256", marks=pytest.mark.soak)])
 def test_each_library_logs_in_by_each_mechanism(secured, tmp_path, mechanism):
-    """kafka-python's administrator, producer and consumer, and aiokafka's, the transactional producer too."""
     here = secured_city(secured, tmp_path, mechanism)
     here.feed(here.messages[:50])
     assert len(here.read(here.topics.pings)) == 50
@@ -168,7 +166,6 @@ def _until(holds):
 
 
 def test_what_other_users_can_see_of_a_process_holds_no_secret(secured, tmp_path):
-    """Its command line and its environment, while it is logged in."""
     here = secured_city(secured, tmp_path, "SCRAM-SHA-256")
     here.feed([b"no ping"])
     command = [sys.executable, "-m", "udp_stream", "releases", "--follow", "--config", str(here.config)]

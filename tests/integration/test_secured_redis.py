@@ -190,7 +190,6 @@ def test_a_password_file_that_others_can_read_is_refused_before_the_server_is_as
 
 
 def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_path):
-    """Its records are those of the ledger; neither log, statement nor records hold the password."""
     running, made = guarded
     empty(running)
     (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(hours=0.3)))
@@ -221,7 +220,6 @@ def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_p
 
 
 def test_a_password_is_changed_while_workers_go_on(guarded):
-    """The new one beside the old one, new files, then the old one away: a connection that is there stays."""
     running, _ = guarded
     empty(running)
     with (

@@ -50,7 +50,6 @@ def other_worker(city, *flags):
 
 
 def test_status_follows_workers_through_their_lives(city, redis_server):
-    """One works; another comes with half the budget, and is killed; the first is stopped."""
     messages = fleet_log(clean=True)
     here = city(messages, ledger=redis_server.url)
     here.feed()

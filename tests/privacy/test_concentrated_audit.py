@@ -76,7 +76,6 @@ def test_so_it_does_where_other_mechanisms_are_taken(monkeypatch, busiest):
 
 @pytest.mark.long
 def test_log_ratios_of_many_days_have_the_mean_and_the_spread_that_rho_says(monkeypatch, busiest):
-    """How likely outputs were, day by day, in standard deviations from what rho says: about normal, and no wider."""
     off = []
     for seed in range(12):
         one = audited(monkeypatch, busiest[0], seed)

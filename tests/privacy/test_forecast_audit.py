@@ -77,10 +77,7 @@ def redrawn(seed, since="", before="9"):
 
 
 class Watched:
-    """A ledger, and the bytes of all that it was asked to charge, call by call.
-
-    With which norms a slot is drawn is not among them: it follows from speeds, charges nobody, and stays in the ledger.
-    """
+    """A ledger, and the bytes of all that it was asked to charge, call by call, without the norms."""
 
     def __init__(self):
         self.kept, self.calls = MemoryLedger(), []
@@ -120,10 +117,7 @@ def key_of(plate):
 
 
 def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
-    """A day through the embedded runtime. `given` are noisy integers that it has to release instead of its own.
-
-    `steer` changes the noise that was drawn: a history that has a chance, however small.
-    """
+    """A day through the embedded runtime; `given` noisy integers replace its own, `steer` changes drawn noise."""
     this, settings, real = Run(), load(None, flags, PURE_ENV), estimate.noisy_integers
 
     def noisy(queries, family, bits):
@@ -253,7 +247,6 @@ def test_a_charge_that_forgets_a_statistic_is_caught(monkeypatch, busiest, forgo
 
 
 def test_plans_of_a_slot_do_not_see_its_speeds_and_later_ones_see_its_releases(monkeypatch):
-    """Terms, charges and order of the slot whose speeds are redrawn, and of all before it, byte for byte."""
     as_it_was = run(monkeypatch, redrawn(0, before=""), 5)
     another = run(monkeypatch, redrawn(1, since="2024-01-08T09:00", before="2024-01-08T09:30"), 5)
     slots = as_it_was.ledger.slots()
@@ -275,7 +268,6 @@ def test_plans_are_the_same_where_all_speeds_are_others_and_all_releases_are_the
 
 
 def test_nobody_who_plans_or_forecasts_can_be_handed_a_speed():
-    """Neither room names the types that hold speeds, and no planner takes them."""
     for path in [*(ROOMS / "forecast").rglob("*.py"), *(ROOMS / "planning").rglob("*.py")]:
         named = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
         imported = {name.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)

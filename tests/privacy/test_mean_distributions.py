@@ -1,7 +1,4 @@
-"""Every mechanism end to end: the noise has the scale it claims, and outputs on neighbours are eps-indistinguishable.
-
-Each test is shown to have power by a mechanism broken on purpose: noise 30 % too small is rejected.
-"""
+"""Every mechanism end to end: scale of its noise, indistinguishable neighbours; noise 30 % too small is rejected."""
 
 import math
 
@@ -84,7 +81,6 @@ def epsilon_seen(first, second, confidence=0.999):
     ],
 )
 def test_neighbours_cannot_be_told_apart_beyond_epsilon(name, grouping):
-    """The plate with most samples at 0 or at U, the others spread out: an audit that sees more than epsilon fails."""
     epsilon = 1.0
     plan = plan_of(name, grouping, epsilon)
     slow, fast = samples_of(2), samples_of(2)
@@ -104,7 +100,6 @@ def test_the_audit_catches_noise_that_is_too_small(name):
 
 
 def test_outputs_lie_on_a_lattice_that_the_data_cannot_change():
-    """Same counts, other speeds: the same denominators, hence the same set of possible outputs."""
     plan = plan_of("optimal")
     lattices = []
     for seed in (3, 4):

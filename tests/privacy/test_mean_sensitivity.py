@@ -105,7 +105,6 @@ def test_wrap_around_averaging_needs_half_of_what_the_papers_charge():
 @pytest.mark.parametrize("grouping", GROUPINGS)
 @pytest.mark.parametrize("counts", long_but(FEW, [c for c in COUNTS if sum(c) <= 6]), ids=str)
 def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(counts, grouping):
-    """For every interval the sum moves by (b - a) per array touched; the ranks behind every cost by one per array."""
     data = datasets(sum(counts))
     plan = Levy().plan(SamplesPerPlate(np.array(counts)), pure(NANO), Range(0, U), grouping)
     means = np.array([means_of_arrays(plan, row) for row in data])
@@ -125,8 +124,7 @@ def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(coun
 
 @pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
 def test_a_plate_in_two_poured_arrays_moves_a_projected_sum_by_twice_the_interval(name):
-    """Arrays of three from plates of 3, 2, 2 and 2 samples: the third plate has one in the second and one in the third
-    array. The brute force above has no such case: it takes nine samples."""
+    """Arrays of three from plates of 3, 2, 2, 2 samples: the third has one in the second and one in the third array."""
     hat = SamplesPerPlate(np.array([3, 2, 2, 2]))
     plan = MECHANISMS[name].plan(hat, pure(NANO), Range(0, U), "wrap-around", 3)
     without = np.zeros(9, np.int64)

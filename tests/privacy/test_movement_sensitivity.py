@@ -128,7 +128,6 @@ def test_the_exact_loss_of_neighbours_by_position_is_at_most_what_was_charged():
 
 @pytest.mark.parametrize(("epsilon", "is_seen"), [(1.0, False), (1 / 0.7, True)])
 def test_an_audit_of_a_plate_that_stands_or_goes_to_and_fro_within_its_cell(epsilon, is_seen):
-    """Outputs prove no more than epsilon 1; where the noise is for 1 / 0.7 they do, by the same audit."""
     centre = np.array(h3.cell_to_latlng(CELLS[0]))
     corners = [0.9 * np.array(h3.cell_to_boundary(CELLS[0])[at]) + 0.1 * centre for at in (0, 3)]
     rows = [(0, 20 * at, CELLS[0]) for at in range(COUNTS[0])]

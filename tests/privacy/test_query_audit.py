@@ -128,10 +128,7 @@ budget = 200
 
 
 def sums_recorded(tmp_path, metres, minutes):
-    """The sum that each minute's rounds recorded, in metres, of three plates, one of them so far east of the edge.
-
-    nan where a round was not asked. And what each plate was charged in all.
-    """
+    """The sum in metres that each minute's rounds recorded of three plates, nan if none, and each plate's charges."""
     (path := tmp_path / "city.toml").write_text(THRESHOLD)
     settings, ledger, messages = load(path, ("release.mean_epsilon=0.1", "hat.timezone=UTC"), {}), MemoryLedger(), []
     places = {"edge": 500 + metres, "core": 0, "away": 2000}

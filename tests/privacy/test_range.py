@@ -1,7 +1,4 @@
-"""Ranges that do not start at 0: sensitivity by brute force, releases that stay inside, and equivariance.
-
-Every dataset with speeds beyond either end of the range, which are clipped to the ends, and two between them.
-"""
+"""Ranges that do not start at 0: sensitivity by brute force, releases that stay inside, equivariance."""
 
 import itertools
 

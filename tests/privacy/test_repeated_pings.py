@@ -185,10 +185,7 @@ def moments_of(pings, logs, seed):
 
 
 def loss_and_charge(query, moment, other):
-    """What all rounds tell of which of two moments was asked about, and what each plate was charged, in nano.
-
-    The transcript is that of the first moment: whoever is asked follows from it, and so does the noise.
-    """
+    """What all rounds tell of two moments, and each plate's charge in nano. The transcript is the first moment's."""
     assert moment.plates == other.plates and moment.time_ms == other.time_ms
     ledger, asked = MemoryLedger(), query.asked(len(moment.plates))
     context = a_query_context(1)
@@ -215,8 +212,7 @@ def loss_and_charge(query, moment, other):
 @pytest.mark.parametrize("pairs", [25, pytest.param(250, marks=pytest.mark.long)])
 @pytest.mark.parametrize("query", QUERIES, ids=["point", "distance", "pure", "threshold"])
 def test_the_exact_loss_of_random_neighbours_is_at_most_what_was_charged(query, pairs):
-    """A thousand of them, over the four queries. Pings of one plate and time at several places, sent again, to several
-    sources, and read again after a crash."""
+    """A thousand, over the four queries: several places at one time, sent again, by several sources, after a crash."""
     compared = moved = 0
     for seed in range(pairs):
         who, pings, others, logs = neighbours(random.Random(f"{query.kind} {seed}"))

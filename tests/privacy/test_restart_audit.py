@@ -182,11 +182,7 @@ def slot_road(run, ledger):
 
 
 def kafka(dies=0.0):
-    """Workers one after another over two source partitions and two shards, all of them over one log.
-
-    `dies`: how often the broker kills a worker with each message or commit, in all runs but those that must live. All
-    that is sent of a slot is then sent in small pieces.
-    """
+    """Workers one after another over two source partitions and two shards. `dies`: how often the broker kills each."""
     broker = Broker()
 
     def work(run, ledger):
@@ -246,7 +242,6 @@ def audited(first, second, plate, road="embedded"):
 @pytest.mark.parametrize("dies_at", [0, 4])
 @pytest.mark.parametrize("road", ["embedded", "kafka"])
 def test_a_run_under_another_u_costs_no_plate_what_another_one_was_fast(road, dies_at):
-    """One ping of one plate is above the new U, or is not: to all other plates that is the same."""
     rows, speeds = city()
     first = [Run(rows, speeds, dies_at=dies_at), Run(rows, speeds, LOWER_U)]
     its = speeds[rows[:, 0] == 7].copy()
@@ -286,8 +281,7 @@ def test_runs_whose_lengths_are_not_compared_are_found(monkeypatch):
 
 
 def random_neighbours(seed, road):
-    """Two to four runs over one slot, in which U changes, speeds are edited and pings come twice; all but the last may
-    die. The neighbours' speeds of plate 0 are others, in any of the runs, and often the same in several of them."""
+    """Two to four runs over a slot: U changes, speeds are edited, pings repeat, all but the last may die."""
     rng = np.random.default_rng(seed)
     plates = int(rng.integers(3, 9))
     rows, speeds = city(plates, pings=int(rng.integers(2, 5)) * 6, wide=float(rng.choice([0.03, 0.06])), seed=seed)

@@ -163,7 +163,6 @@ def test_random_interior_data_stay_within_both_bounds():
 
 @pytest.mark.parametrize(("counts", "epsilon_nano"), [((3, 2, 1), NANO), ((3, 3, 1), 10**8), ((2, 1), 3 * 10**9)])
 def test_each_plate_is_charged_what_its_rounded_statistic_can_move(counts, epsilon_nano):
-    """With a speed range so large that the lattice is coarse: own steps over t, rounded up, and never above epsilon."""
     speed = 10**6
     data = datasets(sum(counts)) * (speed // U)
     for plan in plans(counts, epsilon_nano, speed):

@@ -77,11 +77,7 @@ class Actor(NamedTuple):
 
 
 class State(NamedTuple):
-    """All there is. A zombie is an actor whose partition has gone to the other worker.
-
-    `commits` has, for each partition, every checkpoint that may be the last one committed: whether a plain commit has
-    come or not is told only by the fault that follows.
-    """
+    """All there is. `commits` has, for each partition, every checkpoint that may be the last one committed."""
 
     actors: tuple[Actor, ...]
     logs: tuple[tuple[int, ...], tuple[int, ...]]
@@ -95,12 +91,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Planted:
-    """Faults of the protocol that the exploration must find: checkpoints are committed before what they are behind is
-    sent or published; a ledger decides anew what it has decided; an owner of before publishes and commits.
-
-    `fence_wraps`: a fence counts takeovers and begins anew after so many, so it takes the owner of that many takeovers
-    ago for the latest one. (`whole.py` alone knows it.)
-    """
+    """Faults of the protocol that the exploration must find; `fence_wraps`, of `whole.py`: fences begin anew."""
 
     commits_too_early: bool = False
     forgets_plans: bool = False
@@ -242,10 +233,7 @@ class World:
         self, once: bool = True, whole_batches: bool = True, planted: Planted = Planted(), slots: int = 2,
         reads: int = 2, follows: bool | None = None, sources: int = 2,
     ) -> None:  # fmt: skip
-        """With `once`, releases and checkpoint are one transaction; else the checkpoint is committed afterwards.
-
-        With `whole_batches`, an owner reads all there is before it does what is due; else message by message.
-        """
+        """`once`: releases and checkpoint are one transaction. `whole_batches`: all is read before what is due."""
         self.once, self.whole_batches, self.planted = once, whole_batches, planted
         self.slots, self.reads, self.sources = slots, reads, sources
         self.follows = self.follows if follows is None else follows
@@ -269,8 +257,7 @@ class World:
 
     flags = FLAGS
     follows = False
-    """Whether plans follow from releases: then each slot is planned, and learnt, once all that was planned before is
-    released. What is learnt is said in `published`."""
+    """Whether plans follow from releases: each slot is planned and learnt once all planned before is released."""
     speeds = 20, 21
     """Of the plates of the two sources."""
 
@@ -280,11 +267,7 @@ class World:
         return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored")
 
     def _batches(self, source: int) -> list[tuple[list[bytes], LogPlaces]]:
-        """Two pings in each slot, of which the next closes the one before; then a tick closes the last.
-
-        With `reads` of 1, all of it is read at once, and all slots are closed and sent at once. One source alone has
-        the plates of both; the other has no partition.
-        """
+        """Two pings a slot, each closes the one before; a tick closes the last. `reads` of 1: all is read at once."""
         if source >= self.sources:
             return []
         messages, times, plates = [], [], range(source, 2, self.sources)
@@ -641,8 +624,7 @@ class World:
         return kind in SENDS or (self.planted.ignores_fences and kind in LEDGERS)
 
     def _arrived(self, state: State, dead: list[int]) -> Iterator[State]:
-        """Any part of what they were sending has arrived: of each log nothing, the first message, or all, but not all
-        of all."""
+        """Any part of what they were sending: of each log nothing, the first message, or all; not all of all."""
         states = [state]
         for i in dead:
             if self.kind(i, state.actors[i], state) in SENDS:
@@ -706,8 +688,7 @@ class World:
         return f"{LEARNT}{start}", self.payloads.number(b"estimates")
 
     def require_done(self, state: State) -> None:
-        """Nothing more can happen: every HAT is published, and every plate was charged once, for what was drawn. Where
-        plans follow from releases, every slot is learnt."""
+        """Every HAT is published, every plate charged once, for what was drawn; each slot learnt if plans follow."""
         ledger: DictionaryLedger = self.ledgers.objects[state.ledger]
         released = [(name, payload) for name, payload, _ in state.published if not name.startswith(LEARNT)]
         if (learnt := len(state.published) - len(released)) != self.follows * self.slots:

@@ -31,10 +31,7 @@ class Steps:
         self, slots: int = 2, reads: int = 2, once: bool = True, planted: Planted = SOUND, is_reduced: bool = True,
         follows: bool = False, sources: int = 2,
     ) -> None:  # fmt: skip
-        """Each source reads its messages in one batch, and sends all slots at once, or in two, slot by slot.
-
-        `follows`: plans follow from releases. With one of the `sources`, the other has no partition.
-        """
+        """A source reads all in one batch, and sends slots at once or in two. `follows`: plans follow from releases."""
         self.world = World(
             once, whole_batches=False, planted=planted, slots=slots, reads=reads, follows=follows, sources=sources
         )

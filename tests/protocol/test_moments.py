@@ -154,7 +154,6 @@ def test_in_some_orders_each_moment_is_answered_once_whole_and_in_turn(seed):
 
 @pytest.mark.parametrize("committed", range(6))
 def test_moments_that_a_source_sent_for_other_queries_are_skipped_also_after_a_takeover(committed):
-    """Source 1 was a worker with other queries first, which had no boundary at the first moment."""
     ours = [replace_asked(message) for message in sent_by(0)]
     third = replace(a_moment(), time_ms=FIRST + 2 * QUARTER)
     others = PositionsEnd(1, 0, FIRST + QUARTER, asked="others")

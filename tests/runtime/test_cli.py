@@ -97,7 +97,6 @@ def test_ledger_verbs_look_into_what_replay_charged(log, tmp_path):
 
 
 def test_a_run_in_the_period_of_another_zone_is_refused_and_charges_nobody(log, tmp_path):
-    """The same plates on one morning: a plate could lose the budget of each period."""
     plate = json.loads(fleet_log(clean=True)[0])["license_plate"]
     replay = ("replay", log, "--ledger", "l", "--out", "out", "--set", "hat.resolution=7", "--set", "hat.slot=15m",
               "--set", "release.min_plates=4", "--set", "budget.accounting=pure")  # fmt: skip
@@ -157,7 +156,6 @@ def test_another_key_for_the_same_ledger_is_refused(log, tmp_path):
 
 @pytest.mark.parametrize("with_id", [True, False])
 def test_a_key_that_is_lost_beside_its_ledger_is_not_replaced(with_id, log, tmp_path):
-    """A new one would fit no plate, and a backup might keep it for the one that is lost."""
     run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
     (tmp_path / "l.key").unlink()
     if not with_id:
@@ -171,7 +169,6 @@ def test_a_key_that_is_lost_beside_its_ledger_is_not_replaced(with_id, log, tmp_
 
 
 def test_a_ledger_that_is_lost_beside_its_key_is_not_replaced(log, tmp_path):
-    """Removed, or on a volume that is not mounted: a new one would draw released HATs again."""
     replay = ("replay", log, *FLAGS, "--ledger", "l", "--out", "again")
     first = run("replay", log, *FLAGS, "--ledger", "l", "--out", "out", cwd=tmp_path)
     assert first.returncode == 0 and len((tmp_path / "l.key.ledger-id").read_text().splitlines()[0]) == 32
@@ -191,7 +188,6 @@ def test_a_ledger_that_is_lost_beside_its_key_is_not_replaced(log, tmp_path):
 
 
 def test_a_demo_leaves_the_configured_key_and_its_ledger_alone(log, tmp_path):
-    """Its own ledger is gone with it: it must not be taken for the one that belongs to the key."""
     key = ("--set", f"ledger.key_file={tmp_path}/plates.key")
     demo = ("demo", "--headless", "--slots", "1", "--buses", "20", *key)
     assert run(*demo, cwd=tmp_path).returncode == 0
@@ -210,7 +206,6 @@ def test_a_key_that_has_a_ledger_is_not_used_for_another(log, tmp_path):
 
 
 def test_the_ledger_of_the_command_line_is_the_one_that_is_checked(tmp_path):
-    """Replicas in the configuration, and their Redis on the command line; or the other way round."""
     (tmp_path / "city.toml").write_text("[ledger]\nreplicas = 1\n")
     done = run("ledger", "verify", "--config", "city.toml", "--ledger", "redis://127.0.0.1:1/0", cwd=tmp_path)
     assert done.returncode == 4 and b"127.0.0.1:1 cannot be used" in done.stderr
@@ -223,7 +218,6 @@ def test_the_ledger_of_the_command_line_is_the_one_that_is_checked(tmp_path):
 
 
 def test_sigterm_drains_and_a_later_run_finishes_the_work(tmp_path):
-    """Slots that are still open stay unreleased: nobody can tell whether they are complete."""
     path = tmp_path / "pings.ndjson"
     path.write_bytes(b"\n".join(fleet_log()) + b"\n")
     whole = run("replay", path, *FLAGS, "--ledger", "l", cwd=tmp_path)

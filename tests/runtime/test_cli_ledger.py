@@ -42,7 +42,6 @@ def records(out):
 
 
 def test_the_ledger_is_named_before_anything_is_charged(log, tmp_path):
-    """Of an input that cannot be read at all no ledger is made; of one that is damaged later it is, and is named."""
     (tmp_path / "broken.ndjson.gz").write_bytes(b"\x1f\x8b" + bytes(40))
     done = run("replay", "broken.ndjson.gz", "--ledger", "l", cwd=tmp_path)
     assert done.returncode == 2 and b"ledger" not in done.stderr and not (tmp_path / "l").exists()
@@ -89,7 +88,6 @@ def test_a_trial_leaves_the_configured_ledger_alone_and_says_so(where, log, tmp_
 
 
 def test_records_of_other_settings_are_warned_of_first_with_the_keys_and_the_numbers(log, part, tmp_path):
-    """A log is released in part, its unit is corrected, and the whole log is run on the same ledger."""
     before = [record.release_id for record in records(replay(part, "--ledger", "l", cwd=tmp_path)[0])]
     out, said = replay(log, "--ledger", "l", *MPS, cwd=tmp_path)
     lines, here = said.splitlines(), records(out)

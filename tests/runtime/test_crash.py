@@ -43,10 +43,7 @@ def movement() -> Feed:
 
 
 def child(ledger: Path, out: Path, feed: Feed, clock: int = signal.ITIMER_REAL, dies_after_s: float = 0.0) -> int:
-    """Fork a process that replays the log into `out`; it never returns here. Gives its process id.
-
-    It dies in these seconds of that clock, if it has not ended by then; never, if they are 0.
-    """
+    """The id of a forked replay of the log into `out`; it dies in these seconds of that clock, 0 for never."""
     pid = os.fork()
     if pid:
         return pid
@@ -103,11 +100,7 @@ def test_the_union_of_killed_runs_is_one_run(feed, enough, tmp_path):
 
 
 def _one_ledger(folder: Path, feed: Feed, dice: random.Random, full_s: dict[int, float], kills_max: int) -> int:
-    """Kill runs on one ledger until one comes through; check all that they left. Returns how many were killed.
-
-    `full_s` is the least that a run on a new ledger has taken so far. One measurement on a busy machine would be too
-    long for ever: most runs would end before their kill.
-    """
+    """Kill runs on one ledger until one comes through. `full_s`: the least that a run on a new one took."""
     folder.mkdir()
     outs: list[Path] = []
     came_through = False

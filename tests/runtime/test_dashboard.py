@@ -380,7 +380,6 @@ def test_every_client_gets_notice_and_slot(tmp_path):
 
 @pytest.mark.long
 def test_a_thousand_clients_get_notice_and_slot_within_a_second(tmp_path):
-    """Of the machine's two cores. Time for which the crowd has none of them is no time of the server."""
     tries = []
     while len(tries) < 5 and not (tries and tries[-1]["p99"] - tries[-1]["without"] < 1):
         (tmp_path / str(len(tries))).mkdir()
@@ -390,7 +389,6 @@ def test_a_thousand_clients_get_notice_and_slot_within_a_second(tmp_path):
 
 
 def test_clients_that_never_read_cost_nothing_that_grows_and_are_dropped(tmp_path):
-    """Neither streams nor answers that the kernel takes a part of; and nobody else waits for them."""
     many = cells(5000)
     write(tmp_path / "r", [release(cell, 0) for cell in many])
     with dashboard("r", cwd=tmp_path) as (address, process), ExitStack() as stack:
@@ -413,7 +411,6 @@ def test_clients_that_never_read_cost_nothing_that_grows_and_are_dropped(tmp_pat
 
 
 def test_a_cell_waits_for_no_slot_in_another_form(tmp_path):
-    """Whole slots as CSV are asked for first, each its own; the cell is answered while most of them are being made."""
     many, hours = cells(300), range(20)
     write(tmp_path / "r", [make(cell, hour) for make in (release, estimate) for hour in hours for cell in many])
     with dashboard("r", cwd=tmp_path) as (address, _), ExitStack() as stack:

@@ -58,7 +58,6 @@ def pings(folder, count, every):
 
 @pytest.mark.parametrize("limit", ["JOINED_MESSAGES", "JOINED_BYTES"])
 def test_the_unit_of_a_long_file_is_that_of_its_beginning_and_the_rest_is_not_held(limit, tmp_path, monkeypatch):
-    """Else a recording of a week would have to fit into memory several times. The end of this one is damaged."""
     log = fleet_log(buses=60, hours=0.5, clean=True)
     (tmp_path / "week.gz").write_bytes(gzip.compress(b"\n".join(log))[:-9])
     assert len(log) > 2 * 4096

@@ -55,7 +55,6 @@ LIVE = way_in.polled_gtfs, way_in.polled_json, way_in.piped
 
 @pytest.mark.parametrize("through", long_but(LIVE[:1], LIVE), ids=lambda way: way.__name__)
 def test_a_live_feed_gives_the_hats_and_counts_of_the_plain_form(through, plain, tmp_path):
-    """`init` of one poll, `plan` of it, `run` of the address: a real server, whose polls repeat what they had."""
     assert through(tmp_path, PINGS, *FLAGS) == plain
 
 

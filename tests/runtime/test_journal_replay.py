@@ -1,9 +1,4 @@
-"""A live run that is killed, and `replay` over what its journal holds: the same HATs, of the same plates and pings.
-
-They differ by late pings alone. A live run judges each message by the time at which it arrived. A file has no such
-times, so `replay` reads it in frames and judges a frame as a whole, by the time that several plates had reached before
-it (`windows/slots.py`).
-"""
+"""A killed live run, and `replay` over its journal: the same HATs but for late pings, which a file judges by frames."""
 
 import io
 import json

@@ -196,7 +196,6 @@ def test_at_night_a_tick_closes_what_is_over_once_nothing_came_for_a_while(frame
 
 @pytest.mark.parametrize("junk", ["late", "broken"])
 def test_who_sends_nothing_but_what_is_refused_does_not_hold_up_the_night_s_last_slots(junk, frames, tmp_path):
-    """A device that repeats its last position for ever, or sends no pings at all."""
     clock = Clock()
     with live(tmp_path, clock) as (runtime, _):
         runtime.start()
@@ -245,7 +244,6 @@ def test_a_journal_has_one_run_one_ledger_and_a_size(tmp_path):
 
 
 def test_the_name_of_a_journals_ledger_is_on_disk_before_it_has_its_place(tmp_path, monkeypatch):
-    """After a power cut the file is whole or not there: an empty one would be nobody's, and refuse every run."""
     synced, real = {}, os.fsync
 
     def watched(descriptor):

@@ -11,10 +11,7 @@ from tests.unit.test_http_source import source
 from udp_stream.pings.json import JSON
 from udp_stream.pings.snapshots import GTFS_REALTIME
 
-KINDS = {
-    "json": (json_answers, JSON, "application/json", "kmh"),
-    "gtfs": (gtfs_answers, GTFS_REALTIME, GTFS, "mps"),
-}
+KINDS = {"json": (json_answers, JSON, "application/json", "kmh"), "gtfs": (gtfs_answers, GTFS_REALTIME, GTFS, "mps")}
 LAST = {
     "json": f"[{ping(1).replace('GJ05ZZ0001-0', 'LAST')}]".encode(),
     "gtfs": snapshot(vehicle("LAST", time_s=START_S), header_s=START_S + 10**6),

@@ -50,7 +50,6 @@ class Killed(BaseException):
 
 
 def test_settings_are_noted_before_anything_is_charged_under_them(tmp_path, monkeypatch):
-    """A HAT that was charged for may be recorded by any later run: the note must not come second."""
     name = f"policy:{load(None, CONFIG, PURE_ENV).policy.fingerprint()}"
     with ledger_at(tmp_path / "ledger") as (ledger, keys):
 
@@ -84,7 +83,6 @@ def test_a_record_that_another_run_made_first_is_not_counted(tmp_path, monkeypat
 
 
 def test_another_ledger_gives_other_noise_and_the_same_public_parts(tmp_path):
-    """With a mechanism of the papers; plans around forecasts follow from the noise of earlier releases."""
     messages, flags = fleet_log(), (*CONFIG, "release.mean=array-averaging")
     one, two = (replay(messages, tmp_path / name, flags)[0] for name in ("one", "two"))
     assert one != two
@@ -98,9 +96,7 @@ NOISY = {"mean": ("value_kmh", "interval95_kmh"), "variance": ("value_kmh2",), "
 
 @pytest.mark.parametrize("mean", long_but(["optimal"], ["baseline", "array-averaging", "optimal"]))
 def test_other_speeds_of_other_lengths_change_nothing_but_the_noisy_numbers(tmp_path, mean, capsys):
-    """All that is exact: statuses, counts, terms, charges, refusals, and every letter of the summary. One ping in three
-    keeps its speed; a faulty log, in lines and in arrays. (Levy's and the quantiles' scales and errors follow from an
-    interval that is itself drawn, so there they are no exact output.)"""
+    """Statuses, counts, terms, charges, refusals, summary. One ping in three keeps its speed; a faulty log."""
     flags = (*CONFIG, f"release.mean={mean}")
 
     def exact(name, speeds):
@@ -134,7 +130,6 @@ SPEED = re.compile(rb'"speed":[0-9.]+(?=[,}])')
 
 
 def test_messages_shuffled_within_the_grace_give_the_same_releases(tmp_path):
-    """Under a seeded source: every message is delayed by up to half the grace, and delivered in that order."""
     messages = fleet_log(clean=True)
     plain, _ = replay(messages, tmp_path / "plain", entropy=SeededEntropy(5))
     dice = random.Random(3)
@@ -200,7 +195,6 @@ def test_no_record_names_a_plate(tmp_path):
 
 @pytest.mark.parametrize(("count", "reasons"), [(20_000, 8), pytest.param(100_000, 11, marks=pytest.mark.soak)])
 def test_mutated_messages_leave_no_traceback(count, reasons, tmp_path):
-    """Bytes flipped, cut and spliced all over a log: what still reads as a ping counts, the rest has a reason."""
     dice = random.Random(11)
     messages = fleet_log(hours=0.6)
     mutated = []

@@ -83,7 +83,6 @@ def test_show_tells_what_is_left_in_the_latest_window_and_export_what_is_promise
 
 
 def test_verify_finds_a_window_that_was_overspent_by_hand(charged, tmp_path):
-    """An entry and its balance are changed alike, so that each balance is still the sum of its charges."""
     charged = shutil.copytree(charged, tmp_path / "copy")
     sound = run("ledger", "verify", "--ledger", "l", *options(*FLAGS), cwd=charged)
     assert sound.returncode == 0 and b"none is over its budget" in sound.stdout

@@ -166,7 +166,6 @@ def test_a_run_again_writes_the_same_bytes_and_charges_nothing(tmp_path):
 
 @pytest.mark.parametrize("answered", long_but([True], [False, True]))
 def test_a_run_that_dies_anywhere_goes_on_to_the_same_answers(tmp_path, answered):
-    """Killed every so many calls, each time with other bits, until it comes to the end: one answer for each moment."""
     log = frames_of(fleet_log(buses=12, hours=0.6))
     stands, died = {}, 0
     for attempt in range(200):
@@ -217,7 +216,6 @@ def test_how_much_farther_the_nearest_may_be_is_not_told_where_a_plate_gave_noth
 
 @pytest.mark.parametrize("budget", ['accounting = "pure"\nepsilon = 10', 'accounting = "zcdp"\nrho = 2.0'])
 def test_no_plate_loses_more_than_its_one_budget_by_speeds_and_positions_together(tmp_path, budget):
-    """A whole run under one budget: by the ledger, in units of the promise (half a kilometre counts as one)."""
     text = SURAT.replace("rho = {rho}", "share = 0.25\nunit_m = 500") + f"[budget]\n{budget}\n"
     text = text.replace('every = "15m"\n', 'every = "15m"\nbudget = {rho}\n')
     of_positions = 5 if "epsilon" in budget else 2  # a quarter of 10 by half a km; of 2, by its square
@@ -264,7 +262,6 @@ NO_BUDGET = tuple(flag for flag in CONFIG if not flag.startswith("budget.epsilon
 
 
 def test_what_positions_cost_before_counts_in_the_one_budget_of_the_same_day(tmp_path):
-    """Positions under epsilon 4000 per km, and then a share of epsilon 10: refused."""
     log = fleet_log(clean=True)
     morning, rest = log[: len(log) // 2], log
     apart = SURAT.replace("rho = {rho}", "epsilon = 4000")

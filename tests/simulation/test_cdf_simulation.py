@@ -86,7 +86,6 @@ def test_the_best_tree_beats_the_histogram_and_the_binary_tree_at_64_bins():
 
 
 def test_consistency_reduces_the_error():
-    """Projection on a convex set that holds the truth never adds to the distance, but for rounding."""
     tree = best_tree(66)
     leaf_counts = np.random.default_rng(4).multinomial(500, np.full(66, 1 / 66))
     errors, estimates = simulated_errors(tree, 2, 1.0, 5, leaf_counts)

@@ -183,7 +183,6 @@ def test_lemma_5_3_the_nearest_are_never_let_go(how, split, runs):
 @pytest.mark.parametrize("baseline", [False, True], ids=["PM", "BM"])
 @pytest.mark.parametrize("runs", [20, pytest.param(300, marks=pytest.mark.soak)])
 def test_answers_are_within_their_bounds_with_probability_beta(how, baseline, runs):
-    """Range counts, densities (with e^-18), and lemmas 6.4 to 6.7 of the nearest; the certain answers are right."""
     where = np.random.default_rng(3).normal(0, 15_000, (60, 2)).astype(np.int64)
     terms = replace(Budgeting.alike(RHO, 60, how, Split.even(8)), beta=0.3)
     terms = terms.baseline() if baseline else terms
@@ -304,10 +303,7 @@ def ramped(budget, left, m, asked):
 
 
 def error_of_many(m, adaptive, seed, plates=600):
-    """The mean relative error of m counts under one budget, at hours in which the plates are elsewhere.
-
-    And the mean of what a plate may spend on one, over an even part of the budget.
-    """
+    """The mean relative error of m counts under one budget, and the mean share a plate may spend on each."""
     left, errors, allowed = np.full(plates, RHO.nano, np.int64), [], []
     for asked in range(m):
         city = a_city(plates, 1000 * seed + asked) // 4
