@@ -69,7 +69,6 @@ class Feeds:
     """Days by name, resolution and folder, read once; and the prior of each, trained on other years."""
 
     def __init__(self, folder: Path, flags: Sequence[str] = ()) -> None:
-        """Nothing is read yet; `flags` change what all of our runs promise or compute."""
         self._folder = folder
         self.flags = tuple(flags)
         self.names = [name for name in DAYS if (folder / f"{name}.ndjson.gz").exists()]
@@ -85,7 +84,6 @@ class Feeds:
         return trained([self.day(name, resolution).feed for name in others])
 
     def runs(self, names: Sequence[str], resolution: int, seeds: int, flags: Sequence[str] = OURS) -> list[Run]:
-        """Of the last of these days, after the others on one ledger."""
         days = [self.day(name, resolution) for name in names]
         prior = self.prior(days[-1].year, resolution)
         return [run(days, seed, prior, (*OURS, *self.flags, *flags))[-1] for seed in range(seeds)]
@@ -114,7 +112,6 @@ def student(freedom: int) -> float:
 
 
 def print_accuracy(feeds: Feeds, resolutions: Sequence[int], seeds: int, paper_seeds: int) -> None:
-    """The main table."""
     print("H3, feed: constant in km/h; all else over it, all HATs / HATs of >= 10 plates")
     for resolution, name in product(resolutions, feeds.names):
         day = feeds.day(name, resolution)
@@ -144,7 +141,6 @@ def print_accuracy(feeds: Feeds, resolutions: Sequence[int], seeds: int, paper_s
 
 
 def _papers(day: Day, seeds: int) -> str:
-    """Each mechanism at its best epsilon per mean, under pure accounting."""
     said = []
     for mechanism in MECHANISMS:
         found = []
@@ -162,7 +158,6 @@ def _papers(day: Day, seeds: int) -> str:
 
 
 def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
-    """Shares of HATs that 95 % intervals hold, by plates and by hour; expected over actual error; means' own."""
     print(f"H3 {resolution}: held by 95 % intervals, by plates {bins_named(SIZES)}, by hour {bins_named(HOURS)}")
     in_rho = {}
     for name in feeds.names:
@@ -189,7 +184,6 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
 
 
 def print_of_all(what: str, days: Mapping[str, Day], held: Mapping[str, Floats]) -> None:
-    """What intervals hold of all of these days' HATs together, by plates and by hour; `held` is each day's."""
     plates, hour = (np.concatenate([getattr(day, part) for day in days.values()]) for part in ("plates", "hour"))
     shares = np.concatenate([held[name] for name in days])
     by_class = f"{by_bins(plates, SIZES, shares)} | {by_bins(hour, HOURS, shares)}"
@@ -208,7 +202,6 @@ def expected_over_actual(day: Day, runs: Sequence[Run]) -> float:
 
 
 def _over_actual(day: Day, runs: Sequence[tuple[Floats, Floats]]) -> float:
-    """Expected error over the actual one, of runs' expected errors and values."""
     expected = np.mean([np.average(said, weights=day.pings) for said, _ in runs])
     return float(expected / np.mean([np.average(abs(value - day.truth), weights=day.pings) for _, value in runs]))
 
@@ -223,7 +216,6 @@ def within(day: Day, held: Floats) -> tuple[int, int, int]:
 
 
 def print_hours(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
-    """Error over the constant's, and the share of pings in HATs with a mean, hour by hour."""
     print(f"H3 {resolution}: error over the constant's (share of pings served), by hour {bins_named(HOURS)}")
     for name in feeds.names:
         day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds)
@@ -240,7 +232,6 @@ def print_hours(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
 
 
 def print_cdfs(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
-    """Sup-errors of HATs' CDFs over those of two oracles, and what the mean loses by what the city is asked."""
     print(
         f"H3 {resolution}: CDFs of HATs of >= {PLATES[0]}, of >= {PLATES[1]} plates: error over city/dwell; the mean's"
     )
@@ -285,7 +276,6 @@ def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
 
 
 def print_incidents(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
-    """What is shown of incidents, beside what the same days err by without them."""
     print(f"H3 {resolution}: incidents in the ten busiest cells; shown held released marked, of >= 30 plates | all")
     found: dict[float, dict[tuple[int, int], list[Incident]]] = {one: {at: [] for at in WINDOWS} for one in FACTORS}
     for name in feeds.names:
@@ -317,7 +307,6 @@ def _shown(found: Sequence[Incident], plates_min: int) -> str:
 
 
 def print_by_distance(feeds: Feeds, seeds: int) -> None:
-    """A synthetic fleet that reports by time, and the same one by distance."""
     fleet = Fleet(buses=DISTANCE_BUSES, ping_seconds=1)
     dense = fleet.columns()
     named = {

@@ -28,7 +28,6 @@ class DayShapes:
 
     @classmethod
     def of(cls, day: Day, max_kmh: int) -> DayShapes:
-        """`max_kmh` is U."""
         kmh = np.arange(max_kmh + 1.0)
         speeds = [np.minimum(values.speed / QUANTA_PER_KMH, max_kmh) for _, values in day.slots]
         truth = np.array(
@@ -45,7 +44,6 @@ class DayShapes:
 
 
 def below(speed: Floats, kmh: Floats) -> Floats:
-    """The share of speeds at or below each of these."""
     shares: Floats = np.searchsorted(np.sort(speed), kmh, side="right") / speed.size
     return shares
 

@@ -63,7 +63,6 @@ idle_timeout = "1h"
 
 
 def places() -> list[tuple[float, float]]:
-    """A position (lon, lat) in each of 3,000 cells."""
     lat, lon = (axis.ravel() for axis in np.meshgrid(np.arange(15, 18, 0.02), np.arange(70, 73, 0.02)))
     _, first = np.unique(cells_of(lat, lon, 7), return_index=True)
     return [(round(float(lon[i]), 6), round(float(lat[i]), 6)) for i in first[:HATS]]
@@ -81,7 +80,6 @@ def ping(plate: str, moment: datetime, place: tuple[float, float], speed: float)
 
 
 def slot_pings(slot: int, where: list[tuple[float, float]]) -> Iterator[bytes]:
-    """Every plate of every HAT once, in order of time."""
     rng = np.random.default_rng(slot)
     speeds = rng.integers(5, 60, HATS * PLATES).tolist()
     for number in range(HATS * PLATES):
@@ -90,7 +88,6 @@ def slot_pings(slot: int, where: list[tuple[float, float]]) -> Iterator[bytes]:
 
 
 async def closings(settings: Settings) -> list[float]:
-    """Seconds from close to last release, slot by slot."""
     topics, bootstrap, where = topics_of(settings.kafka), settings.kafka.bootstrap, places()
     seconds = []
     async with (
@@ -128,7 +125,6 @@ async def _read(reader: AIOKafkaConsumer, wanted: int) -> list[bytes]:
 
 
 def bench_ledger(url: str) -> None:
-    """A slot's charges in one call: 3,000 HATs of 50 plates."""
     plates = [b"%016d" % number for number in range(FLEET)]
     members = np.arange(HATS * PLATES).reshape(HATS, PLATES) % FLEET
     calls = iter(range(100))

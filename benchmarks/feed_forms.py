@@ -108,13 +108,11 @@ def feature(ping: Ping) -> Ping:
 
 
 def exchange_feature(ping: Ping) -> Ping:
-    """With the exchange's names."""
     names = "license_plate", "observationDateTime", "speed"
     return {"type": "Feature", "geometry": ping["location"], "properties": {name: ping[name] for name in names}}
 
 
 def resource(ping: Ping) -> Ping:
-    """Of the MBTA's API: JSON:API."""
     lon, lat = coordinates(ping)
     at, speed = ping["observationDateTime"], ping["speed"] / MPS
     attributes = {"updated_at": at, "longitude": lon, "latitude": lat, "speed": speed}
@@ -122,7 +120,6 @@ def resource(ping: Ping) -> Ping:
 
 
 def high_frequency(pings: Sequence[Ping]) -> bytes:
-    """Of Helsinki's MQTT, the payloads."""
     numbers = numbered(pings)
 
     def payload(ping: Ping) -> Ping:
@@ -146,7 +143,6 @@ def with_topics(pings: Sequence[Ping]) -> bytes:
 
 
 def shared_numbers(pings: Sequence[Ping]) -> bytes:
-    """Two operators with the same numbers."""
     numbers = numbered(pings)
 
     def of_operator(ping: Ping) -> Ping:
@@ -221,7 +217,6 @@ def connected(ping: Ping) -> Ping:
 
 
 def with_nan(pings: Sequence[Ping]) -> bytes:
-    """As pandas writes what is missing: text that is no JSON."""
     return json.dumps([flat(one, delay=float("nan")) for one in pings]).encode()
 
 
@@ -243,12 +238,10 @@ def rio(ping: Ping) -> Ping:
 
 
 def numbered(pings: Sequence[Ping]) -> dict[str, int]:
-    """A number for each plate."""
     return {plate: 1000 + at for at, plate in enumerate(sorted({ping["license_plate"] for ping in pings}))}
 
 
 def snapshot(pings: Sequence[Ping]) -> bytes:
-    """One message of GTFS-realtime."""
     return gtfs(pings)
 
 
@@ -268,7 +261,6 @@ def gtfs(pings: Sequence[Ping], name: str = "id", times: int = 1, unit: float = 
 
 
 def polls(pings: Sequence[Ping], form: Callable[[Sequence[Ping]], bytes]) -> Iterator[bytes]:
-    """What a polled address answers, one poll after the other."""
     first, last = epoch_s(pings[0]), epoch_s(pings[-1])
     for start in range(first, last + 1, POLL_S):
         some = [ping for ping in pings if start - POLL_S <= epoch_s(ping) < start + POLL_S]
@@ -277,7 +269,6 @@ def polls(pings: Sequence[Ping], form: Callable[[Sequence[Ping]], bytes]) -> Ite
 
 
 def vehicles(pings: Sequence[Ping]) -> bytes:
-    """A JSON answer of a feed's own form."""
     return json.dumps({"data": {"vehicles": [flat(one) for one in pings]}}).encode()
 
 
@@ -351,7 +342,6 @@ FORMS: dict[str, Callable[[Sequence[Ping]], bytes]] = {
         {"type": "FeatureCollection", "features": [exchange_feature(one) for one in pings]}
     ).encode(),
 }  # fmt: skip
-"""A file's name, and what is in it."""
 
 UNITS = {"gtfs.json": "mps", "mph.ndjson": "mph", "mbta.json": "mps", "hfp.ndjson": "mps", "gtfs.pb": "mps"} | {
     "label.pbf": "mps", "milliseconds.pb": "mps", "topics.txt": "mps", "bustime.json": "mph", "knots.ndjson": "knots",

@@ -20,8 +20,6 @@ from udp_stream.windows.tables import SlotCounts, SlotValues, cells_of
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A recording, with the settings that belong to it."""
-
     path: str
     flags: tuple[str, ...]
 

@@ -43,7 +43,6 @@ class Day:
 
     @property
     def constant(self) -> float:
-        """The mean of all pings."""
         return float(np.average(self.truth, weights=self.pings))
 
     @property
@@ -60,7 +59,6 @@ class Day:
 
 
 def day_of(argument: str, *flags: str) -> Day:
-    """FILE:U:ZONE with settings."""
     feed = feed_of(argument, *flags)
     return joined(feed, tuple(feed.slots()))
 
@@ -75,7 +73,6 @@ def day_of_fleet(name: str, fleet: FleetColumns, *flags: str) -> Day:
 
 
 def joined(feed: Feed, slots: tuple[tuple[SlotCounts, SlotValues], ...]) -> Day:
-    """Slots of a feed with their truth."""
     zone = load(None, feed.flags, {}).calendar.slots
     truth, pings, plates, hour = [], [], [], []
     for counts, values in slots:
@@ -163,7 +160,6 @@ def _run(rows: Floats, records: Sequence[Smoothed]) -> Run:
 
 @contextmanager
 def changed(where: ModuleType | object, **values: Any) -> Iterator[None]:
-    """Real code with other constants."""
     before = {name: getattr(where, name) for name in values}
     try:
         for name, value in values.items():

@@ -191,7 +191,6 @@ def child(name: str, config: str, expected: int) -> None:
 
 
 def rates_of(name: str, config: Path, expected: int) -> tuple[float, float]:
-    """Records a second of wall time, and of the process's time."""
     command = [sys.executable, "-m", "benchmarks.stream", name, str(config), str(expected)]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=SECONDS_MAX, check=True)
     found = json.loads(done.stdout.splitlines()[-1])

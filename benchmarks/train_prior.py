@@ -26,7 +26,6 @@ TRAINED = 6, 7, 8
 
 
 def rows_of(feed: Feed) -> tuple[Floats, Floats, Floats, Floats]:
-    """Columns, relative speed and weight of each plate in a HAT; features of each HAT."""
     by_row, by_hat, speeds, pings = [], [], [], []
     for counts, values in feed.slots():
         features = features_of(counts)
@@ -41,7 +40,6 @@ def rows_of(feed: Feed) -> tuple[Floats, Floats, Floats, Floats]:
 
 
 def trained(feeds: Sequence[Feed]) -> Coefficients:
-    """The coefficients that fit these feeds."""
     parts = [rows_of(feed) for feed in feeds]
     columns, relative, weight, by_hat = (np.concatenate([part[at] for part in parts]) for at in range(4))
     centre = np.average(columns, axis=0, weights=weight)
@@ -55,7 +53,6 @@ def trained(feeds: Sequence[Feed]) -> Coefficients:
 
 
 def written(by_resolution: Mapping[int, Coefficients], names: Sequence[str]) -> Iterator[str]:
-    """The Python file, line by line."""
     yield '"""The coefficients of the counts prior, made by `python -m benchmarks.train_prior`: numbers only.'
     yield ""
     yield "Trained on (CapMetrics, MIT licence):"

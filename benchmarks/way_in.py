@@ -64,13 +64,11 @@ def hats_of(records: bytes) -> Hats:
 
 
 def look_at(folder: Path, sample: Path) -> None:
-    """`init` and `plan FILE` of a recording."""
     verb(folder, "init", str(sample), "--out", "city.toml")
     verb(folder, "plan", str(sample), "--config", "city.toml")
 
 
 def recording(folder: Path, name: str, content: bytes, *flags: str) -> Hats:
-    """A file through all three verbs."""
     (folder / name).write_bytes(content)
     look_at(folder, folder / name)
     return hats_of(verb(folder, "replay", name, "--config", "city.toml", "--trial", *flags))
@@ -143,7 +141,6 @@ def polled_gtfs(folder: Path, pings: Sequence[Ping], *flags: str) -> Hats:
 
 
 def polled_json(folder: Path, pings: Sequence[Ping], *flags: str) -> Hats:
-    """The same of JSON in a feed's own form."""
     return _polled(folder, list(polls(pings, vehicles)), "application/json", len(pings), *flags)
 
 

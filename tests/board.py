@@ -45,7 +45,6 @@ def template():
 
 
 def release(cell, hour=0, **fields):
-    """A release as the runtime writes it, of this cell and hour."""
     start_s = int((START + timedelta(hours=hour)).timestamp())
     # Of a policy's hash every record has another one here, so that they pack as real records with their figures do.
     own = sha256(f"{cell}{hour}".encode()).hexdigest()
@@ -54,7 +53,6 @@ def release(cell, hour=0, **fields):
 
 
 def estimate(cell, hour=0, kmh=17.9, **fields):
-    """A smoothed estimate, the same."""
     found = {
         "schema": "udp-stream/smoothed/1", "hat": hat(cell, hour), "value_kmh": kmh, "interval95_kmh": [13.0, 22.8],
         "expected_abs_error_kmh": 2.0, "cdf": None, "release_id": None, "news": 0.1, "software": "udp-stream test",
@@ -96,7 +94,6 @@ def dashboard(*arguments, cwd, **started):
 
 
 def get(url, method="GET", **headers):
-    """Status, headers and body of an answer, unpacked by nobody."""
     try:
         with urlopen(Request(url, method=method, headers=headers), timeout=WAIT_S) as answer:
             return answer.status, answer.headers, answer.read()

@@ -39,7 +39,6 @@ class DyingLedger:
         self._answered = answered
 
     def __getattr__(self, name: str) -> Any:
-        """The ledger's call of this name, watched."""
         call = getattr(self._ledger, name)
 
         def watched(*arguments: Any) -> Any:
@@ -65,7 +64,6 @@ class RivalledLedger:
         self._rival = rival
 
     def __getattr__(self, name: str) -> Any:
-        """The ledger's call of this name, after the rival if it is the n-th."""
         call = getattr(self._ledger, name)
 
         def rivalled(*arguments: Any) -> Any:

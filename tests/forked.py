@@ -116,7 +116,6 @@ def run_forked(
 
 
 def main(*arguments: str) -> int:
-    """The command line."""
     from udp_stream.cli.main import main as program
 
     return program(arguments)

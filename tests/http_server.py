@@ -34,7 +34,6 @@ def gzipped(body, **headers):
 
 
 def stall(request):
-    """Take the request and say nothing."""
     request.server.stalled.wait(30)
 
 
@@ -58,7 +57,6 @@ def cut(body, at, kind="application/json"):
 
 
 def reset(request):
-    """Close with a reset instead of an answer."""
     request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     request.connection.close()
 

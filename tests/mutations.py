@@ -28,7 +28,6 @@ def ping(number):
 
 
 def pieces(rng, numbers):
-    """Pings, every second one mutated."""
     for number in numbers:
         text = ping(number).encode()
         yield mutated(rng, text, ping(number + FAR).encode()) if rng.random() < 0.5 else text

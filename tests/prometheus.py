@@ -42,7 +42,6 @@ class Series:
         return value
 
     def by(self, name, label):
-        """The values above 0."""
         values = {one.labels[label]: one.value for one in self.samples if one.name == f"udp_stream_{name}"}
         return Counter({key: value for key, value in values.items() if value})
 

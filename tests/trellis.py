@@ -48,12 +48,10 @@ def trellis(noisy: NDArray[Any], total: int, cost: Cost) -> Integers:
 
 
 def squared(values: Integers, y: int) -> Integers:
-    """The l2 metric's cost: (v - y)^2."""
     return (values - y) ** 2
 
 
 def absolute(values: Integers, y: int) -> Integers:
-    """The l1 metric's cost: |v - y|."""
     return np.abs(values - y)
 
 

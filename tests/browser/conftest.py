@@ -79,7 +79,6 @@ def served(files, port=0):
 
 
 def replayed(folder, pings, *flags):
-    """Releases and estimates of a file of pings."""
     files = [folder / "releases.ndjson", folder / "estimates.ndjson"]
     program = [sys.executable, "-m", "udp_stream", "replay", pings, "--out", files[0], "--smoothed", files[1]]
     subprocess.run([*program, "--set", "budget.accounting=approximate", *flags], check=True, capture_output=True)
@@ -120,7 +119,6 @@ class Day:
         return found
 
     def lines(self, *slots):
-        """The records of these slots, of both kinds."""
         both = [*self.releases.items(), *self.estimates.items()]
         return [json.dumps(record).encode() for (start, _), record in both if start in slots]
 

@@ -27,7 +27,6 @@ def cells_of(page, selector):
 
 
 def show(page, slot):
-    """Move the slider to a slot and wait until it is drawn."""
     listed = json.loads(get(f"{address_of(page)}/v1/slots")[2])["slots"]
     page.locator("#slot").fill(str([one["slot_start"] for one in listed].index(slot)))
     page.wait_for_selector(f'body[data-slot="{slot}"]')
@@ -39,7 +38,6 @@ def address_of(page):
 
 
 def view_of(page):
-    """Where the map has its cells on the screen."""
     return {path.get_attribute("data-cell"): path.bounding_box() for path in page.query_selector_all("#map path.cell")}
 
 
@@ -52,7 +50,6 @@ def fullest(day):
 
 
 def edited(day, folder, slot, changes):
-    """The day with some estimates of a slot changed, in files of its own."""
     for (start, cell), estimate in day.estimates.items():
         if start == slot and cell in changes:
             day.estimates[start, cell] = estimate | changes[cell]

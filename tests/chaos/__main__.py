@@ -26,7 +26,6 @@ PROFILES = {
 
 
 def main() -> int:
-    """Rounds until there were enough kills; each is told when it is over."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)  # so that nothing of ours is left running
     asked = _arguments()

@@ -55,11 +55,9 @@ class Adversary:
 
     @property
     def kills(self) -> int:
-        """SIGKILLs that hit a worker that was serving."""
         return self.done["kill"] + self.done["ambush: killed"]
 
     def strike(self) -> None:
-        """Do one of the things, as soon as it makes sense."""
         if self._agenda and self.dice.random() < AGENDA:
             if self._agenda[0]():
                 del self._agenda[0]
@@ -185,7 +183,6 @@ class Adversary:
         self.done["broker cut"] += 1
 
     def delay(self) -> None:
-        """Everything takes longer."""
         link = self.dice.choice([*(place.link for place in self.city.places), self.city.ground.broker_link])
         link.delay(self.dice.choice((0.02, 0.1, 0.3)))
         self._later(self.dice.uniform(1, 4), lambda: link.delay(0))
@@ -198,11 +195,9 @@ class Adversary:
         self.done["stall"] += 1
 
     def restart_redis(self) -> None:
-        """In good order, or by SIGKILL in the middle of whatever it does; sometimes it is merely mute for a while."""
         self._restart("redis", self.city.ground.store.master)
 
     def restart_broker(self) -> None:
-        """Likewise."""
         self._restart("broker", self.city.ground.kafka)
 
     def _restart(self, name: str, service) -> None:
@@ -288,7 +283,6 @@ class Adversary:
         self.done["refused the older ledger"] += self.workers.refused - refused
 
     def fail_over(self) -> bool:
-        """Redis dies and its replica takes over."""
         self.city.ground.store.fail_over()
         self.done["failover"] += 1
         return True

@@ -92,7 +92,6 @@ def hats_of(seen: Collected) -> list[Entry]:
 
 
 def log_holds_what_was_fed(seen: Collected) -> Iterator[str]:
-    """Else the rest would prove nothing."""
     if missing := seen.fed - seen.logged:
         yield f"{missing.total()} messages that were fed are not in the log"
     if more := seen.logged - seen.fed:
@@ -129,7 +128,6 @@ def one_payload_per_id(seen: Collected) -> Iterator[str]:
 
 
 def no_record_comes_twice(seen: Collected) -> Iterator[str]:
-    """Each id once on each topic."""
     for name, topic in (("output", seen.released), ("latest", seen.latest)):
         for id_, times in Counter(id_ for id_, _ in topic).items():
             if times > 1:

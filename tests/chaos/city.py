@@ -108,8 +108,6 @@ IN_RHO = Profile("two shards, scarce budget, in rho", 2, 9.0, epsilon="0.8", acc
 
 @dataclass(frozen=True)
 class Ground:
-    """A broker and a Redis of our own, and the proxy that workers reach them through."""
-
     kafka: RunningKafka
     store: Store
     proxy: Proxy
@@ -117,13 +115,11 @@ class Ground:
 
     @property
     def proxied(self) -> str:
-        """Where workers find the broker."""
         return f"127.0.0.1:{self.broker_link.port}"
 
 
 @contextmanager
 def ground(replicas: int = 0) -> Iterator[Ground]:
-    """Real services, while the block runs."""
     hidden, proxied = free_ports(2)
     more = BEHIND_PROXY.format(hidden=hidden, proxied=proxied)
     with Proxy() as proxy, store(proxy, replicas) as kept, temporary_folder("kafka") as folder:
@@ -136,8 +132,6 @@ def ground(replicas: int = 0) -> Iterator[Ground]:
 
 @dataclass
 class City:
-    """One deployment: its log, its configuration, its workers' places."""
-
     ground: Ground
     folder: Path
     messages: Sequence[bytes]
@@ -151,7 +145,6 @@ class City:
 
     @property
     def feed_alive(self) -> Path:
-        """There once the log is being fed."""
         return self.folder / "feed.alive"
 
     @cached_property
@@ -160,7 +153,6 @@ class City:
         return load(self.config, (), {})
 
     def workers(self) -> Workers:
-        """Nobody works yet."""
         return Workers(self._command, self.places, self.folder)
 
     def _command(self, place: Worker) -> list[object]:
@@ -188,7 +180,6 @@ class City:
         self.flags["kafka.idle_timeout"] = "1s"
 
     def feed(self, seconds: float, messages: Sequence[bytes] | None = None, batch: int = 20) -> None:
-        """The log, or some of it, in about so many seconds; 0: as fast as it goes."""
         messages = self.messages if messages is None else messages
         topic = topics_of(self.settings.kafka).pings.name
         rate = len(messages) / seconds if seconds else None
@@ -243,7 +234,6 @@ class City:
         return tuple(encode_smoothed(one) for slot in slots for one in context.smoothed(slot, ledger))
 
     def recorded(self) -> bytes | None:
-        """How many records the ledger keeps; None while nobody knows."""
         try:
             return self._redis.get("{udp}:recorded")
         except (OSError, RedisError):
@@ -259,7 +249,6 @@ class City:
         return Redis.from_url(self.settings.ledger.url, socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
 
     def collect(self, expected: dict[str, Expected], strangers: Iterable[Stranger] = ()) -> Collected:
-        """Everything there is to see."""
         topics, kafka = topics_of(self.settings.kafka), self.settings.kafka
         strangers, said = tuple(strangers), [place.said.read_text(errors="replace") for place in self.places]
         logged = Counter[bytes]()
@@ -306,7 +295,6 @@ def balances_of(
 
 
 def _pings_in(value: bytes) -> list[bytes]:
-    """The messages that the feed joined into one."""
     try:
         return [bytes(one) for one in msgspec.json.decode(value, type=list[msgspec.Raw])]
     except msgspec.DecodeError:

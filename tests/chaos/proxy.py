@@ -75,8 +75,6 @@ class _Connection:
 
 @dataclass(eq=False)
 class Link:
-    """One port in front of one server."""
-
     proxy: "Proxy"
     upstream: int
     port: int = 0
@@ -106,7 +104,6 @@ class Link:
             self.connections.discard(connection)
 
     def cut(self) -> None:
-        """End every connection at once; new ones are welcome."""
         self.proxy.call(self._cut)
 
     def set_down(self, down: bool) -> None:
@@ -147,7 +144,6 @@ class Proxy:
         self.loop.close()
 
     def call(self, what) -> None:
-        """Do it in the proxy's thread."""
         self.loop.call_soon_threadsafe(what)
 
     def link(self, upstream: int, port: int = 0, tls=None) -> Link:

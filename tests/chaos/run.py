@@ -30,8 +30,6 @@ BREATH_S = 10.0
 
 @dataclass(frozen=True)
 class Round:
-    """What happened."""
-
     seed: int
     profile: Profile
     hats: int
@@ -45,7 +43,6 @@ class Round:
     violations: list[str]
 
     def told(self) -> str:
-        """For people."""
         done = ", ".join(f"{name} {times}" for name, times in sorted(self.done.items()))
         lines = [
             f"seed {self.seed}: {self.profile.name}; {self.messages:,} messages, {self.hats:,} HATs",

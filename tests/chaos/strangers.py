@@ -94,7 +94,6 @@ class Strangers:
         self._came.append(_Started(kind, folder, process, before))
 
     def seen(self, end_s: float = END_S) -> Sequence[Stranger]:
-        """What became of them, once they have had their time to end."""
         deadline = time.monotonic() + end_s
         while any(one.process.poll() is None for one in self._came) and time.monotonic() < deadline:
             time.sleep(0.1)

@@ -42,17 +42,14 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """A paused one is."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def told(self) -> str:
-        """What the present process has printed."""
         return self.said.read_bytes()[self.told_at :].decode(errors="replace")
 
     @property
     def serving(self) -> bool:
-        """Up, and not only on the way."""
         return self.alive and not self.paused and SERVING in self.told
 
     def send(self, number: int) -> None:
@@ -118,19 +115,16 @@ class Workers:
             return hit
 
     def pause(self, place: Worker) -> None:
-        """SIGSTOP."""
         with self._lock:
             place.paused = True
             place.send(signal.SIGSTOP)
 
     def resume(self, place: Worker) -> None:
-        """SIGCONT."""
         with self._lock:
             place.paused = False
             place.send(signal.SIGCONT)
 
     def serving(self) -> list[Worker]:
-        """Those that are up."""
         return [place for place in self.places if place.serving]
 
     def end(self) -> list[str]:

@@ -43,17 +43,14 @@ def ask(
 
 
 def plates_of(prefix: str, count: int) -> list[bytes]:
-    """As many plates as asked for, named after the check."""
     return [f"{prefix}/{i:06d}".encode() for i in range(count)]
 
 
 def charged_by(verdicts: Iterable[Verdict]) -> list[list[int]]:
-    """What each verdict charged, member by member."""
     return [verdict.charged.tolist() for verdict in verdicts]
 
 
 def balances_of(ledger: Ledger, period: str, plates: Sequence[bytes]) -> list[int]:
-    """The sum of each plate's charges in the period."""
     return [int(amount) for amount in ledger.balances(period, plates).charged]
 
 
@@ -294,7 +291,6 @@ balance  A B C          -> 10 10 2
 
 
 def check_table(open_ledger: LedgerFactory) -> None:
-    """Each line of `TABLE` holds, on a ledger opened anew for each."""
     for line in TABLE.strip().splitlines():
         asked, _, answer = line.partition("->")
         with open_ledger() as ledger:
@@ -349,7 +345,6 @@ def check_balances_equal_entries(open_ledger: LedgerFactory) -> None:
 
 
 def check_survives_reopen(open_ledger: LedgerFactory) -> None:
-    """What a call returned is there when the ledger is opened again."""
     plates = plates_of("reopen", 2)
     asked = ask("reopen/1", [3, 11], terms=b"first")
     # As of a slot whose plates share clips: eight bytes for each of 64,000 plates, and nobody is charged.

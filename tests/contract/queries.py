@@ -135,7 +135,6 @@ def _require_marked(watched: DyingLedger) -> None:
 
 
 def _calls(new_ledger: Opening, query=None) -> list[str]:
-    """The calls of a whole moment."""
     with new_ledger()() as ledger:
         watched = DyingLedger(ledger)
         ask(watched, query=query)
@@ -227,7 +226,6 @@ def later_rounds_stay_within_the_lower_of_two_budgets(new_ledger: Opening) -> No
 
 
 def rounds_of(ledger: Ledger) -> list[Entry]:
-    """Those of the query, the first one first."""
     found = [entry for entry in ledger.entries() if entry.release_id.startswith("round:in-the-middle")]
     return sorted(found, key=lambda entry: int(entry.release_id.rpartition(":")[2]))
 

@@ -124,7 +124,6 @@ def _rival_at_every_call(new_ledger: Opening, kind: str, rivals: str) -> None:
 
 @cache
 def _calls(kind: str) -> list[str]:
-    """Those of a whole slot, with its publishing in the place where it comes."""
     made = list[str]()
     run(MemoryLedger(), context_of(kind, 0), _slot(), log=made)
     assert len(made) >= 10

@@ -80,9 +80,6 @@ def test_every_check_is_in_the_list() -> None:
     assert {name for name in vars(checks) if name.startswith("check_")} == {c.__name__ for c in ALL_LEDGER_CHECKS}
 
 
-# Broken ledgers: each breaks one promise, and the checks named with it must go red.
-
-
 class LastRecordWins(DictionaryLedger):
     def _record(self, release_id: str, payload: bytes) -> bytes:
         self._admissions[release_id].payload = None
@@ -282,9 +279,6 @@ def test_a_ledger_that_forgets_on_reopening_is_caught() -> None:
         checks.check_survives_reopen(lambda: nullcontext(DictionaryLedger()))
 
 
-# A kill in between: what the child was told is what the ledger remembers.
-
-
 def test_answers_survive_kills(tmp_path: Path) -> None:
     choose = random.Random(20)
     told: dict[tuple[str, str, str], object] = {}
@@ -323,8 +317,6 @@ def _expect_remembered(path: Path, told: dict[tuple[str, str], object]) -> None:
                 assert name not in unpublished
         assert ledger.verify() == []
 
-
-# Any sequence of calls, against a model.
 
 IDS, LETTERS, PERIODS = st.sampled_from("uvwxyz"), b"abcd", st.sampled_from(["mon", "tue"])
 ASKED = st.tuples(IDS, st.dictionaries(st.sampled_from(LETTERS), st.integers(1, 12)), st.integers(0, 3))
@@ -409,9 +401,6 @@ TestSqliteMatchesModel.settings = settings(max_examples=12, stateful_step_count=
 @pytest.mark.long
 class TestSqliteMatchesModelInMany(TestSqliteMatchesModel):  # type: ignore[misc,valid-type]
     settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
-
-
-# The file.
 
 
 def test_ledger_file_is_private_and_nothing_else_is_left(tmp_path: Path) -> None:

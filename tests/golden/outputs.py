@@ -88,7 +88,6 @@ class Run(NamedTuple):
 
 
 def fields(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a record, those of its parts by their path; one that is null counts as absent."""
     for name, value in record.items():
         if isinstance(value, dict) and name != "charged":
             yield from fields(value, f"{prefix}{name}.")
@@ -137,12 +136,10 @@ def shown_entry(entry: Entry, terms: bytes) -> dict[str, Any]:
 
 
 def by_plate(entry: Entry) -> list[tuple[bytes, int]]:
-    """Who was charged what, sorted by the plate's hash."""
     return sorted(zip(entry.plates, entry.charged.tolist(), strict=True))
 
 
 def ledger_fields(entries: list[tuple[Entry, bytes]]) -> dict[str, Any]:
-    """The fields of the entries, for each kind of id."""
     kinds = defaultdict[str, list[dict[str, Any]]](list)
     for entry, terms in entries:
         kinds[kind_of(entry.release_id)].append(shown_entry(entry, terms))
@@ -150,7 +147,6 @@ def ledger_fields(entries: list[tuple[Entry, bytes]]) -> dict[str, Any]:
 
 
 def balances(entries: list[tuple[Entry, bytes]]) -> dict[str, dict[str, int]]:
-    """Nano-units by period and by the plate's hash: the sums of the entries, which are the ledger's balances."""
     sums = defaultdict[str, Counter[str]](Counter)
     for entry, _ in entries:
         for plate, charged in by_plate(entry):
@@ -159,7 +155,6 @@ def balances(entries: list[tuple[Entry, bytes]]) -> dict[str, dict[str, int]]:
 
 
 def told(run: Run) -> dict[str, Any]:
-    """How many records there are of each status, and the fields of records and of the ledger."""
     assert all(encode(decode(payload)) == payload for payload in run.payloads)
     records = [json.loads(payload) for payload in run.payloads]
     return {
@@ -170,7 +165,6 @@ def told(run: Run) -> dict[str, Any]:
 
 
 def middle(payloads: list[bytes], status: str) -> Any:
-    """The record in the middle of those that have this status."""
     ours = [record for record in map(json.loads, payloads) if record["status"] == status]
     return ours[len(ours) // 2]
 
@@ -292,6 +286,5 @@ def write(path: Path, found: object) -> None:
 
 
 def known(path: Path = OUTPUTS) -> dict[str, Any]:
-    """What was put out when the file was written."""
     found: dict[str, Any] = json.loads(path.read_text())
     return found

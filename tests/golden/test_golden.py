@@ -32,8 +32,6 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
-    """A run of the embedded runtime or of its queries, by its name: each runs once."""
-
     @cache
     def found(name: str, queries: bool = False) -> Run:
         folder = tmp_path_factory.mktemp("golden")

@@ -74,8 +74,6 @@ def listed_count(container: Any, queue: str) -> int:
 
 @dataclass
 class RunningAmqp(Running):
-    """A broker that has answered at `url`, without a queue."""
-
     url: str
     port: int
 

@@ -108,7 +108,6 @@ def redis_server() -> Iterator[RunningRedis]:
 
 @pytest.fixture
 def city(tmp_path: Path, kafka_bootstrap: str) -> Callable[..., City]:
-    """Makes a deployment of messages, with its own topics, group and ledger."""
     return partial(found_city, tmp_path, kafka_bootstrap)
 
 
@@ -165,7 +164,6 @@ def in_containers(image: str) -> bool:
 
 
 def docker_engine() -> Any:
-    """The client of an engine that answers, or None."""
     # One image less to have: each fixture removes its own container.
     os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
     with warnings.catch_warnings():

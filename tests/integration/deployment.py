@@ -74,7 +74,6 @@ class City:
     messages: list
     config: Path
     told: list = field(default_factory=list)
-    """What the embedded runtime has answered of standing queries."""
     disorder_ms: int = 60_000
 
     @property
@@ -91,7 +90,6 @@ class City:
         return releases, found
 
     def embedded_smoothed(self):
-        """The same, and its smoothed estimates, in order."""
         out, smoothed = io.BytesIO(), io.BytesIO()
         with self.embedded_ledger() as (ledger, keys):
             runtime = Embedded(
@@ -118,7 +116,6 @@ class City:
         return ledger_and_keys(self.settings.ledger)
 
     def read(self, topic):
-        """Every record that the topic has now."""
         return asyncio.run(records_of(self.settings.kafka, topic))
 
     def releases(self):
@@ -153,12 +150,10 @@ class City:
         self._wait_for_all(self.topics.release, set(ids), workers)
 
     def wait_for_answers(self, *workers):
-        """The same, of as many as the embedded runtime has told."""
         ids = {query_record.decode_result(one).release_id for one in self.told}
         self._wait_for_all(self.topics.queries, ids, workers)
 
     def wait_for_number(self, topic, number, *workers):
-        """Until the topic has records of so many ids."""
         with self._ids_of(topic) as (seen, more):
             _until(lambda: number > len(seen), more, workers)
 

@@ -35,8 +35,6 @@ max_queued_messages 0
 
 @dataclass
 class RunningMqtt(Running):
-    """A broker that has answered."""
-
     port: int
 
     @property
@@ -44,7 +42,6 @@ class RunningMqtt(Running):
         return "mosquitto" in self.program.command[0]
 
     def publish(self, topic: str, *messages: bytes, qos: int = 1, retain: bool = False) -> None:
-        """Publish messages, in order, and wait until the broker has them."""
         client = connected(self.port)
         try:
             for message in messages:
@@ -99,7 +96,6 @@ def _amqtt(folder: Path, port: int) -> tuple[str, ...]:
 
 
 def password_file(folder: Path) -> str:
-    """mosquitto's own, with one user."""
     tool = shutil.which("mosquitto_passwd", path=os.environ.get("PATH", "") + ":/usr/local/bin:/usr/bin")
     assert tool is not None
     subprocess.run([tool, "-b", "-c", str(folder / "users"), USER, PASSWORD], check=True, timeout=SECONDS)

@@ -51,7 +51,6 @@ def of_releases(_self, messages=(), *_):
 
 
 def of_answers(_self, messages=(), *_):
-    """Whether a call publishes answers of standing queries."""
     return bool(messages) and messages[0].topic.endswith("queries.v1")
 
 
@@ -78,7 +77,6 @@ COUNTED = {
 
 
 def stop_at(number, point, nth):
-    """Send ourselves a signal at the nth time that a point is reached."""
     left = [nth]
 
     def reached():
@@ -120,8 +118,6 @@ def stopping(call, reached, after, counted):
 
 
 def underpaid(ask):
-    """A question that charges each plate one nano-unit."""
-
     def asked(self, *given):
         plan = ask(self, *given)
         return plan and replace(plan, charged=np.ones_like(plan.charged))

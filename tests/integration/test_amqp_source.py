@@ -26,8 +26,6 @@ class Dead(Exception):
 
 
 class Queue:
-    """A queue of a test's own, as the exchange makes them."""
-
     def __init__(self, broker, name):
         self.name, self.port, self.broker = name, broker.port, broker
         self.connection = connected(broker.port)

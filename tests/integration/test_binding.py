@@ -49,7 +49,6 @@ def starting(city, name, *flags, really=False):
 
 
 def ends(process):
-    """Its status and what it said."""
     status = process.wait(PATIENCE_S)
     said = process.said.read_text()
     assert "Traceback" not in said

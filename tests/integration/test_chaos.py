@@ -120,7 +120,6 @@ def published(city):
 
 
 def known(city):
-    """The ids of the HATs that the ledger has charged for."""
     with ledger_and_keys(city.settings.ledger, accept_older=True) as (ledger, _):
         return {entry.release_id for entry in ledger.entries()}
 

@@ -35,7 +35,6 @@ def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, sett
 
 
 def require_forecasts(payloads):
-    """Some releases are around forecasts that follow from other releases."""
     made = [one for one in map(release.decode, payloads.values()) if one.mean is not None]
     assert sum(one.mean.mechanism == "forecast-clip" for one in made) > 10
     assert len({one.hat.slot_start for one in made}) > 3

@@ -25,8 +25,6 @@ LINES = [ping(number) for number in range(9)]
 
 
 class Feeding:
-    """A `feed` process, its standard input, and what it says."""
-
     def __init__(self, city, arguments, stdin):
         self.city, self.said = city, city.folder / f"{len(list(city.folder.iterdir()))}.err"
         with self.said.open("wb") as said:
@@ -45,7 +43,6 @@ class Feeding:
             time.sleep(0.05)
 
     def end(self, number=signal.SIGTERM):
-        """Its status, and what it said."""
         os.kill(self.process.pid, number)
         return self.process.wait(SECONDS_MAX), self.said.read_text()
 

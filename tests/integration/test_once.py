@@ -24,7 +24,6 @@ def seen(city):
 
 
 def slots_of(payloads):
-    """Release ids by slot."""
     slots = {}
     for id_, payload in payloads.items():
         slots.setdefault(release.decode(payload).hat.slot_end, set()).add(id_)

@@ -43,7 +43,6 @@ class RunningCluster:
         return self.nodes[0].url.replace("redis://", "redis+cluster://")
 
     def stop(self) -> None:
-        """Stop every node."""
         for node in self.nodes:
             node.stop()
 
@@ -180,8 +179,6 @@ def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_ref
 
 
 class Writer:
-    """Admits and records HAT after HAT in a thread of its own; `told` is what it was answered."""
-
     def __init__(self, ledger: RedisLedger) -> None:
         self.told: dict[str, tuple[list[int], bytes]] = {}
         self._ledger = ledger

@@ -46,9 +46,6 @@ def client_of(url: str) -> Iterator[Any]:
         yield client
 
 
-# Promises.
-
-
 @pytest.mark.parametrize("check", ALL_LEDGER_CHECKS, ids=lambda check: check.__name__)
 def test_store_keeps_promise(check: Check, redis_url: str) -> None:
     check(opener(redis_url))
@@ -135,8 +132,6 @@ def _entry(one: Any) -> Any:
     return (one.release_id, one.period, one.budget, one.plates, one.charged.tolist(), one.payload, one.published)
 
 
-# The checks can tell: each change of a script breaks one promise.
-
 BROKEN: list[tuple[str, str, str, Check]] = [
     ("record", "redis.call('SETNX', KEYS[3 + 2 * i]", "redis.call('SETNX', 'x' .. i", checks.check_first_record_stands),
     (
@@ -215,9 +210,6 @@ def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, chan
     assert sound[script].text.count(part) == 1
     changed = scripts_of({script: sound[script].text.replace(part, change)})
     monkeypatch.setattr(redis_ledger, "load_scripts", lambda: {**sound, **changed})
-
-
-# Kills.
 
 
 def test_what_was_answered_survives_kills_of_the_server(
@@ -321,9 +313,6 @@ def test_a_full_memory_charges_nobody(redis_server: RunningRedis) -> None:
         client.config_set("maxmemory", 0)
         assert ledger.balances("p", [b"x"]).charged.tolist() == [0]
         assert list(ledger.entries()) == []
-
-
-# Scripts.
 
 
 def test_forgotten_scripts_are_loaded_again(redis_server: RunningRedis) -> None:
@@ -434,9 +423,6 @@ def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that
         assert ledger.verify() == []
 
 
-# Fencing.
-
-
 def test_a_worker_that_was_replaced_is_fenced(redis_url: str) -> None:
     with opener(redis_url)() as ledger:
         paused = ledger.fenced(Fence("shard-7", ledger.take_epoch("shard-7")))
@@ -483,9 +469,6 @@ def test_a_ledger_that_forgot_our_epoch_has_lost_writes(redis_url: str) -> None:
         with pytest.raises(PrivacyRefused, match="the ledger has lost writes") as raised:
             held.admit("p", 10, [b"x"], [ask("hat", [3])])
         assert not isinstance(raised.value, Fenced)
-
-
-# A ledger that is not there any more.
 
 
 def test_a_wiped_ledger_stops_everything(redis_server: RunningRedis, tmp_path: Path) -> None:
@@ -637,9 +620,6 @@ def test_verify_holds_while_others_write(redis_url: str) -> None:
         writer.join(WAIT_SECONDS)
 
 
-# Settings.
-
-
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -689,12 +669,8 @@ def test_a_prefix_without_one_hash_tag_is_refused(prefix: str) -> None:
         open_redis_ledger("redis://127.0.0.1", prefix=prefix)
 
 
-# Replicas.
-
-
 @contextmanager
 def replicas_of(master: RunningRedis, folder: Path, number: int = 1) -> Iterator[list[RunningRedis]]:
-    """Replicas of a server, connected and in step."""
     with client_of(master.url) as client:
         client.config_set("repl-diskless-sync-delay", 0)
     with ExitStack() as stack:

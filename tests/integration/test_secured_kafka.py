@@ -80,7 +80,6 @@ def secured_city(secured, folder, mechanism):
 
 
 async def produce_once(here):
-    """Our own producers, the transactional one too."""
     from faust.types import TP
 
     from streams.kafka import Committed, OutgoingRecord
@@ -152,7 +151,6 @@ def test_every_client_that_is_refused_says_why_in_bounded_time_and_without_a_sec
 
 
 def _is_connected(address):
-    """Whether anyone has a connection to this address of 127.0.0.1."""
     port = f":{int(address.rpartition(':')[2]):04X}"
     found = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(remote.endswith(port) and state == "01" for _, _, remote, state, *_ in found)

@@ -89,7 +89,6 @@ def children(parent: int) -> list[int]:
 
 
 def ends(process_id: int) -> bool:
-    """Whether the process ends in time, ours or not."""
     try:
         held = os.pidfd_open(process_id)
     except ProcessLookupError:

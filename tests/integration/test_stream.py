@@ -38,7 +38,6 @@ def test_one_log_through_both_runtimes_gives_the_same_bytes_and_charges(city, wo
 
 
 def statuses(payloads):
-    """How many records there are of each kind."""
     return Counter(release.decode(payload).status for payload in payloads.values())
 
 
@@ -98,7 +97,6 @@ def test_pings_that_are_deleted_before_a_running_worker_reads_them_end_it(city):
 
 
 def wait_until_it_reads(here, said):
-    """A member has its partitions once they are assigned."""
     deadline = time.monotonic() + 30
     while not any(member.partitions for member in group_of(here.settings.kafka).members):
         assert time.monotonic() < deadline, said.read_text()

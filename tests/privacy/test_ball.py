@@ -81,7 +81,6 @@ def released(plans, samples):
 
 
 def loss(plans, one, other):
-    """In rho."""
     scales = [lattice_of(plan.sensitivity, plan.cost).t for plan in plans]
     return sum(Fraction(a - b, t) ** 2 / 2 for a, b, t in zip(one, other, scales, strict=True))
 
@@ -148,7 +147,6 @@ def test_a_step_that_the_lattice_adds_is_within_the_room():
     room, rounding = (int(one[0]) for one in room_and_rounding(plan))
 
     def difference(speed):
-        """Scaled, in steps."""
         (norm, _) = norms_of(plan, np.array([speed, U // 2]))
         off = int(plan.weights[0]) * (speed - U // 2)
         return off * factor_of(room, rounding, int(norm)) / WHOLE / 2**lattice.shift

@@ -53,7 +53,6 @@ def speeds(plate, speed):
 
 
 def records(plan, samples, seed, runs):
-    """A row of values for each record."""
     bits, rows = seeded_bits(seed), []
     for start in range(0, runs, 1000):
         many = min(1000, runs - start)
@@ -95,8 +94,6 @@ def audit(plan, plate, runs):
 
 
 class Narrow:
-    """A family whose noise is too small."""
-
     def __init__(self, honest, less):
         self.honest, self.tenths = honest, round(10 * less)
 

@@ -35,7 +35,6 @@ NOTICED = 85
 
 
 def shrunk(monkeypatch, percent=70):
-    """Noise too small for what is charged."""
     honest = elimination.Tariff.parts
 
     def parts(self, round_, plates):

@@ -70,7 +70,6 @@ def of_plate(plate, speed):
 
 
 def redrawn(seed, since="", before="9"):
-    """Every speed that was measured between two moments is another one."""
     rng = np.random.default_rng(seed)
     inside = lambda ping: since <= ping["observationDateTime"] < before  # noqa: E731
     return list(with_speeds(lambda ping: int(rng.integers(0, 66)) if inside(ping) else None))
@@ -97,7 +96,6 @@ class Watched:
         return self.kept.admit(period, budget, plates, admissions)
 
     def asked_in(self, start_s):
-        """What was asked of the slot that starts then, in order."""
         return [one for call in self.calls for one in call[3] if slot_of(one[0])[0] == start_s]
 
     def slots(self):

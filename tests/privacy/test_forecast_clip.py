@@ -142,7 +142,6 @@ def around_plan(centres, epsilon=1.0, users=USERS):
 
 
 def noisy_means(plan, samples, seed, runs=RUNS):
-    """The means of many runs, in quanta."""
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
     return np.array([one[FORECAST_CLIP].value for one in found])
 

@@ -42,8 +42,6 @@ LOWER_U = (*IN_RHO, "speed.max_kmh=60")
 
 
 class Named(SeededEntropy):
-    """Says for which release bits are drawn."""
-
     drawing = ""
 
     def streams(self, release_ids):
@@ -83,7 +81,6 @@ class Played:
 
     @property
     def last(self):
-        """The queries that recorded releases were drawn with."""
         return {id_: self.queries[run, id_] for id_, run in self.ledger.by.items() if (run, id_) in self.queries}
 
 
@@ -166,13 +163,11 @@ def settings_of(flags):
 
 
 def embedded(run, ledger):
-    """The whole road, from messages."""
     runtime = Embedded(settings_of(run.flags), ledger, Named(1), key_of, "test", lambda _: None)
     runtime.run(frames_of(list(messages(run))))
 
 
 def slot_road(run, ledger):
-    """The road of a closed slot."""
     settings, plate = settings_of(run.flags), run.rows[:, 0].astype(np.uint32)
     context = with_forecaster(ReleaseContext(settings.policy, settings.calendar, Named(1), "test"))
     speed = np.minimum(run.speeds * QUANTA_PER_KMH, settings.policy.max_speed).astype(np.int32)

@@ -101,7 +101,6 @@ class Planted:
 
 SENDS = frozenset({"SendChunks", "SendMessages"})
 LEDGERS = frozenset({"PlanSlot", "AskCity", "Remember", "ReleaseSlot"})
-"""Steps that call the ledger."""
 
 LEARNT = "learnt "
 """Before the start of a slot: its estimates, among what is published."""
@@ -394,7 +393,6 @@ class World:
         return {log: messages for log, messages in whole.items() if log not in actor.delivered}
 
     def delivered(self, i: int, actor: Actor, log: int) -> Actor:
-        """After its messages for this log have arrived."""
         if len(self.sends(i, actor)) > 1:
             return actor._replace(delivered=tuple(sorted((*actor.delivered, log))))
         if i in SOURCES:
@@ -415,8 +413,6 @@ class World:
         return self._cached(("plan", actor.local, state.ledger, fault), work)
 
     def ask_city(self, actor: Actor, state: State, fault: int) -> tuple[Actor, int]:
-        """What the whole city is asked is recorded."""
-
         def work() -> tuple[Actor, int]:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
@@ -444,8 +440,6 @@ class World:
         return self._cached(("remember", actor.local, state.ledger, fault), work)
 
     def record(self, actor: Actor, state: State, fault: int) -> tuple[int, tuple[tuple[str, int], ...]]:
-        """The ledger afterwards, and what is to be published: (id, payload)."""
-
         def work() -> tuple[int, tuple[tuple[str, int], ...]]:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
@@ -684,7 +678,6 @@ class World:
                 raise Violation(f"{entry.release_id} is not recorded, and what follows on it begins")
 
     def learnt(self, start: int) -> tuple[str, int]:
-        """A slot's estimates, as they are published."""
         return f"{LEARNT}{start}", self.payloads.number(b"estimates")
 
     def require_done(self, state: State) -> None:
@@ -738,8 +731,6 @@ def walk(world: World, faults: int, dice: random.Random) -> int:
 
 @dataclass(frozen=True)
 class Explored:
-    """How much there was."""
-
     states: int
     ends: int
 

@@ -194,12 +194,10 @@ class Parts:
     # --- its own steps ---
 
     def first(self, i: int) -> Part:
-        """Nothing is read, nothing is committed."""
         start = SourceCheckpoint(0) if i in SOURCES else ShardCheckpoint.at(0)
         return self.resumed(i, self.world.checkpoints.number(start), ())
 
     def resumed(self, i: int, commit: int, log: tuple[int, ...]) -> Part:
-        """Taken over at a checkpoint."""
         start = self.world.checkpoints.objects[commit]
         if i in SOURCES:
             protocol: Any = SourceProtocol(i, 2, SourceReader(self.world.rules, start))
@@ -221,8 +219,6 @@ class Parts:
         return OFFSETS if self.is_last else frozenset()
 
     def local(self, part: Part, event: Any, do: Callable[[Any], object]) -> Part:
-        """After something happened to it."""
-
         def work() -> int:
             protocol = self.world.locals.fresh(part.local)
             do(protocol)
@@ -247,7 +243,6 @@ class Parts:
         return self.world.checkpoints.number(protocol.checkpoint()) if is_safe else None
 
     def settled(self, i: int, part: Part) -> Part:
-        """After what nobody else can see: reading, counting, and being done."""
         return self._settled_source(i, part) if i in SOURCES else self._settled_shard(part)
 
     def _settled_source(self, i: int, part: Part) -> Part:
@@ -311,7 +306,6 @@ class Parts:
         return self.world.sends(i, Actor(part.local, part.delivered))
 
     def delivered(self, i: int, part: Part, log: int) -> Part:
-        """After its messages for this log have arrived."""
         if len(self.sends(i, part)) > 1:
             return part._replace(delivered=tuple(sorted((*part.delivered, log))))
         part = self.local(part, "sent", _done if i in SOURCES else _sent)

@@ -56,7 +56,6 @@ class Steps:
         return self.memo[key]
 
     def moves(self, i: int, number: int, book: int) -> tuple[Move, ...]:
-        """What the partition may do next."""
         key: tuple[Any, ...] = ("moves", i, number)
         found = self.memo.get(key, self)
         if found is self:

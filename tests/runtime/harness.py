@@ -23,7 +23,6 @@ FEEDS = Path(__file__).parents[3] / "shared" / "data"
 
 @cache
 def fleet_log(buses=40, hours=1.5, clean=False, seed=1):
-    """The messages of a small fleet, in order of delivery."""
     start = datetime(2024, 1, 8, 9, 0, tzinfo=IST)
     faults = Imperfections.none() if clean else Imperfections()
     fleet = Fleet(seed=seed, buses=buses, start=start, hours=hours, imperfections=faults)
@@ -65,7 +64,6 @@ def ledger_at(path, flags=CONFIG):
 
 
 def runtime_on(ledger, keys, out, flags=CONFIG, entropy=None, reject=None, smooth=None):
-    """A runtime on an open ledger, writing records to a binary file object."""
     return Embedded(
         load(None, flags, {}), ledger, entropy or OsEntropy(), keys.hash_plate, "udp-stream test", record_writer(out),
         reject, smooth=smooth,
@@ -74,7 +72,6 @@ def runtime_on(ledger, keys, out, flags=CONFIG, entropy=None, reject=None, smoot
 
 @contextmanager
 def embedded(ledger_path, out, flags=CONFIG, entropy=None, reject=None, smooth=None):
-    """The same on the ledger at this place."""
     with ledger_at(ledger_path, flags) as (ledger, keys):
         yield runtime_on(ledger, keys, out, flags, entropy, reject, smooth)
 

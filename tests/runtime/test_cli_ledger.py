@@ -16,7 +16,6 @@ MPS = ("--set", "speed.unit=mps")
 
 @pytest.fixture
 def log(tmp_path):
-    """A log of three slots."""
     path = tmp_path / "pings.ndjson"
     path.write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
     return path
@@ -24,7 +23,6 @@ def log(tmp_path):
 
 @pytest.fixture
 def part(tmp_path):
-    """The first third of its lines."""
     lines = fleet_log(hours=0.6)
     path = tmp_path / "part.ndjson"
     path.write_bytes(b"\n".join(lines[: len(lines) // 3]) + b"\n")

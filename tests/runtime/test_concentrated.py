@@ -38,7 +38,6 @@ RHO_POLICY = msgspec.structs.replace(
 
 
 def run(ledger, flags, seed="a"):
-    """The records of a morning through the embedded runtime."""
     found = []
     take = lambda releases: found.extend(decode(one.payload) for one in releases)  # noqa: E731
     Embedded(load(None, flags, PURE_ENV), ledger, SeededEntropy(seed), KEY, "udp-stream test", take).run(frames_of(LOG))

@@ -36,7 +36,6 @@ def city(tmp_path, monkeypatch):
 
 
 def said(capsys, *arguments):
-    """The status, and what was printed where."""
     try:
         status = cli.main(arguments)
     except SystemExit as ended:

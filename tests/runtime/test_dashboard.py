@@ -52,7 +52,6 @@ def text(lines):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """The address of a dashboard of three slots, and a plain file of pings beside."""
     folder = tmp_path_factory.mktemp("dashboard")
     write(folder / "releases.ndjson", [line for lines in RELEASES.values() for line in lines])
     write(folder / "estimates.ndjson", [line for lines in ESTIMATES.values() for line in lines])
@@ -207,8 +206,6 @@ def test_metrics_are_what_prometheus_reads_and_hold_nothing_of_the_records(addre
 
 
 class Stream:
-    """The notices of a stream, as they come."""
-
     def __init__(self, address):
         self._socket = socket.create_connection(urlsplit(address).netloc.split(":"), timeout=20)
         self._socket.sendall(b"GET /v1/stream HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -347,9 +344,6 @@ def test_no_ledger_no_key_and_no_ping_is_ever_loaded(tmp_path, program, alien):
     loaded = done.stdout.split()
     assert "udp_stream.board.server" in loaded, done.stderr
     assert not [name for name in loaded for one in alien if name == one or name.startswith(f"{one}.")]
-
-
-# Crowds
 
 
 def memory_mb(process, what="VmRSS"):

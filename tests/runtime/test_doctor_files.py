@@ -23,7 +23,6 @@ def doctor(folder, *words):
 
 
 def poll(folder, at, speed=5.0):
-    """Ten buses that go 50 m north in ten seconds."""
     time_s = START_S + 10 * at
     buses = [vehicle(f"GJ05ZZ{bus:04}", time_s=time_s, lon=72.8, lat=21.1 + bus / 50 + 50 * at * METRE, speed=speed)
              for bus in range(10)]  # fmt: skip

@@ -13,7 +13,6 @@ PINGS = recorded(fleet_log(buses=20, hours=0.5, clean=True))
 
 SHORT = "gtfs.json", "pattern.ndjson", "exchanged.ndjson", "geojson.json", "semicolons.csv", "contract_seconds.ndjson"
 SHORT += "topics.txt", "nextbus.ndjson", "siri.xml", "kmh.bin"
-"""In the suite; the others in the long tests."""
 
 
 FLAGS = "--set", "hat.slot=15m", "--set", "release.min_plates=2"

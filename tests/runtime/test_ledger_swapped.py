@@ -98,7 +98,6 @@ def test_a_process_whose_ledger_was_swapped_ends_with_status_5(verb, sabotage, t
 
 
 def still(process, out):
-    """What was published, once nothing more comes."""
     deadline, before = time.monotonic() + 60, None
     while True:
         assert process.poll() is None and time.monotonic() < deadline

@@ -43,8 +43,6 @@ def frames():
 
 
 class Clock:
-    """The time of arrival, as the frames have it."""
-
     def __init__(self):
         self.now_s = 0.0
 
@@ -53,7 +51,6 @@ class Clock:
 
 
 def write_line(out, line):
-    """Written, and handed on to the operating system."""
     out.write(line + b"\n")
     out.flush()
 
@@ -81,7 +78,6 @@ def live(folder, clock, observers=()):
 
 
 def work(folder, frames, clock):
-    """All frames that the journal lacks, then the end of the source."""
     with live(folder, clock) as (runtime, journal):
         take_all(runtime, journal, frames, clock)
 

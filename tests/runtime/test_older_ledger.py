@@ -39,7 +39,6 @@ def replay(folder, log, out):
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
-    """Two files of a morning, one after the other."""
     folder, messages = tmp_path_factory.mktemp("logs"), fleet_log(clean=True)
     for name, part in (("first", messages[: len(messages) // 2]), ("second", messages[len(messages) // 2 :])):
         (folder / f"{name}.ndjson").write_bytes(b"\n".join(part))

@@ -30,7 +30,6 @@ def test_several_files_are_one_recording_to_init(tmp_path):
 
 
 def poll(at):
-    """Ten buses, each a little further each minute."""
     time_s = START_S + 60 * at
     return snapshot(
         *(vehicle(f"GJ05ZZ{bus:04}", time_s=time_s, lon=72.8 + bus / 100 + at / 1000, lat=21.1) for bus in range(10)),

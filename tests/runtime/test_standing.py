@@ -57,7 +57,6 @@ k = 3
 
 @pytest.fixture(autouse=True)
 def few_rounds(monkeypatch):
-    """As many as make a test quick."""
     monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 12, "pure": 4})
 
 

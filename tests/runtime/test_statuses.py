@@ -20,7 +20,6 @@ from udp_stream.release.city import AskShape
 NEEDED = {
     "init": ["pings.ndjson"], "replay": ["pings.ndjson"], "run": ["-"], "ledger show": ["GJ05ZZ0001"],
 }  # fmt: skip
-"""What a verb asks for, of those that ask."""
 
 VERBS = (
     "init", "replay", "run", "demo", "plan", "reproduce", "ledger show", "ledger verify", "ledger export",
@@ -31,7 +30,6 @@ VERBS = (
 
 @pytest.fixture(scope="module")
 def city(tmp_path_factory):
-    """A log, and a ledger that it was released on."""
     folder = tmp_path_factory.mktemp("city")
     (folder / "pings.ndjson").write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
     assert run("replay", "pings.ndjson", "--ledger", "l", "--out", "out", *FLAGS, cwd=folder).returncode == 0

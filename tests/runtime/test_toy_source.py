@@ -23,8 +23,6 @@ FLAGS = [
 
 
 class ToySource(ConnectedSource):
-    """Messages in a list; the third read fails."""
-
     acknowledged: ClassVar[list[int]] = []
 
     def __init__(self, name, settings, say, _folder):

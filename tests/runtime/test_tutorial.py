@@ -37,7 +37,6 @@ class Typed:
 
 
 def commands_of(page):
-    """Every command of the page with the lines below it."""
     found = []
     for block in BLOCK.finditer(page):
         for part in re.split(r"^\$ ", block["text"], flags=re.MULTILINE)[1:]:

@@ -15,7 +15,6 @@ def udp_stream(folder, *arguments, stdin=None):
 
 
 def spelled(count, **changed):
-    """Messages of a fleet, with some of their fields written otherwise."""
     for message in fleet_log(buses=10, hours=0.3, clean=True)[:count]:
         ping = json.loads(message)
         yield json.dumps(ping | {name: change(ping) for name, change in changed.items()}).encode()

@@ -68,7 +68,6 @@ def louder(pie, positions, found, factor):
 
 
 def ran(pie, positions, seed, factor=1.0):
-    """The states after each round."""
     states, bits = [pie.begin()], seeded_bits(seed)
     while (due := pie.due(states[-1])) is not None:
         found = pie.draw(states[-1], due.plates, positions[due.plates], bits)
