@@ -1,7 +1,5 @@
 """`make bench`: replay, memory, a slot of 3,000 HATs, noise, grouping; each beside its peer over the same bytes."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

@@ -18,8 +18,6 @@ weighed by pings, and divided by the constant's; after the slash over HATs of at
 Incidents (`benchmarks/incidents.py`) stand beside the error of the same days: one can be had for the other.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace

@@ -7,8 +7,6 @@ coordinators, once in the worker's life. A plate's budget pays for all of its HA
 benchmark ends where one is withheld.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -3,8 +3,6 @@
 Positions are rounded to what GTFS-realtime's 32 bits hold, so that all forms have the same pings.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

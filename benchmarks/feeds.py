@@ -1,7 +1,5 @@
 """Feeds as the benchmarks take them, FILE:U:ZONE, and their HATs slot by slot."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Days of a feed through the real release road: pings are read once, each run draws on a ledger of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What ours is measured by: guesses that read no budget, oracles that read the truth. Estimates of a day's HATs."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

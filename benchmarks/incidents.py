@@ -4,8 +4,6 @@
 share of these HATs whose 95 % interval holds the truth. *Released*: the share with a release of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import NamedTuple

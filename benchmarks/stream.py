@@ -7,8 +7,6 @@ fsync always, noise, releases). From the first record to the last, by wall time,
 core, which other processes on the machine do not change.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -5,8 +5,6 @@ a HAT means depends on how large it is. Each plate in a HAT weighs by how precis
 a file is printed but the coefficients of a ridge regression over all of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from textwrap import wrap

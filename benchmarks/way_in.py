@@ -4,8 +4,6 @@ Nothing is edited by hand between the verbs; each ends in the HATs of its releas
 real servers on this machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

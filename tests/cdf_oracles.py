@@ -1,7 +1,5 @@
 """What tests hold CDFs to: the error of a tree, that of a number of bins, and the level of each node."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

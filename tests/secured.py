@@ -1,7 +1,5 @@
 """Certificates, and a broker that asks for TLS and passwords: made anew for each run, never kept."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import threading

@@ -2,8 +2,6 @@
 Section VI). It takes any metric, also one that is not convex.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whether shared clips are those of all speeds of a slot: the log is read once more, over the ledger of chaos."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """The promises of `port.py` as checks of a `LedgerFactory`; ids are named after checks: all may run on one ledger."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

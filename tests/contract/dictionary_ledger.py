@@ -1,7 +1,5 @@
 """The smallest ledger that keeps the promises of `port.py`: the model of stores and of explorations."""
 
-from __future__ import annotations
-
 import threading
 from bisect import insort
 from collections.abc import Iterator, Sequence

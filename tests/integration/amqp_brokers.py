@@ -1,7 +1,5 @@
 """Brokers of AMQP 0-9-1 that tests run on: Apache Qpid Broker-J as a child process, RabbitMQ as a container."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable, Iterator

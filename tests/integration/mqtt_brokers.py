@@ -1,7 +1,5 @@
 """Brokers of MQTT as child processes: Debian's mosquitto, else amqtt, which does not send again what is not acked."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

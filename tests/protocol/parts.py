@@ -15,8 +15,6 @@ releases has no place in a barrier: it is kept beside what the reader holds.
 any two steps, and a step does not look at what was added behind it. The same check covers this.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

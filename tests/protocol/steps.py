@@ -1,7 +1,5 @@
 """The steps of a partition that others may see: what it sends, calls of the ledger, publishing. Each is done once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -24,8 +24,6 @@ Three reductions come on top of `parts.py`.
 `test_whole.py` holds the reduced exploration to one without any of it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
