@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 import trustme
 
-from benchmarks import way_in
 from benchmarks.feed_forms import FORMS, recorded
+from tests import way_in
 from tests.chaos.proxy import Proxy
 from tests.integration.amqp_brokers import PASSWORD, USER, connected
 from tests.runtime.harness import fleet_log

@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 import pytest
 import trustme
 
-from benchmarks import way_in
 from benchmarks.feed_forms import FORMS, recorded
+from tests import way_in
 from tests.chaos.proxy import Proxy
 from tests.forms import long_but
 from tests.gtfs import snapshot, vehicle

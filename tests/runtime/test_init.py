@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks import way_in
 from benchmarks.feed_forms import FORMS, UNITS, recorded
+from tests import way_in
 from tests.forms import long_but
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_cli import run
@@ -19,13 +19,10 @@ FLAGS = "--set", "hat.slot=15m", "--set", "release.min_plates=2"
 
 
 def hats(folder, name):
-    """What `init` and `replay` make of a file: each HAT with its counts."""
-    made = run("init", name, "--out", "city.toml", cwd=folder)
-    assert made.returncode == 0, made.stderr
-    done = run("replay", name, "--config", "city.toml", "--trial", *FLAGS, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    found = way_in.hats_of(done.stdout)
-    assert len(found) == len(done.stdout.splitlines())
+    way_in.verb(folder, "init", name, "--out", "city.toml")
+    records = way_in.verb(folder, "replay", name, "--config", "city.toml", "--trial", *FLAGS)
+    found = way_in.hats_of(records)
+    assert len(found) == len(records.splitlines())
     return found
 
 
