@@ -230,9 +230,7 @@ def print_hours(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
 
 
 def print_cdfs(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
-    print(
-        f"H3 {resolution}: CDFs of HATs of >= {PLATES[0]}, of >= {PLATES[1]} plates: error over city/dwell; the mean's"
-    )
+    print(f"H3 {resolution}: CDFs of HATs of >= {PLATES[0]}, >= {PLATES[1]} plates: error over city/dwell; the mean's")
     fleet = jittering(Fleet(buses=JITTER_BUSES).columns())
     days = [(feeds.day(name, resolution), int(DAYS[name].split(":")[1])) for name in feeds.names]
     days += [(day_of_fleet(f"{JITTER_BUSES} buses, H3 {size}", fleet, f"hat.resolution={size}"), 65) for size in (7, 8)]
@@ -311,9 +309,7 @@ def print_by_distance(feeds: Feeds, seeds: int) -> None:
         "every 10 s": Fleet(buses=DISTANCE_BUSES).columns(),
         f"every {DISTANCE_M:g} m": by_distance(dense, DISTANCE_M),
     }
-    print(
-        f"a synthetic fleet of {DISTANCE_BUSES} buses: over the constant, by hour {bins_named(HOURS)}; held, by plates"
-    )
+    print(f"synthetic fleet of {DISTANCE_BUSES} buses: over the constant, by hour {bins_named(HOURS)}; held, by plates")
     for name, columns in named.items():
         day = day_of_fleet(name, columns)
         runs = [run([day], seed, feeds.prior("none", 7))[0] for seed in range(seeds)]

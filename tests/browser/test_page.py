@@ -220,7 +220,7 @@ def test_a_column_sorts_the_table(board, day, new_page):
         direction = page.locator("#cells thead th").last.get_attribute("aria-sort")
         cells = page.eval_on_selector_all("#cells tbody tr", "rows => rows.map((row) => row.dataset.cell)")
         orders[direction] = [
-            day.releases[slot, cell]["counts"]["plates"] for cell in cells if (slot, cell) in day.releases
+            day.releases[slot, one]["counts"]["plates"] for one in cells if (slot, one) in day.releases
         ]
     assert orders["ascending"] == sorted(orders["ascending"])
     assert orders["descending"] == sorted(orders["descending"], reverse=True)

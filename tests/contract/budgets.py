@@ -49,9 +49,7 @@ class Model:
             return sum(nano for name, nano in mine if name == period)
         near = [(span_of(name), nano) for name, nano in mine if span_of(name) and span_of(name).unit == ours.unit]
         begins = np.arange(ours.start - WINDOW_S, ours.end, HOUR_S) + HOUR_S / 2  # all spans are whole hours
-        return max(
-            sum(nano for span, nano in near if span.start < begin + WINDOW_S and begin < span.end) for begin in begins
-        )
+        return max(sum(nano for span, nano in near if span.start < at + WINDOW_S and at < span.end) for at in begins)
 
 
 class Adversary(RuleBasedStateMachine):

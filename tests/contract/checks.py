@@ -97,7 +97,7 @@ def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
         expect(
             charged_by(ledger.admit("repeat", 10, plates, [first])),
             [[3, 0]],
-            "admit halts a member without enough budget",
+            "a member without enough budget is halted",
         )
         before = balances_of(ledger, "repeat", plates)
         again = ask("repeat/1", [1, 1, 1], [2, 1, 0], min_admitted=2, terms=b"second")
@@ -109,9 +109,7 @@ def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
         twins = [ask("repeat/2", [1], [3], terms=b"first"), ask("repeat/2", [2, 2], [3, 2], terms=b"second")]
         verdicts = ledger.admit("repeat", 10, plates, twins)
         expect(charged_by(verdicts), [[1], [1, 0]], "a repeat within one call is a repeat")
-        expect(
-            [verdict.terms for verdict in verdicts], [b"first", b"first"], "the first terms are kept within one call"
-        )
+        expect([verdict.terms for verdict in verdicts], [b"first", b"first"], "the first terms are kept in a call")
         expect(balances_of(ledger, "repeat", plates), [*before[:3], 1], "a repeat charges and refunds nothing")
         expect(balances_of(ledger, "repeat/other", plates), [0] * 4, "a repeat charges nothing in another period")
 
@@ -463,13 +461,9 @@ def check_rolling_table(open_ledger: LedgerFactory) -> None:
         near = span_name("3h", "2024-01-08T11:30:00+05:30", "2024-01-08T11:45:00+05:30")  # 06:00 of the others
         expect(admit(ledger, near, "zone", [1, 1]), [0, 0], "zones and lengths of spans make no difference")
         tight = replace(ask("rolling/table/12", [3, 3]), allowances=np.array([12, 13]))
-        expect(
-            charged_by(ledger.admit(hour("3h", 11), 20, plates, [tight])), [[0, 3]], "allowances are of the window, too"
-        )
+        expect(charged_by(ledger.admit(hour("3h", 11), 20, plates, [tight])), [[0, 3]], "allowances of the window")
         expect(balances_of(ledger, hour("3h", 4), plates), [4, 6], "a balance is of its span alone")
-        expect(
-            budget_balances(ledger, hour("3h", 2), plates).charged.tolist(), [10, 10], "what was charged in a window"
-        )
+        expect(budget_balances(ledger, hour("3h", 2), plates).charged.tolist(), [10, 10], "charged in a window")
     with open_ledger() as ledger:
         spans = [name for name in ledger.periods() if name.startswith("rolling 3h") and not name.endswith("rho")]
         expect(spans, [hour("3h", number) for number in (0, 1, 3, 4, 8, 11)], "spans that were charged are periods")
@@ -518,9 +512,7 @@ def check_many_at_once(open_ledger: LedgerFactory) -> None:
     with open_ledger() as ledger:
         verdicts = charged_by(ledger.admit("many", 10, plates, asked[:700]))
         expect(verdicts, [[4, 7]] + [[0, 7]] * 699, "the first of a chain is charged both, the others what is left")
-        expect(
-            charged_by(ledger.admit("many", 10, plates, asked[::-1]))[-700:], verdicts[::-1], "a big repeat, reversed"
-        )
+        expect(charged_by(ledger.admit("many", 10, plates, asked[::-1]))[-700:], verdicts[::-1], "a big one, reversed")
         payloads = [name.encode() for name in ids]
         expect(ledger.record(list(zip(ids, payloads, strict=True))), payloads, "as many payloads as ids")
         expect(ledger.recorded(ids[::-1]), payloads[::-1], "as many payloads as ids, in the order asked")
@@ -538,9 +530,7 @@ def check_large_slots(open_ledger: LedgerFactory) -> None:
     with open_ledger() as ledger:
         for _ in range(2):
             verdicts = ledger.admit("large", 10, crowd, hats)
-            expect(
-                verdicts[0].charged.tolist() == [*charges[:-1], 0], True, "each of a crowd is charged once, or halted"
-            )
+            expect(verdicts[0].charged.tolist() == [*charges[:-1], 0], True, "a crowd is charged once, or halted")
             expect(sum(verdict.charged.size for verdict in verdicts[1:]), 0, "HATs without members")
         balance = ledger.balances("large", crowd)
         expect(balance.charges.tolist() == [1] * (LARGE_HAT - 1) + [0], True, "the balance of each plate")

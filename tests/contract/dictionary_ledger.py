@@ -152,9 +152,7 @@ class DictionaryLedger:
 
     def verify(self) -> list[str]:
         with self._lock:
-            balances = [
-                (period, plate, amount, self._charges[period, plate]) for (period, plate), amount in self._sums.items()
-            ]
+            balances = [(*one, amount, self._charges[one]) for one, amount in self._sums.items()]
         return list(misfits(self.entries(), balances))
 
     def bind(self, fingerprint: str) -> None:

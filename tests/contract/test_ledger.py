@@ -569,9 +569,7 @@ def test_every_commit_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             assert settled == ["wal", 2, 1]
 
 
-def test_a_new_ledger_has_its_name_on_disk_only_once_it_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_ledger_has_its_name_on_disk_only_once_it_is_whole(tmp_path, monkeypatch):
     synced: list[list[str]] = []
     monkeypatch.setattr(atomic, "sync_directory", lambda folder: synced.append([one.name for one in folder.iterdir()]))
     open_sqlite_ledger(tmp_path / "ledger").close()

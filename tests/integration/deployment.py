@@ -194,9 +194,7 @@ def processor_s(process):
 
 def charges(ledger):
     assert ledger.verify() == []
-    return {
-        entry.release_id: sorted(zip(entry.plates, entry.charged.tolist(), strict=True)) for entry in ledger.entries()
-    }
+    return {one.release_id: sorted(zip(one.plates, one.charged.tolist(), strict=True)) for one in ledger.entries()}
 
 
 def found_city(folder, bootstrap, messages, queries="", **settings):

@@ -153,9 +153,7 @@ def replica_of(number: int, cluster: RunningCluster, folder: Path) -> Iterator[R
                 command(port, "CLUSTER", "FORGET", name.decode())
 
 
-def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_refused(
-    cluster: RunningCluster, clients: list[Any], tmp_path: Path
-) -> None:
+def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_refused(cluster, clients, tmp_path):
     sentence = rf":{cluster.nodes[1].port} has 1 replica, and ledger\.replicas is 0"
     with replica_of(1, cluster, tmp_path) as replica:
         for number in range(NODES):

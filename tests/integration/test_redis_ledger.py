@@ -118,9 +118,7 @@ def test_answers_are_those_of_the_ledger_in_memory(redis_url: str, hats: int, mo
                     each.published([one.release_id, "nobody"])
         assert list(ledger.unpublished()) == list(model.unpublished())
         assert [_entry(one) for one in ledger.entries()] == [_entry(one) for one in model.entries()]
-        assert [ledger.charged_by_period(plate) for plate in plates] == [
-            model.charged_by_period(plate) for plate in plates
-        ]
+        assert [*map(ledger.charged_by_period, plates)] == [model.charged_by_period(plate) for plate in plates]
         assert ledger.verify() == []
 
 
@@ -188,18 +186,14 @@ BROKEN: list[tuple[str, str, str, Check]] = [
 
 
 @pytest.mark.parametrize(("script", "part", "change", "check"), BROKEN)
-def test_checks_catch_a_broken_script(
-    script: str, part: str, change: str, check: Check, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checks_catch_a_broken_script(script, part, change, check, redis_url, monkeypatch):
     _change_script(monkeypatch, script, part, change)
     with pytest.raises((CheckFailed, ValueError)):  # a missing entry is a ValueError in `check_survives_reopen`
         check(opener(redis_url))
 
 
 @pytest.mark.long
-def test_the_check_of_large_slots_catches_a_record_that_keeps_a_part(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_of_large_slots_catches_a_record_that_keeps_a_part(redis_url, monkeypatch):
     monkeypatch.setattr(RedisLedger, "_require_admitted", lambda *_: None)
     with pytest.raises(CheckFailed, match="a refused call records nothing"):
         checks.check_large_slots(opener(redis_url))
@@ -212,9 +206,7 @@ def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, chan
     monkeypatch.setattr(redis_ledger, "load_scripts", lambda: {**sound, **changed})
 
 
-def test_what_was_answered_survives_kills_of_the_server(
-    redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_answered_survives_kills_of_the_server(redis_server, monkeypatch):
     """Six kills while four writers go on; they wait for the server, and nothing they were told is ever taken back.
 
     Each call takes two scripts, so that some kills lie between them."""
@@ -292,9 +284,7 @@ def _expect_remembered(url: str, told: dict[tuple[str, str], Any]) -> None:
         assert ledger.verify() == []
 
 
-def test_what_went_unanswered_is_asked_again_and_charged_once(
-    redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_went_unanswered_is_asked_again_and_charged_once(redis_server, monkeypatch):
     monkeypatch.setitem(redis_connection._OPTIONS, "socket_timeout", 0.2)
     with open_redis_ledger(redis_server.url) as ledger:
         redis_server.pause()
@@ -371,9 +361,7 @@ def test_a_rolling_budget_of_which_a_span_is_gone_charges_nobody(redis_url: str)
         assert [entry.release_id for entry in ledger.entries()] == ["first"] and len(ledger.verify()) == 1
 
 
-def test_a_script_records_so_many_payloads_and_bytes_and_no_more(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_records_so_many_payloads_and_bytes_and_no_more(redis_url, monkeypatch):
     monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 3)
     monkeypatch.setattr(redis_ledger, "BATCH_BYTES", 6)
     scripts, record = [], RedisLedger._record
@@ -394,9 +382,7 @@ def test_a_script_records_so_many_payloads_and_bytes_and_no_more(
 
 
 @pytest.mark.parametrize("kept", range(1, 4))
-def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that_stand(
-    kept: int, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that_stand(kept, redis_url, monkeypatch):
     monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 2)
     names, opened, record = [f"hat-{i}" for i in range(7)], opener(redis_url), RedisLedger._record
     left = iter([True] * kept)
@@ -579,9 +565,7 @@ def test_verify_names_what_does_not_add_up(tamper: Callable[[Any, str], object],
         assert any(sentence in found for found in ledger.verify())
 
 
-def test_verify_heeds_what_came_later_also_behind_a_lost_admission(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_heeds_what_came_later_also_behind_a_lost_admission(redis_url, monkeypatch):
     opened, listed = opener(redis_url), redis_ledger.listed
     with opened() as ledger, client_of(redis_url) as client:
 
@@ -631,9 +615,7 @@ def test_verify_holds_while_others_write(redis_url: str) -> None:
         ("maxmemory-policy", "volatile-ttl"),
     ],
 )
-def test_a_server_that_forgets_is_refused(
-    setting: str, value: str, redis_server: RunningRedis, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_forgets_is_refused(setting, value, redis_server, capsys):
     with client_of(redis_server.url) as client:
         client.config_set(setting, value)
         with pytest.raises(PrivacyRefused, match=rf"{setting} {value} where [\s\S]*ledger.allow_volatile") as raised:
@@ -751,9 +733,7 @@ def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
     assert lost == 0 if waits else lost > 0
 
 
-def test_nothing_is_answered_before_a_replica_has_it(
-    redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_answered_before_a_replica_has_it(redis_server, tmp_path, monkeypatch):
     monkeypatch.setattr(Connection, "__init__", _impatient(Connection.__init__))
     with replicas_of(redis_server, tmp_path) as (replica,):
         with open_redis_ledger(redis_server.url, replicas=1) as ledger:
@@ -776,10 +756,8 @@ def test_looking_at_a_redis_without_a_ledger_makes_none(redis_server: RunningRed
     (key := tmp_path / "key").write_text("5e" * 32 + "\n")
     key.chmod(0o600)
     right, empty = (
-        load(
-            None, (f"ledger.key_file={key}", f"ledger.url={redis_server.url.removesuffix('/0')}/{database}"), {}
-        ).ledger
-        for database in (0, 3)
+        load(None, (f"ledger.key_file={key}", f"ledger.url={redis_server.url.removesuffix('/0')}/{at}"), {}).ledger
+        for at in (0, 3)
     )
     with pytest.raises(UsageError, match="/3: no ledger there"), ledger_and_keys(empty, must_exist=True):
         pass

@@ -57,7 +57,7 @@ def user(running, *more):
 
 
 @pytest.mark.parametrize(
-    "check", [check for check in ALL_LEDGER_CHECKS if check not in IN_CROWDS], ids=lambda check: check.__name__
+    "check", [one for one in ALL_LEDGER_CHECKS if one not in IN_CROWDS], ids=lambda check: check.__name__
 )
 def test_the_rights_of_the_page_suffice_for_every_promise(guarded, check):
     running, _ = guarded

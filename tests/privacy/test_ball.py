@@ -55,7 +55,7 @@ def slot_of(counts, seed, rho_nano=RHO, width=None):
     rng = np.random.default_rng(seed)
     widths = [width or rng.choice((0.25, 0.5, *HALF_WIDTHS)) for _ in counts]
     return [
-        plan_of(one, rng.integers(0, U + 1, len(one)), rho_nano, wide) for one, wide in zip(counts, widths, strict=True)
+        plan_of(one, rng.integers(0, U + 1, len(one)), rho_nano, at) for one, at in zip(counts, widths, strict=True)
     ]
 
 

@@ -92,9 +92,7 @@ def released(pings):
     context, ledger = a_context(), MemoryLedger()
     context = replace(context, policy=msgspec.structs.replace(context.policy, prices={"mean": 2 * NANO}))
     payloads = release_slot(*tabulate(merge_pings(chunks)), context, ledger, lambda _: None).payloads
-    charged = {
-        entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True)) for entry in ledger.entries()
-    }
+    charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in ledger.entries()}
     return {id_: decode(payload).mean for id_, payload in payloads.items()}, charged
 
 

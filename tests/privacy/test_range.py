@@ -76,9 +76,7 @@ def test_a_mean_moves_by_at_most_its_sensitivity_and_is_within_its_bias_bound(co
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
-@pytest.mark.parametrize(
-    "counts", long_but([c for c in COUNTS if sum(c) <= 3], [c for c in COUNTS if sum(c) <= 4]), ids=str
-)
+@pytest.mark.parametrize("counts", long_but(*([c for c in COUNTS if sum(c) <= n] for n in (3, 4))), ids=str)
 def test_a_projected_sum_moves_by_at_most_its_sensitivity(counts, grouping):
     plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.array(counts)), pure(NANO), SMALL, grouping)
     means = [means_of_arrays(plan, row) for row in datasets(sum(counts))]

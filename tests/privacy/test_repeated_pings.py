@@ -149,9 +149,7 @@ def neighbours(dice):
     """Pings, and the same of which one plate's are elsewhere; and who reads which of them, when, and how far."""
     pings = [Ping(dice, dice.choice("abc")) for _ in range(dice.randint(6, 16))]
     who, far = dice.choice("abc"), dice.choice([1e-6, 3e-4, 1e-3])
-    others = [
-        one.moved((dice.uniform(-far, far), dice.uniform(-far, far))) if one.plate == who else one for one in pings
-    ]
+    others = [it.moved((dice.uniform(-far, far), dice.uniform(-far, far))) if it.plate == who else it for it in pings]
     logs = [[dice.randrange(len(pings)) for _ in range(dice.randint(1, 24))] for _ in range(dice.choice([1, 2, 3]))]
     return who, pings, others, logs
 
@@ -246,15 +244,11 @@ def slots_of(dice):
 
 def released(slots):
     """Each HAT's mean and the scale of its noise, and what each plate was charged."""
-    chunks = [
-        one for source, slot in enumerate(slots) for one in cut_pings(slot, source, 1) if isinstance(one, PingChunk)
-    ]
+    chunks = [one for at, slot in enumerate(slots) for one in cut_pings(slot, at, 1) if isinstance(one, PingChunk)]
     context, ledger = a_context(), MemoryLedger()
     context = replace(context, policy=msgspec.structs.replace(context.policy, prices={"mean": 2 * NANO}))
     payloads = release_slot(*tabulate(merge_pings(chunks)), context, ledger, lambda _: None).payloads
-    charged = {
-        entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True)) for entry in ledger.entries()
-    }
+    charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in ledger.entries()}
     return {id_: decode(payload).mean for id_, payload in payloads.items()}, charged
 
 

@@ -14,7 +14,7 @@ from udp_stream.shuffle.protocol import PlannerState, PlanSlot, ShardProtocol
 FEW = (2, 1, 1, 1, 2_000), (2, 2, 1, 1, 4_000)
 MORE = (2, 2, 1, 2, 240_000), (2, 2, 2, 1, 640_000)
 THREE_FAULTS = [
-    pytest.param(*one, marks=pytest.mark.soak) for one in [(2, 1, 1, 3, 1_300_000), (1, 2, 1, 3, 2_400_000)]
+    pytest.param(*one, marks=pytest.mark.soak) for one in ((2, 1, 1, 3, 1_300_000), (1, 2, 1, 3, 2_400_000))
 ]
 """Sources, slots, reads, faults, states: 10 and 38 CPU s, with three faults 22 and 50."""
 

@@ -35,9 +35,7 @@ def plain(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in list(FORMS)[1:]]
-)
+@pytest.mark.parametrize("name", long_but(SHORT, [*FORMS][1:]))
 def test_a_feed_in_any_form_gives_the_hats_and_counts_of_the_plain_form(name, plain, tmp_path):
     (tmp_path / name).write_bytes(FORMS[name](PINGS))
     assert hats(tmp_path, name) == plain

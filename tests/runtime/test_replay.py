@@ -114,12 +114,10 @@ def test_other_speeds_of_other_lengths_change_nothing_but_the_noisy_numbers(tmp_
                     assert record[part] is None or record[part].pop(field) is not None
         return records, charges, summary, capsys.readouterr().err
 
-    def redrawn(at, message):
-        value = msgspec.json.decode(message).get("speed") if SPEED.search(message) else None
+    def redrawn(at, text):
+        value = msgspec.json.decode(text).get("speed") if SPEED.search(text) else None
         accepted = isinstance(value, int | float) and 0 <= value <= 200
-        return (
-            SPEED.sub(b'"speed":%d.%s' % (at % 97, b"4" * (at % 40 + 1)), message) if accepted and at % 3 else message
-        )
+        return SPEED.sub(b'"speed":%d.%s' % (at % 97, b"4" * (at % 40 + 1)), text) if accepted and at % 3 else text
 
     one, other = exact("one", lambda _, message: message), exact("other", redrawn)
     assert one == other

@@ -159,9 +159,7 @@ def test_lemma_5_2_all_plates_that_leave_are_where_it_says(how, split, place, n,
 
 def loses_a_neighbour(pie, query, positions, factor, seed):
     nearest = set(query.truth(positions).tolist())
-    return any(
-        nearest & set(np.flatnonzero(state.status == ABOVE).tolist()) for state in ran(pie, positions, seed, factor)
-    )
+    return any(nearest & {*np.flatnonzero(one.status == ABOVE).tolist()} for one in ran(pie, positions, seed, factor))
 
 
 @pytest.mark.parametrize("how", METHODS)
