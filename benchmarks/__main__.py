@@ -237,14 +237,10 @@ def bench_slot() -> None:
 def bench_road() -> None:
     rng, pings = np.random.default_rng(3), SLOT_HATS * SLOT_PLATES * 2
     slot = SlotPings(
-        0,
-        3_600_000,
-        tuple(b"%06d" % i for i in range(6000)),
-        (np.arange(pings) // 2 % 6000).astype(np.uint32),
-        np.arange(pings).astype(np.uint32),
-        np.repeat(h3_cells(SLOT_HATS), SLOT_PLATES * 2),
+        0, 3_600_000, tuple(b"%06d" % i for i in range(6000)), (np.arange(pings) // 2 % 6000).astype(np.uint32),
+        np.arange(pings).astype(np.uint32), np.repeat(h3_cells(SLOT_HATS), SLOT_PLATES * 2),
         rng.integers(0, 65 * 4096, pings).astype(np.int32),
-    )
+    )  # fmt: skip
     counts, values = tabulate(slot)
     for name, flags in (
         ("means", ()),

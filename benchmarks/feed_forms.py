@@ -57,13 +57,9 @@ def lines(pings: Sequence[Ping], make: Callable[[Ping], object]) -> bytes:
 
 
 def table(
-    pings: Sequence[Ping],
-    delimiter: str,
-    header: Sequence[str],
-    row: Callable[[Ping], Sequence[object]],
-    *,
+    pings: Sequence[Ping], delimiter: str, header: Sequence[str], row: Callable[[Ping], Sequence[object]], *,
     decimal_comma: bool = False,
-) -> bytes:
+) -> bytes:  # fmt: skip
     out = io.StringIO()
     writer = csv.writer(out, delimiter=delimiter)
     writer.writerow(header)
@@ -90,13 +86,9 @@ def nested(ping: Ping) -> Ping:
 def flat(ping: Ping, **changes: object) -> Ping:
     lon, lat = coordinates(ping)
     made = {
-        "bus_id": ping["license_plate"],
-        "timestamp": epoch_s(ping),
-        "lon": lon,
-        "lat": lat,
-        "speed": ping["speed"],
+        "bus_id": ping["license_plate"], "timestamp": epoch_s(ping), "lon": lon, "lat": lat, "speed": ping["speed"],
         "route": ping["route_id"],
-    }
+    }  # fmt: skip
     return made | changes
 
 
@@ -227,12 +219,8 @@ def rio(ping: Ping) -> Ping:
     lon, lat = (str(value).replace(".", ",") for value in coordinates(ping))
     times = {"datahora": str(epoch_s(ping) * 1000)}
     return {
-        "ordem": ping["license_plate"],
-        "longitude": lon,
-        "latitude": lat,
-        **times,
-        "velocidade": str(ping["speed"]),
-    }
+        "ordem": ping["license_plate"], "longitude": lon, "latitude": lat, **times, "velocidade": str(ping["speed"]),
+    }  # fmt: skip
 
 
 def numbered(pings: Sequence[Ping]) -> dict[str, int]:

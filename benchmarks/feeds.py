@@ -38,14 +38,9 @@ class Feed:
 
 
 def slots_of_city(
-    settings: Settings,
-    names: NDArray[Any],
-    plate: NDArray[np.int64],
-    time_ms: NDArray[np.int64],
-    lat: NDArray[np.float64],
-    lon: NDArray[np.float64],
-    speed: NDArray[np.integer[Any]],
-) -> Iterator[tuple[SlotCounts, SlotValues]]:
+    settings: Settings, names: NDArray[Any], plate: NDArray[np.int64], time_ms: NDArray[np.int64],
+    lat: NDArray[np.float64], lon: NDArray[np.float64], speed: NDArray[np.integer[Any]],
+) -> Iterator[tuple[SlotCounts, SlotValues]]:  # fmt: skip
     """Pings as columns, slot by slot; `plate` numbers the names, speeds are in quanta."""
     plates = [str(name).encode().ljust(32) for name in names]
     cells = cells_of(lat, lon, settings.hat.resolution)

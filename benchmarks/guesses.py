@@ -45,13 +45,9 @@ def without_noise(day: Day, prior: Coefficients) -> Floats:
 
 
 def _learn(
-    bank: FilterBank,
-    cells: NDArray[np.uint64],
-    prior: SlotPrior,
-    truth: Floats,
-    rest: Floats,
+    bank: FilterBank, cells: NDArray[np.uint64], prior: SlotPrior, truth: Floats, rest: Floats,
     chosen: NDArray[np.bool_],
-) -> None:
+) -> None:  # fmt: skip
     if chosen.any():
         noise, not_clipped = np.full(int(chosen.sum()), AS_TRUE), [NOT_CLIPPED] * int(chosen.sum())
         seen = ReleasedHats(cells[chosen], _of(prior, chosen), truth[chosen], noise, rest[chosen], not_clipped)

@@ -118,16 +118,10 @@ def plain_agent(settings: Settings, folder: str) -> dict[str, float]:
     import faust
 
     app = faust.App(
-        f"plain-{uuid4().hex[:8]}",
-        broker=f"kafka://{settings.kafka.bootstrap}",
-        store="memory://",
-        datadir=folder,
-        web_enabled=False,
-        topic_allow_declare=False,
-        topic_disable_leader=True,
-        consumer_auto_offset_reset="earliest",
-        worker_redirect_stdouts=False,
-    )
+        f"plain-{uuid4().hex[:8]}", broker=f"kafka://{settings.kafka.bootstrap}", store="memory://", datadir=folder,
+        web_enabled=False, topic_allow_declare=False, topic_disable_leader=True,
+        consumer_auto_offset_reset="earliest", worker_redirect_stdouts=False,
+    )  # fmt: skip
     watch, done = Watch(), asyncio.Event()
 
     @app.agent(app.topic(topics_of(settings.kafka).pings.name, value_type=bytes, value_serializer="raw"))

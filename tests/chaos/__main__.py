@@ -14,15 +14,9 @@ from tests.chaos.city import AMPLE, AUTOMATIC, FORECASTS, IN_RHO, REPLICATED, SC
 from tests.chaos.run import play, synthetic_day
 
 PROFILES = {
-    "forecasts": FORECASTS,
-    "ample": AMPLE,
-    "replicated": REPLICATED,
-    "scarce": SCARCE,
-    "shared": SHARED,
-    "automatic": AUTOMATIC,
-    "in-rho": IN_RHO,
-    "shared-clips": SHARED_CLIPS,
-}
+    "forecasts": FORECASTS, "ample": AMPLE, "replicated": REPLICATED, "scarce": SCARCE, "shared": SHARED,
+    "automatic": AUTOMATIC, "in-rho": IN_RHO, "shared-clips": SHARED_CLIPS,
+}  # fmt: skip
 
 
 def main() -> int:

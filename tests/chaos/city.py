@@ -161,15 +161,9 @@ class City:
         static = ["--instance", place.name] if self.places.index(place) % 2 == 0 else []
         sets = [word for key, value in flags.items() for word in ("--set", f"{key}={value}")]
         return [
-            self.fault or "small_parts",
-            self.session_s,
-            self.stuck_s,
-            "worker",
-            "--config",
-            self.config,
-            *sets,
+            self.fault or "small_parts", self.session_s, self.stuck_s, "worker", "--config", self.config, *sets,
             *static,
-        ]
+        ]  # fmt: skip
 
     def ledger_url(self, link: Link) -> str:
         """The deployment's ledger, by this way to it."""

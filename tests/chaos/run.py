@@ -64,18 +64,9 @@ def synthetic_day(seed: int, buses: int = 60, ping_seconds: float = 30, hours: f
 
 
 def play(
-    on: Ground,
-    folder: Path,
-    messages: Sequence[bytes],
-    profile: Profile,
-    *,
-    seed: int,
-    seconds: float,
-    regulars: int = 3,
-    guests: int = 1,
-    database: int = 0,
-    kills: int = 0,
-) -> Round:
+    on: Ground, folder: Path, messages: Sequence[bytes], profile: Profile, *, seed: int, seconds: float,
+    regulars: int = 3, guests: int = 1, database: int = 0, kills: int = 0,
+) -> Round:  # fmt: skip
     """One round with at least so many kills; the seed chooses what is done and when, as far as the machine lets it."""
     city = build(on, folder, messages, profile, places=regulars + guests, database=database)
     expected = city.expected()

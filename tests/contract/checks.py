@@ -29,12 +29,9 @@ def expect(actual: object, expected: object, promise: str) -> None:
 
 
 def ask(
-    release_id: str,
-    charges: Sequence[int],
-    members: Sequence[int] | None = None,
-    min_admitted: int = 0,
+    release_id: str, charges: Sequence[int], members: Sequence[int] | None = None, min_admitted: int = 0,
     terms: bytes = b"",
-) -> Admission:
+) -> Admission:  # fmt: skip
     """An admission of the first plates of a call, or of the members given."""
     chosen = range(len(charges)) if members is None else members
     return Admission(release_id, np.array(chosen, np.int64), np.array(charges, np.int64), min_admitted, terms)
@@ -618,27 +615,12 @@ def _race(open_ledger: LedgerFactory, writer: int, plates: list[bytes]) -> dict[
 
 
 ALL_LEDGER_CHECKS: tuple[Callable[[LedgerFactory], None], ...] = (
-    check_admit_charges_once,
-    check_repeat_is_remembered,
-    check_never_over_budget,
-    check_allowances,
-    check_min_admitted_charges_nobody,
-    check_first_record_stands,
-    check_record_needs_admission,
-    check_unpublished_then_published,
-    check_malformed_is_refused,
-    check_table,
-    check_balances_equal_entries,
-    check_newest,
-    check_many_at_once,
-    check_large_slots,
-    check_survives_reopen,
-    check_notes_and_progress,
-    check_rolling_table,
-    check_rolling_windows,
-    check_rolling_crowd,
-    check_concurrent_writers,
-)
+    check_admit_charges_once, check_repeat_is_remembered, check_never_over_budget, check_allowances,
+    check_min_admitted_charges_nobody, check_first_record_stands, check_record_needs_admission,
+    check_unpublished_then_published, check_malformed_is_refused, check_table, check_balances_equal_entries,
+    check_newest, check_many_at_once, check_large_slots, check_survives_reopen, check_notes_and_progress,
+    check_rolling_table, check_rolling_windows, check_rolling_crowd, check_concurrent_writers,
+)  # fmt: skip
 """Every promise; run each on every store."""
 
 IN_CROWDS = (check_many_at_once, check_large_slots, check_rolling_crowd, check_concurrent_writers)

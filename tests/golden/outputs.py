@@ -66,15 +66,10 @@ CONFIGURATIONS: dict[str, tuple[str, ...]] = {
 
 
 SHOWN = (
-    ("all statistics", "released"),
-    ("all statistics", "withheld_few_plates"),
-    ("automatic epsilons that run out", "released"),
-    (ON_KAFKA, "withheld_budget"),
-    ("around forecasts", "released"),
-    ("around forecasts", "withheld_uninformative"),
-    (IN_RHO, "released"),
-    ("in rho, by levy", "released"),
-)
+    ("all statistics", "released"), ("all statistics", "withheld_few_plates"),
+    ("automatic epsilons that run out", "released"), (ON_KAFKA, "withheld_budget"), ("around forecasts", "released"),
+    ("around forecasts", "withheld_uninformative"), (IN_RHO, "released"), ("in rho, by levy", "released"),
+)  # fmt: skip
 """Which records `whole.json` shows: the one in the middle of those of a run that have this status."""
 
 BALANCES_SHOWN = "all statistics", IN_RHO

@@ -20,14 +20,9 @@ USER, PASSWORD = "reader", "a secret"
 GREETING = b"AMQP\x00\x00\x09\x01"
 
 AMQP_OPTIONS = (
-    "-Xms32m",
-    "-Xmx128m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:-UsePerfData",
-    "-Djava.io.tmpdir=.",
+    "-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.io.tmpdir=.",
     "-DQPID_WORK=work",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,12 +107,8 @@ def configuration(name: str, port: int) -> dict[str, object]:
         "authenticationproviders": [{"name": "plain", "type": "Plain", "secureOnlyMechanisms": [], "users": users}],
         "ports": [
             {
-                "name": "AMQP",
-                "port": port,
-                "bindingAddress": HOST,
-                "protocols": ["AMQP_0_9_1"],
-                "authenticationProvider": "plain",
-                "virtualhostaliases": aliases,
+                "name": "AMQP", "port": port, "bindingAddress": HOST, "protocols": ["AMQP_0_9_1"],
+                "authenticationProvider": "plain", "virtualhostaliases": aliases,
             }
         ],
         "virtualhostnodes": [
@@ -128,7 +119,7 @@ def configuration(name: str, port: int) -> dict[str, object]:
                 "virtualHostInitialConfiguration": '{"type": "Memory"}',
             }
         ],
-    }
+    }  # fmt: skip
 
 
 def is_ready(name: str, port: int) -> bool:

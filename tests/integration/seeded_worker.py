@@ -65,14 +65,10 @@ def of_ids(kind):
 
 
 COUNTED = {
-    "answers recorded": of_answers,
-    "answers published": of_answers,
-    "round charged": of_ids("round"),
-    "round recorded": of_ids("round"),
-    "answer recorded": of_ids("query"),
-    "city charged": of_ids("city"),
+    "answers recorded": of_answers, "answers published": of_answers, "round charged": of_ids("round"),
+    "round recorded": of_ids("round"), "answer recorded": of_ids("query"), "city charged": of_ids("city"),
     "city recorded": of_ids("city"),
-}
+}  # fmt: skip
 """Which calls of a point count; else those about releases."""
 
 

@@ -60,14 +60,10 @@ def on():
         pytest.param(FORECASTS, 110, 3, 12, 2, marks=pytest.mark.long),
     ],
     ids=[
-        "a morning",
-        "a day",
-        "a day, forecast",
-        "a morning, in rho",
-        "a morning, clips shared in rho",
+        "a morning", "a day", "a day, forecast", "a morning, in rho", "a morning, clips shared in rho",
         "a morning, the city asked",
     ],
-)
+)  # fmt: skip
 def test_a_day_of_chaos_violates_nothing(on, tmp_path, profile, buses, hours, seconds, kills):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")

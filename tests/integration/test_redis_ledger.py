@@ -607,14 +607,11 @@ def test_verify_holds_while_others_write(redis_url: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("appendonly", "no"),
-        ("appendfsync", "everysec"),
-        ("appendfsync", "no"),
-        ("no-appendfsync-on-rewrite", "yes"),
-        ("maxmemory-policy", "allkeys-lru"),
+        ("appendonly", "no"), ("appendfsync", "everysec"), ("appendfsync", "no"),
+        ("no-appendfsync-on-rewrite", "yes"), ("maxmemory-policy", "allkeys-lru"),
         ("maxmemory-policy", "volatile-ttl"),
     ],
-)
+)  # fmt: skip
 def test_a_server_that_forgets_is_refused(setting, value, redis_server, capsys):
     with client_of(redis_server.url) as client:
         client.config_set(setting, value)

@@ -200,11 +200,8 @@ def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_p
         config.write_text(f'[ledger]\nurl = "{running.url}"\n[ledger.client]\n{client}')
         found = []
         for verb in (
-            ["replay", "pings.ndjson"],
-            ["ledger", "verify"],
-            ["ledger", "export"],
-            ["doctor", "pings.ndjson"],
-        ):
+            ["replay", "pings.ndjson"], ["ledger", "verify"], ["ledger", "export"], ["doctor", "pings.ndjson"],
+        ):  # fmt: skip
             done = run_verb([*verb, "--config", config], cwd=tmp_path)
             assert done.returncode == 0, done.stderr.decode()
             found.append(done.stdout + done.stderr)

@@ -18,15 +18,9 @@ from udp_stream.release import record as release
 
 UDP_STREAM = [sys.executable, "-m", "udp_stream"]
 FLAGS = [
-    "--set",
-    "budget.accounting=pure",
-    "--set",
-    "hat.slot=15m",
-    "--set",
-    "hat.resolution=7",
-    "--set",
+    "--set", "budget.accounting=pure", "--set", "hat.slot=15m", "--set", "hat.resolution=7", "--set",
     "release.min_plates=4",
-]
+]  # fmt: skip
 
 PAPERS = (
     "--set", "release.mean=array-averaging", "--set", "hat.resolution=6", "--set", "hat.slot=6h",

@@ -35,14 +35,9 @@ def run(ledger, messages, flags=FLAGS):
         out.write(b"".join(one.payload + b"\n" for one in releases))
 
     runtime = Embedded(
-        load(None, flags, PURE_ENV),
-        ledger,
-        SeededEntropy(3),
-        str.encode,
-        "test",
-        publish,
+        load(None, flags, PURE_ENV), ledger, SeededEntropy(3), str.encode, "test", publish,
         smooth=smoothed_writer(smoothed),
-    )
+    )  # fmt: skip
     try:
         runtime.run(frames_of(messages, 2000))
     except Died:

@@ -39,14 +39,10 @@ def simulated_errors(tree, cap, epsilon, seed, leaf_counts):
 
 
 TREES = [
-    Tree((16,), (1.0,), 16),
-    Tree((4, 4), (0.5, 0.5), 16),
-    Tree((2, 8), (0.3, 0.7), 16),
-    Tree((2, 2, 2, 2), (0.1, 0.2, 0.3, 0.4), 16),
-    best_tree(13),
-    best_tree(66),
+    Tree((16,), (1.0,), 16), Tree((4, 4), (0.5, 0.5), 16), Tree((2, 8), (0.3, 0.7), 16),
+    Tree((2, 2, 2, 2), (0.1, 0.2, 0.3, 0.4), 16), best_tree(13), best_tree(66),
     Tree((4, 5), optimal_shares((4, 5), 17), 17),
-]
+]  # fmt: skip
 BEST = [best_tree(bins) for bins in (16, 64, 65, 100, 256, 729, 1024)]
 CASES = [[(tree, *cost) for tree in (*TREES, *BEST)] for cost in ((1, 0.05), (7, 0.3))]
 SHORT = [one for one in (*CASES[0][::2], *CASES[1][1::2]) if one[0].bins < 256]
