@@ -1,10 +1,8 @@
 """`python -m benchmarks.closing`: from a slot's close to its last release, and what the ledger does by itself.
 
-Slots of 3,000 HATs with 50 plates each (6,000 plates, 25 HATs a plate) through a real broker, one worker that is held
-to one core, and a Redis with fsync always. The time begins when the broker has taken the pings that close the slot, and
-ends when a subscriber has its last release. A worker's first slot is told apart: it fills caches and looks up
-coordinators, once in the worker's life. A plate's budget pays for all of its HATs, so that each HAT is drawn; the
-benchmark ends where one is withheld.
+3,000 HATs with 50 plates each, one worker on one core, Redis with fsync always: from the broker's answer to the pings
+that close the slot, to a subscriber's last release. A worker's first slot, which fills caches, is told apart. Each HAT
+is drawn; the benchmark ends where one is withheld.
 """
 
 import asyncio

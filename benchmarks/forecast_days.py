@@ -85,11 +85,7 @@ def joined(feed: Feed, slots: tuple[tuple[SlotCounts, SlotValues], ...]) -> Day:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run said of each of a day's HATs, in the order of `Day`; `measured` where a mean was released.
-
-    `guess` is the guess by counts that stands beside each estimate, and `guess_expected` what it is said to err by.
-    `mean_low` and `mean_high` are the ends of released means' own intervals, NaN elsewhere. `smoothed` are the records.
-    """
+    """What one run said of each HAT of a day, in the order of `Day`; `measured` where a mean was released."""
 
     value: Floats
     low: Floats

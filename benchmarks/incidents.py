@@ -1,7 +1,7 @@
 """Does the map show what happens? Speeds in the ten busiest cells times a factor, for two hours, on the real road.
 
-*Shown*: the share of the change that the estimates of the same slots show, beside the same run without it. *Held*: the
-share of these HATs whose 95 % interval holds the truth. *Released*: the share with a release of their own.
+*Shown*: the share of the change that estimates of the same slots show. *Held*: of HATs, by their 95 % interval.
+*Released*: with a release of their own.
 """
 
 from collections.abc import Sequence

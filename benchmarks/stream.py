@@ -1,10 +1,7 @@
-"""`python -m benchmarks.stream`: the worker on a real broker, beside what it stands on, in one run.
+"""`python -m benchmarks.stream`: the worker on a real broker, beside what it stands on, each on the same one core.
 
-A log of one-ping messages is written once and read by each of these in a process of its own, all on the same one core
-(broker and Redis have the others): aiokafka's fetch alone; fetch and msgspec's decoding into typed objects; a plain
-Faust agent that does nothing with its events; the worker with all it does (HATs, windows, parts, charges in Redis with
-fsync always, noise, releases). From the first record to the last, by wall time, and by the process's own time on the
-core, which other processes on the machine do not change.
+aiokafka's fetch alone; fetch and decoding; a plain Faust agent; the worker with all it does. From the first record to
+the last, by wall time and by the process's own time.
 """
 
 import asyncio

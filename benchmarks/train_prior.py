@@ -1,8 +1,7 @@
 """Train the counts prior: `python -m benchmarks.train_prior FILE:U:ZONE ... > udp_stream/forecast/coefficients.py`.
 
-Give days with a licence that allows it. Slots are of one hour; H3 6, 7 and 8 are trained apart, as what a long stay in
-a HAT means depends on how large it is. Each plate in a HAT weighs by how precisely its pings tell its mean. Nothing of
-a file is printed but the coefficients of a ridge regression over all of it.
+Slots are of one hour; H3 6, 7 and 8 apart. Of a file only the coefficients of a ridge regression are printed: give days
+with a licence that allows it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

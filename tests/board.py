@@ -68,7 +68,6 @@ def write(file, lines, mode="ab"):
 
 @contextmanager
 def dashboard(*arguments, cwd, **started):
-    """A dashboard on a free port: its address, and its process."""
     program = [sys.executable, "-m", "udp_stream", "dashboard", *map(str, arguments)]
     running = subprocess.Popen(
         [*program, "--set", "dashboard.listen=127.0.0.1:0"], cwd=cwd, stderr=subprocess.PIPE, text=True, **started
@@ -114,7 +113,6 @@ def slots_of(address):
 
 
 async def asked(address, path, connection, until):
-    """Ask for this on a new connection; what has come once `until` is in it."""
     loop, place, got = asyncio.get_running_loop(), urlsplit(address), b""
     connection.setblocking(False)
     await loop.sock_connect(connection, (place.hostname, place.port))
@@ -128,7 +126,6 @@ async def asked(address, path, connection, until):
 
 
 async def watch(address, slot_start, connected, buffer):
-    """From the notice of this slot on: when all of it was there, and how many bytes."""
     loop = asyncio.get_running_loop()
     with socket.socket() as stream, socket.socket() as answer:
         got = await asked(address, "/v1/stream", stream, b"\n\n")

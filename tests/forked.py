@@ -44,7 +44,6 @@ class Forked:
             self._held = _held(self.pid)
 
     def poll(self) -> int | None:
-        """Its status, the signal's number negative, or None while it runs."""
         with ONE_AT_A_TIME:
             if self.returncode is None:
                 self.returncode = self._process.exitcode
@@ -53,7 +52,6 @@ class Forked:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its status; subprocess.TimeoutExpired if it has none so many seconds from now."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
@@ -62,7 +60,6 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Nothing if it has ended."""
         with ONE_AT_A_TIME:
             if self.returncode is None and self._held is not None:
                 try:
@@ -135,8 +132,6 @@ def _feed(end: int, data: bytes) -> None:
 
 
 class _Passed:
-    """An open file that the process has too, under another number."""
-
     def __init__(self, number: int) -> None:
         self.number = number
 

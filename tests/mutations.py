@@ -20,7 +20,6 @@ FAR = 10**7
 
 
 def ping(number):
-    """The `number`-th ping of 49 buses: no two have plate and time in common."""
     time_ = f"2024-01-08T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}+05:30"
     point = {"type": "Point", "coordinates": [72.5 + number % 90 / 1000, 21.25]}
     plate = f"GJ05ZZ{number % BUSES:04}-{number // 86_400}"
@@ -73,7 +72,6 @@ def gtfs_answers(seed, count, each=100):
 
 
 def facts(messages, ping_format=JSON):
-    """(plate, time) of each ping that is accepted, and (reason, path, which ping) of each that is refused."""
     pings, refusals = PingDecoder(RULES, ping_format).decode(messages)
     found = Counter(
         (pings.plates[plate], time_ms)
@@ -85,7 +83,6 @@ def facts(messages, ping_format=JSON):
 
 
 def which(piece):
-    """What tells a refused ping from others, also once it was written anew: its plate and time, else all of it."""
     with suppress(ValueError, RecursionError):
         value = json.loads(piece.decode(errors="replace"))  # bytes of a field that no one reads may be no UTF-8
         if isinstance(value, dict):

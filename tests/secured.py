@@ -86,7 +86,6 @@ def listeners(made: Certificates) -> list[Listener]:
 
 @contextmanager
 def secured_kafka() -> Iterator[tuple[RunningKafka, Certificates]]:
-    """A broker with these listeners, which knows USER by PASSWORD."""
     with TemporaryDirectory(prefix="udp-stream-secured-") as folder:
         made = certificates(Path(folder))
         place = Path(folder, "kafka")

@@ -49,7 +49,6 @@ def _environment(env: Mapping[str, str] | None) -> Iterator[None]:
 
 @contextmanager
 def _streams(*theirs: int) -> Iterator[None]:
-    """Standard input, output and error are these files, for Python and for everybody else."""
     with ExitStack() as stack:
         for number, (stream, name) in enumerate(zip(theirs, ("stdin", "stdout", "stderr"), strict=True)):
             ours = os.dup(number)

@@ -46,7 +46,6 @@ def found() -> Path | None:
 
 
 def fetch(folder: Path) -> bool:
-    """Unpack the package into `unpacked` of this folder; whether it could be had."""
     import brotli
 
     command = ["npm", "pack", "--silent", "--ignore-scripts", f"{PACKAGE}@{VERSION}"]

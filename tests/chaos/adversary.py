@@ -87,7 +87,6 @@ class Adversary:
             time.sleep(0.05)
 
     def relent(self) -> None:
-        """Undo whatever would last, and let all regular workers work, no others."""
         for timer in self._returns:
             timer.join()
         for place in self.city.places:
@@ -99,7 +98,6 @@ class Adversary:
             self.workers.want(place, number < self.regulars)
 
     def _victim(self) -> Worker | None:
-        """Some worker that is up, waited for a little."""
         deadline = time.monotonic() + CATCH_S
         while not (up := self.workers.serving()):
             if time.monotonic() > deadline:
@@ -108,7 +106,6 @@ class Adversary:
         return self.dice.choice(up)
 
     def kill(self) -> None:
-        """SIGKILL, while it does whatever it does."""
         victim = self._victim()
         if victim is not None and self.workers.kill(victim):
             self.done["kill"] += 1
@@ -161,7 +158,6 @@ class Adversary:
             self._later(self._away_s(), lambda: (caught.go_on(), self.workers.resume(caught.victim)))
 
     def come_or_go(self) -> None:
-        """A guest joins or leaves: a rebalance."""
         guests = self.city.places[self.regulars :]
         if guests:
             guest = self.dice.choice(guests)
@@ -176,7 +172,6 @@ class Adversary:
         self.done["redis cut"] += 1
 
     def cut_broker(self) -> None:
-        """All workers' connections to the broker end."""
         link = self.city.ground.broker_link
         link.set_down(True)
         self._later(self.dice.choice((0.0, 0.2, 2.0)), lambda: link.set_down(False))
@@ -189,7 +184,6 @@ class Adversary:
         self.done["delay"] += 1
 
     def stall(self) -> None:
-        """Connections stay, and nothing gets through."""
         link = self.dice.choice([*(place.link for place in self.city.places), self.city.ground.broker_link])
         link.stall(self.dice.uniform(0.5, self.city.session_s + RETURN_S))
         self.done["stall"] += 1
@@ -213,11 +207,9 @@ class Adversary:
         self.done[f"{name}: {way}"] += 1
 
     def stranger_on_a_ledger(self) -> bool:
-        """A worker on a second ledger comes; sometimes just as all others start."""
         return self._stranger("another ledger", self.strangers.on_another_ledger)
 
     def stranger_with_a_key(self) -> bool:
-        """Likewise one on the deployment's ledger, with another key or none."""
         made_before = self.dice.random() < 0.5
         name = "another key" if made_before else "no key"
         return self._stranger(name, lambda: self.strangers.with_another_key(made_before))

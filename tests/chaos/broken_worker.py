@@ -46,7 +46,6 @@ def slow_parts() -> None:
 
 
 def last_writer_wins() -> None:
-    """A ledger that keeps the last payload of an id, whoever sends it."""
     kept, given = "KEYS[3 + 2 * i]", "ARGV[3 + 2 * i]"
     _rewrite(
         "record",
@@ -57,13 +56,10 @@ def last_writer_wins() -> None:
 
 
 def charges_again() -> None:
-    """A ledger that does not look whether it was asked before."""
     _rewrite("admit", ("memory[release_id] or redis.call('GET', KEYS[4 + hat])", "nil"))
 
 
 def commits_what_is_read() -> None:
-    """Our own commits, past the pings of open slots."""
-
     def checkpoint(self: SourceReader) -> SourceCheckpoint:
         return SourceCheckpoint(self.next_offset, self._clock.watermark_ms, self.next_offset)
 

@@ -149,14 +149,12 @@ class City:
 
     @cached_property
     def settings(self):
-        """As whoever looks from outside the proxy has them."""
         return load(self.config, (), {})
 
     def workers(self) -> Workers:
         return Workers(self._command, self.places, self.folder)
 
     def _command(self, place: Worker) -> list[object]:
-        """Small parts or a part broken, and a command line; every other place is a static member of the group."""
         flags = {"kafka.bootstrap": self.ground.proxied, **self.flags, "ledger.url": self.ledger_url(place.link)}
         static = ["--instance", place.name] if self.places.index(place) % 2 == 0 else []
         sets = [word for key, value in flags.items() for word in ("--set", f"{key}={value}")]
@@ -166,7 +164,6 @@ class City:
         ]  # fmt: skip
 
     def ledger_url(self, link: Link) -> str:
-        """The deployment's ledger, by this way to it."""
         return f"redis://127.0.0.1:{link.port}/{self.settings.ledger.url.rpartition('/')[2]}"
 
     def tell_time(self) -> None:
@@ -182,7 +179,6 @@ class City:
                 sender.send(list(messages[first : first + 256]))
 
     def feed_apart(self, seconds: float) -> None:
-        """The same for the whole log, as a process: while a broker is away, a producer forgets sockets."""
         log = self.folder / "log.ndjson"
         log.write_bytes(b"".join(message + b"\n" for message in self.messages))
         flags = ["--rate", str(len(self.messages) / seconds), "--batch", "20", "--alive", self.feed_alive]
@@ -207,7 +203,6 @@ class City:
         return (list(self.messages[first : first + FRAME]) for first in range(0, len(self.messages), FRAME))
 
     def done(self) -> set[str]:
-        """The HATs that are answered, and marked so."""
         with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):  # to be judged by the checks
             return {entry.release_id for entry in ledger.entries() if entry.published}
 
@@ -234,7 +229,6 @@ class City:
             return None
 
     def marked(self) -> int:
-        """How many records the ledger had when something was last published from it."""
         mark = mark_beside(self.settings.ledger)
         return 0 if mark is None else mark.recorded
 
@@ -276,7 +270,6 @@ class City:
 def balances_of(
     ledger: Ledger, entries: Iterable[Entry], expected: Iterable[Expected]
 ) -> dict[tuple[str, bytes], tuple[int, int]]:
-    """What each plate was charged in each period, and how often."""
     entries = tuple(entries)
     asked = {plate for entry in entries for plate in entry.plates}
     plates = sorted(asked.union(*(one.charged for one in expected)))

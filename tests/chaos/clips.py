@@ -57,7 +57,6 @@ class DrawnAgain:
 def clips_amiss(
     settings: Settings, ledger: Ledger, hash_plate: Callable[[str], bytes], frames: Iterable[list[bytes]]
 ) -> tuple[str, ...]:
-    """A sentence for each slot whose clips the ledger does not remember as those of all of its speeds."""
     if not settings.policy.in_balls:
         return ()
     again = DrawnAgain(ledger)

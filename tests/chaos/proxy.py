@@ -35,14 +35,12 @@ class Trap:
             await self._opened.wait()
 
     def open(self) -> None:
-        """Let go of what is held, and hold nothing more; call it in the proxy's thread."""
         self._sprung = True
         self._opened.set()
         if self.link is None:
             self._connection = None
 
     def drop(self) -> None:
-        """Cut the connection that is held, so that what was held is lost; call it in the proxy's thread."""
         if self._connection is not None:
             self._connection.cut()
         self.open()
@@ -107,17 +105,14 @@ class Link:
         self.proxy.call(self._cut)
 
     def set_down(self, down: bool) -> None:
-        """End every connection, and any new one at once, until it is up again."""
         self.down = down
         if down:
             self.cut()
 
     def delay(self, seconds: float) -> None:
-        """From now on each piece of data comes so much later; 0 ends it."""
         self.delay_s = seconds
 
     def stall(self, seconds: float) -> None:
-        """Say nothing for so long: connections stay, nothing gets through."""
         self.stalled_until = self.proxy.loop.time() + seconds
 
     def _cut(self) -> None:

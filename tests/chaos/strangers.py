@@ -58,7 +58,6 @@ class Strangers:
 
     @property
     def crowded(self) -> bool:
-        """Whether as many as may are there already."""
         return sum(one.process.poll() is None for one in self._came) >= AT_ONCE
 
     def on_another_ledger(self) -> None:
@@ -111,7 +110,6 @@ class Strangers:
         )  # fmt: skip
 
     def _admitted(self, one: _Started) -> int:
-        """HATs in the ledger of its own, if it came as far as making one."""
         if not (one.folder / "own.ledger").exists():
             return 0
         url, key_file = f"sqlite:{one.folder}/own.ledger", str(one.key_file)

@@ -42,7 +42,6 @@ class Model:
         self.charges = []
 
     def charged(self, period, plate):
-        """In the period or, of a span, in the worst window that touches it."""
         ours = span_of(period)
         mine = [(name, nano) for name, who, nano in self.charges if who == plate]
         if ours is None:
@@ -98,14 +97,12 @@ class Adversary(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(period=PERIODS, which=st.integers(0, 10**6))
     def repeat(self, period, which):
-        """Under the same id nothing is charged again, whatever is asked and wherever."""
         name = sorted(self.asked)[which % len(self.asked)]
         with self.opened() as ledger:
             assert self.admit(ledger, period, name, [1, 1], LIMITS[period]) == self.asked[name]
 
     @rule(period=PERIODS, kind=AMOUNTS, seed=st.integers(0, 99))
     def crowd(self, period, kind, seed):
-        """Many at once, each of what it takes to be left; spans close by among them."""
         self.step += 1
         near = [other for other in LIMITS if span_of(other) and span_of(period) and other[-3:] == period[-3:]]
         start = threading.Barrier(self.writers)
@@ -143,7 +140,6 @@ class Adversary(RuleBasedStateMachine):
 
 
 def greedy_crowd(open_ledger, writers=100):
-    """Writers at once, each asking for what it sees left, one more, or a part: no budget is exceeded, all is spent."""
     kinds = [DAY, f"{DAY} in rho", SPANS[1], SPANS[4], SPANS[2]]
     start = threading.Barrier(writers)
 

@@ -71,7 +71,6 @@ def expect_sums(ledger: Ledger) -> None:
 
 
 def check_admit_charges_once(open_ledger: LedgerFactory) -> None:
-    """A HAT charges its members what it asks, in its period, and a balance says how much in how many charges."""
     plates = plates_of("once", 3)
     with open_ledger() as ledger:
         verdicts = ledger.admit("once", 10, plates, [ask("once/1", [3, 4], [2, 0]), ask("once/2", [5], [2])])
@@ -86,7 +85,6 @@ def check_admit_charges_once(open_ledger: LedgerFactory) -> None:
 
 
 def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
-    """A repeat returns the first verdict and terms, whatever it asks; it charges nothing and admits no other plate."""
     plates = plates_of("repeat", 4)
     with open_ledger() as ledger:
         ledger.admit("repeat", 10, plates, [ask("repeat/0", [8], [1])])
@@ -112,7 +110,6 @@ def check_repeat_is_remembered(open_ledger: LedgerFactory) -> None:
 
 
 def check_never_over_budget(open_ledger: LedgerFactory) -> None:
-    """A plate is charged to its last nano-unit and no further, for large amounts too; a lower budget admits none."""
     plates = plates_of("over", 2)
     top = AMOUNT_LIMIT - 1
     with open_ledger() as ledger:
@@ -129,7 +126,6 @@ def check_never_over_budget(open_ledger: LedgerFactory) -> None:
 
 
 def check_allowances(open_ledger: LedgerFactory) -> None:
-    """A member whose allowance a charge would exceed is halted, whatever the budget; the budget holds beside it."""
     plates = plates_of("allowances", 3)
     with open_ledger() as ledger:
         ledger.admit("allowances", 10, plates, [ask("allowances/0", [2, 2, 2], [0, 1, 2])])
@@ -143,7 +139,6 @@ def check_allowances(open_ledger: LedgerFactory) -> None:
 
 
 def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
-    """With fewer plates than `min_admitted` none is charged, and that too is remembered."""
     plates = plates_of("few", 3)
     with open_ledger() as ledger:
         ledger.admit("few", 10, plates, [ask("few/0", [9, 9], [0, 1])])
@@ -158,10 +153,8 @@ def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
         (verdict,) = ledger.admit("few", 10, plates, [ask("few/5", [1], [2], min_admitted=2)])
         expect(verdict.charged.tolist(), [0], "a HAT of fewer plates than `min_admitted` charges none of them")
         empty = [
-            ask("few/2", [], terms=b"none"),
-            ask("few/3", [], min_admitted=1),
-            ask("few/4", [1, 1], min_admitted=2),
-        ]
+            ask("few/2", [], terms=b"none"), ask("few/3", [], min_admitted=1), ask("few/4", [1, 1], min_admitted=2),
+        ]  # fmt: skip
         expect(
             charged_by(ledger.admit("few", 10, plates, empty)),
             [[], [], [1, 1]],
@@ -171,7 +164,6 @@ def check_min_admitted_charges_nobody(open_ledger: LedgerFactory) -> None:
 
 
 def check_malformed_is_refused(open_ledger: LedgerFactory) -> None:
-    """A call that makes no sense is a ValueError, and neither charges nor remembers anything."""
     plates = plates_of("bad", 2)
     good, pair = ask("bad/good", [1]), ask("bad/pair", [1, 1])
     calls: list[tuple[str, int, Sequence[bytes], Admission]] = [
@@ -207,7 +199,6 @@ def check_malformed_is_refused(open_ledger: LedgerFactory) -> None:
 
 
 def check_first_record_stands(open_ledger: LedgerFactory) -> None:
-    """The first payload of an id is kept for ever, byte for byte; every later one is answered with it."""
     with open_ledger() as ledger:
         ledger.admit("first", 1, [], [ask(f"first/{i}", []) for i in range(3)])
         expect(ledger.recorded(["first/0", "first/9"]), [None, None], "nothing is recorded yet")
@@ -220,7 +211,6 @@ def check_first_record_stands(open_ledger: LedgerFactory) -> None:
 
 
 def check_record_needs_admission(open_ledger: LedgerFactory) -> None:
-    """What was never charged is never recorded, nor is anything else of that call."""
     with open_ledger() as ledger:
         ledger.admit("need", 1, [], [ask("need/0", [])])
         try:
@@ -232,7 +222,6 @@ def check_record_needs_admission(open_ledger: LedgerFactory) -> None:
 
 
 def check_unpublished_then_published(open_ledger: LedgerFactory) -> None:
-    """Recorded payloads wait, oldest first, until they are marked as published, also while the list is read."""
     ids = [f"wait/{i}" for i in (2, 0, 1)]
 
     def waiting(ledger: Ledger) -> list[tuple[str, bytes]]:
@@ -319,7 +308,6 @@ def _play(ledger: Ledger, operation: str, *words: str) -> list[str]:
 
 
 def check_balances_equal_entries(open_ledger: LedgerFactory) -> None:
-    """The entries rebuild every balance, whatever was admitted, halted, withheld or repeated."""
     plates = plates_of("sums", 7)
     rng = np.random.default_rng(7)  # decides what is asked, no noise
     names: set[str] = set()
@@ -363,7 +351,6 @@ def check_survives_reopen(open_ledger: LedgerFactory) -> None:
 
 
 def check_newest(open_ledger: LedgerFactory) -> None:
-    """Every admission comes once, the newest first; repeats, records and reopening move nothing."""
     plates, ids = plates_of("newest", 1), [f"newest/{i}" for i in range(1203)]
     with open_ledger() as ledger:
         before = list(ledger.newest())
@@ -471,7 +458,6 @@ def check_rolling_table(open_ledger: LedgerFactory) -> None:
 
 
 def check_rolling_windows(open_ledger: LedgerFactory) -> None:
-    """After charges in spans of any lengths, in any order, no window is over the budget; all that fits is charged."""
     rng = np.random.default_rng(11)  # decides what is asked, no noise
     plates, seconds = plates_of("rolling/any", 3), 5 * HOUR_S
     charged: list[dict[tuple[int, int], int]] = [{} for _ in plates]
@@ -503,7 +489,6 @@ RACE_BUDGET = 100
 
 
 def check_many_at_once(open_ledger: LedgerFactory) -> None:
-    """A call of more HATs, plates and payloads than any store takes in one statement answers like small ones."""
     plates, ids = plates_of("many", 1203), [f"many/{i}" for i in range(1203)]
     asked = [ask(name, [4, 7], [i, (i + 1) % len(ids)]) for i, name in enumerate(ids)]
     with open_ledger() as ledger:
@@ -571,7 +556,6 @@ def check_concurrent_writers(open_ledger: LedgerFactory) -> None:
 
 
 def check_rolling_crowd(open_ledger: LedgerFactory) -> None:
-    """A hundred writers on the spans of a rolling budget, new ones among them, in any order: no window over it."""
     plates, start = plates_of("rolling/race", 3), threading.Barrier(WRITERS)
     seconds = 4 * HOUR_S
 

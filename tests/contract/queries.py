@@ -25,7 +25,6 @@ Opening = Callable[[], LedgerFactory]
 
 
 def ask(ledger: Ledger, seed: int = 1, query=None, moment=None) -> list[bytes]:
-    """As a run does whose settings have this query, and so its budget."""
     told: list[bytes] = []
     query = a_query() if query is None else query
     moment = a_moment() if moment is None else moment
@@ -77,7 +76,6 @@ def rival_at_every_call(new_ledger: Opening) -> None:
 
 
 def _most_calls(new_ledger: Opening) -> int:
-    """As many as a moment takes that asks in all of its rounds, and a few more."""
     calls = len(_calls(new_ledger))
     assert calls > 9
     return calls + 4
@@ -142,7 +140,6 @@ def _calls(new_ledger: Opening, query=None) -> list[str]:
 
 
 def other_plates_withhold_the_answer(new_ledger: Opening) -> None:
-    """A log that tells of another plate at the moment, behind the first round: no round goes on, and that is final."""
     opened = new_ledger()
     more = a_moment()
     more = replace(more, plates=(*more.plates, b"hash 9"), lat=np.append(more.lat, 0.0), lon=np.append(more.lon, 0.0))
@@ -156,7 +153,6 @@ def other_plates_withhold_the_answer(new_ledger: Opening) -> None:
 
 
 def plates_without_enough_for_all_rounds_take_no_part(new_ledger: Opening) -> None:
-    """Of eight plates three were charged before. They are charged nothing; the share of the others is answered."""
     poor = a_moment().plates[1:4]
     with new_ledger()() as ledger:
         charge(ledger, poor, 181 * 10**9)  # of 200; a moment costs up to 20, a round 5
@@ -174,7 +170,6 @@ def plates_without_enough_for_all_rounds_take_no_part(new_ledger: Opening) -> No
 
 
 def others_charges_between_rounds_end_a_threshold(new_ledger: Opening) -> None:
-    """A plate that took part cannot pay for a later round any more: no sum without it is drawn beside those with it."""
     calls = _calls(new_ledger, a_threshold())
     later = [at for at, name in enumerate(calls) if name == "admit"][1]
     opened = new_ledger()
@@ -231,7 +226,6 @@ def rounds_of(ledger: Ledger) -> list[Entry]:
 
 
 def charge(ledger: Ledger, plates, nano: int) -> None:
-    """For something else, in the period of the moment."""
     period = a_query_context().periods.name_at(a_moment().time_ms)
     everyone, charges = np.arange(len(plates)), np.full(len(plates), nano)
     ledger.admit(period, 200 * 10**9, plates, [Admission("round:other:1641011400:1", everyone, charges, 0, b"")])
@@ -251,7 +245,6 @@ def ask_in_one_budget(ledger: Ledger) -> list[bytes]:
 
 
 def charge_speeds(ledger: Ledger, nano: int, one: OneBudget | None, budget: int) -> None:
-    """As a slot of the moment's day does: it asks, charges, and asks again."""
     calendar, plates = a_context().calendar, a_moment().plates
     calendar.one_budget = one
     require_one_promise(DAY, budget, calendar, ledger, plates)

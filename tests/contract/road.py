@@ -61,7 +61,6 @@ def dies_at_every_call(new_ledger: Opening, kind: str = "fixed", calls: Collecti
 
 
 def dies_at_every_call_around_forecasts(new_ledger: Opening) -> None:
-    """The same where means are taken around what was forecast."""
     dies_at_every_call(new_ledger, "around")
 
 
@@ -77,7 +76,6 @@ def dies_at_every_call_of_a_city(new_ledger: Opening) -> None:
 
 
 def dies_as_it_charges_or_tells(new_ledger: Opening) -> None:
-    """The short form of the three."""
     for kind in ("around", "in rho", "city in rho"):
         dies_at_every_call(new_ledger, kind, CHARGES_OR_TELLS)
 
@@ -95,7 +93,6 @@ def rival_at_every_call_around_forecasts(new_ledger: Opening) -> None:
 
 
 def rival_at_every_call_in_rho(new_ledger: Opening) -> None:
-    """A rival that shares the same clips, and one that shares none."""
     for kind, rivals in [("in rho", "in rho"), ("in rho", "apart in rho"), ("apart in rho", "in rho")]:
         _rival_at_every_call(new_ledger, kind, rivals)
 
@@ -171,7 +168,6 @@ def _answers(ledger: Ledger) -> list[Entry]:
 
 
 def _nano_of(record: Release) -> int:
-    """The most that it charged a plate, in what the ledger counts in."""
     said = record.privacy
     return round((said.epsilon if said.rho is None else said.rho) * 1e9)
 

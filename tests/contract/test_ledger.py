@@ -134,8 +134,6 @@ class LastTermsWin(DictionaryLedger):
 
 
 class ChecksThenCharges(DictionaryLedger):
-    """Lets another writer in between the check and the charge."""
-
     def __init__(self) -> None:
         super().__init__()
         self._lock = nullcontext()  # type: ignore[assignment]
@@ -165,8 +163,6 @@ class ForgetsMinAdmitted(DictionaryLedger):
 
 
 class IgnoresAllowances(DictionaryLedger):
-    """Breaks promise 1: by the budget alone."""
-
     def admit(self, period, budget, plates, admissions):
         return super().admit(period, budget, plates, [replace(one, allowances=None) for one in admissions])
 
@@ -524,12 +520,10 @@ def test_verify_names_what_does_not_add_up(tampering: str, sentence: str, tmp_pa
 @pytest.mark.parametrize(
     "change",
     [
-        "DELETE FROM admissions",
-        "UPDATE admissions SET charged = x''",
-        "DELETE FROM releases",
+        "DELETE FROM admissions", "UPDATE admissions SET charged = x''", "DELETE FROM releases",
         "UPDATE releases SET payload = x''",
     ],
-)
+)  # fmt: skip
 def test_file_itself_refuses_to_forget(change: str, tmp_path: Path) -> None:
     with open_sqlite_ledger(tmp_path / "ledger") as ledger:
         ledger.admit("p", 4, [b"x"], [ask("hat", [3])])
@@ -549,10 +543,7 @@ def test_verdicts_belong_to_the_caller(tmp_path: Path) -> None:
 
 
 def test_every_commit_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill cannot show it (the system still writes what the process left), so the settings are held instead.
-
-    Some builds of SQLite sync less by default: here every connection begins as theirs does.
-    """
+    """A kill cannot show it, so the settings are held: each connection begins as those of builds that sync less."""
     connect = sqlite3.connect
 
     def lax(*where: object, **how: object) -> sqlite3.Connection:

@@ -62,8 +62,6 @@ class Forgetful(DictionaryLedger):
 
 
 class LastWins(DictionaryLedger):
-    """Breaks promise 3: the last record of a HAT is kept."""
-
     def record(self, releases):
         for release_id, payload in releases:
             self._admissions[release_id].payload = payload
@@ -71,8 +69,6 @@ class LastWins(DictionaryLedger):
 
 
 class Unkept(DictionaryLedger):
-    """Breaks promise 3: records are answered and not kept."""
-
     def record(self, releases):
         return [payload for _, payload in releases]
 

@@ -76,8 +76,6 @@ BALANCES_SHOWN = "all statistics", IN_RHO
 
 
 class Run(NamedTuple):
-    """The payloads of a run in order, and the entries of its ledger with the terms that it remembers."""
-
     payloads: list[bytes]
     entries: list[tuple[Entry, bytes]]
 
@@ -107,7 +105,6 @@ def by_field(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def remembered(ledger: Ledger) -> list[tuple[Entry, bytes]]:
-    """Each entry with the terms that the ledger remembers of it, sorted by id: a repeat is told them (promise 6)."""
     assert ledger.verify() == []
     found = []
     for entry in sorted(ledger.entries(), key=lambda one: one.release_id):
@@ -120,7 +117,6 @@ def remembered(ledger: Ledger) -> list[tuple[Entry, bytes]]:
 
 
 def shown_entry(entry: Entry, terms: bytes) -> dict[str, Any]:
-    """An entry as it is read: terms as JSON, where they are JSON, and nano-units by the plate's hash."""
     return {
         "release_id": entry.release_id,
         "period": entry.period,
@@ -165,7 +161,6 @@ def middle(payloads: list[bytes], status: str) -> Any:
 
 
 def whole(runs: dict[str, Run], answers: dict[str, Run]) -> dict[str, Any]:
-    """The records of `SHOWN`, each beside its entry, the first result of each query, and the balances of two runs."""
     records = []
     for name, status in SHOWN:
         record = middle(runs[name].payloads, status)
@@ -190,7 +185,6 @@ def write_key(folder: Path) -> str:
 
 
 def of_embedded(folder: Path, ledger: object, name: str) -> Run:
-    """What the embedded runtime releases of the fleet under this configuration, on a new ledger at this place."""
     ours = CONFIGURATIONS[name]
     base = BASE[:-1] if "budget.accounting=zcdp" in ours else BASE  # which has no epsilon
     out, flags = io.BytesIO(), (*base, *ours, write_key(folder))
@@ -237,12 +231,10 @@ BUDGETS = {"rho": "rho = 4000.0", "epsilon": "epsilon = 2000.0", ON_KAFKA: "rho 
 
 
 def asked(name: str) -> str:
-    """The standing queries of a run, as a configuration has them."""
     return ASKED.format(budget=BUDGETS[name])
 
 
 def of_queries(folder: Path, name: str, url: str = "") -> Run:
-    """What the embedded runtime answers of the fleet under this budget, on a new ledger, in the folder if no other."""
     path = folder / "queries.toml"
     path.write_text(asked(name))
     flags = CONFIGURATIONS.get(name, ("release.mean_epsilon=0.4",))
@@ -262,7 +254,6 @@ def of_queries(folder: Path, name: str, url: str = "") -> Run:
 
 
 def told_results(run: Run) -> dict[str, Any]:
-    """How many results there are of each query, and the fields of results, by query, and of the ledger."""
     assert all(encode_result(decode_result(payload)) == payload for payload in run.payloads)
     by_query = defaultdict[str, list[dict[str, Any]]](list)
     for result in sorted(map(json.loads, run.payloads), key=lambda one: one["release_id"]):

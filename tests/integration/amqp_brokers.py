@@ -34,7 +34,6 @@ class AmqpBroker:
 
 
 def connected(port: int) -> BlockingConnection:
-    """OSError if the broker is not there, or does not let its user in yet."""
     try:
         return BlockingConnection(ConnectionParameters("127.0.0.1", port, credentials=PlainCredentials(USER, PASSWORD)))
     except AMQPError as error:
@@ -73,7 +72,6 @@ class RunningAmqp(Running):
 
 @contextmanager
 def amqp() -> Iterator[RunningAmqp]:
-    """A broker while the block runs, in a temporary folder; DependencyUnavailable as of `kafka`."""
     with temporary_folder("amqp") as place:
         running = start_amqp(place, disposable=True)
         try:
@@ -83,7 +81,6 @@ def amqp() -> Iterator[RunningAmqp]:
 
 
 def start_amqp(folder: Path, disposable: bool = False) -> RunningAmqp:
-    """Start a broker; the caller stops it. A restart has lost its queues."""
     base = (java(), *AMQP_OPTIONS, "-cp", class_path(Path(__file__).with_name(f"qpid-{QPID}.jars")))
 
     def start(ports: list[int]) -> RunningAmqp:
@@ -98,7 +95,6 @@ def start_amqp(folder: Path, disposable: bool = False) -> RunningAmqp:
 
 
 def configuration(name: str, port: int) -> dict[str, object]:
-    """One user, one port, one virtual host, all in memory."""
     aliases = [{"name": kind, "type": kind} for kind in ("nameAlias", "defaultAlias", "hostnameAlias")]
     users = [{"name": USER, "type": "managed", "password": PASSWORD}]
     return {
@@ -123,7 +119,6 @@ def configuration(name: str, port: int) -> dict[str, object]:
 
 
 def is_ready(name: str, port: int) -> bool:
-    """Whether the broker of this name is there and takes its user. OSError if nothing answers."""
     if name.encode() not in greeting_at(port):
         return False
     connected(port).close()
@@ -131,7 +126,6 @@ def is_ready(name: str, port: int) -> bool:
 
 
 def greeting_at(port: int) -> bytes:
-    """What a broker says first: its properties. OSError if nothing answers there."""
     with socket.create_connection((HOST, port), timeout=ANSWER_SECONDS) as broker:
         broker.sendall(GREETING)
         return broker.recv(4096)

@@ -68,8 +68,6 @@ DEFAULTS = {"mean": "auto", "grace": "2m", "shards": 1, "epsilon": "0.4", "cdf":
 
 @dataclass
 class City:
-    """A deployment of its own on the shared broker, and the embedded runtime beside it."""
-
     folder: Path
     messages: list
     config: Path
@@ -85,7 +83,6 @@ class City:
         return topics_of(self.settings.kafka)
 
     def embedded(self):
-        """Release id -> payload, and release id -> charges, of the embedded runtime over the same log."""
         releases, found, _ = self.embedded_smoothed()
         return releases, found
 
@@ -119,7 +116,6 @@ class City:
         return asyncio.run(records_of(self.settings.kafka, topic))
 
     def releases(self):
-        """Release id -> payload from the output topic: one payload for each id, however often it was written."""
         found = {}
         for record in self.read(self.topics.release):
             headers = dict(record.headers)
@@ -129,7 +125,6 @@ class City:
         return found
 
     def answers(self):
-        """Release id -> result of a standing query, each once on its topic, under its query's name."""
         found = {}
         for record in self.read(self.topics.queries):
             result = query_record.decode_result(record.value)
@@ -139,14 +134,12 @@ class City:
         return found
 
     def smoothed(self):
-        """The estimates of the topic, each once: with transactions there is no other way."""
         found = self.read(self.topics.smoothed)
         ids = [dict(record.headers)["ce_id"] for record in found]
         assert len(ids) == len(set(ids))
         return [record.value for record in found]
 
     def wait_for(self, ids, *workers):
-        """Until all can be read, and the ledger was told so."""
         self._wait_for_all(self.topics.release, set(ids), workers)
 
     def wait_for_answers(self, *workers):
@@ -165,7 +158,6 @@ class City:
 
     @contextmanager
     def _ids_of(self, topic):
-        """The ids of a topic's records, and what reads on: it returns once something has come, or half a second on."""
         seen, options = set(), client_options(self.settings.kafka)
         with closing(KafkaConsumer(**options, isolation_level="read_committed", enable_auto_commit=False)) as consumer:
             consumer.assign([TopicPartition(topic.name, number) for number in range(topic.partitions)])
@@ -187,7 +179,6 @@ def _until(missing, wait, workers):
 
 
 def processor_s(process):
-    """How long it has had a processor."""
     *_, words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")
     return sum(map(int, words.split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
@@ -216,7 +207,6 @@ def log_of(said):
 
 
 def _until_it_serves(process, said, before):
-    """A process that has only just been started cannot heed a signal yet."""
     deadline = time.monotonic() + 20
     while said.read_text().count(SERVING) == before and process.poll() is None:
         assert time.monotonic() < deadline, said.read_text()

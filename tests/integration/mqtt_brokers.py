@@ -50,7 +50,6 @@ class RunningMqtt(Running):
 
 
 def connected(port: int) -> Client:
-    """OSError if nothing answers there as a broker does."""
     client, answered = Client(CallbackAPIVersion.VERSION2), Event()
     client.username_pw_set(USER, PASSWORD)
     client.on_connect = lambda *_: answered.set()
@@ -101,7 +100,6 @@ def password_file(folder: Path) -> str:
 
 
 def is_ready(port: int) -> bool:
-    """Whether the broker lets a client in. OSError if nothing answers."""
     client = connected(port)
     client.disconnect()
     client.loop_stop()

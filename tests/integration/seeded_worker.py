@@ -44,7 +44,6 @@ POINTS = {
 
 
 def of_releases(_self, messages=(), *_):
-    """Whether a call is about releases: the producer writes chunks as well, from generators."""
     if isinstance(messages, list):
         return bool(messages) and messages[0].topic.endswith("release.v1")
     return not inspect.isgenerator(messages)
@@ -55,8 +54,6 @@ def of_answers(_self, messages=(), *_):
 
 
 def of_ids(kind):
-    """Whether a call of the ledger is about ids of a kind: releases to record, or admissions behind a period."""
-
     def counts(_self, *arguments):
         asked = arguments[-1]
         return bool(asked) and kind == kind_of(getattr(asked[0], "release_id", None) or asked[0][0])

@@ -72,7 +72,6 @@ def doctor(city, *flags):
 
 
 def without_ledger(city):
-    """As an operator has it who names the ledger on the command line, and forgets to."""
     text = re.sub(r"\[ledger\]\n(.+\n)*?(?=\[)", "", city.config.read_text())
     assert "sqlite" not in text
     city.config.write_text(text)

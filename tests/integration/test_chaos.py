@@ -34,7 +34,6 @@ DATABASES = count()
 
 
 def planted(fault):
-    """A fault that the checks have to find; it takes half a minute each to be sure of it."""
     return pytest.param(fault, marks=pytest.mark.long)
 
 
@@ -110,7 +109,6 @@ def until(holds):
 
 
 def published(city):
-    """The ids of the HATs that readers have."""
     records = asyncio.run(records_of(city.settings.kafka, topics_of(city.settings.kafka).release))
     return {dict(record.headers)["ce_id"].decode() for record in records}
 
@@ -121,7 +119,6 @@ def known(city):
 
 
 def settled(city):
-    """Whether all that was charged is published, and stays all for a while: what was fed has been released."""
     seen = known(city)
     time.sleep(2)
     return seen == known(city) == published(city)
@@ -184,8 +181,7 @@ def test_a_worker_that_dies_over_an_open_slot_loses_nothing(scene, fault):
     [pytest.param("slow_parts", marks=pytest.mark.long), pytest.param("keeps_what_waits", marks=pytest.mark.soak)],
 )
 def test_a_rebalance_while_batches_wait_loses_nothing(scene, fault):
-    """Each batch that closes a slot is slow, and the next one waits for it; a guest comes and goes, again and again. On
-    a machine that is busy it comes too seldom to be sure that the fault is found: that is a soak."""
+    """A guest comes and goes while each batch that closes a slot is slow. A busy machine finds it too seldom: a soak."""
     city, workers, _ = scene(fault, profile=AMPLE, log=synthetic_day(0, 25, hours=3))
     host, guest = city.places
     workers.want(host, True)

@@ -42,7 +42,6 @@ def require_forecasts(payloads):
 
 @pytest.fixture
 def asking(city):
-    """A deployment that asks its city for a CDF, whose plates cannot pay for all of their HATs."""
     here = city(fleet_log(buses=200, hours=0.5, clean=True), shards=2, **FORECASTS | IN_RHO | {"budget": "40.0"})
     text = here.config.read_text()
     for old, new in {'cdf = "tree"\ncdf_epsilon = 0\n': 'cdf = "auto"\n', "resolution = 7": "resolution = 8"}.items():

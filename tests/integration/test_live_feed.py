@@ -36,7 +36,6 @@ class Feeding:
         return self.city.read(self.city.topics.pings)
 
     def wait_for(self, done):
-        """Until it is so; it must not end meanwhile."""
         deadline = time.monotonic() + SECONDS_MAX
         while not done():
             assert time.monotonic() < deadline and self.process.poll() is None, self.said.read_text()
@@ -66,7 +65,6 @@ def clean(said, *secrets):
 
 
 def accepted(city, records):
-    """Plate and time of each ping that counts, in order, each once."""
     pings, refusals = PingDecoder(city.settings.ping_rules, JSON).decode([record.value for record in records])
     assert not refusals
     return sorted({(pings.plates[plate], time_ms) for plate, time_ms in zip(pings.plate, pings.time_ms, strict=True)})

@@ -85,7 +85,6 @@ def nothing_more(handover, seconds=1.0):
 
 @contextmanager
 def reading(live, said=None):
-    """While a session reads; begun once it has subscribed."""
     said = [] if said is None else said
     live.say = live._retries._say = said.append
     with Handover(live) as handover:

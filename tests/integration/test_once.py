@@ -18,7 +18,6 @@ from udp_stream.settings.sections import KafkaSection
 
 
 def seen(city):
-    """How often each release id stands on the topic of releases, and on that of the latest."""
     topics = (city.topics.release, city.topics.latest)
     return [Counter(release.decode(one.value).release_id for one in city.read(topic)) for topic in topics]
 

@@ -33,7 +33,6 @@ RAMP = QUERIES.replace("rho = 100", 'rho = 100\nschedule = "ramp"')
 
 @contextmanager
 def answer_alike(here):
-    """Run the block as `agree` does; then answers are those of the embedded runtime, beside releases and charges."""
     with agree(here) as given:
         assert len(here.told) > 10
         yield given

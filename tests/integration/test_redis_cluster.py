@@ -33,8 +33,6 @@ cluster-node-timeout 5000
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """A Redis Cluster whose nodes have met and share all slots."""
-
     nodes: tuple[RunningRedis, ...]
 
     @property
@@ -49,7 +47,6 @@ class RunningCluster:
 
 @contextmanager
 def start_redis_cluster(nodes: int = 3) -> Iterator[RunningCluster]:
-    """A Redis Cluster of that many masters without replicas, in temporary folders, while the block runs."""
     with ExitStack() as stack:
         started = []
         for _ in range(nodes):
@@ -133,7 +130,6 @@ def test_one_volatile_master_is_refused(cluster: RunningCluster, clients: list[A
 
 @contextmanager
 def replica_of(number: int, cluster: RunningCluster, folder: Path) -> Iterator[RunningRedis]:
-    """A replica of that node, in the slots of the whole cluster; it leaves the cluster at the end."""
     master = cluster.nodes[number]
     replica = start_redis(folder, more=CLUSTER_CONFIGURATION)
     ports = [node.port for node in cluster.nodes]

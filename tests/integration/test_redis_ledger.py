@@ -207,9 +207,7 @@ def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, chan
 
 
 def test_what_was_answered_survives_kills_of_the_server(redis_server, monkeypatch):
-    """Six kills while four writers go on; they wait for the server, and nothing they were told is ever taken back.
-
-    Each call takes two scripts, so that some kills lie between them."""
+    """Six kills while four writers go on. Each call takes two scripts, so that some kills lie between them."""
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", 2)
     monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 2)
     told: dict[tuple[str, str], Any] = {}

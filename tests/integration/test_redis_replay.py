@@ -70,8 +70,7 @@ def dying_at(script: int, answered: bool) -> Callable[..., Any]:
 def test_killed_between_the_scripts_of_its_slots_a_replay_draws_each_hat_once(
     redis_server, tmp_path, monkeypatch, answered
 ):
-    """Each slot takes several scripts to admit, and several to record. The bits are the system's: a second draw that
-    got out would show."""
+    """The bits are the system's: a second draw that got out would show."""
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", 5)
     monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 3)
     flags, payloads, kills = (*CONFIG, f"ledger.key_file={tmp_path / 'plates.key'}"), {}, 0

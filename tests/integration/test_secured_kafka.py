@@ -32,7 +32,6 @@ def secured():
 
 
 def section(secured, listener, **keys):
-    """`keys` of `[kafka.client]`; `prefix` is of `[kafka]`."""
     running, made = secured
     prefix = keys.pop("prefix", "")
     keys = {key: str(made.folder / value) if key.endswith("file") else value for key, value in keys.items()}

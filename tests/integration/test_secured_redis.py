@@ -26,7 +26,6 @@ BOUND_S = 15.0
 
 
 def rights():
-    """From `on` to the last command."""
     return RULES.split()[2:]
 
 
@@ -35,7 +34,6 @@ COMMANDS = [rule for rule in rights() if rule.startswith("+")]
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
-    """A server whose default user has a password, and beside it certificates."""
     folder = tmp_path_factory.mktemp("guarded")
     with ExitStack() as stack:
         running = start_redis(folder)
@@ -47,7 +45,6 @@ def guarded(tmp_path_factory):
 
 @contextmanager
 def user(running, *more):
-    """The user of `deploy/redis/users.acl`, with further rules."""
     name = f"u{uuid4().hex[:8]}"
     rules = [rule.replace("PASSWORD", PASSWORD) for rule in rights()]
     with Redis.from_url(running.url, password=ADMIN, protocol=2) as client:
@@ -66,7 +63,6 @@ def test_the_rights_of_the_page_suffice_for_every_promise(guarded, check):
 
 
 def empty(running):
-    """Without what other tests have left there, scripts as well."""
     with Redis.from_url(running.url, password=ADMIN) as client:
         client.flushdb()
         client.script_flush()
@@ -121,7 +117,6 @@ def test_keys_outside_of_the_ledger_are_out_of_reach(guarded):
 
 
 def section(running, made, **keys):
-    """A ledger that nobody knows here yet; files are those of the certificates' folder."""
     url = keys.pop("url", running.url)
     files = {name: str(made.folder / value) for name, value in keys.items() if name.startswith("ssl") or "file" in name}
     return LedgerSection(url=url, key_file=str(made.folder / "plates.key"), client=keys | files)

@@ -21,7 +21,6 @@ def verb(city, *arguments):
 
 
 def until(city, holds, *arguments):
-    """What `status --json` says, with its exit status, once this holds of it."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         code, said, err = verb(city, "status", "--json")
@@ -33,13 +32,11 @@ def until(city, holds, *arguments):
 
 
 def reading(found):
-    """How many partitions each worker reads."""
     return {one["name"]: len(one["partitions"]) for one in found["workers"]}
 
 
 @contextmanager
 def other_worker(city, *flags):
-    """Another worker, of other settings, by the command line."""
     arguments = ["worker", "--config", city.config, "--instance", "two", *flags]
     process = forked_to_log("tests.forked", arguments, city.folder / "two.err", city.folder)
     try:

@@ -121,7 +121,6 @@ def test_a_worker_in_another_zone_than_the_ledgers_is_refused(city):
 
 
 def faulty_log():
-    """Every fault but clocks decades ahead: against append times of today a log of 2024 has another future."""
     faults = replace(Imperfections(), far_future=0.0, repeated=0.0)
     fleet = Fleet(seed=2, buses=40, start=datetime(2024, 1, 8, 9, tzinfo=IST), hours=1, imperfections=faults)
     return [message for batch in fleet.messages() for message in batch]

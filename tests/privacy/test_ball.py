@@ -51,7 +51,6 @@ def plan_of(counts, centres, rho_nano=RHO, width=0.5, speeds=FULL):
 
 
 def slot_of(counts, seed, rho_nano=RHO, width=None):
-    """Plans for the HATs, with forecasts anywhere."""
     rng = np.random.default_rng(seed)
     widths = [width or rng.choice((0.25, 0.5, *HALF_WIDTHS)) for _ in counts]
     return [
@@ -60,7 +59,6 @@ def slot_of(counts, seed, rho_nano=RHO, width=None):
 
 
 def norms(plans, samples):
-    """Of the plates of a slot, each of which is in every HAT."""
     plates = tuple(bytes([97 + i]) for i in range(len(plans[0].counts.by_plate)))
     ones, of_hats = np.ones(len(plates), np.int64), []
     for cell, (plan, speeds) in enumerate(zip(plans, samples, strict=True)):
@@ -71,7 +69,6 @@ def norms(plans, samples):
 
 
 def released(plans, samples):
-    """The rounded sums of a slot's HATs, before their noise."""
     whole = norms(plans, samples)
     factors = np.array(list(whole.factors(dict.fromkeys(whole.plates, len(plans))).values()))
     found = []

@@ -1,8 +1,7 @@
 """What a plate's position loses to whole runs of elimination stays below its charges, and smaller noise is caught.
 
-Two positions x and x', d apart, are each given to many plates, whose runs do not know of each other: with a rule by
-absolute distances a plate's decision depends on its own noise and, through the number of survivors, on public numbers
-alone. What a plate shows is in which round it left, and what it gave until then.
+Positions x and x', d apart, are given to many plates. A plate's decision depends on its own noise and on public
+numbers: it shows in which round it left, and what it gave until then.
 """
 
 from dataclasses import replace

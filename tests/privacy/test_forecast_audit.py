@@ -1,8 +1,7 @@
 """Whole days through the embedded runtime, with means around forecasts: what one plate loses, and what plans read.
 
-Two neighbouring days differ in the speeds of one plate, everywhere. The second is run with the noisy integers of the
-first: outputs are the same, so all that may depend on them has to be, byte for byte. What is left is how likely each
-integer was under either day, in closed form: the loss of the plate, releases being chosen by the history so far.
+Two neighbouring days differ in the speeds of one plate. The second gets the noisy integers of the first, so all that
+may depend on outputs is the same, byte for byte. The loss is how likely each integer was on either day, in closed form.
 """
 
 import ast
@@ -47,7 +46,6 @@ ROOMS = Path(__file__).parents[2] / "udp_stream"
 
 @cache
 def day():
-    """A morning of fifty buses: plate, time and message of each ping."""
     start = datetime(2024, 1, 8, 8, 0, tzinfo=IST)
     fleet = Fleet(seed=3, buses=50, start=start, hours=3.0, ping_seconds=30, imperfections=Imperfections.none())
     return [json.loads(message) for batch in fleet.messages() for message in batch]
@@ -59,7 +57,6 @@ def messages():
 
 
 def with_speeds(speed_of):
-    """The messages of the day with other speeds: `speed_of` gives one for each ping, or None to keep it."""
     for ping, message in zip(day(), messages(), strict=True):
         speed = speed_of(ping)
         yield message if speed is None else json.dumps(ping | {"speed": speed}).encode()
@@ -166,7 +163,6 @@ def audited(monkeypatch, plate, seed, flags=MEAN, steer=None):
 
 @pytest.fixture(scope="module")
 def busiest():
-    """The plate that pays the most, and the next."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         ledger = run(monkeypatch, list(with_speeds(lambda _: None)), "which").ledger
     plates = sorted({ping["license_plate"] for ping in day()})

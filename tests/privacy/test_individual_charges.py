@@ -40,7 +40,6 @@ def datasets(total, speeds):
 
 
 def ranges_by_plate(counts, results, speeds=3):
-    """For each plate the largest max - min of `results` (one per dataset) over its own speeds, the others' fixed."""
     table = results.reshape((speeds,) * sum(counts))
     ends = np.cumsum(counts)
     plates = [tuple(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]

@@ -30,7 +30,6 @@ def plan_of(name, grouping="best-fit", epsilon=1.0, users=COUNTS):
 
 
 def noisy_means(plan, samples, seed, runs=RUNS):
-    """The means of many runs, in km/h; a record puts them into [0, U] (post-processing)."""
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
     return np.array([one["mean"].value for one in found]) / 4096
 

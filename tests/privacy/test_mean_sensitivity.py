@@ -1,8 +1,7 @@
 """Sensitivity and worst-case bias of every mean mechanism, by brute force over all small cases.
 
-Every dataset with speeds in {0, 1, U} (U = 5 quanta: small, odd, so that floors bite), every choice of one plate's
-other speeds, every vector of counts up to three plates of up to three samples. A statistic's range over one plate's
-speeds, the others fixed, is what its noise has to cover.
+Speeds in {0, 1, U} (U = 5 quanta: small and odd, so that floors bite), up to three plates of up to three samples. A
+statistic's range over one plate's speeds, the others fixed, is what its noise has to cover.
 """
 
 import itertools
@@ -39,7 +38,6 @@ def datasets(total):
 
 
 def range_over_one_plate(counts, results):
-    """The largest max - min of `results` (one row per dataset) over one plate's speeds, the others' fixed."""
     shape = (len(SPEEDS),) * sum(counts)
     table = results.reshape(*shape, -1)
     widest = np.zeros(table.shape[-1], dtype=np.int64)

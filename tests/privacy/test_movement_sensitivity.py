@@ -23,7 +23,6 @@ CELLS = sorted(h3.grid_disk("871f53c93ffffff", 8))
 
 
 def place_in(dice, cell):
-    """Somewhere in a cell, its corners rather often."""
     corner = dice.choice(np.array(h3.cell_to_boundary(cell)))
     share = dice.choice([0.01, dice.uniform(0, 1), 0.99])
     return tuple(share * np.array(h3.cell_to_latlng(cell)) + (1 - share) * corner)

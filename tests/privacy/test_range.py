@@ -40,7 +40,6 @@ def datasets(total):
 
 
 def widest_by_plate(counts, results):
-    """For each plate the largest max - min of `results` (one per dataset) over its own speeds, the others' fixed."""
     table = results.reshape((len(SPEEDS),) * sum(counts))
     ends = np.cumsum(counts)
     axes = [tuple(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
@@ -101,7 +100,6 @@ def test_a_variance_moves_by_exactly_its_sensitivity_and_lies_in_its_range(count
 
 
 def pair_of_plans(name, grouping):
-    """The same plan at two ranges of one width."""
     hat, cost = SamplesPerPlate(BY_PLATE), pure(NANO // 2)
     for low in (0, SHIFT):
         yield MECHANISMS[name].plan(hat, cost, Range(low, low + WIDTH), grouping)

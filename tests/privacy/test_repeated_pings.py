@@ -90,7 +90,6 @@ def by_one_source(settings, log):
 
 
 def first_values(ledger):
-    """What each plate gave in the first round of the first moment, in sixteenths of a metre."""
     entry = next(entry for entry in ledger.entries() if kind_of(entry.release_id) == "round")
     places, values, _ = msgspec.json.decode(entry.payload)
     assert len(places) == len(entry.plates) == 3
@@ -124,8 +123,6 @@ EVERY, AGE = 900, 600
 
 
 class Ping:
-    """One that is sent to some sources, to each of them once or more often."""
-
     def __init__(self, dice, plate):
         self.plate, self.minute = plate, dice.choice([5, 14, 14, 14, 20, 29, 29, 29])
         # Far apart to the east, and about as far north: a small move changes which one is further north.
@@ -227,7 +224,6 @@ def test_the_exact_loss_of_random_neighbours_is_at_most_what_was_charged(query, 
 
 
 def slots_of(dice):
-    """Two sources' pings of a slot, few times and two cells, and the same with other speeds of one plate."""
     size, whose = 60, int(dice.integers(4))
     slots = []
     for _ in range(2):

@@ -1,8 +1,7 @@
 """Slots that one run begins and another ends, under other settings or with other speeds: what one plate loses.
 
-Neighbours differ in the speeds of one plate, in any of the runs. The runs of the second are given the noisy integers of
-the first, so that all that follows from releases is the same. What is left is the exact loss of what the ledger holds
-in the end: half the squared distance of the integers that each record was drawn around, in units of its noise.
+Neighbours differ in one plate's speeds, in any run; runs of the second get the noisy integers of the first. What is
+left is the exact loss: half the squared distance of the integers each record was drawn around, in units of its noise.
 """
 
 import asyncio
@@ -134,7 +133,6 @@ def name_of(plate):
 
 
 def key_of(name):
-    """Sixteen bytes that tell which plate it is."""
     return name.encode().ljust(16)
 
 
@@ -219,7 +217,6 @@ ROADS = {
 
 
 def neighbours(first, plate, speeds):
-    """The same runs where the plate drove otherwise: at these speeds, run by run."""
     of_plate = [one.rows[:, 0] == plate for one in first]
     other = [one.speeds.copy() for one in first]
     for mine, all_speeds, its in zip(of_plate, other, speeds, strict=True):
@@ -310,7 +307,6 @@ def other_speeds(rng, its):
 
 
 def repeated(rng, run, again):
-    """With one ping that comes twice, at whatever speed."""
     if again is None:
         return run
     rows = np.concatenate((run.rows, run.rows[again : again + 1]))
@@ -343,7 +339,6 @@ def test_whatever_runs_do_to_a_slot_no_plate_loses_more_than_it_was_charged(road
 
 
 def all_or_none(*asked, honest=balls.factors_once):
-    """As it was: one plate that has changed, and all are left out."""
     factors = honest(*asked)
     return dict.fromkeys(factors, 0) if 0 in factors.values() else factors
 

@@ -1,15 +1,12 @@
 """Every order of what two workers can do over two source partitions, two shards and two slots, with faults in between.
 
-The protocols are the product's (`shuffle/`), and so are counting, planning, drawing and the ledger in memory; only the
-broker is a model: logs, committed offsets, and who owns what. A state of the whole is a tuple of small numbers, as each
-local state is kept once and each local step is done once. So all states can be visited.
+Protocols (`shuffle/`), counting, planning, drawing and ledger are the product's; only the broker is a model: logs,
+committed offsets, and who owns what. Each local state is kept once and each local step done once, so a state of the
+whole is a tuple of small numbers, and all can be visited.
 
-A worker *crashes*: its partitions lose what they held, any part of what they were sending has arrived, and the other
-worker resumes from what was committed. A *rebalance* hands a pair of partitions to the other worker; the old owner does
-not know it yet, and completes what it has begun. Commits happen or do not happen wherever the protocol allows them.
-
-What only one partition can see is done at once: reading, counting, and calls of the ledger have no other order that
-anybody could tell from this one. Messages that go to one log are appended in every order.
+A worker *crashes*: any part of what it was sending has arrived, and the other resumes from what was committed. A
+*rebalance* hands a pair of partitions over; the old owner completes what it has begun. Commits happen or do not. What
+only one partition can see is done at once: no other order could be told from it. Messages to a log come in any order.
 """
 
 from __future__ import annotations
@@ -285,7 +282,6 @@ class World:
         return [([*messages, b""], LogPlaces(np.arange(len(times)), np.array(times, np.int64), is_tick))]
 
     def begin(self, faults: int) -> State:
-        """Nothing is read; worker 0 has the first pair of partitions, worker 1 the second."""
         actors = tuple(Actor(self._resumed(i, -1)) for i in range(4))
         state = State(actors, ((), ()), ((-1,),) * 4, self.ledgers.number(self._new_ledger()), (), (0, 1), (), faults)
         return state if faults else self._last(state)
@@ -296,7 +292,6 @@ class World:
         return ledger
 
     def _resumed(self, actor: int, commit: int) -> int:
-        """The local state of a partition that is taken over."""
         return self._cached(("resumed", actor, commit), lambda: self.locals.number(self._taken_up(actor, commit)))
 
     def _taken_up(self, actor: int, commit: int) -> Any:
@@ -366,8 +361,6 @@ class World:
         return self._local(actor, "count", do)
 
     def measure(self, actor: Actor) -> Actor:
-        """How far plates are from their forecasts, where they share clips among HATs."""
-
         def do(protocol: ShardProtocol) -> None:
             step = protocol.next()
             assert isinstance(step, MeasureNorms)
@@ -379,8 +372,6 @@ class World:
         return self._local(actor, "measure", do)
 
     def sends(self, i: int, actor: Actor) -> dict[int, tuple[int, ...]]:
-        """By log, the messages of its step that are not sent yet."""
-
         def work() -> dict[int, tuple[int, ...]]:
             step = self.locals.fresh(actor.local).next()
             pairs = [(m.shard, m) for m in step.messages] if i in SOURCES else step.messages
@@ -451,7 +442,6 @@ class World:
         return self._cached(("record", actor.local, state.ledger, fault), work)
 
     def publish(self, actor: Actor) -> tuple[Actor, int]:
-        """The actor afterwards, and the checkpoint that is committed with its releases."""
         found: list[ShardCheckpoint] = []
 
         def do(protocol: ShardProtocol) -> None:
@@ -466,8 +456,6 @@ class World:
         return self._cached(("publish", actor.local), work)
 
     def commit(self, actor: Actor) -> int | None:
-        """The checkpoint that it may commit now, if any."""
-
         def work() -> int | None:
             protocol = self.locals.objects[actor.local]
             step = protocol.next()
@@ -482,7 +470,6 @@ class World:
     # --- all of them ---
 
     def successors(self, state: State) -> Iterator[State]:
-        """Every state that may follow."""
         self.without = frozenset() if state.faults else OFFSETS
         kinds = [self.kind(i, actor, state) for i, actor in enumerate(state.actors)]
         fault = self.faults_max - state.faults

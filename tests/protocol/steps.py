@@ -141,8 +141,6 @@ class Steps:
         return found, self.world.ledgers.number(port)
 
     def _published(self, part: Part) -> Part:
-        """With the checkpoint behind the slot committed."""
-
         def do(protocol: ShardProtocol) -> ShardCheckpoint:
             step = protocol.next()
             assert isinstance(step, ReleaseSlot)
@@ -153,8 +151,6 @@ class Steps:
         return self._committed(part, do)
 
     def _learnt(self, part: Part) -> Part:
-        """With the checkpoint behind the slot's counts committed: estimates and checkpoint are one transaction."""
-
         def do(protocol: ShardProtocol) -> ShardCheckpoint:
             step = protocol.next()
             assert isinstance(step, Learn)

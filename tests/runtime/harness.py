@@ -30,7 +30,6 @@ def fleet_log(buses=40, hours=1.5, clean=False, seed=1):
 
 
 def without_speeds(messages):
-    """The same pings as a feed has them that tells no speed."""
     for message in messages:
         ping = msgspec.json.decode(message)
         yield msgspec.json.encode({name: value for name, value in ping.items() if name != "speed"})
@@ -41,8 +40,6 @@ def frames_of(messages, size=4096):
 
 
 def line_writer(out):
-    """Writes a line each, and hands a slot's on to the operating system."""
-
     def write(lines):
         out.write(b"".join(line + b"\n" for line in lines))
         out.flush()
@@ -59,7 +56,6 @@ def smoothed_writer(out):
 
 
 def ledger_at(path, flags=CONFIG):
-    """The ledger in this file, or at this URL, with its plates' keys, while the context lasts."""
     return ledger_and_keys(replace(load(None, flags, {}).ledger, url=str(path)))
 
 

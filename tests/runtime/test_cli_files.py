@@ -28,7 +28,6 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture
 def city(made_once, tmp_path):
-    """A folder with a log, a configuration, and the ledger and releases of a run over them."""
     return shutil.copytree(made_once, tmp_path, dirs_exist_ok=True)
 
 
@@ -37,7 +36,6 @@ def replay(folder, *arguments, files=("pings.ndjson",), **options):
 
 
 def in_shell(folder, redirections, *arguments):
-    """The command line as a shell starts it, with redirections."""
     return subprocess.run(
         ["/bin/sh", "-c", f'"$@" {redirections}', "sh", *UDP_STREAM, *arguments], cwd=folder, capture_output=True,
         timeout=40, env={**os.environ, "NO_COLOR": "1"},

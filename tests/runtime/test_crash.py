@@ -1,11 +1,8 @@
 """Killed at any moment, again and again, and resumed each time on the same ledger; also a feed without speeds.
 
-A child process (a fork, so that the test's time goes into the run and not into imports) replays a log. It dies at a
-random moment and another takes over, until one comes through. Then another ledger, until enough have died.
-
-The system kills the child when one of two clocks gets there. The clock of the child's own processor time spreads the
-deaths over the whole run, however busy the machine is. The clock on the wall also goes on while the child waits for
-the disk.
+A forked child replays a log and dies when one of two clocks gets there: its own processor time spreads the deaths over
+the whole run, the clock on the wall also goes on while it waits for the disk. Another takes over, until one comes
+through; then another ledger, until enough have died.
 """
 
 import os
@@ -63,7 +60,6 @@ def child(ledger: Path, out: Path, feed: Feed, clock: int = signal.ITIMER_REAL, 
 
 
 def run(ledger: Path, out: Path, feed: Feed, *death) -> tuple[bool, dict[int, float]]:
-    """A child from its start to its end: whether it came through, and how many seconds it took on each clock."""
     start = time.monotonic()
     _, status, used = os.wait4(child(ledger, out, feed, *death), 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in CLOCKS.values()
@@ -73,7 +69,6 @@ def run(ledger: Path, out: Path, feed: Feed, *death) -> tuple[bool, dict[int, fl
 
 
 def whole_lines(path: Path):
-    """The records a dead process left: its last line may be cut short."""
     return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 

@@ -349,7 +349,6 @@ def memory_mb(process, what="VmRSS"):
 
 
 def crowd(tmp_path, clients, hats):
-    """What a crowd was told: it is a process of its own, and so is the server."""
     many = cells(hats)
     write(tmp_path / "r", [make(cell, 0) for make in (release, estimate) for cell in many])
     write(tmp_path / "new", [release(cell, 1) for cell in many])
@@ -441,7 +440,6 @@ def test_more_streams_are_open_than_the_files_that_a_process_has_at_first(tmp_pa
 
 @contextmanager
 def on_terminal(*command, cwd, **environment):
-    """A process that has a terminal, and what reads it."""
     theirs_only = {name: text for name, text in os.environ.items() if name not in ("CI", "DISPLAY", "WAYLAND_DISPLAY")}
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

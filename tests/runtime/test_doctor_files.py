@@ -46,7 +46,6 @@ def test_polls_that_stand_together_are_one_recording_whose_speeds_are_compared(s
 
 
 def pings(folder, count, every):
-    """Pings of which each has a plate of its own, one every some seconds."""
     times = [datetime(2024, 1, 8, 4, 30, tzinfo=UTC) + timedelta(seconds=at * every) for at in range(count)]
     rows = [
         {"license_plate": f"m{at}", "observationDateTime": f"{times[at]:%Y-%m-%dT%H:%M:%SZ}",

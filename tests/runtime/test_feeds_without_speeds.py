@@ -54,7 +54,6 @@ def by_hand(rows):
 
 
 def warsaw(rows):
-    """As answers of the city's API, saved one after the other."""
     found = defaultdict(list)
     for plate, when, lat, lon in rows:
         local = f"{when:%Y-%m-%d %H:%M:%S}"
@@ -86,7 +85,6 @@ def siri(rows):
 
 
 def polled(rows):
-    """GTFS-realtime whose speeds are unset."""
     return [
         snapshot(
             *(

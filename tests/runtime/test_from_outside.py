@@ -33,7 +33,6 @@ from udp_stream.units import NANO, QUANTA_PER_KMH
 
 @pytest.fixture
 def toy_measure(monkeypatch):
-    """An epsilon by another name, whose balances are apart from those of epsilons."""
     toy = replace(MEASURES["pure"], name="toy", ending=" in toys")
     monkeypatch.setitem(MEASURES, "toy", toy)
     monkeypatch.setitem(ACCOUNTINGS, "toys", replace(ACCOUNTINGS["pure"], measure=toy, variant="Toy DP"))
@@ -113,12 +112,10 @@ class Median(Statistic):
 
 @pytest.fixture
 def median(monkeypatch):
-    """Registers it at a price of its own."""
     return lambda epsilon: monkeypatch.setitem(STATISTICS, "median", Median(epsilon))
 
 
 def replayed(folder, *flags):
-    """The records of a replay of a small fleet on a new ledger, and the arguments that say so to other verbs."""
     (folder / "day.ndjson").write_bytes(b"\n".join(fleet_log(clean=True)))
     given = [word for flag in (*flags, f"ledger.url={folder}/city.ledger", "hat.slot=15m") for word in ("--set", flag)]
     assert cli.main(["replay", str(folder / "day.ndjson"), "--out", str(folder / "out.ndjson"), *given]) == 0

@@ -20,7 +20,6 @@ KILLS = 6
 
 @pytest.fixture(scope="module")
 def killed(frames, tmp_path_factory):
-    """HATs and refusals of a run that was killed again and again, and all that its journal took."""
     folder, dice, died = tmp_path_factory.mktemp("killed"), random.Random(15), 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Journal, "drop_before", lambda _journal, _offset: None)
@@ -39,7 +38,6 @@ def killed(frames, tmp_path_factory):
 
 
 def hats(records):
-    """What each HAT has: cell and slot, with its plates and samples."""
     found = {}
     for record in map(json.loads, records):
         key = record["hat"]["cell"], record["hat"]["slot_start"]

@@ -21,7 +21,6 @@ def remove(ledger):
 
 
 def replace_by_a_copy(ledger):
-    """As it was when it was copied, by SQLite's means: sound, and older by what comes next."""
     with open_sqlite_ledger(ledger) as source:
         source._connection.execute("VACUUM INTO ?", (f"{ledger}.copy",))
     Path(f"{ledger}.copy").replace(ledger)

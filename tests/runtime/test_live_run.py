@@ -30,7 +30,6 @@ FRAME = 150
 
 @pytest.fixture(scope="module")
 def frames():
-    """Frames of a fleet, each with the time at which it arrives: that of its newest ping."""
     settings, messages = load(None, CONFIG, {}), fleet_log(buses=25, hours=1.0)
     decoder, now_ms, found = PingDecoder(settings.ping_rules, JSON), 0, []
     for start in range(0, len(messages), FRAME):
@@ -57,7 +56,6 @@ def write_line(out, line):
 
 @contextmanager
 def live(folder, clock, observers=()):
-    """A live runtime on the ledger and journal of this folder."""
     settings = load(None, CONFIG, {})
     opened = ledger_and_keys(LedgerSection(url=f"{folder}/ledger"))
     with (

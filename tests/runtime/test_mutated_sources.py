@@ -21,7 +21,6 @@ COUNTS = 2_000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeo
 
 
 def is_whole(found):
-    """Whether an answer is handed on: it can be read, and holds something."""
     unreadable = {("not_json", "$"), ("not_gtfs_realtime", "$")}
     return bool(found) and not (len(found) == 1 and next(iter(found))[:2] in unreadable)
 

@@ -23,7 +23,6 @@ FLAGS = [word for flag in CONFIG for word in ("--set", flag)]
 
 
 def ledger_of(verb):
-    """Only `doctor` has no flag for it."""
     return ("--set", "ledger.url=l") if verb == "doctor" else ("--ledger", "l")
 
 

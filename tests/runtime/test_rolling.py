@@ -37,7 +37,6 @@ def worst_of(ledger, plate):
 
 @pytest.fixture(scope="module")
 def charged(tmp_path_factory):
-    """The folder of a replay of two and a half hours under a budget of epsilon 2 in any hour."""
     tmp_path = tmp_path_factory.mktemp("rolling")
     (tmp_path / "log.ndjson").write_bytes(b"\n".join(fleet_log(hours=2.5, clean=True)) + b"\n")
     done = run("replay", "log.ndjson", *options(*FLAGS, *FIXED), "--ledger", "l", "--out", "out", cwd=tmp_path)

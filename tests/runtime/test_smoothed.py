@@ -22,13 +22,11 @@ QUARTERS = (*FLAGS[1:], "hat.slot=15m")
 
 @pytest.fixture(autouse=True)
 def few_plates_are_a_city(monkeypatch):
-    """So that the city is asked for its CDF."""
     monkeypatch.setattr(shape, "PLATES_MIN", 1.0)
     monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
 
 
 def run(ledger, messages, flags=FLAGS):
-    """Releases and estimates of a run with seeded noise; whatever was put out before it died."""
     out, smoothed = io.BytesIO(), io.BytesIO()
 
     def publish(releases):

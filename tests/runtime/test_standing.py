@@ -68,7 +68,6 @@ def configured(folder, rho=1e6, text=SURAT):
 
 @contextmanager
 def asking(folder, ledger_name, rho=1e6, entropy=None, watched=None, text=SURAT, flags=CONFIG, answers=True):
-    """A runtime with queries on a ledger file; what it has told so far: releases, and results."""
     settings = load(configured(folder, rho, text), flags, {})
     told, out = [], io.BytesIO()
     with ledger_and_keys(msgspec.structs.replace(settings.ledger, url=str(folder / ledger_name))) as (ledger, keys):
@@ -105,7 +104,6 @@ def test_answers_at_a_large_budget_are_the_truth_from_the_pings(tmp_path):
 
 
 def distance(a, b):
-    """Metres between (lon, lat) on the sphere, near enough for a city."""
     lat = np.radians((a[1] + b[1]) / 2)
     return float(np.hypot((a[0] - b[0]) * np.cos(lat), a[1] - b[1]) * 111_200)
 

@@ -112,14 +112,12 @@ def test_ctrl_c_is_an_interruption(words, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ("replay", "pings.ndjson", "--ledger", "l", *FLAGS),
-        ("replay", "pings.ndjson", "--dry-run", *FLAGS),
-        ("ledger", "verify", "--ledger", "l"),
-        ("ledger", "show", "nobody", "--ledger", "l"),
+        ("replay", "pings.ndjson", "--ledger", "l", *FLAGS), ("replay", "pings.ndjson", "--dry-run", *FLAGS),
+        ("ledger", "verify", "--ledger", "l"), ("ledger", "show", "nobody", "--ledger", "l"),
         ("init", "pings.ndjson"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_quiet_leaves_results_and_says_nothing_else(words, city):
     loud, quiet = run(*words, cwd=city), run("--quiet", *words, cwd=city)
     assert (loud.returncode, quiet.returncode, quiet.stderr) == (0, 0, b"")

@@ -69,7 +69,6 @@ def test_a_scheme_that_is_not_in_the_table_is_refused_with_those_that_are():
 
 
 def names_of(file):
-    """Modules and classes that a file imports, and its texts."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom):
             yield node.module

@@ -30,7 +30,6 @@ def seeded_discrete_laplace(rng, scales, shape):
 
 
 def simulated_errors(tree, cap, epsilon, seed, leaf_counts):
-    """Squared errors of the GLS estimate, one per run, and the estimates."""
     rng = np.random.default_rng(seed)
     scales = [node_scales(tree, cap, pure(round(epsilon * NANO)))[level] for level in level_of_node(tree)]
     noisy = level_counts(tree, leaf_counts) + seeded_discrete_laplace(rng, scales, (RUNS, tree.nodes))

@@ -62,7 +62,6 @@ def pool(monkeypatch):
 
 
 def louder(pie, positions, found, factor):
-    """The same round with its noise that many times as large."""
     true = pie.privatised.values(positions[found.plates])
     return Round(found.plates, true + np.rint((found.values - true) * factor).astype(np.int64))
 
@@ -129,7 +128,6 @@ def wrongly_decided(pie, positions, factor, seed):
 
 
 def near_the_edge(n, seed):
-    """Plates a few deviations of the first round from the edge, on both sides of it."""
     rng = np.random.default_rng(seed)
     return np.column_stack((16_000 + rng.normal(0, 1500, n), rng.uniform(-8000, 8000, n))).astype(np.int64)
 
@@ -248,14 +246,12 @@ def test_corollary_c_1_a_threshold_that_is_decided_is_right(split, runs):
 
 
 def a_city(n, seed=1):
-    """Plates around three centres, in sixteenths of a metre."""
     rng = np.random.default_rng(seed)
     centres = np.array([[0, 0], [6000, 2000], [-4000, 7000]])[rng.integers(0, 3, n)]
     return np.rint((centres + rng.normal(0, 3500, (n, 2))) * 16).astype(np.int64)
 
 
 def counted(terms, positions, seed, width=2000.0, reach=4000):
-    """The relative error of a count, and what was saved."""
     rng = np.random.default_rng(seed)
     query = RangeCount(Rectangle(*rng.uniform(-reach, reach, 2), width, width))
     pie = query.elimination(terms)
