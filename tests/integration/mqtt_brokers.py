@@ -35,10 +35,6 @@ max_queued_messages 0
 class RunningMqtt(Running):
     port: int
 
-    @property
-    def is_mosquitto(self) -> bool:
-        return "mosquitto" in self.program.command[0]
-
     def publish(self, topic: str, *messages: bytes, qos: int = 1, retain: bool = False) -> None:
         client = connected(self.port)
         try:

@@ -1,7 +1,9 @@
 """A queue on a real broker of AMQP 0-9-1, and a connection that is cut: nothing lost, nothing twice."""
 
 import json
+import random
 import time
+from collections import Counter
 from contextlib import contextmanager
 
 import pytest
@@ -11,6 +13,7 @@ from benchmarks.feed_forms import FORMS, recorded
 from tests import way_in
 from tests.chaos.proxy import Proxy
 from tests.integration.amqp_brokers import PASSWORD, USER, connected
+from tests.mutations import facts, pieces
 from tests.runtime.harness import fleet_log
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.settings import Settings
@@ -223,3 +226,26 @@ def test_a_queue_through_run_gives_the_hats_and_counts_of_the_plain_form(amqp_br
     plain = way_in.recording(tmp_path / "file", "plain.ndjson", FORMS["plain.ndjson"](pings), *flags)
     found = way_in.queued(tmp_path / "queue", pings, amqp_broker.port, *flags)
     assert found == plain and len(plain) > 20
+
+
+__all__ = ["password", "queue"]
+
+
+@pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+def test_of_mutated_messages_each_ping_is_handed_on_or_refused_for_its_reason(count, queue, password):
+    messages = [piece for piece in pieces(random.Random(4711), range(count)) if piece]
+    expected = facts(messages)
+    queue.publish(*messages, b"LAST")
+    handed_on = Counter()
+    with reading(source(queue, password, prefetch=500)) as handover:
+        while not (frames := handover.take()) or b"LAST" not in frames[-1]:
+            for frame in frames:
+                handed_on += facts(frame)
+            handover.kept()
+        for frame in frames:
+            handed_on += facts(frame)
+        handover.kept()
+    queue.wait_for(0)
+    del handed_on["not_json", "$", b"LAST"]
+    assert set(handed_on) == set(expected) and len(expected) > count / 2
+    assert sum(len(one) == 3 for one in expected) > count / 20

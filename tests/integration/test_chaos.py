@@ -181,7 +181,7 @@ def test_a_worker_that_dies_over_an_open_slot_loses_nothing(scene, fault):
     [pytest.param("slow_parts", marks=pytest.mark.long), pytest.param("keeps_what_waits", marks=pytest.mark.soak)],
 )
 def test_a_rebalance_while_batches_wait_loses_nothing(scene, fault):
-    """A guest comes and goes while each batch that closes a slot is slow. A busy machine finds it too seldom: a soak."""
+    """A guest comes and goes while each batch that closes a slot is slow. Busy machines find it too seldom: a soak."""
     city, workers, _ = scene(fault, profile=AMPLE, log=synthetic_day(0, 25, hours=3))
     host, guest = city.places
     workers.want(host, True)

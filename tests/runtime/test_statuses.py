@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -139,3 +141,23 @@ def test_a_city_s_answer_that_was_not_paid_for_ends_with_5_and_is_not_drawn(tmp_
 def test_after_a_quiet_verb_its_process_is_not_quiet(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert status_of("--quiet", "config") == 0 and not is_quiet()
+
+
+@pytest.mark.parametrize("verb", ["replay", "demo", "kafka"])
+def test_a_verb_that_releases_never_loads_seeded_bits(verb):
+    program = f"import sys, udp_stream.cli.main, udp_stream.cli.commands.{verb}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "udp_stream.ledgers.keys" in loaded and "udp_stream.testing" not in loaded
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["replay", "--help"], ["worker", "--no-such-option"]], ids=str)
+def test_help_and_usage_import_neither_arrays_nor_clients(arguments):
+    program = (
+        "import sys, udp_stream.cli.main as cli\n"
+        "try: cli.main(sys.argv[1:])\n"
+        "except SystemExit: print('imported:', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+    loaded = done.stdout.partition("imported:")[2].split()
+    assert "udp_stream.cli.main" in loaded
+    assert not {"numpy", "h3", "msgspec", "faust", "kafka", "redis"} & set(loaded)
