@@ -6,9 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
 FAST := tests/unit tests/privacy tests/contract tests/protocol
-CONTAINER_TESTS := (containers or shared_services) and not long and not soak
 
-.PHONY: demo test test-fast test-services test-long test-soak explore chaos test-containers images lint bench bench-stream accuracy services clean
+.PHONY: demo test test-fast test-services test-long test-soak explore chaos images test-images lint bench bench-stream accuracy services clean
 
 demo: $(DEMO_STAMP)  ## a synthetic fleet through the embedded runtime: no services, no files; on a terminal, in the browser
 	$(BIN)/udp-stream demo --slots 3
@@ -33,20 +32,17 @@ explore: $(STAMP)  ## every order of the shuffle's protocols: make explore FAULT
 		$(if $(READS),--reads $(READS)) $(if $(SOURCES),--sources $(SOURCES)) $(if $(FOLLOWS),--follows)
 
 # Tests start our program hundreds of times. Where Python is told to keep no compiled code it would compile it each time.
-test test-fast test-services test-long test-soak test-containers chaos: export PYTHONDONTWRITEBYTECODE =
-
-test-containers: $(STAMP)  ## what talks to services, on containers alone, and the compose file; needs a Docker engine
-	mkdir -p out
-	deploy/local-images --tests > out/images.env.new
-	mv out/images.env.new out/images.env
-	set -a && . out/images.env && UDP_STREAM_SERVICES=containers \
-		$(BIN)/python -m pytest tests/integration --numprocesses 2 --dist loadscope \
-		-m "$(CONTAINER_TESTS)" -k "not killed_again_and_again"
+test test-fast test-services test-long test-soak chaos: export PYTHONDONTWRITEBYTECODE =
 
 images: $(STAMP)  ## local equivalents of the images, where none can be pulled; out/images.env names them to compose
 	mkdir -p out
 	deploy/local-images > out/images.env.new
 	mv out/images.env.new out/images.env
+
+test-images: $(STAMP)  ## the same, and RabbitMQ: out/test-images.env
+	mkdir -p out
+	deploy/local-images --tests > out/test-images.env.new
+	mv out/test-images.env.new out/test-images.env
 
 chaos: $(STAMP)  ## the long run: make chaos KILLS=300 SECONDS=240 SEED=7 PROFILE=in-rho FEED=day.ndjson.gz
 	$(BIN)/python -m tests.chaos $(if $(KILLS),--kills $(KILLS)) $(if $(SECONDS),--seconds $(SECONDS)) \

@@ -1,8 +1,8 @@
 """The log of a process, on standard error: sentences on a terminal, JSON where another program reads them.
 
-Our own lines come through the logger `udp_stream`; they hold no plate, speed, position or cell. All other records are
-of libraries. Their messages, arguments, tracebacks and exception texts may quote a ping, so none of these is written:
-only logger, level, place and exception class. Python's warnings and errors that end a thread are treated alike.
+Our own lines come through the logger `udp_stream`; they hold no plate, speed, position or cell. Messages, arguments,
+tracebacks and exception texts of libraries may quote a ping, so none is written: only logger, level, place and class of
+exception. Python's warnings and errors that end a thread are treated alike.
 """
 
 from __future__ import annotations
@@ -22,25 +22,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TextIO
 
+from udp_stream.units import counted as counted
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """The number and what it counts.
-
-    >>> counted(1, "HAT"), counted(5000, "HAT"), counted(0, "entry", "entries")
-    ('1 HAT', '5,000 HATs', '0 entries')
-    """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
-INFO: Final = logging.INFO
-WARNING: Final = logging.WARNING
-ERROR: Final = logging.ERROR
+INFO, WARNING, ERROR = logging.INFO, logging.WARNING, logging.ERROR
 
 REPEAT_S: Final = 600.0
 """A line of a library is written once in this time; the next one says how often it came."""
 
-FRAMES: Final = 8
-"""The number of places, from the innermost, that say where an error arose."""
+FRAMES: Final = 8  # innermost places that say where an error arose
 
 NO_BROKER: Final = "a Kafka broker does not answer; the worker tries again", WARNING
 NO_COORDINATOR: Final = "the group has no coordinator now; the worker looks for one", INFO
@@ -48,21 +37,12 @@ REBALANCE: Final = "the group's partitions are dealt out anew; the worker joins 
 NO_TOPIC: Final = "a topic is missing; `udp-stream topics create` makes it", WARNING
 
 TRANSLATED: Final = {
-    "Unable connect to node": NO_BROKER,
-    "Unable to request metadata": NO_BROKER,
-    "Unable to update metadata": NO_BROKER,
-    "Failed fetch messages": NO_BROKER,
-    "Got error produce response": NO_BROKER,
-    "Group Coordinator Request failed": NO_COORDINATOR,
-    "FindCoordinator Request failed": NO_COORDINATOR,
-    "Marking the coordinator dead": NO_COORDINATOR,
-    "Heartbeat session expired": NO_COORDINATOR,
-    "Error sending": NO_COORDINATOR,
-    "Heartbeat failed": REBALANCE,
-    "Heartbeat send request failed": REBALANCE,
-    "OffsetCommit failed": REBALANCE,
-    "Topic %s not found": NO_TOPIC,
-    "Topic %s is not available": NO_TOPIC,
+    ("Unable connect to node", "Unable to request metadata", "Unable to update metadata"): NO_BROKER,
+    ("Failed fetch messages", "Got error produce response"): NO_BROKER,
+    ("Group Coordinator Request failed", "FindCoordinator Request failed"): NO_COORDINATOR,
+    ("Marking the coordinator dead", "Heartbeat session expired", "Error sending"): NO_COORDINATOR,
+    ("Heartbeat failed", "Heartbeat send request failed", "OffsetCommit failed"): REBALANCE,
+    ("Topic %s not found", "Topic %s is not available"): NO_TOPIC,
 }
 """Beginnings of the Kafka client's messages that every deployment sees, with our sentence and its level."""
 
@@ -132,10 +112,8 @@ class _Handler(logging.Handler):
 
     def __init__(self, stream: TextIO | None, *, as_json: bool) -> None:
         super().__init__()
-        self._stream, self._as_json = stream, as_json
-        self._written: dict[str, float] = {}
-        self._repeats: dict[str, int] = {}
-        self._hooks = ExitStack()
+        self._stream, self._as_json, self._hooks = stream, as_json, ExitStack()
+        self._written, self._repeats = dict[str, float](), dict[str, int]()
         self._hook(threading, "excepthook", threading.__excepthook__, self._thread_failed)
         self._hook(sys, "unraisablehook", sys.__unraisablehook__, self._unraisable)
         if warnings.showwarning.__module__ == warnings.__name__:
@@ -195,8 +173,8 @@ class _Handler(logging.Handler):
 def _library_line(record: logging.LogRecord) -> _Line:
     """Our sentence for a message that every deployment sees, else logger, level, place and exception classes."""
     message = record.msg if type(record.msg) is str and record.name.startswith("aiokafka") else ""
-    for beginning, (sentence, level) in TRANSLATED.items():
-        if message.startswith(beginning):
+    for beginnings, (sentence, level) in TRANSLATED.items():
+        if message.startswith(beginnings):
             return _Line(sentence, level)
     level = ERROR if record.levelno >= ERROR else WARNING
     text = f"{record.name}: {logging.getLevelName(level).lower()} at {_place(record.pathname, record.lineno)}"
@@ -214,11 +192,7 @@ def _exceptions(record: logging.LogRecord) -> Iterator[str]:
 
 
 def fault(error: BaseException) -> str:
-    """An error by its class and where it arose, innermost first; never by its text, which may quote a ping.
-
-    >>> fault(KeyError("GJ05ZZ0001"))
-    'KeyError at '
-    """
+    """An error by its class and where it arose, innermost first; never by its text, which may quote a ping."""
     return f"{type(error).__name__} at {places(error.__traceback__)}"
 
 

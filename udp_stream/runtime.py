@@ -1,11 +1,10 @@
 """The embedded runtime: from frames of messages to releases in one process, without services.
 
 * `Embedded` reads a recording, by times of its pings. At its end every open slot closes.
-* `LiveRuntime` reads a journal of what arrived, by times of arrival, as Kafka's workers read a partition. Messages are
-  acknowledged to their source once the journal has them. A checkpoint says from where on the journal is still needed.
+* `LiveRuntime` reads a journal of what arrived, by times of arrival, as Kafka's workers read a partition. A checkpoint
+  says from where on the journal is still needed.
 
-Kill either and run it again on the same log and ledger: recorded releases come out as the same bytes, the rest is done
-once. A recording's run writes its files anew; a live run appends what readers do not have yet.
+After a kill, a run on the same log and ledger gives recorded releases as the same bytes, and does the rest once.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ import base64
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ from udp_stream.files import draft_of, sync_directory
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import caveats
 from udp_stream.logs import say
-from udp_stream.pings.decode import PingDecoder, PingFormat, Reason, Refusal, originals
+from udp_stream.pings.decode import PingFormat, Reason, Refusal
 from udp_stream.pings.json import JSON
 from udp_stream.planning.policy import note_policy
 from udp_stream.release.charge import ReleaseContext, with_forecaster
@@ -51,19 +51,10 @@ from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.settings import Settings
 from udp_stream.sources.journal import Arrived, Journal
 from udp_stream.units import parse_duration
-from udp_stream.windows.clocks import Frame, LogPlaces
+from udp_stream.windows.clocks import LogPlaces
 from udp_stream.windows.positions import LatestPositions, Moment
-from udp_stream.windows.slots import (
-    Look,
-    ReadResult,
-    Refused,
-    SourceCheckpoint,
-    SourceReader,
-    Windows,
-    newest_ms_of,
-    refusal_of,
-)
-from udp_stream.windows.tables import SlotGrid, SlotPings, cells_of, tabulate
+from udp_stream.windows.slots import Look, ReadResult, SourceCheckpoint, SourceReader, Windows
+from udp_stream.windows.tables import SlotGrid, SlotPings, tabulate
 
 CHECKPOINT: Final = "checkpoint"
 
@@ -74,6 +65,7 @@ Write = Callable[[Sequence[bytes]], None]
 """Has written these lines, in order, when it returns."""
 
 Reject = Callable[[bytes, Refusal], None]
+Smooth = Callable[[Sequence[Smoothed]], None]
 
 
 class Outputs(NamedTuple):
@@ -90,8 +82,6 @@ class Outputs(NamedTuple):
 
 
 class _Runtime:
-    """What was read of a log, through one ledger, to its readers and to `report`."""
-
     def __init__(
         self,
         settings: Settings,
@@ -101,7 +91,7 @@ class _Runtime:
         software: str,
         report: Observer,
         publish: ReleaseSink,
-        smooth: Callable[[Sequence[Smoothed]], None] | None,
+        smooth: Smooth | None,
         reject: Reject | None,
         answer: Write | None,
         trial: bool = False,
@@ -114,9 +104,8 @@ class _Runtime:
         )  # fmt: skip
         is_forecasting = settings.policy.forecasts or smooth is not None
         self._context = with_forecaster(context) if is_forecasting else context
-        asked = () if answer is None else settings.standing_queries
         self._queries: QuerySet | None = None
-        if asked:
+        if answer is not None and (asked := settings.standing_queries):
             self._queries = QuerySet(asked, settings.zone, QueryContext(settings.position_periods, self._context))
         self._noted = False
         self._due: frozenset[str] | None = None
@@ -168,7 +157,6 @@ class _Runtime:
         return self._due is None or made or release_id in self._due
 
     def _note_policy(self) -> None:
-        """Once, before the first charge under our settings."""
         if not self._noted:
             note_policy(self._ledger, self._settings.policy)
             self._noted = True
@@ -189,23 +177,20 @@ class Embedded(_Runtime):
         others: Mapping[str, str] | None = None,
         trial: bool = False,
         observers: Sequence[Observer] = (),
-        smooth: Callable[[Sequence[Smoothed]], None] | None = None,
+        smooth: Smooth | None = None,
         answer: Write | None = None,
     ) -> None:
-        """Without `answer`, no standing query is asked, and none is charged for.
-
-        `others` is what `other_policies` tells of the ledger; `trial` is true of a ledger of this run only.
-        """
+        """Without `answer`, no standing query is asked or charged for. `others`: what `other_policies` tells of the
+        ledger. `trial`: the ledger is of this run only."""
         self.summary = Summary(policy=settings.policy.fingerprint(), others=others or {}, trial=trial)
         report = report_to(self.summary.observe, *observers)
         to = (publish, smooth, reject, answer)
         super().__init__(settings, ledger, entropy, hash_plate, software, report, *to, trial=trial)
-        self._ping_rules, self._slots = settings.ping_rules, self._context.calendar.slots
-        self._windows = Windows(settings.window_rules, hash_plate)
-        grids = {} if self._queries is None else self._queries.grids
-        age_ms = 0 if self._queries is None else self._queries.moments.age_ms
-        grace_ms = settings.window_rules.grace_ms
-        self._latest = {every: LatestPositions(grid, age_ms, grace_ms, hash_plate) for every, grid in grids.items()}
+        self._rules, self._windows = settings.reading_rules(hash_plate), Windows(settings.window_rules, hash_plate)
+        self._latest: dict[int, LatestPositions] = {}
+        if self._queries is not None:
+            rules = self._queries.moments.age_ms, settings.window_rules.grace_ms, hash_plate
+            self._latest = {every_s: LatestPositions(grid, *rules) for every_s, grid in self._queries.grids.items()}
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
         for messages in frames:
@@ -214,22 +199,13 @@ class Embedded(_Runtime):
         return self.summary
 
     def push(self, messages: list[bytes], ping_format: PingFormat = JSON) -> None:
-        """One frame, whose messages are of this format: decode, place, and release the slots that it closes."""
-        pings, refusals = PingDecoder(self._ping_rules, ping_format).decode(messages)
-        start, end = self._slots.place(pings.time_ms)
-        cell = cells_of(pings.lat, pings.lon, self._settings.hat.resolution)
-        closed, unplaced = self._windows.push(Frame(pings, cell, start, end))
-        refusals += [refusal_of(pings, one, ping_format.paths) for one in unplaced]
-        refusals.sort(key=lambda refusal: (refusal.message, refusal.position))
-        bytes_of = originals(messages, refusals, ping_format)
-        refused = [Refused(one.message, one, data) for one, data in zip(refusals, bytes_of, strict=True)]
-        counted = len(pings) - len(unplaced)
-        self._pass_on(ReadResult(closed, refused, len(messages), counted, newest_ms_of(pings, unplaced)))
-        if self._latest:
-            kept = np.ones(len(pings), bool)
-            kept[[one.row for one in unplaced if one.reason != Reason.SLOT_FULL]] = False
-            rows, watermark_ms = np.flatnonzero(kept), self._windows.watermark_ms
-            self._ask({every: latest.push(pings, rows, watermark_ms) for every, latest in self._latest.items()})
+        """Decode and place one frame of messages of this format, and release the slots that it closes."""
+        rules = replace(self._rules, decoder=replace(self._rules.decoder, format=ping_format))
+        result, frame, unplaced = rules.read(messages, self._windows)
+        self._pass_on(result)
+        refused = [one.row for one in unplaced if one.reason != Reason.SLOT_FULL]
+        rows, watermark_ms = np.delete(np.arange(len(frame.pings)), refused), self._windows.watermark_ms
+        self._ask({every: latest.push(frame.pings, rows, watermark_ms) for every, latest in self._latest.items()})
 
     def finish(self) -> None:
         if closed := self._windows.flush():
@@ -310,14 +286,10 @@ class LiveRuntime(_Runtime):
         return round(self._clock() * 1000)
 
     def _read(self, arrived: Arrived) -> None:
-        # A tick takes one offset of the journal, so the reader gets one message for it.
-        messages = arrived.messages or [b""]
+        messages = arrived.messages or [b""]  # a tick takes one offset of the journal
         count = len(messages)
-        places = LogPlaces(
-            np.arange(arrived.offset, arrived.offset + count),
-            np.full(count, arrived.arrival_ms),
-            np.full(count, not arrived.messages),
-        )
+        offset, arrival_ms = np.arange(count) + arrived.offset, np.full(count, arrived.arrival_ms)
+        places = LogPlaces(offset, arrival_ms, np.full(count, not arrived.messages))
         result = self.reader.read(messages, places)
         if result.pings:
             self._active_s = self._clock()
@@ -351,10 +323,7 @@ class LiveRuntime(_Runtime):
 
 
 def _read_checkpoint(file: Path, first_offset: int) -> SourceCheckpoint:
-    """Where to read on; from the journal's beginning if nothing was kept yet.
-
-    DependencyUnavailable if the journal begins behind it: pings that are still needed are gone.
-    """
+    """Where to read on. DependencyUnavailable if the journal begins behind it: pings that are still needed are gone."""
     try:
         checkpoint = msgspec.json.decode(file.read_bytes(), type=SourceCheckpoint)
     except FileNotFoundError:
@@ -372,12 +341,12 @@ def release_sink(write: Write) -> ReleaseSink:
     return lambda releases: write([release.payload for release in releases])
 
 
-def smoothed_sink(write: Write) -> Callable[[Sequence[Smoothed]], None]:
+def smoothed_sink(write: Write) -> Smooth:
     """Hands a slot's estimates on."""
     return lambda estimates: write([encode_smoothed(estimate) for estimate in estimates])
 
 
-def rejected_writer(out: BinaryIO) -> Reject:
+def rejected_writer(write: Callable[[bytes], object]) -> Reject:
     """Writes one refused message a line: reason, path, lag, the original bytes (base64 if not UTF-8)."""
     encoder = msgspec.json.Encoder()
 
@@ -389,25 +358,13 @@ def rejected_writer(out: BinaryIO) -> Reject:
             line["message"] = message.decode()
         except UnicodeDecodeError:
             line["message_base64"] = base64.b64encode(message).decode()
-        out.write(encoder.encode(line) + b"\n")
+        write(encoder.encode(line) + b"\n")
 
     return reject
 
 
 class SpokenLog:
-    """A `RunLog` with a clock and a voice: an observer of a run. `say_due` is to be called about once a second.
-
-    >>> import sys
-    >>> from datetime import UTC
-    >>> from udp_stream.logs import begin_log, end_log
-    >>> from udp_stream.release.facts import BatchRead
-    >>> begin_log(sys.stdout, as_json=False)
-    >>> log = SpokenLog(SlotGrid(3600, UTC), grace_ms=120_000)
-    >>> log.observe(BatchRead(messages=3, pings=2, refused={}))
-    >>> log.say_due()  # doctest: +ELLIPSIS
-    udp-stream: 2 pings; next slot closes at ... UTC, in ...
-    >>> end_log()
-    """
+    """A `RunLog` by the clock, said in the log of the process: an observer of a run. Call `say_due` once a second."""
 
     def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
         self._log = RunLog(slots, grace_ms)

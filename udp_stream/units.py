@@ -66,3 +66,12 @@ def duration_name(seconds: int) -> str:
         (unit, size) for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)) if seconds % size == 0
     )
     return f"{seconds // size}{unit}"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """The number and what it counts.
+
+    >>> counted(1, "HAT"), counted(5000, "HAT"), counted(0, "entry", "entries")
+    ('1 HAT', '5,000 HATs', '0 entries')
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -4,7 +4,7 @@ import os
 import random
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.failing import Died
 from tests.runtime.harness import fleet_log, frames_of
 from tests.runtime.test_live_run import CONFIG, FRAME, Clock, ids, lines, take_all
 from tests.runtime.test_standing import asking, configured
-from udp_stream.cli.outputs import appended_records
+from udp_stream.cli.outputs import Appended
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.ledgers.sqlite import SqliteLedger
 from udp_stream.pings.decode import PingDecoder
@@ -44,10 +44,11 @@ def live(folder, clock, answers=True):
     with (
         ledger_and_keys(LedgerSection(url=f"{folder}/ledger")) as (ledger, keys),
         Journal(folder / "journal", f"the ledger {ledger.meta()['ledger_id']}") as journal,
-        appended_records(f"{folder}/out") as out,
-        appended_records(f"{folder}/answers") as queries,
+        closing(Appended(f"{folder}/out")) as out,
+        closing(Appended(f"{folder}/answers")) as queries,
     ):
-        outputs = Outputs(out.write, written=out.ids | queries.ids, queries=queries.write if answers else None)
+        ids, answer = out.ids() | queries.ids(), queries.write_records if answers else None
+        outputs = Outputs(out.write_records, written=ids, queries=answer)
         yield LiveRuntime(settings, ledger, SeededEntropy("queries"), keys.hash_plate, "udp-stream test", journal,
                           outputs, clock=clock), journal, ledger  # fmt: skip
 

@@ -7,14 +7,14 @@ import random
 import signal
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.runtime.harness import embedded, fleet_log, frames_of
 from tests.verbs import run_verb
-from udp_stream.cli.outputs import appended, appended_records
+from udp_stream.cli.outputs import Appended
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.pings.decode import PingDecoder
@@ -50,11 +50,6 @@ class Clock:
         return self.now_s
 
 
-def write_line(out, line):
-    out.write(line + b"\n")
-    out.flush()
-
-
 @contextmanager
 def live(folder, clock, observers=()):
     settings = load(None, CONFIG, {})
@@ -62,11 +57,13 @@ def live(folder, clock, observers=()):
     with (
         opened as (ledger, keys),
         Journal(folder / "journal", f"the ledger {ledger.meta()['ledger_id']}") as journal,
-        appended_records(f"{folder}/out") as out,
-        appended(f"{folder}/rejected") as rejected,
+        closing(Appended(f"{folder}/out")) as out,
+        closing(Appended(f"{folder}/rejected")) as rejected,
     ):
         outputs = Outputs(
-            out.write, rejected=lambda message, _: write_line(rejected, message.replace(b"\n", b" ")), written=out.ids
+            out.write_records,
+            rejected=lambda message, _: rejected.write(message.replace(b"\n", b" ") + b"\n"),
+            written=out.ids(),
         )
         yield (
             LiveRuntime(
@@ -124,6 +121,49 @@ def child(folder, frames, dies_after_s):
         status = 0
     finally:
         os._exit(status)
+
+
+def copied_and_truncated(path):
+    with path.open("ab") as file:
+        path.with_suffix(f".{time.monotonic_ns()}").write_bytes(path.read_bytes())
+        file.truncate(0)
+
+
+def renamed_and_created(path):
+    path.rename(path.with_suffix(f".{time.monotonic_ns()}"))
+    path.touch()
+
+
+def renamed(path):
+    path.rename(path.with_suffix(f".{time.monotonic_ns()}"))
+
+
+@pytest.mark.parametrize("rotate", [copied_and_truncated, renamed_and_created, renamed])
+def test_after_logrotate_each_record_is_on_the_path_once_and_whole(rotate, frames, expected, tmp_path):
+    with live(tmp_path, clock := Clock()) as (runtime, journal):
+        take_all(runtime, journal, rotating(frames, rotate, tmp_path / "out"), clock)
+    rotated = sorted(tmp_path.glob("out.*"))
+    assert len(rotated) >= 3 and (tmp_path / "out").stat().st_size
+    assert sorted(b"".join(file.read_bytes() for file in [*rotated, tmp_path / "out"]).splitlines()) == sorted(expected)
+
+
+class rotating(list):  # noqa: N801 (a list of frames that rotates a file as it is read)
+    def __init__(self, frames, rotate, path):
+        super().__init__(frames)
+        self.rotate, self.path = rotate, path
+
+    def __iter__(self):
+        for number, frame in enumerate(super().__iter__()):
+            if number % 15 == 14 and self.path.exists():
+                self.rotate(self.path)
+            yield frame
+
+
+def test_after_a_removal_later_records_are_on_the_path(frames, expected, tmp_path):
+    with live(tmp_path, clock := Clock()) as (runtime, journal):
+        take_all(runtime, journal, rotating(frames, Path.unlink, tmp_path / "out"), clock)
+    found = lines(tmp_path)
+    assert 0 < len(found) < len(expected) and found == expected[-len(found) :]
 
 
 @pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.soak)])

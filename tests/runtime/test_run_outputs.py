@@ -2,6 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -50,3 +54,30 @@ def test_no_output_is_added_to_the_recording_that_is_read(flag, log, tmp_path):
     done = run_verb(words, cwd=tmp_path, stdin=b"", env={**os.environ, "NO_COLOR": "1"})
     assert done.returncode == 2 and b"expected a file of its own, got the input monday.ndjson" in done.stderr
     assert (tmp_path / "monday.ndjson").read_bytes() == log and not (tmp_path / "l").exists()
+
+
+def test_sighup_ends_nothing_and_makes_the_files_anew(tmp_path):
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "udp_stream", "run", "-", "--ledger", "l", "--out", "o", "--rejected", "r", *FLAGS]
+    with log.open("wb") as err, subprocess.Popen(command, stdin=subprocess.PIPE, stderr=err, cwd=tmp_path) as process:
+        try:
+            until(lambda: b"begun" in log.read_bytes())
+            (tmp_path / "o").rename(tmp_path / "o.1")
+            (tmp_path / "r").unlink()
+            process.send_signal(signal.SIGHUP)
+            until(lambda: (tmp_path / "o").exists() and (tmp_path / "r").exists())
+            assert (tmp_path / "r").stat().st_mode & 0o077 == 0
+            assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+    events = [json.loads(line)["event"] for line in log.read_bytes().splitlines()]
+    assert events.count("output_removed") == 1
+
+
+def until(happens, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.02)

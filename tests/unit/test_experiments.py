@@ -10,11 +10,8 @@ import pytest
 
 from tests.forms import long_rows
 from udp_stream.cli.commands.reproduce import claims, sentence, slug, write_outcome, write_table
-from udp_stream.experiments import means as scaling
-from udp_stream.experiments import variance
-from udp_stream.experiments.catalogue import EXPERIMENTS
-from udp_stream.experiments.data import DataSet, HatSamples, Setup, itms_counts
-from udp_stream.experiments.findings import Finding, ResultRow
+from udp_stream.experiments import EXPERIMENTS, means
+from udp_stream.experiments.data import DataSet, Finding, HatSamples, ResultRow, Setup, itms_counts
 from udp_stream.experiments.means import EPSILONS, DrawnHat, MeanRow, repeated_means_of
 from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import MECHANISMS
@@ -75,17 +72,17 @@ def test_a_single_repetition_of_a_variance_is_what_a_release_would_be():
     hat = small_hat(1, 30)
     plan = plan_variance(hat.counts, pure(NANO), Range(0, U))
     whole = HatPlan(Terms(), hat.counts.by_plate, {"variance": plan}, plan.charges)
-    (found,) = variance.repeated_variances(plan, hat.samples, 1, seeded_bits(3))
+    (found,) = means.repeated_variances(plan, hat.samples, 1, seeded_bits(3))
     assert found == estimate_hats([whole], [hat.samples], seeded_bits(3))[0]["variance"].value
 
 
 def test_errors_over_hats_are_weighed_by_samples():
     hats = small_feed().hats
     totals = [hat.samples.size for hat in hats]
-    assert scaling.weights_of(hats) == pytest.approx([total / sum(totals) for total in totals])
-    found = scaling.mean_error(np.array([0.25, 0.75]), [np.array([1.0, 3.0]), np.array([6.0, 4.0])], [0.0, 2.0])
+    assert means.weights_of(hats) == pytest.approx([total / sum(totals) for total in totals])
+    found = means.mean_error(np.array([0.25, 0.75]), [np.array([1.0, 3.0]), np.array([6.0, 4.0])], [0.0, 2.0])
     assert found == pytest.approx((0.25 * 2 + 0.75 * 3, np.hypot(0.25, 0.75)))
-    assert scaling.mean_error(np.array([1.0]), [np.array([3.0])], [1.0]) == (2.0, 0.0)
+    assert means.mean_error(np.array([1.0]), [np.array([3.0])], [1.0]) == (2.0, 0.0)
 
 
 SHORT = [*((name, 0) for name in ON_SPEEDS if name != "worst-case"), ("worst-case", 1)]
@@ -94,7 +91,7 @@ SHORT = [*((name, 0) for name in ON_SPEEDS if name != "worst-case"), ("worst-cas
 
 @pytest.mark.parametrize(("name", "figures"), long_rows(SHORT, [*SHORT, *((name, None) for name in ON_SPEEDS)]))
 def test_an_experiment_is_reproducible_and_has_the_constant_beside_every_error(name, figures, tmp_path, monkeypatch):
-    monkeypatch.setattr(variance, "SAMPLES_TRIED", 4)
+    monkeypatch.setattr(means, "SAMPLES_TRIED", 4)
     jobs, feed = None if figures is None else 5, small_feed()
     first, again, other = (
         [row for job in EXPERIMENTS[name].jobs(setup_of([feed], 2, seed))[:jobs] for row in job()] for seed in (1, 1, 2)
@@ -162,15 +159,15 @@ def fabricated(errors):
 
 @pytest.mark.parametrize(("levy", "agrees"), [(1.0, True), (3.0, False)])
 def test_the_best_mechanism_is_judged_by_the_numbers(levy, agrees):
-    hat = fabricated({scaling.LEVY: levy, scaling.BASELINE: 2.0, scaling.AVERAGING: 4.0})
-    finding = scaling._best("levy-best", hat, scaling.LEVY, (scaling.BASELINE, scaling.AVERAGING), twice=1.0)
+    hat = fabricated({means.LEVY: levy, means.BASELINE: 2.0, means.AVERAGING: 4.0})
+    finding = means._best("levy-best", hat, means.LEVY, (means.BASELINE, means.AVERAGING), twice=1.0)
     assert finding.agrees is agrees and ("Why: its interval" in sentence(finding)) is not agrees
     assert ("baseline at epsilon 0.5" in finding.values["but"]) is not agrees
     assert finding.values["errors"].startswith("levy 1," if agrees else "baseline 2,")
 
 
 def test_every_claim_has_its_texts_and_an_experiment_that_tries_it():
-    tried = "".join(path.read_text("utf-8") for path in Path(scaling.__file__).parent.glob("*.py"))
+    tried = "".join(path.read_text("utf-8") for path in Path(means.__file__).parent.glob("*.py"))
     for name, claim in claims().items():
         assert {"statement", "source", "seen"} <= claim.keys() <= {"statement", "source", "seen", "why"}, name
         assert f'"{name}"' in tried
@@ -183,13 +180,13 @@ def test_a_claim_that_is_not_in_the_table_and_a_value_that_is_not_given_are_erro
 
 
 def test_theorems_are_tried_against_brute_force_and_a_wrong_one_is_found():
-    sensitivity, printed, corollary = variance.theorem_findings()
+    sensitivity, printed, corollary = means.theorem_findings()
     assert sensitivity.agrees and not printed.agrees and not corollary.agrees
     assert (printed.values["cases"], printed.values["exchanged"]) == (300, 300)
     assert corollary.values["item"] == Fraction(9, 100)
     # brute force itself, on a case small enough to see: 1 of 4 samples dropped, at U against three at 0
-    printed, exchanged = (variance.printed_bias(4, 3, exchanged=which) for which in (False, True))
-    assert variance.largest_bias(4, 3) == Fraction(3, 16) == exchanged != printed
+    printed, exchanged = (means.printed_bias(4, 3, exchanged=which) for which in (False, True))
+    assert means.largest_bias(4, 3) == Fraction(3, 16) == exchanged != printed
 
 
 def test_suppression_is_tried_over_all_slots_together_and_for_mean_and_variance():

@@ -7,7 +7,7 @@ import pytest
 
 from tests.forms import long_but
 from udp_stream.errors import UsageError
-from udp_stream.experiments.catalogue import ON_POSITIONS
+from udp_stream.experiments import ON_POSITIONS
 from udp_stream.experiments.data import DataSet, Setup, Trajectories
 from udp_stream.experiments.queries import PairRow, SavingsRow, allowance
 from udp_stream.mechanisms.base import Range

@@ -1,7 +1,7 @@
 """Files that grow, and their lines, or those of topics, on their way to the slots.
 
-A file is read up to its last line break; a missing file is waited for. If a file is replaced (rotated), the old one is
-read to its end first. An emptied or rewritten file is read from its start: records have ids, so none comes twice.
+A file is read up to its last line break; a missing file is waited for. A file that is replaced (rotated) is read to
+its end first. An emptied or rewritten file is read from its start: records have ids, so none comes twice.
 """
 
 from __future__ import annotations
@@ -17,13 +17,8 @@ from udp_stream.board.slots import LINE_BYTES_MAX, Slots
 from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, say
 
-READ_BYTES: Final = 2**17
-PAUSE_S: Final = 0.1
-
-SHOW_S: Final = 1.0
-
-HEAD_BYTES: Final = 256
-"""Of a file's beginning: where it differs, another file was written under the name."""
+READ_BYTES, PAUSE_S, SHOW_S = 2**17, 0.1, 1.0
+HEAD_BYTES: Final = 256  # of a file's beginning: where it differs, another file was written under the name
 
 
 class Batch(NamedTuple):
@@ -106,10 +101,8 @@ def growing(files: Sequence[GrowingFile]) -> Iterator[Batch]:
 
 
 def feed(batches: Iterable[Batch], slots: Slots, at_end: Callable[[bool], None]) -> None:
-    """Hand lines to the slots. `at_end` is told, whenever all that is there was read, whether a slot has changed.
-
-    The first refusal of each source is logged with its reason, never with the line.
-    """
+    """Hand lines to the slots. `at_end` is told, whenever all that is there was read, whether a slot has changed. The
+    first refusal of each source is logged with its reason, never with the line."""
     said, shown_s, changed = set[str](), time.monotonic(), False
     for batch in batches:
         refused = slots.take(batch.lines)

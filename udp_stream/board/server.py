@@ -1,11 +1,11 @@
 """The dashboard over HTTP: released records, notices of what is new, and the page. Nothing is asked of a client.
 
 A slot is packed once, and every client gets the same bytes, with an ETag. A stream carries the versions of slots alone,
-and a client fetches those that it lacks, so nothing is queued for it. After a reconnect it needs only `/v1/slots`.
+and a client fetches those that it lacks. After a reconnect it needs only `/v1/slots`.
 
-A slow client costs no more than a fast one. aiohttp reads requests and writes heads. Bodies go straight to the socket,
-as aiohttp's transport would copy them. A stream leaves aiohttp: it is a socket without a task. A client that reads
-nothing for `WRITE_S`, or does not take the whole of a notice, is dropped.
+aiohttp reads requests and writes heads. Bodies go straight to the socket, as aiohttp's transport would copy them. A
+stream leaves aiohttp: it is a socket without a task. A client that reads nothing for `WRITE_S`, or does not take the
+whole of a notice, is dropped.
 """
 
 from __future__ import annotations
@@ -38,30 +38,18 @@ from udp_stream.release.record import SCHEMA as RELEASE
 from udp_stream.release.record import described
 
 STREAMS_MAX: Final = 2_000
-FILES_MAX: Final = 3 * STREAMS_MAX
-"""Files and connections of this process, where the system allows it; often it has 1,024 until it asks."""
+FILES_MAX: Final = 3 * STREAMS_MAX  # of this process, where the system allows it; often it has 1,024 until it asks
 
 ACCEPTED, BACKLOG = 8, 4_096
 """Connections that are accepted in a turn of the loop, and that may wait: all clients fetch a new slot at once."""
 
-IDLE_S: Final = 15.0
+IDLE_S, COMMENT_S, WRITE_S = 15.0, 15.0, 10.0
+"""Of a connection; between two lines of an idle stream, as proxies close silent ones; to take `SEND_BYTES` in, but for
+those that the kernel keeps."""
 
-COMMENT_S: Final = 15.0
-"""Between two lines of an idle stream: proxies close silent ones."""
-
-WRITE_S: Final = 10.0
-SEND_BYTES: Final = 256 * 1024
-"""A client must take so many bytes within `WRITE_S`, but for those that the kernel keeps."""
-
-KEPT_BYTES: Final = 128 * 1024
-"""What the kernel keeps of an answer; Linux takes it twice."""
-
-NOTICE_BYTES: Final = 8 * 1024
-
-UNPACK_BYTES: Final = 16 * 1024
-
-ANSWERS_MAX: Final = 32
-"""Answers of one cell that are kept, and as many in another form."""
+SEND_BYTES, NOTICE_BYTES, UNPACK_BYTES = 256 * 1024, 8 * 1024, 16 * 1024
+KEPT_BYTES: Final = 128 * 1024  # what the kernel keeps of an answer; Linux takes it twice
+ANSWERS_MAX: Final = 32  # answers of one cell that are kept, and as many in another form
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -103,10 +91,8 @@ class _Answers:
 
 @dataclass
 class Board:
-    """What is served: slots, and the statement of privacy, if one is named.
-
-    The thread that feeds the slots calls `announce`; all else belongs to the thread of the server's loop.
-    """
+    """Slots, and the statement of privacy, if one is named. The thread that feeds the slots calls `announce`; all else
+    belongs to the thread of the server's loop."""
 
     slots: Slots
     statement: Callable[[], bytes | None] = lambda: None
@@ -164,11 +150,8 @@ class Board:
             self._say(stream, head + b"".join(map(_notice, self.slots.shown.slots[-1:])))
         return web.Response()  # for nobody: there is no way to the client any more
 
-    async def listing(self, request: web.Request) -> web.StreamResponse:
-        return await _answer(request, self.slots.shown.listing, "application/json")
-
-    async def outlines(self, request: web.Request) -> web.StreamResponse:
-        return await _answer(request, self.slots.shown.outlines, "application/json")
+    async def shown(self, name: str, request: web.Request) -> web.StreamResponse:
+        return await _answer(request, getattr(self.slots.shown, name), "application/json")
 
     async def privacy(self, request: web.Request) -> web.StreamResponse:
         statement, privacy = self.statement(), self.slots.shown.privacy
@@ -227,7 +210,7 @@ def _made(kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str) ->
 
 
 def _parameters(request: web.Request, *known: str) -> Mapping[str, str]:
-    """The parameters of the address; 400 for others, and for one that is given twice."""
+    """The parameters of the address; 400 for others, and for a parameter that is given twice."""
     for name in request.query:
         if name not in known:
             rule = f"expected {', '.join(known)}" if known else "this address takes none"
@@ -325,7 +308,8 @@ def application(board: Board) -> web.Application:
         return web.Response(text="ok\n")
 
     routes: dict[str, Handler] = {
-        "/v1/slots": board.listing, "/v1/outlines": board.outlines, "/v1/privacy": board.privacy,
+        "/v1/slots": partial(board.shown, "listing"), "/v1/outlines": partial(board.shown, "outlines"),
+        "/v1/privacy": board.privacy,
         "/v1/stream": board.stream, "/healthz": healthy, "/readyz": board.ready, "/metrics": metrics,
     }  # fmt: skip
     routes |= {f"/v1/{kind}": partial(board.records, kind) for kind in KINDS}
@@ -371,10 +355,7 @@ def address_of(listener: socket.socket) -> str:
 
 @contextmanager
 def serving(board: Board, address: str) -> Iterator[str]:
-    """Serve at HOST:PORT in a thread of its own while the block runs; gives what to open in a browser.
-
-    DependencyUnavailable if nothing can listen there.
-    """
+    """Serve at HOST:PORT in a thread of its own while the block runs; gives what to open in a browser."""
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):  # macOS has bounds that it does not tell
         wanted = FILES_MAX if most == resource.RLIM_INFINITY else min(FILES_MAX, most)

@@ -1,8 +1,8 @@
 """Records by slot and cell, packed once for all readers.
 
 One thread takes records (`Slots.take`) and shows them (`Slots.show`). What is shown is only replaced as a whole, so
-readers need no lock. The newest slots are kept as they were published: sorted by cell, a line each, packed by gzip. At
-most `OPEN_BYTES` lie unpacked. A slot's version follows from its records alone, in whatever order they came.
+readers need no lock. The newest slots are kept as they were published: sorted by cell, a line each, packed by gzip. A
+slot's version follows from its records alone, in whatever order they came.
 """
 
 from __future__ import annotations
@@ -25,16 +25,9 @@ from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Hat, Privacy, Release
 from udp_stream.windows.tables import cell_boundary, is_cell
 
-CELLS_MAX: Final = 50_000
-"""Ten times those of a large city."""
-
-LINE_BYTES_MAX: Final = 2**20
-
-OPEN_BYTES: Final = 4 * 2**20
-
-AHEAD_S: Final = 86_400
-"""A slot that ends later than this from now is refused: it would push out real ones."""
-
+CELLS_MAX: Final = 50_000  # ten times those of a large city
+LINE_BYTES_MAX, OPEN_BYTES = 2**20, 4 * 2**20  # of a line; of all lines that are not packed yet
+AHEAD_S: Final = 86_400  # a slot that ends later than this from now would push out real slots
 SLOT_MS_MAX: Final = 31 * 86_400_000
 
 Kind = Literal["releases", "estimates"]
@@ -61,7 +54,6 @@ _RECORD_OF: Final[dict[str, Callable[[bytes], Release | Smoothed]]] = {
     "udp-stream/release/1": msgspec.json.Decoder(Release).decode,
     "udp-stream/smoothed/1": msgspec.json.Decoder(Smoothed).decode,
 }
-
 
 BLOCK: Final = 256
 
@@ -126,11 +118,7 @@ class Slot(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """All that readers see at one moment; slots in the order of their starts. `privacy` is that of the newest release.
-
-    >>> Slots(48).shown.slots
-    ()
-    """
+    """All that readers see at one moment; slots in the order of their starts. `privacy`: of the newest release."""
 
     change: int
     slots: tuple[Slot, ...]

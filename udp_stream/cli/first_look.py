@@ -2,12 +2,10 @@
 
 A file is looked at before it is charged, and may be refused; a live feed while it goes on, with a line in the log.
 
-The looks are at public facts: how many pings are refused and why, and where and when plates pinged. No value of a speed
-decides: a ping that is refused for its speed alone counts as read. So neighbours agree on whether a run begins, and on
-which pings of a live source go on (`LiveLook`).
-
-Two warnings are verdicts on raw speeds, without noise: they are in another unit than configured; plates report that
-they go and stand. They change nothing, and are for operators (docs/privacy-model.md).
+What decides is public: how many pings are refused and why, where and when plates pinged. A ping that is refused for its
+speed alone counts as read. So neighbours agree on whether a run begins, and on which pings of a live source go on.
+Two warnings are verdicts on raw speeds: another unit than configured; plates that report a speed and stand. They change
+nothing, and are for operators (docs/privacy-model.md).
 """
 
 from __future__ import annotations
@@ -28,14 +26,7 @@ from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, Refusal, originals
-from udp_stream.pings.found import (
-    OF_A_SPEED,
-    OF_THE_CLOCK,
-    Doubt,
-    advise,
-    plate_warning,
-    unit_evidence,
-)
+from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Doubt, advise, plate_warning, unit_evidence
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.snapshots import STANDING
 from udp_stream.release.facts import duration_in_words
@@ -48,6 +39,9 @@ from udp_stream.windows.slots import ReadResult
 
 LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
 """Messages of a file; refused messages that are kept; messages and bytes in which pairs of pings are looked for."""
+
+FUTURE_S = 60.0
+"""A ping that is further ahead of our clock does not count for a source's age."""
 
 
 def zone_of(lon: float, lat: float) -> str:
@@ -62,8 +56,15 @@ def is_sea(zone: str) -> bool:
     return zone.startswith("Etc/")
 
 
-def zone_warning(pings: Pings, zone: str) -> str | None:
-    """A sentence if clocks in this zone show another hour than clocks where these pings lie."""
+def warnings_of(pings: Pings, settings: Settings, plate_field: str = "source.plate") -> list[str]:
+    """Sentences about a zone and a plate that are likely wrong, and about plates whose clocks have rolled over."""
+    if not len(pings):
+        return []
+    found = _zone_warning(pings, settings.hat.timezone), plate_warning(pings, plate_field), rollover_warning(pings)
+    return [sentence for sentence in found if sentence is not None]
+
+
+def _zone_warning(pings: Pings, zone: str) -> str | None:
     place = zone_of(float(np.median(pings.lon)), float(np.median(pings.lat)))
     if is_sea(place):
         return "the pings lie at sea: are longitude and latitude exchanged in [source]?"
@@ -73,16 +74,10 @@ def zone_warning(pings: Pings, zone: str) -> str | None:
     return f"hat.timezone is {zone!r}, and the pings lie in {place!r}: slots would go by another city's clock"
 
 
-def warnings_of(pings: Pings, settings: Settings, plate_field: str = "source.plate") -> list[str]:
-    """Sentences about a zone and a plate that are likely wrong, and about plates whose clocks have rolled over."""
-    if not len(pings):
-        return []
-    found = zone_warning(pings, settings.hat.timezone), plate_warning(pings, plate_field), rollover_warning(pings)
-    return [sentence for sentence in found if sentence is not None]
-
-
 def rollover_warning(pings: Pings) -> Doubt | None:
     """A sentence if some plates are 1,024 weeks behind the others."""
+    if not len(pings):
+        return None
     clock = AgreementClock(WindowRules())
     clock.advance(pings)
     rolled = are_rolled_over(pings.time_ms, clock.watermark_ms or 0)
@@ -115,20 +110,18 @@ def still_warning(pings: Pings) -> Doubt | None:
 
 
 def speed_warnings(pings: Pings, settings: Settings) -> list[str]:
-    """Sentences about raw speeds, read up to `speed.reject_above_kmh`: another unit, plates that stand; none where
-    speeds are derived."""
+    """Sentences about raw speeds, read up to `speed.reject_above_kmh`; none where speeds are derived."""
     if settings.speed.from_ == "movement":
         return []
-    evidence, configured = unit_evidence(pings, settings.ping_rules.unit), settings.ping_rules.unit
-    found = [] if evidence.fault is None else [evidence.fault]
-    if (unit := evidence.unit) is not None and unit != configured:
-        found.append(f"speed.unit is {configured!r}, and pings move about as fast as they report in {unit!r}")
-    still = still_warning(pings)
-    return found if still is None else [*found, still]
+    configured = settings.ping_rules.unit
+    evidence = unit_evidence(pings, configured)
+    odd = f"speed.unit is {configured!r}, and pings move about as fast as they report in {evidence.unit!r}"
+    found = evidence.fault if evidence.unit in (None, configured) else odd, still_warning(pings)
+    return [sentence for sentence in found if sentence is not None]
 
 
 def unclamped(settings: Settings) -> PingRules:
-    """The rules of pings without the clamp: clamped speeds would be in no unit."""
+    """Rules without the clamp: clamped speeds would be in no unit."""
     return replace(settings.ping_rules, max_kmh=settings.ping_rules.reject_above_kmh)
 
 
@@ -142,11 +135,9 @@ def require_readable_pings(
 ) -> None:
     """UsageError if of the beginning of a file more is refused than accepted, or if no file has a ping. Polls of
     GTFS-realtime that stand together count as a file. Names that are no file on disk are left alone."""
-    on_disk, has_some = [name for name in names if is_on_disk(name)], False
-    said: list[str] = []
+    on_disk, has_some, said = [name for name in names if is_on_disk(name)], False, list[str]()
     for name, source in open_sources(on_disk, settings.speed.unit, say=said.append, form=settings.form):
-        first: list[bytes] = []
-        is_whole = False
+        first, is_whole = list[bytes](), False
         with closing(source):
             try:
                 for messages in source.messages():
@@ -160,9 +151,8 @@ def require_readable_pings(
                     raise
         has_some = has_some or bool(first)
         _look_at_beginning(name, first, source.format, settings, warn, is_whole)
-    for sentence in said:
-        if isinstance(sentence, Doubt):
-            warn(sentence)
+    for sentence in (one for one in said if isinstance(one, Doubt)):
+        warn(sentence)
     if not has_some and names and len(on_disk) == len(names):
         raise UsageError(f"{', '.join(names[:3])}: expected pings, and found none")
 
@@ -181,10 +171,8 @@ def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[by
 
 
 def joined(frames: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-    """Larger frames, in which pairs of a plate's pings are looked for. They have a limit, as a recording may be larger
-    than the memory."""
-    held: list[bytes] = []
-    size = 0
+    """Larger frames, in which pairs of a plate's pings are looked for; a recording may be larger than the memory."""
+    held, size = list[bytes](), 0
     for frame in frames:
         held += frame
         size += sum(map(len, frame))
@@ -201,7 +189,7 @@ def is_on_disk(name: str) -> bool:
 
 
 def require_mostly_read(messages: Sequence[bytes], ping_format: PingFormat, settings: Settings, what: str) -> Pings:
-    """The accepted pings. UsageError if more are refused, with advice."""
+    """The accepted pings. UsageError with advice if more are refused."""
     pings, refusals = PingDecoder(settings.ping_rules, ping_format).decode(messages)
     refusals = [one for one in refusals if one.reason != Reason.OTHER_EVENT]
     faults = [one for one in refusals if one.reason not in OF_A_SPEED]
@@ -243,8 +231,7 @@ class FeedWatch:
 
     def __init__(self, settings: Settings, warn: Callable[[str, str, Mapping[str, object]], None] = _warn) -> None:
         self._settings, self._warn = settings, warn
-        self._sample: list[tuple[Refusal, bytes]] = []
-        self._refused: Counter[str] = Counter()
+        self._sample, self._refused = list[tuple[Refusal, bytes]](), Counter[str]()
         self._accepted, self._is_said = 0, False
 
     def look(self, _messages: Sequence[bytes], read: ReadResult) -> None:
@@ -288,18 +275,14 @@ def source_name(name: str) -> str:
 
 
 class LiveLook:
-    """Looks at a feed while it goes on: at its age, and at its pings, some minutes of them at a time. Recordings and
-    pipes have no age.
+    """Looks at the age of a feed, and at its pings, some minutes of them at a time. Recordings and pipes have no age.
 
-    While the newest ping that has come is more than `live.max_age` old, pings of a live source are not handed on: they
-    would close slots, and be charged for, as if they were of now. Other messages are handed on, to be refused.
+    While the newest ping is more than `live.max_age` old, pings of a live source are not handed on: they would close
+    slots, and be charged for, as if they were of now. Other messages are handed on, to be refused.
     """
 
-    SAMPLE, SAMPLE_S = 20_000, 600.0
-    """Messages that are looked at together, or messages of as many seconds."""
-
-    SAY_AGAIN_S = 300.0
-    """A source that is still stale is said again after so long."""
+    SAMPLE, SAMPLE_S, SAY_AGAIN_S = 20_000, 600.0, 300.0
+    """Messages, or seconds, that are looked at together; seconds after which a stale source is said again."""
 
     def __init__(
         self,
@@ -312,9 +295,7 @@ class LiveLook:
         self._decoder = replace(settings.decoder, rules=unclamped(settings))
         self._max_age_s = seconds_of("live.max_age", settings.live.max_age) if scheme_of(source) else math.inf
         self._newest_ms = self._said_s = -math.inf
-        self._held: list[bytes] = []
-        self._held_s = clock()
-        self._odd: list[str] = []
+        self._held, self._held_s, self._odd = list[bytes](), clock(), list[str]()
         self.stale = 0
 
     def fresh(self, messages: list[bytes]) -> list[bytes]:
@@ -347,17 +328,13 @@ class LiveLook:
         """Look at the pings since the last look, and warn of what was not odd about the pings before."""
         pings, _ = self._decoder.decode(self._held)
         self._held, self._held_s = [], self._clock()
-        rolled = rollover_warning(pings) if len(pings) else None
+        rolled = rollover_warning(pings)
         odd = [*([] if rolled is None else [rolled]), *speed_warnings(pings, self._settings)]
         kinds = [sentence.lstrip("0123456789, ") for sentence in odd]  # as many again are nothing new
         for kind, sentence in zip(kinds, odd, strict=True):
             if kind not in self._odd:
                 self._warn(f"{self._name}: {sentence}", "odd", {})
         self._odd = kinds
-
-
-FUTURE_S = 60.0
-"""A ping that is further ahead of our clock does not count for a source's age."""
 
 
 def named(files: Sequence[str]) -> str:

@@ -15,9 +15,7 @@ from udp_stream.logs import ERROR, begin_log, end_log, fault, say, say_errors_on
 
 OPTIONS = {"bootstrap": "kafka.bootstrap", "every": "live.every", "ledger": "ledger.url"}
 
-
-OUTPUT_CLOSED = 141
-"""The reader of standard output has closed it, as a shell reports SIGPIPE. A verb that only prints ends with 0 then."""
+OUTPUT_CLOSED = 141  # as a shell reports SIGPIPE; a verb that only prints ends with 0
 
 
 class Drained(BaseException):  # no `except Exception` on its way may take it
@@ -33,7 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         say_errors_only(arguments.quiet)
         begin_log(as_json=False)  # of libraries no message is written, in any verb
         signal.signal(signal.SIGTERM, _drain)
-        _perform(arguments)
+        from udp_stream.settings import load  # numpy comes with it, and `--help` does without
+
+        asked = {key: getattr(arguments, option, None) for option, key in OPTIONS.items()}
+        options = {key: value for key, value in asked.items() if value is not None}
+        arguments.command(arguments, load(arguments.config, arguments.set, options=options))
         # Here, where a full disk or a closed pipe still gets a status; later it would be lost.
         sys.stdout.flush()
     except Drained:
@@ -55,14 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         say_errors_only(False)  # whoever called it goes on
         let_go_of_stdout()
     return 0
-
-
-def _perform(arguments: argparse.Namespace) -> None:
-    from udp_stream.settings import load  # numpy comes with it, and `--help` does without
-
-    asked = {key: getattr(arguments, option, None) for option, key in OPTIONS.items()}
-    options = {key: value for key, value in asked.items() if value is not None}
-    arguments.command(arguments, load(arguments.config, arguments.set, options=options))
 
 
 def _fail(error: UdpStreamError) -> int:

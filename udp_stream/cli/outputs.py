@@ -1,8 +1,8 @@
 """The files that a command writes.
 
 Opening a file to write empties it. So outputs are compared with all files that the run needs, and with what ledgers
-and keys look like, before any is opened. Records are lines of JSON. `run` appends to its files, and removes a last line
-that a crash cut off: the ledger has it. `replay` writes from the start, and makes other forms of the lines at its end.
+and keys look like, before any is opened. `run` appends lines of JSON, and removes a last line that a crash cut off: the
+ledger has it. `replay` writes from the start, and makes other forms of the lines at its end.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
+from logging import WARNING
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, BinaryIO, Final, NamedTuple
+from typing import IO, BinaryIO, Final
 
 import msgspec
 
@@ -28,7 +29,7 @@ from udp_stream.forms import Kind, require_form, write_form
 from udp_stream.ledgers.keys import is_key
 from udp_stream.ledgers.opening import ledger_files
 from udp_stream.ledgers.sqlite import MAGIC
-from udp_stream.logs import counted, say
+from udp_stream.logs import say
 from udp_stream.settings import Settings
 
 FileRole = tuple[str, str | Path | None]
@@ -46,9 +47,6 @@ class _Named(msgspec.Struct):
     release_id: str = ""
 
 
-_decode = msgspec.json.Decoder(_Named).decode
-
-
 def used_files(arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()) -> list[FileRole]:
     """What a run needs besides its outputs: the configuration, the ledger and its key, and the inputs."""
     names: list[FileRole] = [("the input", "/dev/stdin" if name == "-" else name) for name in inputs]
@@ -58,10 +56,10 @@ def used_files(arguments: argparse.Namespace, settings: Settings, inputs: Iterab
 def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> None:
     """UsageError for an output that is a used file, another output, any ledger or key, or whose folder does not exist.
 
-    Nothing is opened to write. Files that do not exist yet count too. Only the null device may serve twice.
+    Files that do not exist yet count too. Only the null device may serve twice.
     """
-    needed, before = _named_ones(used), list[tuple[str, str]]()
-    for flag, name in _named_ones(outputs):
+    needed, before = [(what, str(name)) for what, name in used if name is not None], list[tuple[str, str]]()
+    for flag, name in ((flag, str(name)) for flag, name in outputs if name is not None):
         path = "/dev/stdout" if name == "-" else name
         if _is_same(path, os.devnull):
             continue
@@ -90,10 +88,7 @@ Write = Callable[[Sequence[bytes]], None]
 
 @contextmanager
 def records_out(name: str, kind: Kind) -> Iterator[Write]:
-    """Write records to a file from its start, or to standard output for `-`; other forms are made at the end.
-
-    UsageError if the file cannot be written.
-    """
+    """Write records to a file from its start, or to standard output for `-`. UsageError if it cannot be written."""
     with open_output(name) as out:
         if require_form(name) == ("", False):
             yield partial(_write_lines, out)
@@ -111,43 +106,63 @@ def _write_lines(out: IO[bytes], payloads: Sequence[bytes]) -> None:
     out.flush()
 
 
-class Appended(NamedTuple):
-    """What adds records, and the ids of those at the end of the file."""
+class Appended:
+    """Adds lines to the file of a name; `-`, a pipe and a device are written to as they are.
 
-    write: Write
-    ids: frozenset[str]
-
-
-@contextmanager
-def appended_records(name: str) -> Iterator[Appended]:
-    """A file that records are added to, as `appended` opens it."""
-    with appended(name) as out:
-        ids = frozenset[str]()
-        if not _is_stream(name):
-            out.seek(start := max(0, out.tell() - TAIL_BYTES))
-            tail = out.read()
-            ids = frozenset(map(_id_of, (tail.partition(b"\n")[2] if start else tail).split(b"\n"))) - {""}
-        yield Appended(partial(_write_lines, out), ids)
-
-
-@contextmanager
-def appended(name: str, mode: int = PUBLIC) -> Iterator[BinaryIO]:
-    """The file at the end of its last whole line; standard output (`-`), a pipe or a device unchanged.
-
-    UsageError if it cannot be written.
+    Each write first looks whether the file at the name is still ours. After logrotate it is another one, or is gone: so
+    each line is on the path, whole. UsageError if the file cannot be written at the beginning, OSError later.
     """
-    if _is_stream(name):
-        with open_output(name, mode) as out:
-            yield out
-        return
-    try:
-        # "w+" would empty the file, and "r+" without O_CREAT would ask for one that is there.
-        file = NamedFile(name, "r+", opener=lambda path, flags: os.open(path, flags | os.O_CREAT, mode))
-    except OSError as error:
-        raise UsageError(f"{name}: cannot be written ({error.strerror})") from error
-    with io.BufferedRandom(file) as out:
+
+    def __init__(self, name: str, mode: int = PUBLIC) -> None:
+        self._name, self._mode, self._is_stream = name, mode, _is_stream(name)
+        try:
+            self._out = open_output(name, mode).__enter__() if self._is_stream else self._opened()
+        except OSError as error:
+            raise UsageError(f"{name}: cannot be written ({error.strerror})") from error
+
+    def _opened(self) -> BinaryIO:
+        """The file, with the end that a crash cut off removed. Writes go to its end, wherever copytruncate puts it."""
+        opener = partial(os.open, mode=self._mode)
+        out = io.BufferedRandom(NamedFile(self._name, "a+", opener=opener))
         out.truncate(out.seek(_end_of_lines(out)))
-        yield out
+        return out
+
+    def write(self, data: bytes, /) -> None:
+        """Hand whole lines on to the operating system."""
+        self.reopen()
+        self._out.write(data)
+        self._out.flush()
+
+    def write_records(self, payloads: Sequence[bytes]) -> None:
+        """The same of records, each its JSON."""
+        if payloads:
+            self.write(b"".join(payload + b"\n" for payload in payloads))
+
+    def reopen(self) -> None:
+        """Write to the file that has the name now, a new one if there is none."""
+        if self._is_stream:
+            return
+        ours = os.fstat(self._out.fileno())
+        with suppress(FileNotFoundError):
+            if os.path.samestat(ours, Path(self._name).stat()):
+                return
+        if not ours.st_nlink:
+            text = "was removed, and is made anew: `udp-stream ledger releases` prints what it held"
+            say(f"{self._name}: {text}", "output_removed", level=WARNING)
+        self._out.close()
+        self._out = self._opened()
+
+    def ids(self) -> frozenset[str]:
+        """The ids of the records at the end of the file."""
+        if self._is_stream:
+            return frozenset()
+        self._out.seek(start := max(0, self._out.seek(0, os.SEEK_END) - TAIL_BYTES))
+        tail = self._out.read()
+        return frozenset(map(_id_of, (tail.partition(b"\n")[2] if start else tail).split(b"\n"))) - {""}
+
+    def close(self) -> None:
+        if self._name != "-":
+            self._out.close()
 
 
 def _is_stream(name: str) -> bool:
@@ -168,13 +183,9 @@ def _end_of_lines(file: BinaryIO) -> int:
 
 def _id_of(line: bytes) -> str:
     try:
-        return _decode(line).release_id
+        return msgspec.json.decode(line, type=_Named).release_id
     except msgspec.DecodeError:  # a line that this program did not write
         return ""
-
-
-def _named_ones(roles: Iterable[FileRole]) -> list[tuple[str, str]]:
-    return [(what, str(name)) for what, name in roles if name is not None]
 
 
 def open_output(name: str, mode: int = PUBLIC) -> AbstractContextManager[BinaryIO]:
@@ -190,7 +201,6 @@ def open_output(name: str, mode: int = PUBLIC) -> AbstractContextManager[BinaryI
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether both names are one file; for files that do not exist, whether they would be."""
     try:
         return Path(one).samefile(other)
     except OSError:
@@ -222,15 +232,11 @@ def require_place(path: Path) -> None:
 
 def require_queries(name: str | None, settings: Settings) -> None:
     """Results and queries need each other: a query without a reader would be charged for nothing."""
-    asked = len(settings.query)
     if name is None:
-        if asked:
-            text = (
-                f"{counted(asked, 'query', 'queries')} of the configuration {'is' if asked == 1 else 'are'} not asked"
-            )
-            say(f"{text}: --queries FILE asks, and names where the results go")
-        return
-    if not asked:
+        if settings.query:
+            text = "the configuration's queries are not asked: --queries FILE asks, and names where the results go"
+            say(text)
+    elif not settings.query:
         raise UsageError("--queries: expected a configuration with [[query]], got none")
-    if require_form(name)[0]:
+    elif require_form(name)[0]:
         raise UsageError(f"--queries: expected lines of JSON, as in answers.ndjson or answers.ndjson.gz, got {name}")

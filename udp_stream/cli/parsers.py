@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,18 +26,30 @@ exit status: 0 done; 1 our fault; 2 usage; 3 configuration invalid; 4 a dependen
 5 refused to protect privacy; 130 interrupted; 141 the reader of the output has closed it before the end
 """
 
-BUSES_MAX = 100_000
-AGO_MAX = "31d"
+BUSES_MAX, AGO_MAX = 100_000, "31d"
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Examples line by line, as they are written; LIVE stands for the schemes of live sources."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = super()._get_help_string(action) or ""
+        if "LIVE" not in text:
+            return text
+        from udp_stream.sources.opening import LIVE  # numpy comes with it, and the help of other verbs does without
+
+        return text.replace("LIVE", ", ".join(f"{scheme}://" for scheme in LIVE))
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that prints its examples line by line, as they are written."""
+    """A parser with examples."""
 
     def __init__(self, **options: object) -> None:
-        super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter)  # type: ignore[arg-type]
+        super().__init__(**options, formatter_class=_Help)  # type: ignore[arg-type]
 
 
 Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
+Verb: TypeAlias = "Parser | argparse._ActionsContainer"
 
 
 def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
@@ -43,82 +57,63 @@ def add_verb(verbs: Verbs, name: str, summary: str, module: str) -> Parser:
     parser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
     parser.add_argument("--config", type=Path, metavar="TOML", help="configuration file")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override one key")
-    parser.set_defaults(command=_lazily(module, name), is_text=False)
+
+    def run(*given: object) -> None:
+        getattr(import_module(f"udp_stream.cli.commands.{module}"), name.replace("-", "_"))(*given)
+
+    parser.set_defaults(command=run, is_text=False)
     return parser
 
 
-def _lazily(module: str, verb: str) -> Callable[..., None]:
-    def run(*given: object) -> None:
-        from importlib import import_module
-
-        getattr(import_module(f"udp_stream.cli.commands.{module}"), verb.replace("-", "_"))(*given)
-
-    return run
-
-
-def only_prints(parser: Parser) -> None:
-    """For verbs that print and give no verdict: a reader that closes the output early is no error."""
+def _only_prints(parser: Parser) -> None:
+    """A reader that closes the output early is no error."""
     parser.set_defaults(is_text=True)
 
 
-def add_ledger(parser: argparse.ArgumentParser, default: str = "ledger file or URL (default: ledger.url)") -> None:
-    """Which ledger; `default` says what is taken where none is named."""
-    parser.add_argument("--ledger", type=ledger_place, metavar="FILE", help=default)
+def _option(parser: Verb, flag: str, metavar: str, about: str, **more: Any) -> None:
+    parser.add_argument(flag, metavar=metavar, help=about, **more)
 
 
-def add_alive(parser: Parser) -> None:
-    """For verbs that go on until stopped."""
-    add_file(parser, "--alive", "touch this file while the process makes progress, for health checks", type=Path)
+def _switch(parser: Verb, flag: str, about: str) -> None:
+    parser.add_argument(flag, action="store_true", help=about)
 
 
-def add_metrics(parser: Parser) -> None:
-    """For verbs that go on until stopped."""
-    about = "let Prometheus read metrics there, such as 127.0.0.1:9464; exact counts, for operators only"
-    parser.add_argument("--metrics", type=listening, metavar="HOST:PORT", help=about)
-
-
-def add_bootstrap(parser: Parser) -> None:
-    """For verbs that talk with Kafka."""
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="address of Kafka (default: kafka.bootstrap)")
-
-
-def add_files(parser: Parser, about: str, nargs: str = "*", metavar: str = "FILE") -> None:
-    """What is named without a flag."""
+def _files(parser: Parser, about: str, nargs: str = "*", metavar: str = "FILE") -> None:
     parser.add_argument("files", nargs=nargs, metavar=metavar, help=about)
 
 
-def add_file(parser: Parser, flag: str, about: str, **more: Any) -> None:
-    """A file that is named behind a flag."""
-    parser.add_argument(flag, metavar="FILE", help=about, **more)
+def _ledger_option(parser: Parser, default: str = "ledger file or URL (default: ledger.url)") -> None:
+    _option(parser, "--ledger", "FILE", default, type=ledger_place)
 
 
-def add_switch(parser: Parser, flag: str, about: str) -> None:
-    """On or off."""
-    parser.add_argument(flag, action="store_true", help=about)
+def _of_long_runs(parser: Parser, *, has_metrics: bool = True) -> None:
+    about = "touch this file while the process makes progress, for health checks"
+    _option(parser, "--alive", "FILE", about, type=Path)
+    if has_metrics:
+        about = "let Prometheus read metrics there, such as 127.0.0.1:9464; exact counts, for operators only"
+        _option(parser, "--metrics", "HOST:PORT", about, type=listening)
+
+
+def _bootstrap(parser: Parser) -> None:
+    _option(parser, "--bootstrap", "HOST:PORT", "address of Kafka (default: kafka.bootstrap)")
 
 
 def positive(text: str) -> float:
     """A number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1e9, got {text!r}")
-    return number
+    with suppress(ValueError):
+        if 0 < float(text) < 1e9:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1e9, got {text!r}")
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
     """What reads a whole number of that range."""
 
     def read(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"expected a whole number, {least} to {most}, got {text!r}")
-        return number
+        with suppress(ValueError):
+            if least <= int(text) <= most:
+                return int(text)
+        raise argparse.ArgumentTypeError(f"expected a whole number, {least} to {most}, got {text!r}")
 
     return read
 
@@ -130,9 +125,8 @@ def listening(text: str) -> tuple[str, int]:
     """A host and a port to listen on; the host is never left out, so that nobody listens to all by mistake."""
     match = _HOST_PORT.fullmatch(text)
     if match is None or int(match[3]) > 65_535:
-        raise argparse.ArgumentTypeError(
-            f"expected HOST:PORT, such as 127.0.0.1:9464 or [::1]:9464, with a port of 1 to 65535, got {text!r}"
-        )
+        rule = "HOST:PORT, such as 127.0.0.1:9464 or [::1]:9464, with a port of 1 to 65535"
+        raise argparse.ArgumentTypeError(f"expected {rule}, got {text!r}")
     return match[1] or match[2], int(match[3])
 
 
@@ -159,8 +153,8 @@ def past(text: str) -> float:
 def _init(verbs: Verbs) -> None:
     parser = add_verb(verbs, "init", "write a configuration for the feed of a recording", "init")
     about = "JSON or CSV of any form, GTFS-realtime (.pb); .gz; an hour is enough; several files of one form"
-    add_files(parser, about, "+")
-    parser.add_argument("--out", metavar="TOML", default="-", help="a new file (default: stdout)")
+    _files(parser, about, "+")
+    _option(parser, "--out", "TOML", "a new file (default: stdout)", default="-")
     parser.epilog = """\
 examples:
   udp-stream init monday.csv --out city.toml
@@ -174,16 +168,16 @@ public choices: they are yours to make. Nothing is charged or released.
 
 def _replay(verbs: Verbs) -> None:
     parser = add_verb(verbs, "replay", "release the recorded pings of files, in one process", "replay")
-    add_files(parser, "ndjson, JSON, CSV, GTFS-realtime (.pb); .gz; - for stdin", "+")
+    _files(parser, "ndjson, JSON, CSV, GTFS-realtime (.pb); .gz; - for stdin", "+")
     about = "one release record a line (default: stdout); or .csv, .geojson, .parquet, and .gz, by suffix"
-    add_file(parser, "--out", about, default="-")
-    add_ledger(parser)
-    add_switch(parser, "--dry-run", "read, count, warn and say what to expect; charge and write nothing")
-    add_switch(parser, "--trial", "use a ledger for this run only; its records say so")
-    add_file(parser, "--smoothed", "smoothed estimates of every HAT and known cell, in the same forms")
-    add_file(parser, "--queries", "ask the configuration's [[query]]; their results, one a line, or .gz")
-    add_file(parser, "--rejected", "refused pings, one message a line, with the reason")
-    add_switch(parser, "--json", "print the summary as one JSON object, the last line of stderr")
+    _option(parser, "--out", "FILE", about, default="-")
+    _ledger_option(parser)
+    _switch(parser, "--dry-run", "read, count, warn and say what to expect; charge and write nothing")
+    _switch(parser, "--trial", "use a ledger for this run only; its records say so")
+    _option(parser, "--smoothed", "FILE", "smoothed estimates of every HAT and known cell, in the same forms")
+    _option(parser, "--queries", "FILE", "ask the configuration's [[query]]; their results, one a line, or .gz")
+    _option(parser, "--rejected", "FILE", "refused pings, one message a line, with the reason")
+    _switch(parser, "--json", "print the summary as one JSON object, the last line of stderr")
     parser.epilog = """\
 examples:
   udp-stream replay monday.ndjson.gz --trial --out first-try.ndjson
@@ -198,19 +192,16 @@ publish its records beside others. The rejected file holds raw pings: guard it a
 
 def _run(verbs: Verbs) -> None:
     parser = add_verb(verbs, "run", "release a live feed on one machine, without Kafka, until stopped", "run")
-    about = "an address (https://), a queue (amqps://), topics (mqtts://), - for stdin, or a file as for replay"
-    parser.add_argument("source", metavar="SOURCE", help=about)
-    parser.add_argument("--every", metavar="DURATION", help="between polls of an address (default: live.every)")
-    add_file(parser, "--out", "release records, a line of JSON each, added to the file (default: stdout)", default="-")
-    add_file(parser, "--smoothed", "smoothed estimates, a line of JSON each")
-    add_file(parser, "--queries", "ask the configuration's [[query]]; a result a line")
-    add_file(parser, "--rejected", "refused pings, one message a line, with the reason")
-    add_ledger(parser)
-    parser.add_argument(
-        "--journal", type=Path, metavar="FOLDER", help="what arrived, until it is released (default: LEDGER.journal)"
-    )
-    add_alive(parser)
-    add_metrics(parser)
+    _option(parser, "source", "SOURCE", "a live source (LIVE), - for stdin, or a file as for replay")
+    _option(parser, "--every", "DURATION", "between polls of an address (default: live.every)")
+    about = "release records, a line of JSON each, added to the file (default: stdout)"
+    _option(parser, "--out", "FILE", about, default="-")
+    _option(parser, "--smoothed", "FILE", "smoothed estimates, a line of JSON each")
+    _option(parser, "--queries", "FILE", "ask the configuration's [[query]]; a result a line")
+    _option(parser, "--rejected", "FILE", "refused pings, one message a line, with the reason")
+    _ledger_option(parser)
+    _option(parser, "--journal", "FOLDER", "what arrived, until it is released (default: LEDGER.journal)", type=Path)
+    _of_long_runs(parser)
     parser.epilog = """\
 examples:
   udp-stream run https://example.org/vehicles.pb --ledger city.ledger --out releases.ndjson --set speed.unit=mps
@@ -226,14 +217,12 @@ one run can use a journal at a time. The last line of the log says what this run
 
 def _demo(verbs: Verbs) -> None:
     parser = add_verb(verbs, "demo", "try it on a synthetic fleet like Surat's", "demo")
-    add_switch(parser, "--headless", "run as fast as it can, print a summary and exit")
-    add_switch(parser, "--kafka", "use a real Kafka, a real Redis and two workers, started for this run")
-    parser.add_argument("--slots", type=whole(1, 10_000), default=3, metavar="N", help="how many slots (default: 3)")
-    parser.add_argument(
-        "--buses", type=whole(1, BUSES_MAX), default=400, metavar="N", help="size of the fleet (default: 400)"
-    )
-    add_file(parser, "--out", "one release record a line; or another form by suffix, as replay")
-    add_ledger(parser, "keep the ledger there (default: for this run only; records say trial)")
+    _switch(parser, "--headless", "run as fast as it can, print a summary and exit")
+    _switch(parser, "--kafka", "use a real Kafka, a real Redis and two workers, started for this run")
+    _option(parser, "--slots", "N", "how many slots (default: 3)", type=whole(1, 10_000), default=3)
+    _option(parser, "--buses", "N", "size of the fleet (default: 400)", type=whole(1, BUSES_MAX), default=400)
+    _option(parser, "--out", "FILE", "one release record a line; or another form by suffix, as replay")
+    _ledger_option(parser, "keep the ledger there (default: for this run only; records say trial)")
     parser.epilog = """\
 examples:
   udp-stream demo                                  on a terminal: a page in the browser, until stopped
@@ -245,12 +234,11 @@ examples:
 
 def _plan(verbs: Verbs) -> None:
     parser = add_verb(verbs, "plan", "what to expect of a configuration; charges nothing", "plan")
-    about = "recorded pings: resolutions and slots side by side, from their counts; several are counted together"
-    add_files(parser, about)
+    _files(parser, "recorded pings: resolutions and slots side by side, from counts; several are counted together")
     sizes = parser.add_argument_group("without a FILE: HATs of typical sizes")
-    sizes.add_argument("--plates", type=whole(1, 100_000), metavar="N", help="plates in a typical HAT")
-    sizes.add_argument("--pings-per-plate", type=whole(1, 1_000_000), metavar="N", help="(default: 40)")
-    only_prints(parser)
+    _option(sizes, "--plates", "N", "plates in a typical HAT", type=whole(1, 100_000))
+    _option(sizes, "--pings-per-plate", "N", "(default: 40)", type=whole(1, 1_000_000))
+    _only_prints(parser)
     parser.epilog = """\
 examples:
   udp-stream plan monday.ndjson.gz --config city.toml
@@ -269,12 +257,12 @@ def _reproduce(verbs: Verbs) -> None:
         "mean-itms, sample-scaling, user-scaling, variance, chop-user, worst-case, cdf-trees (default: all of these); "
         "savings-range, savings-kde, savings-knn, multi-query, threshold, which take long"
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=about)
+    _option(parser, "names", "NAME", about, nargs="*")
     about, feed = "a recorded feed, with its own values of keys; repeat for more feeds", "FILE[,SECTION.KEY=VALUE...]"
-    parser.add_argument("--data", action="append", default=[], metavar=feed, help=about)
-    parser.add_argument("--out", type=Path, default=Path("reproduced"), metavar="DIR", help="(default: reproduced)")
-    times, about = whole(1, 1_000_000), "runs for each point (default: 10000)"
-    parser.add_argument("--repetitions", type=times, default=10_000, metavar="N", help=about)
+    _option(parser, "--data", feed, about, action="append", default=[])
+    _option(parser, "--out", "DIR", "(default: reproduced)", type=Path, default=Path("reproduced"))
+    about = "runs for each point (default: 10000)"
+    _option(parser, "--repetitions", "N", about, type=whole(1, 1_000_000), default=10_000)
     parser.epilog = """\
 examples:
   udp-stream reproduce user-scaling --out figures
@@ -301,12 +289,12 @@ def _ledger(verbs: Verbs) -> None:
     show.add_argument("plate", metavar="PLATE")
     verify = add_verb(inner, "verify", "recompute every balance from the entries", "ledger")
     export = add_verb(inner, "export", "a privacy statement of the deployment, as JSON", "ledger")
-    only_prints(show)
-    only_prints(export)
+    _only_prints(show)
+    _only_prints(export)
     older = add_verb(inner, "accept-older", "continue with a ledger that was restored from an older copy", "ledger")
-    older.add_argument("--saying", metavar="WORDS", help="the words about what is forgotten, as this verb prints them")
+    _option(older, "--saying", "WORDS", "the words about what is forgotten, as this verb prints them")
     for parsed, example in zip((show, verify, export, older), _LEDGER_EXAMPLES, strict=True):
-        add_ledger(parsed)
+        _ledger_option(parsed)
         parsed.epilog = f"examples:\n  {example}\n"
     parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in _LEDGER_EXAMPLES[:3])
 
@@ -324,12 +312,9 @@ examples:
 
 def _worker(verbs: Verbs) -> None:
     parser = add_verb(verbs, "worker", "run a worker of the deployment on Kafka", "kafka")
-    parser.add_argument(
-        "--instance", metavar="NAME", help="permanent name of this worker; after a restart it continues at once"
-    )
-    add_switch(parser, "--accept-loss", "continue even if the topics no longer hold all the data that is needed")
-    add_alive(parser)
-    add_metrics(parser)
+    _option(parser, "--instance", "NAME", "permanent name of this worker; after a restart it continues at once")
+    _switch(parser, "--accept-loss", "continue even if the topics no longer hold all the data that is needed")
+    _of_long_runs(parser)
     parser.epilog = """\
 examples:
   udp-stream worker --config city.toml --instance worker-1 --metrics 127.0.0.1:9464
@@ -341,20 +326,17 @@ Start as many as you like, on any machines, with one ledger and one key file. Yo
 
 def _feed(verbs: Verbs) -> None:
     parser = add_verb(verbs, "feed", "send pings to Kafka: files, a live source or a synthetic fleet", "kafka")
-    about = "files as for replay; - for stdin; or one http(s)://, amqp(s):// or mqtt(s):// source, until stopped"
-    add_files(parser, about, metavar="SOURCE")
-    add_bootstrap(parser)
-    buses, about = whole(1, BUSES_MAX), "instead of files: a synthetic fleet, from now on, until stopped"
-    parser.add_argument("--fleet", type=buses, metavar="BUSES", help=about)
-    parser.add_argument(
-        "--ago", type=past, metavar="DURATION", default="0s", help="how long ago the fleet started (default: 0s)"
-    )
-    add_alive(parser)
+    _files(parser, "files as for replay; - for stdin; or one live source (LIVE), until stopped", metavar="SOURCE")
+    _bootstrap(parser)
+    about = "instead of files: a synthetic fleet, from now on, until stopped"
+    _option(parser, "--fleet", "BUSES", about, type=whole(1, BUSES_MAX))
+    _option(parser, "--ago", "DURATION", "how long ago the fleet started (default: 0s)", type=past, default="0s")
+    _of_long_runs(parser, has_metrics=False)
     pace = parser.add_mutually_exclusive_group()
-    pace.add_argument("--rate", type=positive, metavar="N", help="messages a second (default: as fast as it can)")
-    pace.add_argument("--speedup", type=positive, metavar="N", help="N times as fast as the pings' own times")
-    number, about = whole(1, 10_000), "pings in an array; only this number limits it (default: 1)"
-    parser.add_argument("--batch", type=number, default=1, metavar="N", help=about)
+    _option(pace, "--rate", "N", "messages a second (default: as fast as it can)", type=positive)
+    _option(pace, "--speedup", "N", "N times as fast as the pings' own times", type=positive)
+    about = "pings in an array; only this number limits it (default: 1)"
+    _option(parser, "--batch", "N", about, type=whole(1, 10_000), default=1)
     parser.epilog = """\
 examples:
   udp-stream feed pings.ndjson.gz --bootstrap localhost:9092 --speedup 60
@@ -365,11 +347,11 @@ examples:
 
 def _releases(verbs: Verbs) -> None:
     parser = add_verb(verbs, "releases", "print what the deployment on Kafka has released", "kafka")
-    add_switch(parser, "--follow", "wait for further records, until stopped")
+    _switch(parser, "--follow", "wait for further records, until stopped")
     other = parser.add_mutually_exclusive_group()
-    other.add_argument("--smoothed", action="store_true", help="the smoothed estimates of every HAT instead")
-    other.add_argument("--queries", action="store_true", help="the results of standing queries instead")
-    only_prints(parser)
+    _switch(other, "--smoothed", "the smoothed estimates of every HAT instead")
+    _switch(other, "--queries", "the results of standing queries instead")
+    _only_prints(parser)
     parser.epilog = """\
 examples:
   udp-stream releases > releases.ndjson
@@ -381,8 +363,7 @@ examples:
 
 def _dashboard(verbs: Verbs) -> None:
     parser = add_verb(verbs, "dashboard", "show released records in a browser, until stopped", "dashboard")
-    about = "lines of JSON that `run` or `replay` writes (--out, --smoothed); they may grow (default: Kafka's topics)"
-    add_files(parser, about)
+    _files(parser, "lines of JSON that `run` or `replay` writes (--out, --smoothed); they may grow (default: Kafka)")
     parser.epilog = """\
 examples:
   udp-stream dashboard releases.ndjson estimates.ndjson
@@ -395,12 +376,10 @@ It reads released records and nothing else: no ledger, no key, no ping. Needs th
 
 def _status(verbs: Verbs) -> None:
     parser = add_verb(verbs, "status", "say what the deployment is doing: workers, lag, last slot, ledger", "status")
-    add_switch(parser, "--json", "one JSON object instead of a page")
-    add_ledger(parser)
-    parser.add_argument(
-        "--journal", type=Path, metavar="FOLDER", help="of a live `run` (default: LEDGER.journal, if it is there)"
-    )
-    add_bootstrap(parser)
+    _switch(parser, "--json", "one JSON object instead of a page")
+    _ledger_option(parser)
+    _option(parser, "--journal", "FOLDER", "of a live `run` (default: LEDGER.journal, if it is there)", type=Path)
+    _bootstrap(parser)
     parser.epilog = """\
 examples:
   udp-stream status --config city.toml
@@ -418,7 +397,7 @@ no worker or run goes on, or a partition has none; 5 the ledger is refused. If s
 
 def _doctor(verbs: Verbs) -> None:
     parser = add_verb(verbs, "doctor", "check that everything is reachable and safely configured", "doctor")
-    add_files(parser, "check speed.unit by these pings, instead of Kafka's")
+    _files(parser, "check speed.unit by these pings, instead of Kafka's")
     parser.epilog = """\
 examples:
   udp-stream doctor --config city.toml
@@ -434,7 +413,7 @@ it is no release.
 
 def _config(verbs: Verbs) -> None:
     parser = add_verb(verbs, "config", "every key, its value and where it came from", "config")
-    only_prints(parser)
+    _only_prints(parser)
     parser.epilog = """\
 examples:
   udp-stream config --config city.toml
@@ -465,9 +444,8 @@ VERBS = (
 
 def program() -> Parser:
     """The parser of the whole command line."""
-    parser = Parser(
-        prog="udp-stream", description="Continual, user-level differentially private bus speeds.", epilog=EXAMPLES
-    )
+    about = "Continual, user-level differentially private bus speeds."
+    parser = Parser(prog="udp-stream", description=about, epilog=EXAMPLES)
     parser.add_argument("-V", "--version", action="version", version=f"udp-stream {__version__}")
     parser.add_argument("--quiet", action="store_true", help="before the verb: print results and errors only")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")

@@ -1,7 +1,7 @@
 """`plan FILE` and `replay --dry-run`: what releases of a file are likely to err by. Nothing is charged or written.
 
 A row of `plan FILE` is a rehearsal (`release/rehearsal.py`): invented speeds on the file's counts, released on a ledger
-that is forgotten. The file's speeds decide which pings are refused, and warnings for the operator: no row has them.
+that is forgotten. The file's speeds decide which pings are refused, and give warnings for the operator.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -49,24 +49,17 @@ from udp_stream.windows.tables import SlotCounts, cells_of
 SLOTS: Final = "30m", "1h", "3h", "6h"
 """Compared with the configured one, at the configured resolution and its neighbours."""
 
-WORTH = 0.8
-"""Of the better guess's error: the most of a row to start with, as the expected error may be a tenth or two off."""
+WORTH, SERVED = 0.8, 0.5
+"""Of a row to start with: the most of the better guess's error, as the expected error may be a tenth or two off; the
+least share of pings in HATs with a mean, as most of what is read is else a forecast."""
 
-SERVED = 0.5
-"""Of pings: where fewer are in HATs with a mean, most of what is read is a forecast."""
-
-LONGER = 1.25
-"""The file says nothing of a slot that is this many times as long as the file."""
-
-HATS_MIN = 5
-"""Of fewer HATs one guess for all errs next to nothing."""
-
-ABOUT = 0.95, 1.05
+LONGER, HATS_MIN, ABOUT = 1.25, 5, (0.95, 1.05)
+"""The file says nothing of a slot that is this many times as long; of fewer HATs one guess errs next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where and when plates pinged; `plate` numbers them. Nothing else of a feed is kept."""
+    """Where and when plates pinged; `plate` numbers them."""
 
     plate: NDArray[np.int64]
     plates: int
@@ -106,8 +99,7 @@ def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> 
     """Rehearse every resolution and slot; ConfigError if none can be. `entropy` is for the noise of rehearsals."""
     require_files(files)
     require_readable_pings(files, settings)
-    positions = _read(files, settings).positions
-    rows, left_out = [], {}
+    positions, rows, left_out = _read(files, settings).positions, [], {}
     for candidate in stepwise("rehearsing", list(_candidates(settings))):
         try:
             check(candidate)
@@ -128,7 +120,7 @@ def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> 
 
 def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
     """Tabulate and rehearse; ConfigError if no HAT could be charged so little."""
-    slots = list(_slots(positions, settings))
+    slots = _slots(positions, settings)
     samples = np.concatenate([np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots])
     plates = np.concatenate([np.diff(counts.hat_rows) for counts in slots])
     visits = np.bincount(np.concatenate([counts.plate for counts in slots]), minlength=positions.plates)
@@ -141,14 +133,12 @@ def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
     return Row(settings.hat.resolution, settings.hat.slot, *sizes, expected, is_longer)
 
 
-def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
+def _slots(positions: Positions, settings: Settings) -> list[SlotCounts]:
     cells = cells_of(positions.lat, positions.lon, settings.hat.resolution)
     plates = [b"%032d" % number for number in range(positions.plates)]
-    unread = np.zeros(cells.size, dtype=np.int32)
-    of_time = positions.time_ms, cells, unread, settings.calendar.slots
+    of_time = positions.time_ms, cells, np.zeros(cells.size, dtype=np.int32), settings.calendar.slots
     moving = None if (rules := settings.movement_rules) is None else (positions.lat, positions.lon, rules)
-    for counts, _ in slots_of(plates, positions.plate, *of_time, moving):
-        yield counts
+    return [counts for counts, _ in slots_of(plates, positions.plate, *of_time, moving)]
 
 
 def _candidates(settings: Settings) -> Iterator[Settings]:
@@ -169,23 +159,21 @@ def start_of(rows: list[Row]) -> tuple[Row | None, str]:
         if row.expected.over_guess <= WORTH and row.expected.served >= SERVED:
             why = f"with at least {SERVED:.0%} of pings in HATs with a mean"
             return row, f"the finest that errs by at most {WORTH:.0%} of what the better guess errs by, {why}"
+    nearest = "with enough pings in HATs with a mean, and this row comes nearest"
     best = min(rows, key=lambda row: row.expected.over_guess)
-    nearest = "with enough pings in HATs with a mean, and this one comes nearest"
     return best, f"none errs by at most {WORTH:.0%} of what the better guess errs by, {nearest}"
 
 
 def verdict(row: Row) -> str:
     """Whether the release is worth its cost: the guesses are free."""
-    expected = row.expected
-    if row.is_longer:
-        return "the file is shorter than this slot"
-    if row.hats < HATS_MIN:
-        return "too few HATs to compare"
-    if expected.error > expected.constant * ABOUT[1]:
-        return "worse than the baseline guess"
-    if expected.over_guess < ABOUT[0]:
-        return "better than both guesses"
-    return "about as good as a guess"
+    verdicts = {
+        "the file is shorter than this slot": row.is_longer,
+        "too few HATs to compare": row.hats < HATS_MIN,
+        "worse than the baseline guess": row.expected.error > row.expected.constant * ABOUT[1],
+        "better than both guesses": row.expected.over_guess < ABOUT[0],
+        "about as good as a guess": True,
+    }
+    return next(words for words, holds in verdicts.items() if holds)
 
 
 def print_feed(plan: FeedPlan, settings: Settings) -> None:
@@ -225,18 +213,14 @@ def print_feed(plan: FeedPlan, settings: Settings) -> None:
         out.print(f"Left out: {name}: {reason}.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(NamedTuple):
     positions: Positions
     beginning: Pings
     refused: Counter[str]
 
 
 def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
-    """`replay --dry-run`: read the files, warn, and tell what to expect. The output is not private.
-
-    UsageError if no ping is accepted.
-    """
+    """`replay --dry-run`: read the files, warn, and tell what to expect: not private. UsageError without a ping."""
     require_readable_pings(names, settings, warn=lambda _: None)  # what it warns of is said below, of more pings
     odd: list[str] = []
     read = _read(names, settings, odd.append)
@@ -263,12 +247,9 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
 
 def _read(names: Sequence[str], settings: Settings, doubt: Callable[[str], None] = lambda _: None) -> _Read:
     """UsageError if no ping is accepted. `doubt` is given what sources find odd."""
-    numbers: dict[str, int] = {}
-    columns: list[tuple[NDArray[np.generic], ...]] = []
-    beginning: Pings | None = None
-    refused: Counter[str] = Counter()
+    numbers, columns, refused = dict[str, int](), list[tuple[NDArray[np.generic], ...]](), Counter[str]()
     progress, clock = ReadingProgress(names), AgreementClock(settings.window_rules)  # one log, one clock
-    rules, said = unclamped(settings), list[str]()
+    beginning, rules, said = None, unclamped(settings), list[str]()
     with ExitStack() as stack:
         opened = open_sources(names, settings.speed.unit, progress.of, said.append, form=settings.form)
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
@@ -287,9 +268,8 @@ def _read(names: Sequence[str], settings: Settings, doubt: Callable[[str], None]
                 kept = ~(seen.ahead | seen.rolled_over)
                 where = (column[kept] for column in (pings.time_ms, pings.lat, pings.lon))
                 columns.append((numbered(numbers, pings, kept), *where))
-    for sentence in said:
-        if isinstance(sentence, Doubt):
-            doubt(sentence)
+    for sentence in (one for one in said if isinstance(one, Doubt)):
+        doubt(sentence)
     if beginning is None:
         raise UsageError(f"{named(names)}: no ping was accepted. `udp-stream replay --trial` says why")
     plate, time_ms, lat, lon = (np.concatenate(column) for column in zip(*columns, strict=True))

@@ -1,7 +1,7 @@
-"""The process of a command: standard streams, SIGTERM and metrics.
+"""The process of a command: standard streams, signals and metrics.
 
-A program may be started with closed standard streams. The next files that it opens, a ledger for one, would get their
-numbers. So they are filled first: a closed input or output raises an error when it is used, a closed error does not.
+A program may be started with closed standard streams, whose numbers the next files, such as a ledger, would get. So
+they are filled first: a closed input or output raises an error when it is used, a closed error does not.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from udp_stream.errors import needs
@@ -51,9 +50,7 @@ def let_go_of_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Unfailing(io.FileIO):
-    """What it cannot write is lost: a run does not stop because its output has no reader."""
-
+class _Unfailing(io.FileIO):  # a run does not stop because its log has no reader
     def write(self, data: Any, /) -> Any:
         with suppress(OSError):
             return super().write(data)
@@ -91,18 +88,14 @@ def named(name: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def sigterm() -> Iterator[Callable[[], bool]]:
-    """While the block runs, SIGTERM is only noted. The handler takes no lock: its thread may hold one."""
+def noted(number: int) -> Iterator[list[int]]:
+    """While the block runs, this signal is only added to the list. Its handler takes no lock: a thread may hold one."""
     came: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
-
-    before = signal.signal(signal.SIGTERM, note)
+    before = signal.signal(number, lambda number, _: came.append(number))
     try:
-        yield lambda: bool(came)
+        yield came
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 def say_of_source(sentence: str) -> None:

@@ -40,11 +40,7 @@ def beside_guess(resolution: int) -> str:
 
 
 SOFTWARE = f"udp-stream {__version__}"
-
-LATE_SHARE_SUSPICIOUS = 0.05
-"""A live feed has well under a percent of late pings; more points to files in the wrong order."""
-
-
+LATE_SHARE_SUSPICIOUS = 0.05  # a live feed has well under a percent; more points to files in the wrong order
 GONE = "The trial's ledger is deleted: another run draws every HAT again, so do not publish these records beside its."
 
 
@@ -74,26 +70,25 @@ def print_whole(out: Console, table: Table) -> None:
 
 def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str] = ()) -> None:
     """Sentences of sources, earlier records under other settings, counts by status, and expected errors."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats")
-    if summary.unpaired:
-        why = "without a speed by movement: no other ping of the plate 5 s to 5 min off"
-        table.add_row("", f"{summary.unpaired:,} {why}")
-    for reason, count in summary.refused.most_common():
-        table.add_row("", f"{count:,} refused: {reason}")
-    table.add_row("HATs", f"{sum(summary.hats.values()):,} in {counted(summary.slots, 'slot')}")
-    for status, count in summary.hats.most_common():
-        table.add_row("", f"{count:,} {status}")
-    for (name, status), count in sorted(summary.answers.items()):
-        table.add_row("query", f"{name}: {count:,} {status}")
-    table.add_row("released", f"{summary.share(summary.pings_released):.0%} of pings lie in released HATs")
-    out = console()
-    before = from_before(summary, settings.policy)
-    for sentence in (*of_sources, *([before] if before else [])):
+    out, table = console(), Table(box=None, show_header=False, pad_edge=False)
+    for row in _rows(summary):
+        table.add_row(*row)
+    for sentence in (*of_sources, *_from_before(summary, settings.policy)):
         out.print(sentence, markup=False, soft_wrap=True)
     out.print(table)
     for sentence in (*troubles(summary), *worth(summary, settings)):
         out.print(sentence)
+
+
+def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
+    yield "pings", f"{summary.pings:,} accepted, {summary.repeats:,} of them repeats"
+    if summary.unpaired:
+        yield "", f"{summary.unpaired:,} without a speed by movement: no other ping of the plate 5 s to 5 min off"
+    yield from (("", f"{count:,} refused: {reason}") for reason, count in summary.refused.most_common())
+    yield "HATs", f"{summary.hats.total():,} in {counted(summary.slots, 'slot')}"
+    yield from (("", f"{count:,} {status}") for status, count in summary.hats.most_common())
+    yield from (("query", f"{name}: {count:,} {status}") for (name, status), count in sorted(summary.answers.items()))
+    yield "released", f"{summary.share(summary.pings_released):.0%} of pings lie in released HATs"
 
 
 def troubles(summary: Summary) -> Iterator[str]:
@@ -103,85 +98,69 @@ def troubles(summary: Summary) -> Iterator[str]:
     ['No ping was accepted: the input has none.']
     """
     if not summary.pings:
-        yield why_nothing(summary)
-    again = "Run again with the whole log on the same ledger: "
+        yield _why_nothing(summary)
+    way = GONE if summary.trial else "Run again with the whole log on the same ledger: no plate is charged twice."
     if summary.unwritten:
-        way = GONE if summary.trial else f"{again}the run writes them unchanged and charges no plate twice."
         yield f"Some records are in the ledger but not in the output. {way}"
     if summary.held:
-        wait = "1 accepted ping waits" if summary.held == 1 else f"{summary.held:,} accepted pings wait"
-        way = GONE if summary.trial else f"{again}it continues from here and charges no plate twice."
-        yield f"{wait} in slots that were not released. {way}"
-    late = summary.refused["late"]
-    if late > LATE_SHARE_SUSPICIOUS * summary.pings:
-        came = f"{counted(late, 'ping')} came after {'its' if late == 1 else 'their'} slot had closed"
-        yield f"{came}: are the files in the order of their times?"
+        yield f"{summary.held:,} accepted pings wait in slots that were not released. {way}"
+    if (late := summary.refused["late"]) > LATE_SHARE_SUSPICIOUS * summary.pings:
+        yield f"Pings that came after their slot had closed: {late:,}. Are the files in the order of their times?"
+
+
+def _why_nothing(summary: Summary) -> str:
+    if not summary.refused:
+        return "No ping was accepted: the input has none."
+    ((reason, count),) = summary.refused.most_common(1)
+    said = f"No ping was accepted: {count:,} of {summary.refused.total():,} were refused as {reason}."
+    if reason != Reason.NOT_JSON:
+        return said
+    return f"{said} A file of one JSON document must not have a name that ends in .ndjson or .jsonl."
 
 
 def worth(summary: Summary, settings: Settings) -> Iterator[str]:
-    """What the releases are worth beside constant + counts, and what is protected."""
-    if out_of_budget := _out_of_budget(summary, settings.policy):
-        yield out_of_budget
-    if summary.means or (summary.estimated and from_before(summary, settings.policy) is None):
-        yield _errors(summary, settings)
+    """What the releases are worth beside a guess by counts, and what is protected."""
+    if (withheld := summary.hats["withheld_budget"]) and not settings.policy.automatic:
+        why = 'too few of their plates had budget left: lower the fixed epsilons, or use "auto"'
+        yield f"HATs withheld: {withheld:,}, because {why}."
+    is_from_before = any(_from_before(summary, settings.policy))
+    errors, guess = [], beside_guess(settings.hat.resolution)
+    if summary.means:
+        share = f"{summary.share(summary.pings_of_means):.0%} of pings lie in HATs with one"
+        errors.append(f"{summary.expected_error / summary.pings_of_means:.1f} km/h of a released mean ({share})")
+    if summary.estimated and not is_from_before:
+        errors.append(f"{summary.estimate_error / summary.estimated:.1f} km/h of the smoothed estimates")
+        guess = f"{summary.guess_error / summary.estimated:.1f} of a guess by counts"
+    if errors:
+        under = " under these settings" if is_from_before else ""
+        said = f"expected error{under}, weighed by pings: {', '.join(errors)}; {guess}"
+        yield f"{said} (docs/measurements.md)"
     yield f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
     if summary.answers:
         periods = settings.position_periods
         yield f"Answers of queries protect where each plate is, at {periods.promise}: {periods.kind}."
 
 
-def _errors(summary: Summary, settings: Settings) -> str:
-    before = from_before(summary, settings.policy) is not None
-    under = " under these settings" if before else ""
-    errors = ""
-    if summary.means:
-        share = f"{summary.share(summary.pings_of_means):.0%} of pings lie in HATs with one"
-        errors = f"{summary.expected_error / summary.pings_of_means:.1f} km/h of a released mean ({share})"
-    guess = beside_guess(settings.hat.resolution)
-    if summary.estimated and not before:
-        own = f"{summary.estimate_error / summary.estimated:.1f} km/h of the smoothed estimates"
-        errors = f"{errors}, {own}" if errors else own
-        guess = f"{summary.guess_error / summary.estimated:.1f} of a guess by counts"
-    return f"expected error{under}, weighed by pings: {errors}; {guess} (docs/measurements.md)"
-
-
-def _out_of_budget(summary: Summary, policy: Policy) -> str | None:
-    withheld = summary.hats["withheld_budget"]
-    if not withheld or policy.automatic:
-        return None
-    were, their = ("was", "its") if withheld == 1 else ("were", "their")
-    return (
-        f"{counted(withheld, 'HAT')} {were} withheld because too few of {their} plates had budget left: lower the "
-        'fixed epsilons, or use "auto".'
-    )
-
-
-def from_before(summary: Summary, policy: Policy) -> str | None:
+def _from_before(summary: Summary, policy: Policy) -> Iterator[str]:
     """A warning where earlier records were made under other settings: how many, which keys differ, how many are new."""
     before, fingerprint = Counter[str](), policy.fingerprint()
     for (made_under, *_), records in summary.promises.items():
-        if made_under != fingerprint:
-            before[made_under] += records
-    if not before:
-        return None
-    differences = [difference(summary.others, made_under, policy) for made_under, _ in before.most_common()]
-    records, others = summary.promises.total(), before.total()
-    kept = records - others - summary.made
-    were, are = ("was", "is") if others == 1 else ("were", "are")
-    same = f"{kept:,} {'was' if kept == 1 else 'were'} made earlier under these, " if kept else ""
-    return (
-        f"warning: {others:,} of {counted(records, 'record')} {were} made earlier under other settings "
-        f"({named(differences)}) and {are} unchanged; {same}{summary.made:,} {'is' if summary.made == 1 else 'are'} new"
-    )
+        before[made_under] += records
+    ours = before.pop(fingerprint, 0)
+    if before:
+        differences = [difference(summary.others, made_under, policy) for made_under, _ in before.most_common()]
+        old, made = before.total(), summary.made
+        how = f"were made earlier under other settings ({named(differences)}), and are unchanged"
+        others = f"{ours - made:,} are earlier ones under these, {made:,} are new"
+        yield f"warning: {old:,} of {ours + old:,} records {how}; {others}"
 
 
 def protected(summary: Summary, settings: Settings) -> str:
     """At which epsilon; earlier records under other settings keep their own."""
     promise = f"Protected: each plate's speeds, at {settings.policy.promise}"
     ours, standing = 0, Counter[str]()
-    fingerprint = settings.policy.fingerprint()
     for (policy, period, epsilon, delta), records in summary.promises.items():
-        if policy == fingerprint:
+        if policy == settings.policy.fingerprint():
             ours += records
         else:
             promised = f"{epsilon_text(epsilon)} with delta {delta:g}" if delta else f"{epsilon:g}"
@@ -195,32 +174,17 @@ def protected(summary: Summary, settings: Settings) -> str:
     )
 
 
-def why_nothing(summary: Summary) -> str:
-    """Why no ping was accepted, and what would help where that can be told."""
-    if not summary.refused:
-        return "No ping was accepted: the input has none."
-    ((reason, count),) = summary.refused.most_common(1)
-    said = f"No ping was accepted: {count:,} of {summary.refused.total():,} were refused as {reason}."
-    if reason != Reason.NOT_JSON:
-        return said
-    return f"{said} A file of one JSON document must not have a name that ends in .ndjson or .jsonl."
-
-
 def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str] = ()) -> None:
-    """One line on standard error, also with --quiet. `said` are sentences of the run, before the summary's."""
-    print(json.dumps(summary_facts(summary, settings, said), ensure_ascii=False), file=sys.stderr, flush=True)
-
-
-def summary_facts(summary: Summary, settings: Settings, said: Sequence[str] = ()) -> dict[str, object]:
-    """The object: counts, shares from 0 to 1, km/h; null where there is no mean to expect an error of."""
+    """One line on standard error, also with --quiet: counts, shares from 0 to 1, km/h; null where there is no mean to
+    expect an error of. `said` are sentences of the run, before the summary's."""
     queries: dict[str, dict[str, int]] = {}
     for (name, status), count in sorted(summary.answers.items()):
         queries.setdefault(name, {})[status] = count
-    before = from_before(summary, settings.policy)
-    pings = {"accepted": summary.pings, "repeats": summary.repeats, "held": summary.held}
+    pings: dict[str, object] = {"accepted": summary.pings, "repeats": summary.repeats, "held": summary.held}
     if settings.speed.from_ == "movement":
         pings["unpaired"] = summary.unpaired
-    return {
+    errors = ("expected_error_kmh", summary.estimate_error), ("counts_error_kmh", summary.guess_error)
+    facts = {
         "schema": "udp-stream/summary/1",
         "policy": settings.policy.fingerprint(),
         "messages": summary.messages,
@@ -233,16 +197,10 @@ def summary_facts(summary: Summary, settings: Settings, said: Sequence[str] = ()
         "released_share": summary.share(summary.pings_released),
         "mean_share": summary.share(summary.pings_of_means),
         "expected_error_kmh": summary.expected_error / summary.pings_of_means if summary.pings_of_means else None,
-        "estimates": _estimates(summary),
-        "said": [*said, *([before] if before else []), *worth(summary, settings)],
+        "estimates": {name: of / summary.estimated for name, of in errors} if summary.estimated else None,
+        "said": [*said, *_from_before(summary, settings.policy), *worth(summary, settings)],
     }
-
-
-def _estimates(summary: Summary) -> dict[str, float] | None:
-    if not summary.estimated:
-        return None
-    errors = ("expected_error_kmh", summary.estimate_error), ("counts_error_kmh", summary.guess_error)
-    return {name: error / summary.estimated for name, error in errors}
+    print(json.dumps(facts, ensure_ascii=False), file=sys.stderr, flush=True)
 
 
 Step = TypeVar("Step")

@@ -3,3 +3,17 @@
 The output is not private: it has true means and errors of the input. An experiment has `jobs` and `conclude` (tables,
 figures, findings). The papers' claims and the words for findings are in `claims.toml`.
 """
+
+from __future__ import annotations
+
+from udp_stream.experiments import means, queries, trees, worst
+from udp_stream.experiments.data import Experiment
+
+_ALL = *means.EXPERIMENTS, worst.CHOP_USER, worst.WORST_CASE, trees.EXPERIMENT
+
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
+ON_POSITIONS: dict[str, Experiment] = {experiment.name: experiment for experiment in queries.EXPERIMENTS}
+"""They take long, so they run only if they are named."""
+
+NEED_POSITIONS = frozenset({"multi-query"})
+"""They have no drawn data, so they need a feed."""

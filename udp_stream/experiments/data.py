@@ -1,12 +1,15 @@
-"""Data of experiments: HATs with speeds, recorded or drawn as the papers say, and plates' positions over time."""
+"""What experiments take and report: HATs with speeds, recorded or drawn as the papers say, plates' positions over time;
+rows of tables, figures as data, and findings on the claims of `claims.toml`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from statistics import NormalDist
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -16,9 +19,7 @@ from udp_stream.mechanisms.base import Integers, Range, SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 
-FRESH_MS = 900_000
-
-PLATES_MIN = 10
+FRESH_MS, PLATES_MIN = 900_000, 10
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,9 @@ class HatSamples:
 
 @dataclass(frozen=True)
 class DataSet:
-    """HATs with their speeds, the range of a speed, and who was where: in the busiest slot, and in all (`whole`).
-
-    The baseline guess (`constant`, quanta) of recorded pings is their city-wide mean. Data drawn in a feed's likeness
-    have the feed's (`city_mean`), other data U/2.
-    """
+    """HATs with their speeds, the range of a speed, and who was where: in the busiest slot, and in all (`whole`). The
+    baseline guess (`constant`, quanta) is the city-wide mean of recorded pings, or of the feed in whose likeness data
+    were drawn (`city_mean`), else U/2."""
 
     name: str
     recorded: bool
@@ -146,7 +145,7 @@ class DataSet:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What an experiment is run on. `bits(name)` gives a stream of bits that follows from the name alone."""
+    """What an experiment is run on. `bits(name)`: a stream of bits that follows from the name alone."""
 
     data: tuple[DataSet, ...]
     repetitions: int
@@ -220,3 +219,89 @@ def choices(setup: Setup, data: DataSet) -> list[tuple[str, Sequence[HatSamples]
 def all_hats(setup: Setup) -> str:
     """The label of every HAT with enough plates."""
     return f"HATs of >= {setup.min_plates} plates"
+
+
+class ResultRow(SimpleNamespace):
+    """A row of a table: its attributes are the columns, in order."""
+
+
+R = TypeVar("R", bound=ResultRow)
+Job = Callable[[], Sequence[ResultRow]]
+
+
+def where(rows: Iterable[R], **columns: object) -> list[R]:
+    """The rows that have these values in these columns."""
+    return [row for row in rows if all(getattr(row, name) == value for name, value in columns.items())]
+
+
+def of_kind(kind: type[R], rows: Iterable[ResultRow]) -> list[R]:
+    """The rows of one table."""
+    return [row for row in rows if isinstance(row, kind)]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a panel. A `guess` is the baseline guess; `marks` are points without a line."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    kind: Literal["curve", "guess", "marks"] = "curve"
+
+
+def curve(name: str, rows: Sequence[ResultRow], x: str, y: str, kind: Literal["curve", "guess"] = "curve") -> Curve:
+    """The line of two columns."""
+    xs, ys = (tuple(float(getattr(row, column)) for row in rows) for column in (x, y))
+    return Curve(name, xs, ys, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Axes with their units, and curves. Logarithmic only where every value is positive."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Panels side by side, one file each of PNG and SVG."""
+
+    name: str
+    title: str
+    panels: Sequence[Panel]
+
+
+class Finding:
+    """Whether our numbers agree with a claim of `claims.toml`, and the values that its texts name."""
+
+    def __init__(self, claim: str, agrees: object, **values: Any) -> None:
+        self.claim, self.agrees, self.values = claim, bool(agrees), values
+
+    @staticmethod
+    def but(lead: str, cases: Sequence[str], separator: str = "; ") -> str:
+        """Cases in which a claim does not hold, behind the words that lead to them; nothing where there are none."""
+        return f"{lead}{separator.join(cases)}" if cases else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an experiment found: rows by the names of their tables, figures and findings."""
+
+    tables: Mapping[str, Sequence[ResultRow]]
+    figures: Sequence[Figure]
+    findings: Sequence[Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A named experiment: work in pieces, then what follows from all rows."""
+
+    name: str
+    about: str
+    jobs: Callable[[Setup], list[Job]]
+    conclude: Callable[[Setup, Sequence[Any]], Outcome]

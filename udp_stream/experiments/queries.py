@@ -15,16 +15,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from udp_stream.experiments.data import PointCloud, Setup, Trajectories, drawn_points
-from udp_stream.experiments.findings import (
+from udp_stream.experiments.data import (
     Experiment,
     Figure,
     Finding,
     Job,
     Outcome,
     Panel,
+    PointCloud,
     ResultRow,
+    Setup,
+    Trajectories,
     curve,
+    drawn_points,
     of_kind,
     where,
 )
@@ -40,8 +43,8 @@ from udp_stream.units import NANO
 class PreparedNoise:
     """`draw_radial` from a store; where plates have several scales, or one call asks for much, by itself.
 
-    The exact samplers take about as long for a thousand values as for twenty. So many are drawn at once, and each is
-    handed out once. A store belongs to one stream of bits.
+    The exact samplers take about as long for a thousand values as for twenty: many are drawn at once. A store is of one
+    stream of bits.
 
     >>> from udp_stream.testing import seeded_bits
     >>> noise, bits, scale = PreparedNoise(100), seeded_bits(1), (np.full(3, 10), np.full(3, 1))
@@ -69,18 +72,13 @@ class PreparedNoise:
 # Method 0 has noise on positions ("point"), method 1 on distances. Range counts by noisy distances are counted twice:
 # against Appendix B's shifted threshold and against 0.
 
-RHOS = (1e-5, 1e-4, 1e-3)
-"""Per square metre; of images, per squared step of a pixel's value."""
-
-RHO_SMALL = 1e-6
-"""The paper's small budget for range counts: noise is 707 m."""
+RHOS, RHO_SMALL = (1e-5, 1e-4, 1e-3), 1e-6
+"""Per square metre; of images, per squared step of a pixel's value. Small: the paper's for range counts (707 m)."""
 
 SPLITS = {"BM": Split.even(1), "c4": Split.even(4), "c64": Split.even(64), "log-c10": Split.doubling(10)}
 HOWS: tuple[How, ...] = ("point", "distance")
-UNSHIFTED = "distance, threshold 0"
-"""The same noisy distances, counted against 0 instead of the shifted threshold."""
-
-SURE = 3.0
+UNSHIFTED, SURE = "distance, threshold 0", 3.0
+"""The same noisy distances, counted against 0 instead of the shifted threshold. Standard errors."""
 
 Attempt: TypeAlias = tuple[float, float]
 """The signed error of an answer, and the share of the budget that is left."""
@@ -118,10 +116,8 @@ class SavingsRow(ResultRow):
 
 
 class PairRow(ResultRow):
-    """Two ways on the same moments and places: their errors, and by how much the first errs less, pair by pair.
-
-    `spread` is the standard deviation of that mean; `first_saved` the share of the budget that the first leaves.
-    """
+    """Two ways on the same moments and places: their errors, and by how much the first errs less, pair by pair, with
+    the spread of that mean. `first_saved`: the share of the budget that the first leaves."""
 
     @property
     def is_less(self) -> bool:
@@ -166,10 +162,8 @@ def _try(
     cost: Cost,
     randomness: Mapping[tuple[str, How], Randomness],
 ) -> list[SavingsRow | PairRow]:
-    """Every split and method that has a randomness, on the same questions: positions, and a place.
-
-    Rows of each way, and of pairs: PM beside BM with the same noise, the two kinds of noise, the two thresholds.
-    """
+    """Every split and method that has a randomness, on the same questions: positions, and a place. Rows of each way
+    and of pairs: PM beside BM with the same noise, the two kinds of noise, the two thresholds."""
     rows, baselines = list[SavingsRow | PairRow](), dict[str, list[Attempt]]()
     for split in SPLITS:
         runs = dict[str, list[Attempt]]()
@@ -191,14 +185,14 @@ def _try(
 
 
 def terms_for(cost: Cost, plates: int, how: How, split: str) -> Budgeting:
-    """The terms of a method: the baseline's, or those of elimination."""
+    """The baseline's, or those of elimination."""
     terms = Budgeting.alike(cost, plates, how, SPLITS[split])
     return terms.baseline() if split == "BM" else terms
 
 
 QUARTER = 0.25
 """Remark 6: bounds are no wider than the baseline's if this share of the plates leaves. We select by the share of the
-budget that is saved, which is stricter: a plate saves less than all of its budget."""
+budget that is saved, which is stricter."""
 
 
 def no_worse(pairs: Sequence[PairRow], section: str, data: str) -> Finding:
@@ -224,17 +218,10 @@ def error_and_saved(
 # `savings-range`, `savings-kde`, `savings-knn` (Section 7.1, Figures 3 to 5, and 8): on recorded positions, counts and
 # densities also on as many drawn points as theirs, the nearest on clusters in 784 dimensions, as their images have.
 
-DIMENSIONS, CLUSTERS, POINTS = 784, 10, 400
-IMAGES_MOST = 50
-"""Repetitions, the fewest that the paper has of any query: noise on positions is 784 draws a point."""
-
-CROWDS = (9740, 200_000)
-"""As many as their taxis and their collisions."""
-
-CROWD_POINTS, CROWD_LEAST = 500_000, 10
-"""Points in all repetitions together, and the fewest repetitions."""
-
-DRAWN_AT_ONCE = 30_000
+DIMENSIONS, CLUSTERS, POINTS, DRAWN_AT_ONCE = 784, 10, 400, 30_000
+IMAGES_MOST = 50  # repetitions, the fewest of the paper: noise on positions is 784 draws a point
+CROWDS = (9740, 200_000)  # as many as their taxis and their collisions
+CROWD_POINTS, CROWD_LEAST = 500_000, 10  # points in all repetitions together, and the fewest repetitions
 
 
 def count_once(
@@ -268,18 +255,14 @@ def nearest_once(query: Nearest, points: Integers, terms: Budgeting, drawn: Rand
     return {terms.how: (found / truth - 1 if truth else 0.0, terms.saved(state))}
 
 
-def stop_once(
-    points: Integers, place: tuple[float, float], k: float, terms: Budgeting, drawn: Randomness
-) -> dict[str, Attempt]:
+def stop_once(points: Integers, place: tuple[float, float], k: float, *more: Any) -> dict[str, Attempt]:
     """The k nearest to a place in the plane."""
-    return nearest_once(Nearest.to_stop(int(k), *place), points, terms, drawn)
+    return nearest_once(Nearest.to_stop(int(k), *place), points, *more)
 
 
-def image_once(
-    points: Integers, image: tuple[float, ...], k: float, terms: Budgeting, drawn: Randomness
-) -> dict[str, Attempt]:
+def image_once(points: Integers, image: tuple[float, ...], k: float, *more: Any) -> dict[str, Attempt]:
     """The k images nearest to an image."""
-    return nearest_once(Nearest(int(k), image, steps_per_unit=1000), points, terms, drawn)
+    return nearest_once(Nearest(int(k), image, steps_per_unit=1000), points, *more)
 
 
 RANGE = Trial("savings-range", "width, m", (1000.0, 2000.0, 4000.0), count_once, "Fig. 3", 504, is_shifted=True)
@@ -314,8 +297,7 @@ def _randomness(setup: Setup, name: str, ways: Iterable[tuple[str, How]]) -> dic
 
 
 def _image_rows(setup: Setup, k: float, rho: float) -> list[SavingsRow | PairRow]:
-    """On clusters of points with values from 0 to 255 in 784 dimensions; c64 and log-c10 with distances only, as noise
-    on positions is as many draws as there are dimensions."""
+    """On clusters of points with values from 0 to 255 in 784 dimensions; c64 and log-c10 with distances only."""
     rng, questions = setup.rng(f"images/{k}"), []
     centres = rng.uniform(60, 195, (CLUSTERS, DIMENSIONS))
     for _ in range(min(setup.repetitions, IMAGES_MOST)):
@@ -328,8 +310,7 @@ def _image_rows(setup: Setup, k: float, rho: float) -> list[SavingsRow | PairRow
     return _try(IMAGES, columns, questions, concentrated(round(rho * 10**6 * NANO)), randomness)
 
 
-def conclude(trial: Trial, setup: Setup, found: Sequence[ResultRow]) -> Outcome:
-    """Tables of errors and of pairs, figures for each feed, and the findings."""
+def _savings_conclude(trial: Trial, setup: Setup, found: Sequence[ResultRow]) -> Outcome:
     del setup
     rows, pairs = of_kind(SavingsRow, found), of_kind(PairRow, found)
     figures, findings = list[Figure](), list[Finding]()
@@ -442,14 +423,9 @@ def _on_shifts(pairs: Sequence[PairRow], data: str) -> Iterator[Finding]:
 RAMP_FROM = 0.75
 """Of Algorithm 3: the share of its savings that a plate may spend at first."""
 
-WIDTH = 3000.0
-QUERIES = (7, 14, 28, 56)
-BUDGETS = (1e-5, 1e-4, 1e-3)
-QUERIES_THEIRS, BUDGET_THEIRS = 56, 1e-4
-"""7 x 8 queries, and 1e-4 per square metre."""
-
+WIDTH, QUERIES, BUDGETS = 3000.0, (7, 14, 28, 56), (1e-5, 1e-4, 1e-3)
+QUERIES_THEIRS, BUDGET_THEIRS = 56, 1e-4  # 7 x 8 queries, and 1e-4 per square metre
 BM, HANDED_ON, PM = "BM", "BM handed on", "PM"
-
 MULTI_MOST, SPLIT = 50, "log-c10"
 
 
@@ -561,13 +537,12 @@ def _on_gains(pairs: Sequence[PairRow], data: str, base: str, alone: str) -> Ite
 
 
 def _why_no_less(by_m: Mapping[int, Gain]) -> str:
-    more = [str(m) for m, gain in by_m.items() if gain.less_by < -gain.margin]
-    unsure = [str(m) for m, gain in by_m.items() if abs(gain.less_by) <= gain.margin]
-    reasons = [
-        f"at m = {', '.join(more)} rounds of elimination cost more accuracy than savings buy" if more else "",
-        f"at m = {', '.join(unsure)} the difference is no more than chance may make" if unsure else "",
-    ]
-    return "; ".join(filter(None, reasons))
+    reasons: dict[str, Callable[[Gain], bool]] = {
+        "rounds of elimination cost more accuracy than savings buy": lambda gain: gain.less_by < -gain.margin,
+        "the difference is no more than chance may make": lambda gain: abs(gain.less_by) <= gain.margin,
+    }
+    found = {why: ", ".join(str(m) for m, gain in by_m.items() if holds(gain)) for why, holds in reasons.items()}
+    return "; ".join(f"at m = {some} {why}" for why, some in found.items() if some)
 
 
 def _grow(gains: Sequence[tuple[float, float]]) -> bool:
@@ -585,7 +560,7 @@ COUNT_RHOS = (1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def below_once(points: Integers, place: None, share: float, terms: Budgeting, drawn: Randomness) -> dict[str, Attempt]:
-    """Whether a count is found below a share of the households, and is not, or the other way round."""
+    """Whether a count is found below a share of the households and is not, or the other way round."""
     del place
     query = Threshold(share, PEOPLE)
     pie = query.elimination(terms)
@@ -631,16 +606,12 @@ def _threshold_conclude(setup: Setup, found: Sequence[ResultRow]) -> Outcome:
     return Outcome({"threshold": rows, "threshold-pairs": pairs}, [figure], findings)
 
 
+_LEFT = "by elimination leaves of a budget"
 EXPERIMENTS = (
     *(
-        Experiment(
-            trial.name, f"what {what} by elimination leave of a budget", partial(_jobs, trial), partial(conclude, trial)
-        )
-        for trial, what in ((RANGE, "range counts"), (KDE, "densities"), (KNN, "the nearest"))
+        Experiment(trial.name, f"what {what} {_LEFT}", partial(_jobs, trial), partial(_savings_conclude, trial))
+        for trial, what in ((RANGE, "a range count"), (KDE, "a density"), (KNN, "a query of the nearest"))
     ),
     Experiment("multi-query", "what savings buy over many queries, by Algorithm 3", _multi_jobs, _multi_conclude),
-    Experiment(
-        *("threshold", "what a threshold query by elimination leaves of a budget"),
-        *(_threshold_jobs, _threshold_conclude),
-    ),
+    Experiment("threshold", f"what a threshold query {_LEFT}", _threshold_jobs, _threshold_conclude),
 )

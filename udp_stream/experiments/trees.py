@@ -1,7 +1,7 @@
 """`cdf-trees`: errors of tree-based CDFs as arXiv 2409.18573 has them, beside least squares over the same nodes.
 
 Errors are expected squared l2 errors of a CDF, times (n epsilon)^2. A tree has branching b and parts e of the budget.
-The text at hand lacks the numbers of Figure 1, of Lemma IV.4 and of Section VI's experiment: those here are ours.
+The text lacks the numbers of Figure 1, Lemma IV.4 and Section VI's experiment: those here are ours.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.experiments.data import Setup
-from udp_stream.experiments.findings import (
+from udp_stream.experiments.data import (
     Curve,
     Experiment,
     Figure,
@@ -25,6 +24,7 @@ from udp_stream.experiments.findings import (
     Outcome,
     Panel,
     ResultRow,
+    Setup,
     of_kind,
     where,
 )
@@ -32,10 +32,7 @@ from udp_stream.mechanisms import cdf
 from udp_stream.mechanisms.cdf import Integers, Tree, best_tree
 from udp_stream.mechanisms.samplers import discrete_laplace
 
-PAPER = "arXiv 2409.18573"
-BINS = (64, 256, 1024)
-RUNS_MAX = 1000
-TRIED = 300
+PAPER, BINS, RUNS_MAX, TRIED = "arXiv 2409.18573", (64, 256, 1024), 1000, 300
 
 
 class TreeRow(ResultRow):
@@ -62,7 +59,7 @@ def plain_shares(branching: Sequence[int]) -> tuple[float, ...]:
 
 
 def even(branching: Sequence[float]) -> tuple[float, ...]:
-    """The same for all levels."""
+    """Alike for all levels."""
     return (1 / len(branching),) * len(branching)
 
 
@@ -109,12 +106,9 @@ def consistent_counts_l1(noisy: NDArray[Any], total: int | NDArray[Any]) -> Inte
 
 
 def _pooled_medians(row: list[int]) -> list[int]:
-    """Isotonic regression in l1 of integers, by integers.
-
-    The least cost of the entries so far, as a function of a bound on the last one, is convex and falls to its minimum;
-    the heap holds the (negated) places where its slope rises, two for each entry less the one cut off. Its top is the
-    least minimiser; going back, an entry is at most the next.
-    """
+    """Isotonic regression in l1 of integers. The least cost of the entries so far, as a function of a bound on the last
+    one, is convex and falls to its minimum; the heap holds the (negated) places where its slope rises, two for each
+    entry less the one cut off. Its top is the least minimiser; going back, an entry is at most the next."""
     heap: list[int] = []
     minimisers = []
     for y in row:

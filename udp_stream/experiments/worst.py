@@ -8,17 +8,24 @@ from functools import partial
 
 import numpy as np
 
-from udp_stream.experiments.data import BUSIEST, ITMS_MAX_KMH, DataSet, HatSamples, Setup, all_hats, choices, data_sets
-from udp_stream.experiments.findings import (
+from udp_stream.experiments.data import (
+    BUSIEST,
+    ITMS_MAX_KMH,
     Curve,
+    DataSet,
     Experiment,
     Figure,
     Finding,
+    HatSamples,
     Job,
     Outcome,
     Panel,
     ResultRow,
+    Setup,
+    all_hats,
+    choices,
     curve,
+    data_sets,
     of_kind,
     where,
 )
@@ -51,7 +58,7 @@ class CurveRow(ResultRow):
 
 
 def jobs(setup: Setup) -> list[Job]:
-    """Each epsilon on the busiest HAT and, of feeds, on all HATs with enough plates; E(m) at some."""
+    """Each epsilon on the busiest HAT and, of feeds, all HATs with enough plates; E(m) at some."""
     work: list[Job] = []
     for data in data_sets(setup):
         work += [partial(_rows, setup, data, epsilon) for epsilon in SWEEP]
@@ -74,18 +81,10 @@ def _row(data: DataSet, label: str, hats: Sequence[HatSamples], epsilon: float) 
     weights = [hat.counts.total for hat in hats]
     worst, uncapped, filled = (float(np.average(some, weights=weights)) * data.max_kmh for some in errors)
     return WorstRow(
-        data=data.name,
-        hats=label,
-        epsilon=epsilon,
-        best_m=int(np.median(caps)),
-        worst_error_kmh=worst,
-        baseline_worst_kmh=uncapped,
-        optimal_m=int(np.median(filled_caps)),
-        optimal_worst_kmh=filled,
-        constant_worst_kmh=data.max_kmh / 2,
-        share_of_pings=data.share(hats),
-        hat_count=len(hats),
-    )
+        data=data.name, hats=label, epsilon=epsilon, best_m=int(np.median(caps)), worst_error_kmh=worst,
+        baseline_worst_kmh=uncapped, optimal_m=int(np.median(filled_caps)), optimal_worst_kmh=filled,
+        constant_worst_kmh=data.max_kmh / 2, share_of_pings=data.share(hats), hat_count=len(hats),
+    )  # fmt: skip
 
 
 def _curve_rows(data: DataSet, epsilon: float) -> list[CurveRow]:
@@ -198,17 +197,13 @@ SUPPRESS_TO, LARGEST = "suppress-to", "each plate's largest"
 
 FIXED_EPSILON = 0.5
 
-HEAVY = "one heavy hitter"
-
-HEAVY_HATS = 12
+HEAVY, HEAVY_HATS = "one heavy hitter", 12
 """The slides' synthetic city: a loss of 12 epsilon before, from a single heavy hitter."""
 
 
 def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
-    """One plate in all twelve HATs, each other one in one to three; HATs of 8 to 60 plates, geometric counts.
-
-    What the slides do not give is ours: the sizes of HATs, the counts, and that others visit up to three.
-    """
+    """One plate in all twelve HATs, each other one in one to three; HATs of 8 to 60 plates, geometric counts: these
+    figures are ours, as the slides give none."""
     rows: set[tuple[int, int]] = {(hat, 0) for hat in range(HEAVY_HATS)}
     plate = 1
     for hat, size in enumerate(np.linspace(8, 60, HEAVY_HATS).astype(int).tolist()):
@@ -217,15 +212,13 @@ def heavy_hitter_city(rng: np.random.Generator) -> Occupancy:
             rows.update((place, plate) for place in {hat, *others})
             plate += 1
     hats, plates = np.array(sorted(rows)).T  # a set has no order, and searchsorted needs one
-    return Occupancy(
-        np.searchsorted(hats, np.arange(HEAVY_HATS + 1)), plates, 1 + rng.geometric(1 / 20, hats.size), plate
-    )
+    starts = np.searchsorted(hats, np.arange(HEAVY_HATS + 1))
+    return Occupancy(starts, plates, 1 + rng.geometric(1 / 20, hats.size), plate)
 
 
 class ChopRow(ResultRow):
-    """One outcome over a slot's HATs; errors are worst cases, the baseline guess is U/2. An error of mean and variance
-    is the sum of both as shares of U and U^2, times U. Served: the share of the slot's pings in HATs that keep a plate.
-    """
+    """One outcome over a slot's HATs; errors are worst cases. An error of mean and variance is the sum of both as
+    shares of U and U^2, times U. Served: the share of the slot's pings in HATs that keep a plate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,21 +293,14 @@ def _chop_row(case: Scenario, rule: str, epsilon: float, outcome: Suppression) -
     count, hat_of_row = case.occupancy.count, case.occupancy.hat_of_row()
     served = np.isin(hat_of_row, hat_of_row[outcome.keep])
     return ChopRow(
-        data=case.name,
-        rule=rule,
-        epsilon=epsilon,
-        hats_before=outcome.hats_before,
-        hats_after=outcome.hats_after,
-        loss_before=epsilon * outcome.hats_before,
-        loss_after=epsilon * outcome.hats_after,
-        threshold_kmh=outcome.threshold * case.max_kmh,
-        worst_error_kmh=outcome.worst_error * case.max_kmh,
+        data=case.name, rule=rule, epsilon=epsilon, hats_before=outcome.hats_before, hats_after=outcome.hats_after,
+        loss_before=epsilon * outcome.hats_before, loss_after=epsilon * outcome.hats_after,
+        threshold_kmh=outcome.threshold * case.max_kmh, worst_error_kmh=outcome.worst_error * case.max_kmh,
         constant_worst_kmh=case.max_kmh / 2,
         share_of_slots_pings_kept=float(count[outcome.keep].sum() / count.sum()),
         share_of_slots_pings_served=float(count[served].sum() / case.pings),
-        hat_count=case.occupancy.hats,
-        plates=int(np.unique(case.occupancy.plate).size),
-    )
+        hat_count=case.occupancy.hats, plates=int(np.unique(case.occupancy.plate).size),
+    )  # fmt: skip
 
 
 def chop_conclude(setup: Setup, rows: Sequence[ChopRow]) -> Outcome:

@@ -235,10 +235,7 @@ def _path(url: str) -> Path:
 
 
 BUDGET = ("budget.epsilon", "budget.rho", "budget.delta", "budget.period", "budget.accounting")
-"""What a plate can lose, and in which time."""
-
-NAMED_MAX = 3
-"""Other policies that one warning names."""
+NAMED_MAX = 3  # other policies that a warning names
 
 
 def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
@@ -246,10 +243,10 @@ def other_policies(ledger: Ledger, policy: Policy) -> dict[str, str]:
 
     Noted policies are known, and of older ledgers those of the first and the latest HAT. The latest HAT's comes first.
     """
-    noted = _policies(ledger.meta())
-    found = dict.fromkeys([*_of_ends(ledger), *noted])
-    found.pop(policy.fingerprint(), None)
-    return {fingerprint: _difference(fingerprint, noted.get(fingerprint, {}), policy) for fingerprint in found}
+    noted, ours = _policies(ledger.meta()), written(policy)
+    others = [one for one in dict.fromkeys([*_of_ends(ledger), *noted]) if one != policy.fingerprint()]
+    changes = {one: _changes(noted[one], ours) if noted.get(one) else "" for one in others}
+    return {one: difference(changes, one, policy) for one in others}
 
 
 def slots_of(ledger: Ledger, settings: Settings) -> SlotGrid:
@@ -271,18 +268,14 @@ def other_budgets(meta: Mapping[str, str], policy: Policy) -> list[str]:
     >>> other_budgets(ledger.meta(), ours)
     ['budget.epsilon 9.151092 -> 10, budget.delta 1e-05 -> 1e-06']
     """
-    ours = _of_budget(written(policy))
-    theirs = [_of_budget(keys) for keys in _policies(meta).values() if keys]
+    policies = (written(policy), *filter(None, _policies(meta).values()))
+    ours, *theirs = ({key: keys[key] for key in BUDGET if key in keys} for keys in policies)
     return [] if ours in theirs else list(dict.fromkeys(_changes(one, ours) for one in theirs))
-
-
-def _of_budget(keys: Mapping[str, str]) -> dict[str, str]:
-    return {key: keys[key] for key in BUDGET if key in keys}
 
 
 def difference(others: Mapping[str, str], fingerprint: str, policy: Policy) -> str:
     """How our settings differ from that policy: what `other_policies` told of it, else both fingerprints."""
-    return others.get(fingerprint) or _difference(fingerprint, {}, policy)
+    return others.get(fingerprint) or f"policy {fingerprint} -> {policy.fingerprint()}"
 
 
 def named(differences: Sequence[str]) -> str:
@@ -296,20 +289,11 @@ def named(differences: Sequence[str]) -> str:
 
 
 def _of_ends(ledger: Ledger) -> list[str]:
-    progress = ledger.progress()
-    ids = [release_id for release_id in (progress.newest, progress.oldest) if release_id is not None]
-    found = []
-    for payload in ledger.recorded(ids):
-        try:
+    progress, found = ledger.progress(), list[str]()
+    for payload in ledger.recorded([one for one in (progress.newest, progress.oldest) if one is not None]):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):  # `ledger export` and `ledger verify` say so
             found += [] if payload is None else [decode(payload).policy]
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue  # no record of ours: `ledger export` and `ledger verify` say so
     return found
-
-
-def _difference(fingerprint: str, theirs: Mapping[str, str], policy: Policy) -> str:
-    changes = _changes(theirs, written(policy)) if theirs else ""
-    return changes or f"policy {fingerprint} -> {policy.fingerprint()}"
 
 
 def _changes(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
@@ -323,15 +307,12 @@ def _value(keys: Mapping[str, str], key: str) -> str:
 
 
 def _policies(meta: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    notes = sorted(meta.items())
-    return {name.removeprefix(POLICY_NOTE): _noted(text) for name, text in notes if name.startswith(POLICY_NOTE)}
-
-
-def _noted(note: str) -> dict[str, str]:
-    try:
-        return msgspec.json.decode(note, type=dict[str, str])
-    except msgspec.DecodeError:
-        return {}
+    found: dict[str, dict[str, str]] = {}
+    for name in sorted(name for name in meta if name.startswith(POLICY_NOTE)):
+        keys = found[name.removeprefix(POLICY_NOTE)] = {}
+        with suppress(msgspec.DecodeError):
+            keys |= msgspec.json.decode(meta[name], type=dict[str, str])
+    return found
 
 
 # A wrong ledger is a second budget for every plate. So each verb that opens one names it on stderr before a charge.
@@ -358,8 +339,8 @@ def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = 
 
 def say_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None:
     """Name an open ledger on stderr."""
-    slots = slots_of(ledger, settings)
-    say(ledger_sentence(ledger_place(asked.place), ledger.meta(), ledger.progress(), slots))
+    place, slots = ledger_place(asked.place), slots_of(ledger, settings)
+    say(ledger_sentence(place, ledger.meta(), ledger.progress(), slots))
 
 
 def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:

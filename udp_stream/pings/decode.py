@@ -1,12 +1,11 @@
 """Pings: raw messages to columns, and a refusal for everything that does not count.
 
-A format reads messages (`json.py`, `snapshots.py`): it gives fields of the right type, and says why a piece is no
-ping. It judges no value: limits, box and speeds are `PingDecoder`'s, the same for every format. So a format that is
-wrong can lose pings or invent them, but it cannot get a speed past the bound that the noise is scaled to.
+A format (`json.py`, `snapshots.py`) gives fields of the right type, and says why a piece is no ping. It judges no
+value: limits, box and speeds are `PingDecoder`'s. So a format that is wrong can lose pings or invent them, but cannot
+get a speed past the bound that the noise is scaled to.
 
-A ping with several faults is refused for the first of them: first the shape (fields present and of their type: plate,
-time, location, speed), then the values in this order: plate, time, coordinates out of range, zero, outside the box,
-speed not finite, negative, above the limit.
+A ping with several faults is refused for the first: the shape (fields present and of their type: plate, time, location,
+speed), then the values in the order of `_checks`.
 """
 
 from __future__ import annotations
@@ -27,11 +26,9 @@ from numpy.typing import NDArray
 from udp_stream.pings.times import NO_OFFSET, NO_TIME, parse_timestamps
 from udp_stream.units import KMH_PER_UNIT, KMH_QUANTUM, QUANTA_PER_KMH
 
-MAX_PLATE_CHARS = 64
-"""No plate is longer. It bounds what one ping can make the ledger and the open slots remember."""
+MAX_PLATE_CHARS = 64  # bounds what one ping can make the ledger and the open slots remember
 
-_YEAR_2000_MS = 946_684_800_000
-_YEAR_2100_MS = 4_102_444_800_000
+YEAR_2000_MS, YEAR_2100_MS = 946_684_800_000, 4_102_444_800_000
 _MAX_QUANTA = 2**31 - 1  # speeds are kept in columns of 32 bits, signed
 
 PLACEHOLDERS = frozenset({"null", "none", "n/a", "na", "nan", "unknown", "undefined"})
@@ -40,16 +37,18 @@ PLACEHOLDERS = frozenset({"null", "none", "n/a", "na", "nan", "unknown", "undefi
 _PLACEHOLDER_CHARS = max(map(len, PLACEHOLDERS))
 
 
+Box = tuple[float, float, float, float]
+"""West, south, east, north, in degrees."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingRules:
-    """What is accepted. A pure value; ValueError names the field, the value and the rule that it breaks.
+    """What is accepted. ValueError names the field, the value and the rule that it breaks.
 
-    `unit`: of the source's speeds. `max_kmh`: faster pings are clamped to it. `reject_above_kmh`: pings faster than
-    this are refused. `box`: west, south, east, north in degrees, edges included; it cannot cross the
-    antimeridian. Times are accepted from `earliest_ms` up to but not `latest_ms`, Unix milliseconds.
-
-    `max_pings_per_message`: twice the 5,000 that the exchange's API gives in one answer. `max_message_bytes`: 8 MiB
-    holds that many pings of 800 bytes (the exchange's have about 490).
+    `unit`: of the source's speeds. Pings faster than `max_kmh` are clamped to it, and above `reject_above_kmh` refused.
+    `box`: edges included; it cannot cross the antimeridian. Times are accepted from `earliest_ms` up to but not
+    `latest_ms`, Unix milliseconds. `max_pings_per_message`: twice the 5,000 that the exchange's API gives in one
+    answer. `max_message_bytes`: 8 MiB holds that many pings of 800 bytes (the exchange's have about 490).
 
     >>> PingRules(max_kmh=65, reject_above_kmh=200).max_quanta
     266240
@@ -61,9 +60,9 @@ class PingRules:
     unit: str = "kmh"
     max_kmh: float
     reject_above_kmh: float
-    box: tuple[float, float, float, float] | None = None
-    earliest_ms: int = _YEAR_2000_MS
-    latest_ms: int = _YEAR_2100_MS
+    box: Box | None = None
+    earliest_ms: int = YEAR_2000_MS
+    latest_ms: int = YEAR_2100_MS
     max_message_bytes: int = 8 * 2**20
     max_pings_per_message: int = 10_000
 
@@ -71,14 +70,14 @@ class PingRules:
         _expect(self.unit in KMH_PER_UNIT, "unit", self.unit, f"to be one of {', '.join(KMH_PER_UNIT)}")
         highest = _MAX_QUANTA // QUANTA_PER_KMH
         _expect(KMH_QUANTUM <= self.max_kmh <= highest, "max_kmh", self.max_kmh, f"in [{KMH_QUANTUM}, {highest}]")
-        _expect(
+        is_above, rule = (
             self.max_kmh <= self.reject_above_kmh < math.inf,
-            *("reject_above_kmh", self.reject_above_kmh, f"to be finite and >= max_kmh ({self.max_kmh})"),
+            f"to be finite and >= max_kmh ({self.max_kmh})",
         )
+        _expect(is_above, "reject_above_kmh", self.reject_above_kmh, rule)
         if self.box is not None:
             rule = "to be west, south, east, north with -180 <= west < east <= 180 and -90 <= south < north <= 90"
-            _expect(len(self.box) == 4, "box", self.box, rule)
-            west, south, east, north = self.box
+            west, south, east, north = self.box if len(self.box) == 4 else (0.0,) * 4
             _expect(-180 <= west < east <= 180 and -90 <= south < north <= 90, "box", self.box, rule)
         _expect(self.earliest_ms < self.latest_ms, "earliest_ms", self.earliest_ms, f"< latest_ms ({self.latest_ms})")
         _expect(self.max_message_bytes >= 1, "max_message_bytes", self.max_message_bytes, ">= 1")
@@ -125,9 +124,9 @@ class Reason(enum.StrEnum):
 class Refusal:
     """One ping, or one whole message, that is not counted.
 
-    `message` is its index in the batch; `position` is the ping's place in the message's array, or -1 if the message is
-    the ping itself or is refused whole. `path` is a JSON path to the fault within the refused piece, such as
-    `$.location.coordinates[1]`; it never holds content. `lag_ms`: how late, for `late`.
+    `message`: its index in the batch. `position`: the ping's place in the message's array, -1 if the message is the
+    ping or is refused whole. `path`: a JSON path to the fault, such as `$.location.coordinates[1]`, never content.
+    `lag_ms`: how late, for `late`.
     """
 
     message: int
@@ -137,8 +136,7 @@ class Refusal:
     lag_ms: int | None = None
 
 
-NOT_IN_ARRAY = -1
-"""The position of a ping that is a message by itself."""
+NOT_IN_ARRAY = -1  # the position of a ping that is a message by itself
 
 
 class Point(Struct, array_like=True, gc=False):
@@ -156,10 +154,7 @@ class Location(Struct, gc=False):
 
 
 class WirePing(Struct, gc=False):
-    """A ping whose fields have the right types; their values are not checked yet.
-
-    `observationDateTime` is a text that `times` reads; `speed` is in the source's unit.
-    """
+    """A ping whose fields have the right types; values are not checked yet. `speed` is in the source's unit."""
 
     license_plate: str
     observationDateTime: str  # noqa: N815  the feed's name
@@ -178,10 +173,7 @@ class PlacedPing(Struct, gc=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WireColumns:
-    """Such pings as columns of one length, for formats that make no object of each ping.
-
-    `time_ms`, `time_status`: as `times.parse_timestamps` gives them. `speed` is in the source's unit.
-    """
+    """Such pings as columns of one length. `time_ms`, `time_status`: as `times.parse_timestamps` gives them."""
 
     plates: Sequence[str]
     time_ms: NDArray[np.int64]
@@ -202,19 +194,17 @@ class FieldPaths(NamedTuple):
     speed: str = "$.speed"
 
 
-PLAIN_PATHS = FieldPaths()
-"""Of the contract's own form."""
+PLAIN_PATHS = FieldPaths()  # of the contract's own form
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WireBatch:
-    """The pings of a batch in order, where each of them comes from, and what was refused.
+    """The pings of a batch in order, as objects or `columns`, where each comes from, and what was refused.
 
-    `message`: for each ping the index of its message in the batch. `position`: its place there, NOT_IN_ARRAY
-    if it is a message by itself. `refusals` are in the order of messages and positions. A format gives objects, or
-    `columns`. `notes`: what people should know of how pings were read, such as the field that plates are from, and of
-    how many. `untimed`: which pings have no time but their message's, where a format can tell and places may be looked
-    at.
+    `message`: for each ping the index of its message. `position`: its place there, NOT_IN_ARRAY if it is a message by
+    itself. `refusals` are in the order of messages and positions. `notes` count how pings were read, such as the field
+    that plates are from. `untimed`: which pings have no time but their message's, where a format can tell and places
+    may be looked at.
     """
 
     pings: Sequence[WirePing | PlacedPing]
@@ -230,13 +220,10 @@ class WireBatch:
 class PingFormat:
     """How messages spell pings: two pure functions, and what is known of the format.
 
-    `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal for every
-    other piece. It raises nothing, whatever the bytes.
-
-    `split(message)`: the bytes of each ping of a message that `read` could open, by position, to keep those of refused
-    pings; None to keep the whole message.
-
-    `paths`: where it has each field. `is_json`: its messages are JSON, and go into topics as they are.
+    `read(messages, max_message_bytes, max_pings_per_message)`: the pings of a batch, and a refusal for every other
+    piece. It raises nothing, whatever the bytes. `split(message)`: the bytes of each ping of a message that `read`
+    opened, by position, to keep those of refused pings; None to keep the whole message. `is_json`: its messages
+    go into topics as they are.
 
     >>> from udp_stream.pings.json import JSON
     >>> JSON.read([b"{}"], 1000, 10).refusals[0].path, [bytes(ping) for ping in JSON.split(b"[1, {}]")]
@@ -253,10 +240,9 @@ class PingFormat:
 class Pings:
     """The accepted pings of one batch, in the order of their messages, as read-only columns of one length.
 
-    `plates`: the distinct plates, without surrounding white space, in order of first appearance. `plate`: index into
-    them. `time_ms`: Unix milliseconds, UTC, rounded down. `lat`, `lon`: degrees. `speed`: quanta of 1/4096 km/h,
-    rounded to the nearest, in [0, max_quanta]. `message`: index of the message in the batch. `position`: the ping's
-    place in its message's array, -1 if the message is the ping itself.
+    `plates`: the distinct plates, in order of first appearance. `plate`: index into them. `time_ms`: Unix milliseconds,
+    UTC, rounded down. `lat`, `lon`: degrees. `speed`: quanta of 1/4096 km/h, rounded to the nearest, in [0,
+    max_quanta]. `message`, `position`: as in `Refusal`.
     """
 
     plates: tuple[str, ...]
@@ -292,10 +278,8 @@ class PingDecoder:
     format: PingFormat
 
     def decode(self, messages: Sequence[bytes]) -> tuple[Pings, list[Refusal]]:
-        """The accepted pings, and the refusals in the order of messages and positions; no bytes make it raise.
-
-        Every ping of every message is in one of the two; so is every message, but for an array without pings.
-        """
+        """The accepted pings, and the refusals in the order of messages and positions; no bytes make it raise. Every
+        ping of every message is in one of the two; so is every message, but for an array without pings."""
         batch = self.format.read(messages, self.rules.max_message_bytes, self.rules.max_pings_per_message)
         wire = _columns_of(batch.pings) if batch.columns is None else batch.columns
         plates, plate = _index_plates(wire.plates)
@@ -388,8 +372,7 @@ def _columns_of(wire: Sequence[WirePing | PlacedPing]) -> WireColumns:
 
 
 def plate_name(text: str) -> str:
-    """A plate without white space around it, in NFKC and without format characters: Unicode has several ways to write
-    a letter, and characters that nobody sees."""
+    """A plate without white space around it, in NFKC, without format characters, which nobody sees."""
     if text.isascii():
         return text.strip()
     visible = (letter for letter in text if unicodedata.category(letter) != "Cf")
@@ -409,8 +392,7 @@ def _index_plates(texts: Sequence[str]) -> tuple[list[str], NDArray[np.uint32]]:
 
 
 def originals(messages: Sequence[bytes], refusals: Sequence[Refusal], ping_format: PingFormat) -> Iterator[bytes]:
-    """The bytes of each refusal, cut out of its array; the whole message if it came in a string. A message is cut up
-    once for all of its refusals that follow each other."""
+    """The bytes of each refusal, cut out of its array; the whole message if it came in a string."""
     cut_up, pieces = -1, None
     for refusal in refusals:
         piece: bytes | Raw = messages[refusal.message]

@@ -1,7 +1,7 @@
 """What a sample of a feed shows: its kind, the paths of its fields, the unit of its speeds, why it is refused.
 
-Findings are proposals for a person to check: nothing is charged or released. Only the kind of values leaves this file,
-names that can be no plate, and the unit of speeds.
+Findings are proposals for a person to check. Only the kind of values leaves this file, names that can be no plate, and
+the unit of speeds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.pings.decode import Pings, Reason, Refusal
+from udp_stream.pings.decode import YEAR_2000_MS, YEAR_2100_MS, Box, Pings, Reason, Refusal
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.mapping import (
     FIELDS,
@@ -46,8 +46,7 @@ _MAGIC = (
 )
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\x09-\x7e]\0){2}|(?:\0[\x09-\x7e]){2}")
 
-KIND_BYTES = 4
-"""As many bytes tell most kinds."""
+KIND_BYTES = 4  # tell most kinds
 
 
 def other_kind(start: bytes) -> str | None:
@@ -57,7 +56,7 @@ def other_kind(start: bytes) -> str | None:
 
 
 def odd_text(line: bytes) -> str | None:
-    """Of a line that is not UTF-8."""
+    """The kind of a line that is not UTF-8."""
     try:
         line.decode()
     except UnicodeDecodeError:
@@ -88,10 +87,9 @@ def no_pings(text: bytes) -> str | None:
     return None if isinstance(held, dict | list | str) and held else "JSON that is no object"
 
 
-# Where a feed that is not known has the fields of a ping: told from a sample of its records, by names and by formats.
+# Where an unknown feed has the fields of a ping: told from a sample of its records, by names and by formats.
 
 Value = str | int | float | bool | None
-"""A value of JSON that is no object and no array."""
 
 Record = Mapping[Path, Value]
 """A record, flat: the values at its paths."""
@@ -100,6 +98,7 @@ SHARE_MIN = 0.9
 """Of a path's values, how many must be what the field is."""
 
 _DEPTH_MAX, _ELEMENTS_MAX, _FIELDS_MAX, NAMES_MAX = 8, 16, 200, 12
+_TIMES_MAX = 200  # times that are looked at
 _WORD = re.compile(r"[^\W\d][\w ./()°%-]{0,39}")
 """A name that may be shown if it has one digit at most, and then a small letter: else it may be a plate."""
 
@@ -107,21 +106,19 @@ _WORD = re.compile(r"[^\W\d][\w ./()°%-]{0,39}")
 def flat(value: object, elements: int = _ELEMENTS_MAX) -> Record | None:
     """An object or array of JSON as a flat record, with so many elements of each array; None for anything else."""
     found: dict[Path, Value] = {}
-    if isinstance(value, dict | list):
-        _flatten(value, (), found, elements)
-    return found if isinstance(value, dict | list) else None
+    if not isinstance(value, dict | list):
+        return None
+    _flatten(value, (), found, elements)
+    return found
 
 
 def _flatten(value: object, path: Path, found: dict[Path, Value], elements: int) -> None:
     if len(path) > _DEPTH_MAX or len(found) >= _FIELDS_MAX:
         return
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            _flatten(inner, (*path, str(key)), found, elements)
-    elif isinstance(value, list):
-        for at, inner in enumerate(value[:elements]):
-            _flatten(inner, (*path, at), found, elements)
-    elif path and isinstance(value, str | int | float | None):
+    inner = enumerate(value[:elements]) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    for key, held in inner:
+        _flatten(held, (*path, key if isinstance(value, list) else str(key)), found, elements)
+    if path and isinstance(value, str | int | float | None):
         found[path] = value
 
 
@@ -136,7 +133,7 @@ def values_by_path(records: Sequence[Record]) -> dict[Path, list[Value]]:
 
 
 def _has_name(path: Path) -> bool:
-    """Whether `[source]` can name it: no key of it has a dot in it, or is of digits alone."""
+    """Whether `[source]` can name it."""
     try:
         return steps_of(dotted(path)) == path
     except ValueError:
@@ -156,9 +153,6 @@ def shown_names(paths: Iterable[Path]) -> str:
     return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
-EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
-"""2000 to 2099: what a ping's time may be."""
-
 _DATES = (
     *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y-%m-%d", "%Y%m%d", "%Y.%m.%d"),
     *("%d/%m/%y", "%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%b %d %Y", "%a, %d %b %Y"),
@@ -167,17 +161,11 @@ _CLOCKS = ("%H:%M:%S", "%H:%M:%S.%f", "%H:%M", "%I:%M:%S %p", "%I:%M %p", "%H%M%
 _COUNT_MIN = 1e8
 """Seconds since 1970: what is less is no time of our days."""
 
-_TIMES_MAX = 200
-"""Times that are looked at."""
-
 
 @dataclass(frozen=True, slots=True)
 class TimeForm:
-    """A format that reads nearly all of a sample. `has_offset`: times say how far they are from UTC.
-
-    `span_ms` is from the first to the last of them, read as UTC where they do not say. `is_ambiguous`: with day and
-    month exchanged the format reads them over the same span.
-    """
+    """A format that reads nearly all of a sample. `has_offset`: times say how far they are from UTC. `span_ms`: of the
+    whole sample. `is_ambiguous`: with day and month exchanged the format reads them over the same span."""
 
     time_format: str
     has_offset: bool
@@ -187,7 +175,7 @@ class TimeForm:
 
 def found_time_form(values: Sequence[Value]) -> TimeForm | None:
     """The format of these times; None if they are no times. Of several patterns the shortest span decides, as a
-    recording is of few days, and then the day is first."""
+    recording is of few days; then the day is first."""
     values = values[:: -(-len(values) // _TIMES_MAX) or 1]  # from all over the sample
     times: list[TimeValue] = [value for value in values if isinstance(value, str | int | float) and value is not True]
     least, texts = SHARE_MIN * len(times), [value for value in times if isinstance(value, str)]
@@ -210,7 +198,7 @@ def found_time_form(values: Sequence[Value]) -> TimeForm | None:
 
 def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
     time_ms, status = read_times(times, time_format, UTC)
-    good = (status != NO_TIME) & (time_ms >= EARLIEST_MS) & (time_ms < LATEST_MS)
+    good = (status != NO_TIME) & (time_ms >= YEAR_2000_MS) & (time_ms < YEAR_2100_MS)
     if good.sum() < SHARE_MIN * len(times):
         return None
     says = time_format in EPOCHS or (read_times(times, time_format, None)[1][good] != NO_OFFSET).mean() >= SHARE_MIN
@@ -218,13 +206,10 @@ def _form(times: Sequence[TimeValue], time_format: str) -> TimeForm | None:
 
 
 def _patterns(example: str) -> Iterator[str]:
-    """Patterns that the example's look allows; also as it is, where what looks like an offset may be a year."""
-    if example.endswith("Z"):
-        readings = [("%z", example[:-1])]
-    else:
-        offset = re.search(r"( ?)[+-][0-9]{2}:?[0-9]{2}$", example)
-        readings = [("", example), *([(f"{offset[1]}%z", example[: offset.start()])] if offset else [])]
-    for tail, rest in readings:
+    """Patterns that the example's look allows; what looks like an offset may be a year."""
+    offset = re.search(r"( ?)(?:Z|[+-][0-9]{2}:?[0-9]{2})$", example)
+    readings = [(f"{offset[1]}%z", example[: offset.start()])] if offset else []
+    for tail, rest in readings if example.endswith("Z") else [("", example), *readings]:
         yield from (f"{pattern}{tail}" for pattern in _patterns_by_look()[_look(rest)])
 
 
@@ -259,8 +244,8 @@ class Doubt(str):
 
 
 def plate_warning(pings: Pings, field: str = "source.plate") -> str | None:
-    """A sentence if the plate looks like a message's id, or a word for a missing plate. A budget is a plate's: with an
-    id of each message in its place, the promise for a vehicle is void."""
+    """A sentence if the plate looks like a message's id, or a word for a missing plate. With an id of each message in
+    the plate's place, the promise for a vehicle is void."""
     plate, time_ms = pings.plate.astype(np.int64), pings.time_ms
     if plate.size < PINGS_JUDGED_MIN:
         return None
@@ -300,7 +285,7 @@ _NAMES = {
     "ago": "secssincereport secondssincereport secondsago secsago ageinseconds",
     "operator": "oper operator operatorref operatorid operatorcode agency agencyid",
 }
-"""Of fields, and of what else is looked for, as keys have them: the likeliest first."""
+"""Of fields, and of what else is looked for: the likeliest first."""
 
 _OTHERS = r"limit|arriv|depart|schedul|predict|delay|\bserv|receiv|creat|envio|\b(max|start|end|sent)\b"
 _NEVER = {
@@ -308,7 +293,7 @@ _NEVER = {
     "time": re.compile(_OTHERS),
     "speed": re.compile(_OTHERS),
 }
-"""Words that no name of the field has; searched in names whose words stand apart."""
+"""Words that no name of the field has."""
 
 _UNITS = (
     *(("kmh", r"km/?_?-?h|kph|kmhr|kmph"), ("mph", r"mph|mi/?h"), ("knots", r"knot|(\b|_|speed|velocity)(kn|kts?)$")),
@@ -318,15 +303,14 @@ _UNITS = (
 
 
 def unit_of_name(name: str) -> str | None:
-    """The unit that the name of a field of speeds says, by the last step of its path; None if it says none."""
+    """The unit that the name of a field of speeds says, by the last step of its path."""
     last = name.rpartition(".")[2].lower()
     return next((unit for unit, words in _UNITS if re.search(words, last)), None)
 
 
 def found_mapping(records: Sequence[Record], beside: Sequence[Record] = ()) -> tuple[FeedMapping, TimeForm]:
     """The mapping of these records, and the form of their times. `beside`: what messages have beside their records,
-    such as a time for all of them. Without a name of a speed, `speed` is "". ValueError with a clause for each field
-    without a path: what was found, what is wanted."""
+    such as a time. Without a name of a speed, `speed` is "". ValueError with a clause for each field without a path."""
     values = values_by_path(records)
     paths: dict[str, Path] = {}
     for field in ("longitude", "latitude", "speed", "time"):  # the plate last: much can be one
@@ -359,7 +343,6 @@ def found_mapping(records: Sequence[Record], beside: Sequence[Record] = ()) -> t
 
 
 def _message_time(values: Mapping[Path, list[Value]]) -> tuple[Path, TimeForm] | None:
-    """The time that messages have once, and its form."""
     own = [path for path in _ranked(values, "time", {}) if first_element(path) is None]  # no element's of an array
     forms = ((path, found_time_form(values[path])) for path in own)
     return next(((path, form) for path, form in forms if form is not None), None)
@@ -368,8 +351,8 @@ def _message_time(values: Mapping[Path, list[Value]]) -> tuple[Path, TimeForm] |
 def _operator(
     records: Sequence[Record], values: Mapping[Path, list[Value]], paths: Mapping[str, Path]
 ) -> dict[str, tuple[str, str]]:
-    """A plate of the operator and its vehicle, where two operators have the same number at the same time. Not
-    elsewhere: a vehicle that goes for two operators would have two budgets."""
+    """A plate of the operator and its vehicle, where two operators have one number at one time. Elsewhere a vehicle
+    that goes for two operators would have two budgets."""
     plate, time = paths["plate"], paths.get("time", ())
     for path in _ranked(values, "operator", paths):
         both = {(one.get(time), one.get(plate), one[path]) for one in records if one.get(plate) and path in one}
@@ -398,15 +381,15 @@ def _instead(field: str, values: Mapping[Path, list[Value]]) -> str:
 
 
 def kind_of(values: Sequence[Value]) -> str:
-    """What kind most of the values are; never a value."""
+    """The kind of most values; never a value."""
     names: dict[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
     kinds = Counter(names.get(type(value), "nothing (null)") for value in values)
     return kinds.most_common(1)[0][0] if kinds else "an object or an array"
 
 
 def _ranked(values: Mapping[Path, list[Value]], field: str, taken: Mapping[str, Path]) -> list[Path]:
-    """Paths with a name of the field, the likeliest first: of equal names, those nearer the longitude. No path leads
-    through a key that may be a plate."""
+    """Paths with a name of the field, the likeliest first, then those nearer the longitude. No path leads through a key
+    that may be a plate."""
     place = taken.get("longitude", ())
     open_paths = (path for path in values if path not in taken.values() and is_shown(path[:-1]))
     ranks = {path: rank for path in open_paths if (rank := _rank(path, field)) is not None}
@@ -427,13 +410,11 @@ def _rank(path: Path, field: str) -> int | None:
 
 
 def _numbers(values: Sequence[Value]) -> list[float]:
-    """Numbers, also in texts."""
     found = [number_of(value) if isinstance(value, str) else value for value in values if not isinstance(value, bool)]
     return [float(number) for number in found if number is not None and abs(number) < 1e300]
 
 
 def _fits(field: str, values: Sequence[Value]) -> bool:
-    """Whether nearly all of these values are what the field is."""
     numbers = _numbers(values)
     match field:
         case "time":
@@ -458,27 +439,22 @@ def _may_be_vehicles(plates: Sequence[Value], times: Sequence[Value], form: Time
     return form.span_ms <= SNAPSHOT_MS or len(set(plates)) <= PLATES_PER_PING * len(plates)
 
 
-# The unit of speeds, as the pings themselves tell it: a bus moves as fast as it reports.
+# The unit of speeds: between two pings of a bus that goes at an even speed, the distance over the time is that speed.
 #
-# Between two pings of a bus that goes at an even speed, the distance over the time is that speed. In the wrong unit the
-# two differ by the ratio of the units: 3.6, 1.6, 2.2, or one over it. A unit is told only if the two agree in it, as
-# speeds may be in knots, or ten times too large. On 100 pairs the logarithm of the ratio is -0.05 to 0.07 in 98 of 100
-# draws. Feet a second, the nearest unit that is none of ours, lies 0.09 above km/h. Below there is none as near, and
-# sparse pings cut corners: `_ABOVE`, `_BELOW`.
+# In the wrong unit the two differ by the ratio of the units: 3.6, 1.6, 2.2, or its inverse. A unit is told only if the
+# two agree in it. On 100 pairs the logarithm of the ratio is -0.05 to 0.07 in 98 of 100 draws. Feet a second, the
+# nearest unit that is none of ours, lies 0.09 above km/h. Below there is none as near, and sparse pings cut corners.
 #
 # Buses that send once or twice a minute stop between two pings. There the distance of all pairs is set against the mean
 # of the speeds at both ends. On 500 pairs of Austin's and Surat's buses the logarithm is -0.18 to 0.12. Mph and knots,
-# 0.14 apart, may both fit: the nearest to the middle is then the likeliest (right in 94 of 100 draws), and what is
+# 0.14 apart, may both fit: the nearest to the middle is the likeliest (right in 94 of 100 draws), and what is
 # configured, or said by the feed, is not doubted.
 #
 # This looks at speeds without noise. Only the unit may be shown: the ratio, or the number of pairs, would tell one
 # plate's speeds to a reader who knows all others.
 
-PAIRS_MIN = 100
-"""With fewer pairs of pings 4 to 30 s apart they are looked for farther apart."""
-
-SPARSE_PAIRS_MIN = 500
-"""With fewer of those nothing is said."""
+PAIRS_MIN, SPARSE_PAIRS_MIN = 100, 500
+"""With fewer pairs of pings 4 to 30 s apart they are looked for farther apart; with fewer of those nothing is said."""
 
 FITS_NONE = "by how far buses go, speeds fit no unit that is known (scaled? places that stand still?)"
 ALL_ZERO = 'every speed is 0, and buses move: the feed has no speeds (speed.from = "movement" derives them)'
@@ -496,11 +472,8 @@ _METRES_PER_DEGREE = 111_195
 @dataclass(frozen=True, slots=True)
 class UnitEvidence:
     """What `pairs` pairs of pings say: distance over time is `ratio` times the reported speed (median, by distance; of
-    pings far apart of all together).
-
-    `unit` fits: of several units (`fits`) the configured unit, or the nearest. None if none fits, or, with ratio nan,
-    if there are too few pairs. `pairs` and `ratio` follow from raw speeds, and must not be shown.
-    """
+    pings far apart of all together). `unit`: of those that fit the configured unit, or the nearest; None if none fits,
+    or, with ratio nan, if there are too few pairs. `pairs` and `ratio` must not be shown."""
 
     pairs: int
     ratio: float
@@ -516,11 +489,8 @@ class UnitEvidence:
 
 
 def unit_evidence(pings: Pings, configured: str) -> UnitEvidence:
-    """The unit in which these pings' speeds fit their movement; they were read in the `configured` unit.
-
-    Of pairs of one plate 4 to 30 s apart those count that have both speeds above 5 km/h and near each other; if they
-    are too few, all pairs 30 to 130 s apart.
-    """
+    """The unit in which speeds that were read in the `configured` unit fit the movement. Pairs 4 to 30 s apart count
+    with both speeds above 5 km/h and near each other; if they are too few, all pairs 30 to 130 s apart."""
     order = np.lexsort((pings.time_ms, pings.plate))
     plate, speed = pings.plate[order], pings.speed[order] / QUANTA_PER_KMH
     seconds = np.diff(pings.time_ms[order]) / 1000
@@ -561,11 +531,9 @@ def _median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
     return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
-# Refusals in words: the field, the form that was found there, and the form wanted. Of values their kind alone is shown,
-# and names as `is_shown` allows.
+# Refusals in words: the field, the form found there, and the form wanted. Of values their kind alone is shown.
 
-SENTENCES_MAX = 4
-"""Kinds of refusals that are explained, the commonest first."""
+SENTENCES_MAX = 4  # kinds of refusals that are explained
 
 OF_A_SPEED = (Reason.SPEED_NOT_FINITE, Reason.SPEED_NEGATIVE, Reason.SPEED_ABOVE_LIMIT)
 """Reasons that look at the value of a speed: docs/pings.md."""
@@ -574,7 +542,7 @@ OF_A_PLACE = (Reason.OUTSIDE_BOX, Reason.COORDINATES_OUT_OF_RANGE)
 """Reasons of pings that would lie elsewhere with longitude and latitude exchanged."""
 
 LABEL = "vehicle.vehicle.label"
-"""The name, in what is kept of a refused entity of GTFS-realtime, of a label that was not asked for."""
+"""The name of a label that was not asked for, in what is kept of a refused entity of GTFS-realtime."""
 
 LABEL_PLATE = f'source.plate = "{LABEL}" takes it, if it is the vehicle\'s; some feeds have a destination there'
 """Advice where only a label names the vehicle."""
@@ -582,16 +550,11 @@ LABEL_PLATE = f'source.plate = "{LABEL}" takes it, if it is the vehicle\'s; some
 OF_THE_CLOCK = (Reason.LATE, Reason.SLOT_FULL, Reason.TIME_IN_FUTURE, Reason.TIME_ROLLED_OVER)
 """Reasons that lie in the log's clock, and not in a message."""
 
-
-Box = tuple[float, float, float, float]
-"""West, south, east, north, in degrees."""
-
 EARTH: Box = -180.0, -90.0, 180.0, 90.0
 
 
 def advise(refused: Sequence[tuple[Refusal, bytes]], form: FeedForm, box: Box | None = None) -> list[str]:
-    """A sentence for each of the commonest kinds of refusals of a sample, which has the bytes that were refused; `box`
-    is `pings.box`."""
+    """A sentence for each of the commonest kinds of refusals of a sample; `box` is `pings.box`."""
     kinds: defaultdict[tuple[Reason, str], list[bytes]] = defaultdict(list)
     for refusal, original in refused:
         kinds[refusal.reason, refusal.path].append(original)
@@ -601,7 +564,6 @@ def advise(refused: Sequence[tuple[Refusal, bytes]], form: FeedForm, box: Box | 
 
 
 def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, box: Box | None) -> str | None:
-    """What was found, and what is wanted."""
     records: list[Record] = []
     for piece in pieces:
         with suppress(*UNREADABLE):
@@ -625,9 +587,9 @@ def _said(reason: Reason, path: str, pieces: Sequence[bytes], form: FeedForm, bo
         return None
     values = [record[form.mapping.steps[field]] for record in records if form.mapping.steps[field] in record]
     if field == "time":
-        times = found_time_form(values)
-        found = kind_of(values) if times is None else times.time_format
-        found += " without an offset" if times is not None and not times.has_offset else ""
+        found = kind_of(values)
+        if (times := found_time_form(values)) is not None:
+            found = times.time_format + ("" if times.has_offset else " without an offset")
         if reason == Reason.NO_UTC_OFFSET:
             return f'found {found}, wanted an offset, or source.time_zone = "Area/City" of the feed\'s clock'
         return f'found {found}, wanted source.time_format = "{form.mapping.time_format}"'
@@ -649,7 +611,7 @@ def _look_exchanged(records: Sequence[Record], form: FeedForm, box: Box) -> bool
 
 
 def _exchanged(form: FeedForm, box: Box | None) -> str:
-    """The keys that read such a feed. GTFS-realtime has none; where it is polled its pings come in the plain form."""
+    """The keys that read such a feed. Polled GTFS-realtime comes in the plain form."""
     what = "longitude and latitude look exchanged"
     what += "" if box is None else ", of the feed or of pings.box (west, south, east, north)"
     unreadable = "GTFS-realtime has no paths to exchange: such a feed cannot be read as it is"

@@ -2,9 +2,8 @@
 
 A message is a ping, an array of pings, or an object that has the array at `records`; a JSON string that holds any of
 these is unwrapped once. Without `records` the array may also be `results`, or in a feed's own form GeoJSON's
-`features`, of an object that has no plate. A message in which the path `records` leads nowhere is one ping, or an
-array: so a file is cut into pings, and a topic may hold them one by one. An object at `records` is one ping, and a
-string there is unwrapped once. What is tolerated before JSON and within it: `texts`.
+`features`, of an object that has no plate. A message in which `records` leads nowhere is one ping, or an array. An
+object at `records` is one ping, and a string there is unwrapped once.
 
 A feed may say a time once for all pings of a message (`message_time`): it is the time of pings that have none, and
 what times that count back (`seconds_ago`) count from. Pings that are cut out of a message carry it under that name.
@@ -12,14 +11,12 @@ what times that count back (`seconds_ago`) count from. Pings that are cut out of
 Mapped fields are lenient: a number may be text, with a point or a comma, and a plate an integer. In the contract's form
 a number is a number, a plate and a time are texts, and a location that says a type is a Point.
 
-There are two readers. The quick reader is msgspec's typed decoder, of objects and arrays of the mapped fields alone: it
-takes a whole batch in one pass and knows only yes or no. A message that it cannot take is opened by hand, piece by
-piece: the careful reader decides, and knows why. So a ping costs 0.6 us when all is well and some 15 us when not, and a
-bad ping costs its message nothing else.
+The quick reader, msgspec's typed decoder of the mapped fields, takes a whole batch in one pass and knows only yes or
+no. What it cannot take the careful reader opens piece by piece, and knows why. So a ping costs 0.6 us when all is well
+and some 15 us when not, and a bad ping costs its message nothing else.
 
-Of fields given twice the last counts. Fields that we do not know are skipped, their text not checked beyond JSON's
-grammar. JSON nested deeper than the interpreter's recursion limit (about 1,000 levels, less what the caller has used)
-cannot be read and is refused as not JSON.
+Of fields given twice the last counts. Unknown fields are skipped. JSON nested deeper than the interpreter's recursion
+limit (about 1,000 levels, less what the caller has used) is refused as not JSON.
 """
 
 from __future__ import annotations
@@ -59,11 +56,8 @@ from udp_stream.pings.times import EPOCHS, ISO, READ, TimeColumns, TimeValue, nu
 ENVELOPES = ("results", "features")
 """Where the array of pings may be in an object that is no ping. The contract's form has the first alone."""
 
-_AGO_MAX_S = 1e10
-"""Seconds that a time may count back or ahead: with more it is out of range in any case."""
-
-_PLATE_DIGITS_MAX = 64
-"""No integer plate is longer than a plate may be; Python refuses to read integers of over 4,300 digits at all."""
+_AGO_MAX_S = 1e10  # with more a time is out of range in any case
+_PLATE_DIGITS_MAX = 64  # as of any plate; Python refuses to read integers of over 4,300 digits at all
 
 _OTHER_EVENT = re.compile(rb'\s*\{\s*"[A-Z]{2,8}"\s*:\s*\{')
 """How the message of an event begins, as HSL names them: VP, DUE, ARS."""
@@ -89,8 +83,8 @@ Opened = tuple[Sequence[Struct], Sequence[int], list[Refusal]]
 
 @dataclass(frozen=True, slots=True)
 class FeedForm:
-    """The form of a feed: its mapping, and the format that reads messages by it. `gtfs_plate`: the fields of
-    GTFS-realtime's vehicle that name it, if not in the order of `snapshots.py`."""
+    """The mapping of a feed, and the format that reads messages by it. `gtfs_plate`: the fields of GTFS-realtime's
+    vehicle that name it, if not in the order of `snapshots.py`."""
 
     mapping: FeedMapping
     format: PingFormat
@@ -109,7 +103,7 @@ def mapped_form(mapping: FeedMapping) -> FeedForm:
 
 
 def without_speeds(form: FeedForm) -> FeedForm:
-    """The same form where speeds are derived from positions: messages need none, and none is looked at."""
+    """The same form where speeds are derived from positions: none is looked at."""
     mapping = replace(form.mapping, speed="")
     return replace(form, mapping=mapping, format=JSON_WITHOUT_SPEEDS) if form.is_plain else mapped_form(mapping)
 
@@ -142,8 +136,7 @@ class _Reader:
         self._decode_all = _never if is_slow else msgspec.json.Decoder(GenericAlias(list, row)).decode
 
     def read(self, messages: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
-        rows: list[Struct] = []
-        refusals: list[Refusal] = []
+        rows, refusals = list[Struct](), list[Refusal]()
         pings_in_message = np.ones(len(messages), np.int32)
         arrays: list[tuple[int, Sequence[int]]] = []  # where the pings of an array begin, and their positions in it
         oversized = max(map(len, messages), default=0) > max_message_bytes
@@ -154,7 +147,7 @@ class _Reader:
             try:
                 rows.extend(map(self._decode, rest))
                 break
-            except UNREADABLE:  # what was decoded before it is in the list, and `rest` is past the culprit
+            except UNREADABLE:  # `rest` is past the culprit
                 index += len(rows) - before
             try:
                 opened, positions, refused = self._open(index, messages[index], max_message_bytes, max_pings)
@@ -193,10 +186,7 @@ class _Reader:
     def _batch(
         self, rows: list[Struct], message: NDArray[np.int32], position: NDArray[np.int32], refusals: list[Refusal]
     ) -> WireBatch:
-        """As columns, without the rows in which a text of longitude, latitude or speed is no number.
-
-        A speed that is not read is 0.
-        """
+        """As columns, without rows in which a text is no number. A speed that is not read is 0."""
         plates: list[str] = list(map(str, map(self._get[0], rows)))
         if others := self._get[self._fields :]:
             plates = joined_plates(plates, *(map(str, map(get, rows)) for get in others))
@@ -216,7 +206,7 @@ class _Reader:
         return WireBatch((), message, position, refusals, WireColumns(plates, time_ms, status, lon, lat, speed))
 
     def _open(self, index: int, message: bytes, max_bytes: int, max_pings: int) -> Opened:
-        """A message that the quick reader could not take: an array, an envelope, a string, or a Fault."""
+        """A message that the quick reader could not take, or a Fault."""
         if len(message) > max_bytes:
             raise Fault(Reason.OVERSIZED_MESSAGE, "$")
         text = finite(trim(message))
@@ -241,9 +231,7 @@ class _Reader:
             raise Fault(Reason.NOT_JSON, "$") from None
         if len(pieces) > max_pings:
             raise Fault(Reason.TOO_MANY_PINGS, "$")
-        rows: list[Struct] = []
-        positions: list[int] = []
-        refusals: list[Refusal] = []
+        rows, positions, refusals = list[Struct](), list[int](), list[Refusal]()
         for place, piece in enumerate(pieces):
             try:
                 rows.append(self._row(piece, said))
@@ -304,11 +292,7 @@ class _Reader:
 
     def _careful(self, pieces: _Pieces, said: Raw | None) -> Struct:
         plate, *others = map(pieces.plate, self._mapping.plates)
-        if self._mapping.message_time:  # cut out of a message, a ping in an array has it, too
-            said = pieces.find((MESSAGE_TIME,)) or said
-            time = _time_by_message(pieces, self._mapping, said)
-        else:
-            time = pieces.time(self._steps[1], self._mapping.time_format)
+        time = _time_of(pieces, self._steps[1], self._mapping, said)
         numbers = map(pieces.either, self._steps[2 : self._fields])
         return built(self._form, [plate, time, *numbers, *others])
 
@@ -358,8 +342,7 @@ class _Pieces:
     """A piece of JSON, read by paths; objects and arrays are opened once."""
 
     def __init__(self, piece: Raw) -> None:
-        self._piece = piece
-        self._opened: dict[Path, dict[str | int, Raw]] = {}
+        self._piece, self._opened = piece, dict[Path, dict[str | int, Raw]]()
 
     def get(self, path: Path) -> bytes:
         """The text at a path, or a Fault that says how far the path leads."""
@@ -381,15 +364,13 @@ class _Pieces:
             return None
 
     def string(self, path: Path) -> str:
-        text = self.get(path)
-        if not text.startswith(b'"'):
+        if not (text := self.get(path)).startswith(b'"'):
             raise Fault(Reason.WRONG_TYPE, json_path(path))
         return _string_of(text, json_path(path))
 
     def number(self, path: Path) -> float:
         """Infinite if it is beyond floating point, where msgspec raises; the range checks refuse it."""
-        text = self.get(path)
-        if text[:1] not in b"-0123456789":
+        if (text := self.get(path))[:1] not in b"-0123456789":
             raise Fault(Reason.WRONG_TYPE, json_path(path))
         return float(text)
 
@@ -398,8 +379,7 @@ class _Pieces:
 
     def plate(self, path: Path) -> str:
         """A string, or an integer as its digits."""
-        text = self.get(path)
-        if text.startswith(b'"'):
+        if (text := self.get(path)).startswith(b'"'):
             return self.string(path)
         if not text.lstrip(b"-").isdigit() or len(text) > _PLATE_DIGITS_MAX:
             raise Fault(Reason.WRONG_TYPE, json_path(path))
@@ -417,9 +397,8 @@ class _Pieces:
                     require_json(piece)
                 raise Fault(Reason.WRONG_TYPE, json_path(path))
             try:
-                self._opened[path] = (
-                    _decode_object(text) if isinstance(step, str) else dict(enumerate(split_array(text)))
-                )
+                is_object = isinstance(step, str)
+                self._opened[path] = _decode_object(text) if is_object else {**dict(enumerate(split_array(text)))}
             except UNREADABLE:
                 raise Fault(Reason.NOT_JSON, json_path(path)) from None
         return self._opened[path]
@@ -435,17 +414,18 @@ def times_of(values: Sequence[TimeValue], mapping: FeedMapping) -> TimeColumns:
     if not ready:
         return read_times(values, mapping.time_format, mapping.zone)
     # In the format of the others it is a count that is too large, or no text: it is written over.
-    time_ms, status = read_times(
-        values, ISO if mapping.time_format == SECONDS_AGO else mapping.time_format, mapping.zone
-    )
+    time_format = ISO if mapping.time_format == SECONDS_AGO else mapping.time_format
+    time_ms, status = read_times(values, time_format, mapping.zone)
     time_ms[ready], status[ready] = [int(values[at]) for at in ready], READ
     return time_ms, status
 
 
-def _time_by_message(pieces: _Pieces, mapping: FeedMapping, said: Raw | None) -> TimeValue:
+def _time_of(pieces: _Pieces, path: Path, mapping: FeedMapping, said: Raw | None) -> TimeValue:
     """The ping's own time; the message's, where it has none; or that less the seconds that the ping says."""
-    path, counts_back = mapping.steps["time"], mapping.time_format == SECONDS_AGO
-    own = pieces.find(path)
+    counts_back = mapping.time_format == SECONDS_AGO
+    if not mapping.message_time:
+        return pieces.time(path, mapping.time_format)
+    own, said = pieces.find(path), pieces.find((MESSAGE_TIME,)) or said  # a ping that was cut out of a message has it
     if own is None and said is None:
         raise Fault(Reason.MISSING_FIELD, json_path(mapping.message_steps if counts_back else path))
     if not counts_back and own is not None and bytes(own) != b"null":
@@ -487,9 +467,8 @@ def _with_time(piece: bytes, said: Raw) -> bytes:
 
 
 def joined_plates(*columns: Iterable[str]) -> list[str]:
-    """The plate that several values make, the same for no others: `12/1001`. A tilde or a slash within a value is
-    written as a JSON pointer has it. If a value is missing, or a word for a missing value, the plate is that.
-    """
+    """The plate that several values make, the same for no others: `12/1001`, with tilde and slash within a value as a
+    JSON pointer has them. If a value is missing, or a word for a missing value, the plate is that."""
     known: dict[tuple[str, ...], str] = {}
     plates = []
     for values in zip(*columns, strict=True):
@@ -503,7 +482,7 @@ def joined_plates(*columns: Iterable[str]) -> list[str]:
 
 
 class Single(NamedTuple):
-    """What `feed` needs of a message that is a ping: the plate, the time as it stands, the length of the speed."""
+    """What `feed` needs of a ping: the plate, the time as it stands, the length of the speed."""
 
     plate: str
     time: TimeValue
@@ -522,11 +501,8 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
     if others:
         (plate,) = joined_plates([plate], *([other] for other in others))
     try:
-        if mapping.message_time:
-            said = pieces.find((MESSAGE_TIME,)) or pieces.find(mapping.message_steps)
-            time = _time_by_message(pieces, mapping, said)
-        else:
-            time = pieces.time(steps["time"], mapping.time_format)
+        said = pieces.find(mapping.message_steps) if mapping.message_time else None
+        time = _time_of(pieces, steps["time"], mapping, said)
     except Fault:
         time = ""
     # The length of the message without its speed must not depend on how the speed is spelt.
@@ -536,25 +512,23 @@ def single_ping(message: bytes, mapping: FeedMapping) -> Single | None:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An object or an array of the form: its struct, and for each of its fields a node, a leaf's number, or None."""
+    """An object or an array of the form: its struct, and each field's node, leaf's number, or None."""
 
     struct: type[Struct]
     children: tuple[Node | int | None, ...]
 
 
 def node_of(paths: Sequence[tuple[Path, int]], types: Sequence[object], depth: int = 0) -> Node:
-    """The tree of these paths, of which each ends in a leaf with its number; `types` are those of the leaves."""
+    """The tree of these paths, with the numbers of their leaves; `types` are those of the leaves."""
     groups: dict[str | int, list[tuple[Path, int]]] = {}
     for path, leaf in paths:
         groups.setdefault(path[depth], []).append((path, leaf))
     is_array = any(isinstance(key, int) for key in groups)
     keys: list[str | int] = list(range(1 + max(int(key) for key in groups))) if is_array else list(groups)
-    children: list[Node | int | None] = []
-    for group in (groups.get(key) for key in keys):
-        if group is None:
-            children.append(None)
-        else:
-            children.append(group[0][1] if len(group[0][0]) == depth + 1 else node_of(group, types, depth + 1))
+    children: list[Node | int | None] = [
+        None if group is None else group[0][1] if len(group[0][0]) == depth + 1 else node_of(group, types, depth + 1)
+        for group in map(groups.get, keys)
+    ]
     kinds = [child.struct if isinstance(child, Node) else Raw if child is None else types[child] for child in children]
     fields: list[Any] = [(f"f{at}", kind) for at, kind in enumerate(kinds)]
     rename = None if is_array else {f"f{at}": str(key) for at, key in enumerate(keys)}
@@ -591,7 +565,7 @@ class Fault(Exception):
 
 
 def unwrap(text: bytes, path: str = "$") -> bytes:
-    """The content of the JSON string at a path, as bytes."""
+    """The content of the JSON string at a path."""
     return _string_of(text, path).encode()
 
 
@@ -609,16 +583,16 @@ def require_json(text: bytes | Raw) -> None:
 
 
 def with_infinite(encoded: bytes) -> bytes:
-    """Encoded pings of the contract's form, with numbers too large for JSON in place of the encoder's null: so they are
-    refused for their values. No text is changed, as a quote in it has a backslash before it."""
+    """Encoded pings of the contract's form, with numbers too large for JSON in place of the encoder's null. No text is
+    changed, as a quote in it has a backslash before it."""
     if b"null" not in encoded:
         return encoded
     return _INFINITE.sub(rb"\g<1>1e999", _INFINITE.sub(rb"\g<1>1e999", encoded))  # once for each coordinate
 
 
 def json_messages(messages: list[bytes], ping_format: PingFormat, rules: PingRules) -> list[bytes]:
-    """Messages of JSON, as topics hold them: a message for each ping, in order. Pieces that the format refuses stay as
-    they are, for the reader of the topic to refuse; so do messages of JSON."""
+    """Messages of JSON, as topics hold them: a message for each ping, in order. Pieces that the format refuses, and
+    messages of JSON, stay as they are."""
     if ping_format.is_json:
         return messages
     batch = ping_format.read(messages, rules.max_message_bytes, rules.max_pings_per_message)
@@ -635,7 +609,5 @@ JSON = PingFormat(_PLAIN_READER.read, _PLAIN_READER.split, is_json=True)
 """The contract's form, as the exchange, its recordings and our topics have it."""
 
 JSON_WITHOUT_SPEEDS = PingFormat(_SPEEDLESS_READER.read, _SPEEDLESS_READER.split, is_json=True)
-"""The same form without speeds: none is looked at."""
 
 PLAIN = FeedForm(FeedMapping(), JSON)
-"""The contract's form, with its mapping."""

@@ -23,11 +23,7 @@ SECONDS_AGO: Final = "seconds_ago"
 MESSAGE_TIME: Final = "message_time"
 """The key under which a ping that was cut out of a message has the message's time."""
 
-INDEX_MAX = 1000
-"""No ping lies in an array as long as this: a larger index is a slip."""
-
-_PATH_CHARS_MAX = 400
-_STEPS_MAX = 16
+INDEX_MAX, _PATH_CHARS_MAX, _STEPS_MAX = 1000, 400, 16  # a larger index is a slip
 _NO_KEY = re.compile(r'["\\\x00-\x1f\x7f\ud800-\udfff]')
 """Characters that the quick reader of JSON, and a file of TOML, cannot have in a key as they are."""
 
@@ -40,10 +36,10 @@ class FeedMapping:
     """The paths of the fields. ValueError names the field, the value and the rule that it breaks.
 
     `records`: the path of the array of pings in a message; "" finds one ping, an array, `results` or GeoJSON's
-    `features`. `time_format`: `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, a pattern of `strptime`, or `seconds_ago`,
-    before the message's time. `message_time`: the path of that in a message, whose time is an epoch, ISO, or in the
-    pattern. `zone`: of times without an offset, None refuses them. `delimiter`: of CSV, "" finds it. `plate`: one path,
-    or several whose values together name a vehicle. `speed` may be "": it is then not read.
+    `features`. `time_format`: `iso`, `epoch_s`, `epoch_ms`, `epoch_us`, a pattern of `strptime`, or `seconds_ago`.
+    `message_time`: the path of a message's time: an epoch, ISO, or in the pattern. `zone`: of times without an offset,
+    None refuses them. `delimiter`: of CSV, "" finds it. `plate`: one path, or several whose values together name a
+    vehicle. `speed` may be "": it is then not read.
 
     >>> mapping = FeedMapping(plate="vehicle.id", longitude="lon", latitude="lat", time_format="epoch_s")
     >>> mapping.paths.plate, mapping.steps["speed"]
@@ -77,7 +73,6 @@ class FeedMapping:
 
     @property
     def plates(self) -> tuple[Path, ...]:
-        """The paths whose values name a vehicle."""
         paths = (self.plate,) if isinstance(self.plate, str) else self.plate
         return tuple(steps_of(path, "plate") for path in paths)
 
@@ -89,7 +84,7 @@ class FeedMapping:
 
     @property
     def leaves(self) -> tuple[tuple[str, Path], ...]:
-        """Every path that is read of a ping, with its field: those of `steps`, then what else names the vehicle."""
+        """Every path that is read of a ping, with its field."""
         return (*self.steps.items(), *(("plate", path) for path in self.plates[1:]))
 
     @property
@@ -123,12 +118,11 @@ def steps_of(path: str, name: str = "path") -> Path:
     """The steps of a path. ValueError, with the name of the field, if it is no path."""
     text = re.sub(r"\[([0-9]+)\]", r".\1", path.removeprefix("$")).removeprefix(".")
     steps = text.split(".")
+    rule = "keys without quotes, backslashes and control characters" if _NO_KEY.search(path) else ""
     if len(path) > _PATH_CHARS_MAX or len(steps) > _STEPS_MAX or not all(step.strip() for step in steps):
-        rule = "expected a path such as vehicle.position.latitude or coordinates.0"
-        raise ValueError(f"{name}: {rule}, got {path[:80]!r}")
-    if _NO_KEY.search(path):
-        rule = "expected keys without quotes, backslashes and control characters"
-        raise ValueError(f"{name}: {rule}, got {path[:80]!r}")
+        rule = "a path such as vehicle.position.latitude or coordinates.0"
+    if rule:
+        raise ValueError(f"{name}: expected {rule}, got {path[:80]!r}")
     taken = tuple(int(step) if step.isdecimal() and step.isascii() and len(step) < 9 else step for step in steps)
     highest = max((step for step in taken if isinstance(step, int)), default=0)
     if highest >= INDEX_MAX:
@@ -144,8 +138,7 @@ def common(paths: Sequence[Path]) -> Path:
 
 
 def _check_together(leaves: Sequence[tuple[str, Path]]) -> None:
-    """ValueError for paths that no ping can have together: equal paths, a path inside another, a key beside an
-    index."""
+    """ValueError for equal paths, a path inside another, a key beside an index."""
     for at, (name, ours) in enumerate(leaves):
         for other, theirs in leaves[:at]:
             alike = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
@@ -190,13 +183,10 @@ def check_time_format(time_format: str) -> None:
         raise ValueError(f"time_format: expected a pattern with the date, hour and minute, got {time_format!r}")
 
 
-# Feeds that are known by name: where they have the fields of a ping, and in which unit their speeds are. Each is read
-# from its specification or from recorded messages; docs/feeds.md has the addresses.
-
-
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The keys of `[source]` that a feed needs, and the unit of its speeds; None where the feed does not say."""
+    """The keys of `[source]` that a feed needs, and the unit of its speeds, by its specification or recorded messages
+    (docs/feeds.md); None where the feed does not say."""
 
     title: str
     unit: str | None
@@ -204,7 +194,6 @@ class Preset:
 
     @property
     def mapping(self) -> FeedMapping:
-        """Where the feed has the fields of a ping."""
         return FeedMapping(**self.keys, zone=None)
 
 

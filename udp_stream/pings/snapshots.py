@@ -55,12 +55,8 @@ if TYPE_CHECKING:
 #
 # Entities that are deleted or have no vehicle (trip updates, alerts) are no pings. The batch's notes count which fields
 # were used: a feed that fills `license_plate` now and then gives a bus two plates, and so two budgets.
-#
-# The messages are opened by `protobuf` with the bindings of MobilityData: what they refuse is no message. Paths of
-# refusals name the contract's fields, as for JSON.
 
-UNIT = "mps"
-"""Of every speed, by the specification."""
+UNIT = "mps"  # of every speed, by the specification
 
 FROM_LICENSE_PLATE = "plate from vehicle.license_plate"
 FROM_ID = "plate from vehicle.id"
@@ -78,8 +74,6 @@ OLD_S = 600
 """A vehicle whose time is as long before its message's does not send, or its clock stands."""
 
 STANDING = "report a speed above 5 km/h and do not move"
-"""Plates whose fixes are the same in so many polls in a row: counted by `Unrepeated`."""
-
 _STANDING_POLLS, _GOING = 8, 5 / 3.6  # half a minute's feed, polled each 10 s, has each fix three times
 
 YEAR_9999_S = 253_402_300_799
@@ -94,19 +88,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _VehicleReader:
-    """Messages of VehiclePositions. `named`: the fields that name a vehicle, if not those of the table; without
-    `speeds` none is looked at."""
+    """`named`: the fields that name a vehicle, if not those of the table; without `speeds` none is looked at."""
 
     def __init__(self, named: tuple[str, ...] = (), speeds: bool = True) -> None:
         self._named, self._speeds = named, speeds
 
     def read(self, messages: Sequence[bytes], max_message_bytes: int, max_pings: int) -> WireBatch:
-        pings: list[WirePing | PlacedPing] = []
-        seconds: list[int] = []
-        places: list[tuple[int, int]] = []
-        untimed: list[bool] = []
-        refusals: list[Refusal] = []
-        notes: Counter[str] = Counter()
+        pings, seconds, places = list[WirePing | PlacedPing](), list[int](), list[tuple[int, int]]()
+        untimed, refusals, notes = list[bool](), list[Refusal](), Counter[str]()
         for index, message in enumerate(messages):
             place = NOT_IN_ARRAY
             try:
@@ -142,8 +131,7 @@ class _VehicleReader:
         return WireBatch(pings, message_of, position, refusals, notes=notes, untimed=untimed)
 
     def split(self, message: bytes) -> list[bytes]:
-        """Every entity as the JSON ping that it is, without the fields that it lacks; its label, where nothing else
-        names it."""
+        """Every entity as the JSON ping that it is; its label, where nothing else names it."""
         feed = _parse(message)
         pieces = []
         for entity in feed.entity:
@@ -160,8 +148,7 @@ class _VehicleReader:
         return pieces
 
     def _ping(self, vehicle: VehiclePosition, header: FeedHeader) -> tuple[WirePing | PlacedPing, int, str]:
-        """One vehicle, its time and the source of its plate, or the first fault in the order of the contract's
-        fields."""
+        """One vehicle, its time and the source of its plate, or the first fault in the order of fields."""
         (plate, source), time_s, location, speed = self._values(vehicle, header)
         if isinstance(plate, bytes):
             raise Fault(Reason.WRONG_TYPE, "$.license_plate")
@@ -181,8 +168,8 @@ class _VehicleReader:
         return self._plate(vehicle), _time_s(vehicle, header), location, where.speed if has("speed") else None
 
     def _plate(self, vehicle: VehiclePosition) -> tuple[str | bytes | None, str]:
-        """The first of plate and id that is not blank, and which; bytes if it is not UTF-8, None if there is none. Or
-        what the fields that are named say together."""
+        """The first of plate and id that is not blank, or what named fields say together, and which; bytes if it is not
+        UTF-8, None if there is none."""
         described = vehicle.vehicle
         if self._named:
             texts = [getattr(described, name) for name in self._named]
@@ -289,12 +276,10 @@ def _bindings() -> tuple[type[FeedHeader], type[FeedMessage], type[Exception]]:
 
 # Snapshots of a fleet to messages of single pings, each ping once.
 #
-# A feed that is polled answers with the last ping of every vehicle, again and again until the vehicle sends another.
-# Downstream a plate and a time count once in any case. But a bus that was parked an hour ago would be refused as late
-# in every poll, and every repeat would be stored. So pings of the last snapshots are left out here.
+# A poll is answered with the last ping of every vehicle, again and again. Downstream a plate and a time count once. But
+# a bus that was parked an hour ago would be refused as late in every poll, and every repeat would be stored.
 #
-# A ping is a repeat if it has the plate and time of another; the first is handed on. A ping without a time of its own
-# is a repeat if it has the plate and place of another: else each poll would make a ping of a fix that stands. Speeds
+# A ping is a repeat if it has the plate and time of another, or, without a time of its own, the plate and place. Speeds
 # are not compared, so that no speed decides what is handed on. Nor are places where speeds are derived from them: there
 # a fix without a time is new in each poll.
 
@@ -316,11 +301,11 @@ _Key = tuple[str, str] | str | bytes
 
 
 class Unrepeated:
-    """The new pings of snapshots, which are given in the order of their times. `max_bytes` and `max_pings`: of a
-    snapshot, else it is refused. `remembered`: snapshots, 1 or more.
+    """The new pings of snapshots, given in the order of their times. A snapshot of more than `max_bytes` or `max_pings`
+    is refused. `remembered`: snapshots, 1 or more.
 
-    `counts`: how many pings were `read`, were `repeats`, or were `refused` by the format; and the notes of the format.
-    `unreadable`: why nothing of the last snapshot could be read, None if its pings could. It is handed on even so.
+    `counts`: how many pings were `read`, `repeats`, or `refused` by the format; and the notes of the format.
+    `unreadable`: why nothing of the last snapshot could be read; it is handed on even so.
 
     >>> once = Unrepeated(JSON, max_bytes=1000, max_pings=10)
     >>> ping = b'{"license_plate":"A1","observationDateTime":"now","speed":5,"location":{"coordinates":[72.5,21.25]}}'
@@ -331,10 +316,7 @@ class Unrepeated:
     """
 
     def __init__(self, ping_format: PingFormat, max_bytes: int, max_pings: int, remembered: int = REMEMBERED) -> None:
-        self._format = ping_format
-        self._max_bytes = max_bytes
-        self._max_pings = max_pings
-        self._remembered = remembered
+        self._format, self._limits, self._remembered = ping_format, (max_bytes, max_pings), remembered
         self._taken = 0
         self._seen: dict[_Key, int] = {}  # in which snapshot last
         self._fixes: dict[str, tuple[Point, int, int]] = {}  # the last, in how many snapshots, in which last
@@ -343,13 +325,11 @@ class Unrepeated:
 
     def take(self, snapshot: bytes) -> list[bytes]:
         """A JSON message for each new ping, in order; other pieces as they are, for the reader to refuse. A ping in the
-        contract's form keeps its fields and no others; a ping in a feed's own form stays as it is."""
+        contract's form keeps its fields and no others."""
         snapshot = from_xml(snapshot)
-        batch = self._format.read([snapshot], self._max_bytes, self._max_pings)
+        batch = self._format.read([snapshot], *self._limits)
         pieces = zip(batch.refusals, originals([snapshot], batch.refusals, self._format), strict=True)
-        refused = [
-            (refusal.position, self._alone(self._shortened(piece, refusal), refusal)) for refusal, piece in pieces
-        ]
+        refused = [(one.position, self._alone(self._shortened(piece, one), one)) for one, piece in pieces]
         self.counts["read"] += batch.message.size
         self.counts["refused"] += len(refused)
         self.counts.update(batch.notes)
@@ -386,29 +366,26 @@ class Unrepeated:
         return positions, messages
 
     def _shortened(self, piece: bytes, refusal: Refusal) -> bytes:
-        """A refused piece that is too long, with the beginnings of its arrays and texts, if it is refused for the same
-        reason; else its first bytes."""
+        """A refused piece; of a longer one the beginnings of its arrays and texts, if these are refused for the same
+        reason, else its first bytes."""
         if len(piece) <= PIECE_BYTES_MAX:
             return piece
         try:
             short = json.dumps(_beginnings(json.loads(piece)), ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             return piece[:PIECE_BYTES_MAX]
-        again = self._format.read([short], self._max_bytes, self._max_pings).refusals
+        again = self._format.read([short], *self._limits).refusals
         is_same = [(one.reason, one.path) for one in again] == [(refusal.reason, refusal.path)]
         return short if is_same and len(short) <= PIECE_BYTES_MAX else piece[:PIECE_BYTES_MAX]
 
     def _alone(self, piece: bytes, refusal: Refusal) -> bytes:
-        """A refused piece as a message that is refused for the same reason, and once: in an array, if it holds pings or
-        an array, or is a text, which would be opened as a message."""
+        """A refused piece as a message that is refused for the same reason, and once: maybe in an array."""
         boxed = b"[" + piece + b"]"
-        alone, within = (self._format.read([one], self._max_bytes, self._max_pings) for one in (piece, boxed))
+        alone, within = (self._format.read([one], *self._limits) for one in (piece, boxed))
         if alone.message.size or len(alone.refusals) != 1:
             return boxed
-        is_same, is_same_within = (
-            [one.reason for one in batch.refusals] == [refusal.reason] for batch in (alone, within)
-        )
-        return boxed if is_same_within and not is_same else piece
+        is_same, is_boxed = ([one.reason for one in batch.refusals] == [refusal.reason] for batch in (alone, within))
+        return boxed if is_boxed and not is_same else piece
 
     def _count_standing(self, batch: WireBatch) -> None:
         """Count plates that report a speed from the same place in so many snapshots in a row, without times."""
@@ -422,7 +399,7 @@ class Unrepeated:
             self.counts[STANDING] = standing
 
     def _new(self, keys: Sequence[_Key]) -> list[int]:
-        """Where the keys are that none of the last snapshots had."""
+        """The indices of keys that none of the last snapshots had."""
         seen, taken, new = self._seen, self._taken, []
         for at, key in enumerate(keys):
             if key not in seen:
@@ -431,8 +408,7 @@ class Unrepeated:
         return new
 
     def _forget(self) -> None:
-        """Drop keys that the last snapshots did not have; not at every snapshot, as that would cost more than
-        reading."""
+        """Drop keys that the last snapshots did not have; at each snapshot that would cost more than reading."""
         if self._taken % self._remembered == 0:
             oldest = self._taken - self._remembered
             self._seen = {key: taken for key, taken in self._seen.items() if taken >= oldest}

@@ -24,8 +24,7 @@ _STARTS = tuple(b'{["')
 
 _WORDS = re.compile(rb'[^{}\[\]"\x00-\x08\n-\x1f]*+')
 
-_FRAME_BYTES = 5
-"""A zero, and four bytes of the schema's number (Confluent's wire format)."""
+_FRAME_BYTES = 5  # a zero, and four bytes of the schema's number (Confluent's wire format)
 
 # `++` and `*+` never go back: a string without an end would else take very long.
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
@@ -56,7 +55,7 @@ def trim(text: bytes) -> bytes:
 
 
 def _words_before(text: bytes) -> bytes:
-    """Words that clients of MQTT and Kafka print before a message: a topic is among them, or a tab behind them."""
+    """Words that clients print before a message: a topic is among them, or a tab behind them."""
     match = _WORDS.match(text)
     words = match[0] if match else b""
     is_json = text[len(words) : len(words) + 2].startswith((b"{", b"[[", b"[{"))
@@ -114,8 +113,8 @@ def is_json(text: bytes | msgspec.Raw) -> bool:
 
 
 def whole_part(text: bytes) -> bytes | None:
-    """JSON that ends too early, up to the last whole element of the outermost array that is open there and has whole
-    elements, and closed; without an open array, up to the last whole object or array. None if that is no JSON."""
+    """JSON that ends too early, up to the last whole element of the outermost open array that has one, and closed;
+    without an open array, up to the last whole object or array. None if that is no JSON."""
     opened: list[tuple[bytes, list[int]]] = []  # how each bracket is closed, and where elements in it ended
     for mark in _MARKS.finditer(text):
         match mark[0]:
@@ -138,11 +137,9 @@ def whole_part(text: bytes) -> bytes | None:
     return None
 
 
-# XML to JSON: SIRI's vehicle monitoring, and feeds that have their values in attributes.
-#
-# An element becomes an object of its attributes and elements, without namespaces; without either it becomes its text.
-# Elements of the same name are an array. So is a single delivery or activity of SIRI, so that paths are those of SIRI's
-# JSON. A document type is refused: it may define entities that grow without end.
+# XML to JSON. An element becomes an object of its attributes and elements, without namespaces; without either it is
+# its text. Elements of the same name are an array. So is a single delivery or activity of SIRI, so that paths are those
+# of SIRI's JSON. A document type is refused: it may define entities that grow without end.
 
 _ALWAYS_ARRAYS = frozenset({"VehicleMonitoringDelivery", "VehicleActivity"})
 _DEPTH_MAX = 64

@@ -1,12 +1,12 @@
 """Times and numbers as feeds write them, a column at a time: ISO, counts from 1970, patterns; 12.5 and "12,5".
 
 What counts as a time is msgspec's rule (RFC 3339, with `t`, `z`, a space for the `T` and `+0530` tolerated; no leap
-seconds, no 24:00, no year 0). The six spellings that feeds use have fixed widths and are read as columns of digits,
-0.1 us each; every other text, and every text that fails there, goes to msgspec, 0.8 us each. Dates are not given to
-numpy as text: a wrong date ends the process (numpy 2.4.6, "S19" to datetime64).
+seconds, no 24:00, no year 0). Six spellings of fixed widths are read as columns of digits, 0.1 us each; every other
+text, and what fails there, goes to msgspec, 0.8 us each. Dates are not given to numpy as text: a wrong date ends the
+process (numpy 2.4.6, "S19" to datetime64).
 
 A time without an offset is local time of the feed's zone. Of an hour that the clock shows twice the first is meant; in
-an hour that it leaves out, it is taken to go on.
+an hour that it leaves out, the clock is taken to go on.
 """
 
 from __future__ import annotations
@@ -47,11 +47,8 @@ _FEWEST_AT_ONCE = 128  # below it msgspec is done before numpy has started
 _COMMA = ord(",") - ord("+")  # it stands between + and -
 _YEAR_1_MONTH = (1 - 1970) * 12
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_MICROSECONDS_MAX = 2**62
-_NEVER_MS = -(2**62)
-"""Read, and before any time that is accepted."""
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+_MICROSECONDS_MAX, _NEVER_MS = 2**62, -(2**62)  # the latter is read, and before any time that is accepted
 
 _OFFSET = re.compile("(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})$")
 _NUMBER = re.compile(r"\s*([+-]?(?:[0-9]+(?:[.,][0-9]*)?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?)\s*", re.ASCII)
@@ -134,10 +131,7 @@ def _two(places: NDArray[np.uint8], place: int) -> NDArray[np.uint8]:
 
 def _one_by_one(texts: Sequence[str], pattern: str) -> TimeColumns:
     """By msgspec for ISO, else by `strptime`; each text that is there several times is read once."""
-    known: dict[str, tuple[int, int]] = {}
-    for text in texts:
-        if text not in known:
-            known[text] = _read_one(text, pattern)
+    known = {text: _read_one(text, pattern) for text in set(texts)}
     found = np.array([known[text] for text in texts], np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1].astype(np.uint8)
 

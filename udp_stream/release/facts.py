@@ -19,6 +19,7 @@ from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.query_record import ResultStatus
 from udp_stream.release.record import Release, Status, decode
 from udp_stream.release.road import RecordedSlot
+from udp_stream.units import counted
 from udp_stream.windows.slots import ReadResult
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_name
 
@@ -333,7 +334,11 @@ class Summary:
     def observe(self, fact: Fact) -> None:
         match fact:
             case BatchRead():
-                self._read(fact)
+                self.messages += fact.messages
+                self.pings += fact.pings
+                self.unpaired += fact.unpaired
+                self.held += fact.pings - fact.unpaired
+                self.refused.update({str(reason): count for reason, count in fact.refused.items()})
             case SlotCounted():
                 self.repeats += fact.repeats
             case SlotRecorded():
@@ -359,13 +364,6 @@ class Summary:
     def share(self, pings: int) -> float:
         return pings / max(1, self.pings - self.repeats - self.unpaired)
 
-    def _read(self, batch: BatchRead) -> None:
-        self.messages += batch.messages
-        self.pings += batch.pings
-        self.unpaired += batch.unpaired
-        self.held += batch.pings - batch.unpaired
-        self.refused.update({str(reason): count for reason, count in batch.refused.items()})
-
     def _recorded(self, hat: HatRecorded) -> None:
         self.hats[hat.status] += 1
         self.promises[hat.policy, hat.period, hat.period_epsilon, hat.delta] += 1
@@ -384,11 +382,7 @@ MINUTE_S: Final = 60.0
 """Between two lines about what comes in, while it changes."""
 
 STEADY_S: Final = 600.0
-"""Between two such lines while nothing changes: a quiet day has fewer than 200 lines."""
-
-CHANGES_MAX: Final = 6
-CHANGE_S: Final = 3600.0
-"""Changes logged at once, and one more for each hour; later changes wait for `STEADY_S`: some feeds change always."""
+"""Between two such lines while nothing changes."""
 
 BEHIND_S: Final = 600.0
 """From this lag on slots close by the times of pings, not by the clock on the wall: as of a recording."""
@@ -438,98 +432,69 @@ class RunLog:
         self._grid, self._grace_s = slots, grace_ms / 1000
         self._newest_ms: int | None = None
         self._slots: dict[int, _Slot] = {}
-        self._refused: Counter[str] = Counter()
-        self._came: Counter[str] = Counter()
+        self._refused, self._came = Counter[str](), Counter[str]()
         self._pings = self._unpaired = 0
         self._said_s: float | None = None
         self._said: tuple[object, ...] = ()
-        self._changes_left = float(CHANGES_MAX)
 
     def observe(self, fact: Fact, now_s: float) -> None:
+        if isinstance(fact, SlotCounted | SlotRecorded | SlotPublished):
+            slot = self._slots.setdefault(fact.start_ms, _Slot(now_s, now_s))
+            slot.last_s = now_s
         match fact:
             case BatchRead():
                 self._pings += fact.pings
                 self._unpaired += fact.unpaired
                 if fact.newest_ms is not None:
                     self._newest_ms = max(fact.newest_ms, self._newest_ms or fact.newest_ms)
-                refused = {str(reason): count for reason, count in fact.refused.items()}
-                self._came.update(refused)
-                self._refused.update(refused)
-            case SlotCounted() | SlotRecorded() | SlotPublished():
-                self._of_slot(fact, now_s)
+                for count in (self._came, self._refused):
+                    count.update({str(reason): number for reason, number in fact.refused.items()})
+            case SlotCounted():
+                slot.due += 1
+            case SlotRecorded():
+                slot.pings += fact.pings
+            case SlotPublished():
+                slot.due -= 1
+                slot.hats.update(fact.hats)
             case SlotsDropped():  # of what is out by now the line is said; the next owner says the rest
                 self._slots = {start: slot for start, slot in self._slots.items() if slot.due <= 0 or slot.hats}
                 for slot in self._slots.values():
                     slot.due = 0
-            case _:
-                pass
-
-    def _of_slot(self, fact: SlotCounted | SlotRecorded | SlotPublished, now_s: float) -> None:
-        slot = self._slots.setdefault(fact.start_ms, _Slot(now_s, now_s))
-        slot.last_s = now_s
-        if isinstance(fact, SlotCounted):
-            slot.due += 1
-        elif isinstance(fact, SlotRecorded):
-            slot.pings += fact.pings
-        else:
-            slot.due -= 1
-            slot.hats.update(fact.hats)
 
     def lines(self, now_s: float, *, at_the_end: bool = False) -> list[Line]:
         """What is to be said now: of slots that are out, and of what comes in. Ask about once a second."""
-        out = [
-            start
-            for start, slot in self._slots.items()
-            if at_the_end or (slot.due <= 0 and now_s - slot.last_s >= QUIET_S)
-        ]
-        found = [self._slot_line(start, self._slots.pop(start)) for start in sorted(out)]
-        if (line := self._incoming(now_s, at_the_end)) is not None:
-            found.append(line)
-        return found
+        out = [at for at, slot in self._slots.items() if slot.due <= 0 and now_s - slot.last_s >= QUIET_S]
+        of_slots = (self._slot_line(at, self._slots.pop(at)) for at in sorted(self._slots if at_the_end else out))
+        return [line for line in (*of_slots, self._incoming(now_s, at_the_end)) if line is not None]
 
     def _slot_line(self, start_ms: int, slot: _Slot) -> Line:
         start, end = self._wall(start_ms / 1000), self._wall(self._grid.end_of(start_ms) / 1000)
-        refused, self._refused = self._refused, Counter()
-        hats, released, took_s = slot.hats.total(), slot.hats["released"], slot.last_s - slot.first_s
+        (refused, self._refused), took_s = (self._refused, Counter()), slot.last_s - slot.first_s
         until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%Y-%m-%d %H:%M}"
-        text = (
-            f"{start:%Y-%m-%d %H:%M}-{until} {end:%Z}: {_counted(hats, 'HAT')}, "
-            f"{released:,} released, {_counted(slot.pings, 'ping')}, {refused.total():,} refused, "
-            f"out after {took_s:.1f} s"
-        )
-        if slot.due > 0:
-            text += f", {slot.due} of its parts not yet"
+        parts = [
+            f"{start:%Y-%m-%d %H:%M}-{until} {end:%Z}: {counted(slot.hats.total(), 'HAT')}",
+            f"{slot.hats['released']:,} released, {counted(slot.pings, 'ping')}, {refused.total():,} refused",
+            f"out after {took_s:.1f} s",
+        ]
         figures: dict[str, object] = {"slot_start": start.isoformat(), "hats": dict(slot.hats), "pings": slot.pings}
+        figures |= {"refused": dict(refused), "seconds": round(took_s, 3)}
+        if slot.due > 0:
+            parts.append(f"{slot.due} of its parts not yet")
         if self._unpaired:
-            text += f", {self._unpaired:,} without a speed by movement"
+            parts.append(f"{self._unpaired:,} without a speed by movement")
             figures["unpaired"], self._unpaired = self._unpaired, 0
-        return Line("slot", text, {**figures, "refused": dict(refused), "seconds": round(took_s, 3)})
+        return Line("slot", ", ".join(parts), figures)
 
     def _incoming(self, now_s: float, at_the_end: bool) -> Line | None:
         since_s = None if self._said_s is None else now_s - self._said_s
-        if at_the_end and since_s is not None and not self._pings and not self._came:
-            return None
-        if since_s is not None and not at_the_end and since_s < MINUTE_S:
-            return None
         lag_s = None if self._newest_ms is None else max(0.0, now_s - self._newest_ms / 1000)
-        step = 0 if lag_s is None else sum(lag_s >= limit for limit in LAG_STEPS_S)
-        state = self._pings > 0, frozenset(self._came), step
-        if since_s is not None and since_s < STEADY_S and not at_the_end and not self._may_say(state, since_s):
-            return None
-        self._changes_left = min(CHANGES_MAX, self._changes_left + (since_s or 0.0) / CHANGE_S)
-        line = self._incoming_line(now_s, since_s, lag_s, at_the_end=at_the_end)
-        self._said_s, self._said, self._pings, self._came = now_s, state, 0, Counter()
-        return line
-
-    def _may_say(self, state: tuple[object, ...], since_s: float) -> bool:
-        # `_incoming` adds what has come back by now only once a line is said.
-        if state == self._said or self._changes_left + since_s / CHANGE_S < 1:
-            return False
-        self._changes_left -= 1
-        return True
-
-    def _incoming_line(self, now_s: float, since_s: float | None, lag_s: float | None, *, at_the_end: bool) -> Line:
-        parts = [_counted(self._pings, "ping") if self._pings else "no pings"]
+        state = self._pings > 0, frozenset(self._came), sum((lag_s or 0) >= limit for limit in LAG_STEPS_S)
+        if since_s is not None:
+            is_due = since_s >= (STEADY_S if state == self._said else MINUTE_S)
+            if not (self._pings or self._came if at_the_end else is_due):
+                return None
+        parts = [counted(self._pings, "ping") if self._pings else "no pings"]
+        figures = {"pings": self._pings, "refused": dict(self._came), "lag_seconds": lag_s and round(lag_s, 1)}
         if since_s is not None:
             parts[0] += f" in {duration_in_words(since_s)}"
         if lag_s is not None:
@@ -537,26 +502,16 @@ class RunLog:
         if self._came:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in self._came.most_common())
             parts.append(f"{self._came.total():,} refused ({reasons})")
-        figures = {"pings": self._pings, "refused": dict(self._came), "lag_seconds": lag_s and round(lag_s, 1)}
-        if at_the_end:
-            return Line("incoming", "; ".join(parts), figures)
-        closes, at = self._next_close(now_s, lag_s)
-        return Line("incoming", "; ".join([*parts, *closes]), figures | at)
-
-    def _next_close(self, now_s: float, lag_s: float | None) -> tuple[list[str], dict[str, object]]:
-        """By the clock on the wall; nothing while pings come that are far behind it, as slots close by their times."""
-        if self._pings and lag_s is not None and lag_s >= BEHIND_S:
-            return [], {}
-        closes_s = self._grid.end_of(round((now_s - self._grace_s) * 1000)) / 1000 + self._grace_s
-        text = f"next slot closes at {self._wall(closes_s):%H:%M %Z}, in {duration_in_words(closes_s - now_s)}"
-        return [text], {"next_close": self._wall(closes_s).isoformat()}
+        if not at_the_end and not (self._pings and (lag_s or 0) >= BEHIND_S):
+            closes_s = self._grid.end_of(round((now_s - self._grace_s) * 1000)) / 1000 + self._grace_s
+            closes, wait = self._wall(closes_s), duration_in_words(closes_s - now_s)
+            parts.append(f"next slot closes at {closes:%H:%M %Z}, in {wait}")
+            figures["next_close"] = closes.isoformat()
+        self._said_s, self._said, self._pings, self._came = now_s, state, 0, Counter()
+        return Line("incoming", "; ".join(parts), figures)
 
     def _wall(self, time_s: float) -> dt.datetime:
         return dt.datetime.fromtimestamp(time_s, self._grid.zone)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
 
 
 def duration_in_words(seconds: float) -> str:

@@ -15,13 +15,12 @@ from msgspec import UNSET
 from udp_stream.errors import ConfigError
 from udp_stream.logs import counted
 from udp_stream.mechanisms.noise import MEASURES
+from udp_stream.pings.decode import Box
 from udp_stream.planning.policy import OneBudget
 from udp_stream.queries.elimination import How
 from udp_stream.queries.standing import Kind, Position, StandingQuery
 from udp_stream.settings.limits import milliseconds, require, seconds_of, whole_seconds
 from udp_stream.units import amount_text, duration_name, nano_allowance, parse_duration
-
-Box = tuple[float, float, float, float]
 
 _NAME = re.compile("[a-z0-9][a-z0-9-]{0,62}")
 _REGIONS = "box", "polygon", "cells"

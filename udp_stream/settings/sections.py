@@ -431,7 +431,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def window_rules(self) -> WindowRules:
         return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules)
 
-    def reading_rules(self, hash_plate: Callable[[str], bytes], moments: MomentRules | None) -> ReadingRules:
+    def reading_rules(self, hash_plate: Callable[[str], bytes], moments: MomentRules | None = None) -> ReadingRules:
         """What the readers of a log share."""
         resolution, slots = self.policy.resolution, self.calendar.slots
         return ReadingRules(self.decoder, self.window_rules, slots, resolution, hash_plate, moments)

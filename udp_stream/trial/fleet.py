@@ -1,14 +1,13 @@
 """A synthetic bus fleet: pings of a made-up city as its exchange would deliver them, faults and all, then or now.
 
-The feed of Surat has no licence, so demonstrations, tests and benchmarks run on this fleet. Only published statistics
-of half an hour of that feed (2022-01-01 10:10, 208 plates) went into it: 29 % zero speeds, median 15, 99th percentile
-49 and maximum 62 km/h, whole km/h in 98.8 % of pings, 10 s the commonest interval, 45 % of neighbours out of order,
-about 60 cells of H3 resolution 7. Routes, trips and plates are invented; likeness to a registered vehicle is chance.
+The feed of Surat has no licence. Only published statistics of half an hour of it (2022-01-01 10:10, 208 plates) went
+into this fleet: 29 % zero speeds, median 15, 99th percentile 49 and maximum 62 km/h, whole km/h in 98.8 % of pings,
+10 s the commonest interval, 45 % of neighbours out of order, 60 cells of H3 resolution 7. The rest is invented;
+likeness to a registered vehicle is chance.
 
-A bus drives *legs*: it accelerates, cruises, brakes, then waits at a *node*, which is a stop or a signal. Within a leg
-place and speed are closed formulas: pings are looked up, never stepped. Times are local seconds. The same arguments
-give the same bytes on every platform: all numbers come from `Generator.random` and `integers` by operations that IEEE
-754 rounds correctly (no sine, no ziggurat). A draw that nothing uses any more keeps the bytes.
+A bus drives *legs*: it accelerates, cruises, brakes, then waits at a *node*, a stop or a signal. Within a leg place and
+speed are closed formulas. Times are local seconds. The same arguments give the same bytes on every platform: numbers
+come from `Generator.random` and `integers` by operations that IEEE 754 rounds correctly (no sine, no ziggurat).
 """
 
 from __future__ import annotations
@@ -98,7 +97,6 @@ class City:
     """Smooth routes through made-up hubs, by route; and by sample, `first[route] + metres / STEP_M`, the road."""
 
     def __init__(self, rng: Rng) -> None:
-        """The same for the same generator."""
         half = np.array(HALF_EXTENT_KM)
         hubs = COMPASS * half * (0.35 + 0.35 * rng.random((16, 1))) + 0.3 * bell(rng, 16, 2)
         terminals = COMPASS * half * (0.85 + 0.3 * rng.random((16, 1)))
@@ -167,7 +165,6 @@ class Day:
     """One day's service: where each bus is between two legs, one entry per bus."""
 
     def __init__(self, rng: Rng, city: City, route: Ints, driver: Floats, trips: int) -> None:
-        """Every bus begins the day's first trip at one end of its route."""
         self.city, self.route, self.driver, buses = city, route, driver, len(route)
         self.clock = np.floor(OPENS_S + RAMP_S * rng.random(buses))
         self.closes = np.floor(CLOSES_S - RAMP_S * rng.random(buses))
@@ -289,10 +286,8 @@ class Imperfections:
         return cls(*[0.0] * len(fields(cls)))
 
     def send(self, rng: Rng, pings: Records) -> Records:
-        """These pings and then their repeats, with flaws, and with arrivals whose order is not theirs.
-
-        If a share q is delayed, q (1 - q) + q^2 / 2 of the neighbours stand in the wrong order.
-        """
+        """These pings and then their repeats, with flaws, and with arrivals whose order is not theirs. If a share q is
+        delayed, q (1 - q) + q^2 / 2 of the neighbours stand in the wrong order."""
         again = pings[rng.random(len(pings)) < self.repeated]
         again["trip"] += REPEAT_TRIP
         sent = np.concatenate([pings, again])
@@ -367,7 +362,6 @@ class Fleet:
     imperfections: Imperfections = field(default_factory=Imperfections)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be driven."""
         bounds = {"seed": (0, math.inf), "buses": (1, MOST_BUSES), "hours": (1e-9, 1e9), "ping_seconds": (1, 3600)}
         for name, (low, high) in bounds.items():
             if not low <= getattr(self, name) <= high:
@@ -381,14 +375,11 @@ class Fleet:
         return tuple(f"GJ05Z{chr(ord('Z') - bus // 9999)}{bus % 9999 + 1:04d}" for bus in range(self.buses))
 
     def messages(self) -> Iterator[list[bytes]]:
-        """JSON messages in the order of delivery, in lists of `BATCH` (the last may be shorter)."""
         return (messages for _, messages in self.deliveries())
 
     def deliveries(self, shift_s: int = 0) -> Iterator[tuple[Floats, list[bytes]]]:
-        """The same, each list with the times at which its messages arrive: Unix time in seconds, ascending.
-
-        Everything is `shift_s` seconds later than it was. Holds at most ten minutes of pings and those on their way.
-        """
+        """JSON messages in lists of `BATCH`, each with the times at which they arrive: Unix seconds, ascending. All is
+        `shift_s` seconds later than it was. Holds at most ten minutes of pings and those on their way."""
         rng, plates, waiting = self._rng(_FAULTS), self.plates, np.empty(0, PING)
         for end, pings in chain(self._pings(), [(math.inf, waiting)]):  # at the end come those still on their way
             waiting = np.concatenate([waiting, self.imperfections.send(rng, pings)])
@@ -432,10 +423,8 @@ class Fleet:
 
 
 def live_messages(buses: int, ago_s: float = 0.0) -> Iterator[list[bytes]]:
-    """Messages as if a fleet drove now, without end, each list once the last of it has arrived, or an empty one; first,
-    at once, those of the last `ago_s`. Busy hours are moved to the present, one made-up day after the other, and what
-    is still on its way when one ends is lost.
-    """
+    """Messages as if a fleet drove now, without end, each list once the last of it has arrived, or an empty one; first
+    those of the last `ago_s`. Busy hours are moved to the present, one made-up day after the other."""
     for day, begins in enumerate(count(math.floor(time.time() - ago_s), LIVE_HOURS * 3600)):
         fleet = Fleet(1, buses, datetime(2024, 1, 8, 8, tzinfo=IST) + timedelta(days=day), LIVE_HOURS)
         for arrives, messages in fleet.deliveries(begins - round(fleet.start.timestamp())):

@@ -1,9 +1,8 @@
 """A real service as a child process: behind a guard, waited for in its own protocol, stopped in bounded time.
 
-Theory of operation. No process may be left behind, not even when we are killed with SIGKILL and run no code any more. A
-"parent death signal" (prctl) would do that on Linux, but it is sent when the *thread* that started the child ends, and
-to set it takes code between fork and exec, which is unsafe in a program with threads. So there is a guard beside each
-child (`guard.py`): a small process that reads a pipe from us. However we die, the system closes our end.
+No process may be left behind, not even when SIGKILL ends us. A "parent death signal" (prctl) is sent when the *thread*
+that started the child ends, and needs code between fork and exec, which is unsafe beside threads. So there is a guard
+beside each child: a small process that reads a pipe from us. However we die, the system closes our end.
 
 1. The child starts as a shell that waits for a line on its standard input before it becomes the service (`exec`, so the
    process id stays). If we die here, it reads the end of its input and is gone.
@@ -17,6 +16,7 @@ that we fork without exec holds our end of the pipe too, and has to end before t
 
 from __future__ import annotations
 
+import inspect
 import random
 import signal
 import socket
@@ -31,20 +31,14 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.trial import guard as services_guard
 
-HOST = "127.0.0.1"
-LOG = "service.log"
-LOG_LINES = 12
+HOST, LOG, LOG_LINES = "127.0.0.1", "service.log", 12
 ATTEMPTS = 5  # a port lost to another process five times in a row is no race any more
-POLL_SECONDS = 0.02
-KILL_SECONDS = 10.0  # a killed process is gone at once, unless the kernel holds it
+POLL_SECONDS, KILL_SECONDS = 0.02, 10.0  # a killed process is gone at once, unless the kernel holds it
 # Below 32768, from where Linux takes the ports of outgoing connections: a client that keeps calling a stopped service
-# on such a port meets itself in the end, and the service cannot come back. And so low that port + 10000 is below as
-# well, which is where Redis Cluster listens.
+# on such a port meets itself in the end, and the service cannot come back. So is port + 10000, for Redis Cluster.
 PORTS = range(12_000, 22_700)
-PRIVATE_UMASK = 0o077
-"""Of a service: what a broker has on disk is raw pings, and a Redis has the ledger. Only their owner may read them."""
+PRIVATE_UMASK = 0o077  # a broker has raw pings on disk, and a Redis the ledger: only their owner may read them
 
 _GATE = ("/bin/sh", "-c", 'read go && exec "$0" "$@" </dev/null')
 
@@ -69,7 +63,6 @@ class Program:
 
     @property
     def log(self) -> Path:
-        """What it printed, of all its starts."""
         return self.folder / LOG
 
 
@@ -82,7 +75,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The service's own process id."""
         return self.process.pid
 
     def stop(self, seconds: float) -> None:
@@ -98,13 +90,10 @@ class Child:
         """SIGKILL; returns once the process is gone. Harmless if it is already."""
         self.process.kill()
         self.process.wait(KILL_SECONDS)
-        self._dismiss()
-
-    def _dismiss(self) -> None:
         assert self.guard.stdin is not None
         if not self.guard.stdin.closed:
             with suppress(BrokenPipeError):
-                self.guard.stdin.write(services_guard.DONE)
+                self.guard.stdin.write(b"done")
             with suppress(BrokenPipeError):
                 self.guard.stdin.close()
         try:
@@ -123,16 +112,14 @@ class Running:
 
     @property
     def folder(self) -> Path:
-        """Where its configuration, data and log are."""
         return self.program.folder
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The service's own process."""
         return self.child.process
 
     def alive(self) -> bool:
-        """Whether the process is there; a paused one is."""
+        """Whether the process is there, if only paused."""
         return self.process.poll() is None
 
     def stop(self) -> None:
@@ -140,15 +127,14 @@ class Running:
         self.child.stop(self.program.stop_seconds)
 
     def kill(self) -> None:
-        """End it with SIGKILL, as a crash would; its data stays as it was."""
+        """End it as a crash would; its data stays as it was."""
         self.child.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: it holds its connections and says nothing."""
+        """It holds its connections and says nothing."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
@@ -163,16 +149,17 @@ class Running:
 
 
 def launch(program: Program) -> Child:
-    """Start it and wait until it answers.
-
-    Raises PortTaken if its port is in use, DependencyUnavailable if it ends or does not answer within
-    `program.start_seconds`; nothing is left running then.
-    """
+    """Start it and wait until it answers. PortTaken if its port is in use, DependencyUnavailable if it ends or does not
+    answer within `program.start_seconds`; nothing is left running then."""
     # The log has earlier starts in it, and what went wrong with those says nothing of this one.
     start = program.log.stat().st_size if program.log.exists() else 0
     child = _spawn(program)
     try:
-        _wait_until_it_answers(program, child)
+        deadline = time.monotonic() + program.start_seconds
+        while not _is_answering(program, child):
+            if time.monotonic() > deadline:
+                raise _failure(program, f"did not answer within {program.start_seconds:g} s")
+            time.sleep(POLL_SECONDS)
     except BaseException as error:
         child.kill()
         if isinstance(error, DependencyUnavailable) and b"ddress already in use" in program.log.read_bytes()[start:]:
@@ -195,33 +182,55 @@ def _spawn(program: Program) -> Child:
     assert process.stdin is not None
     with process.stdin as gate:
         own = [str(program.folder)] if program.disposable else []
-        child = Child(process, _guard(process.pid, own))
+        source = f"{inspect.getsource(_end_with_parent)}\n_end_with_parent()"
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", source, str(process.pid), *own],
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         gate.write(b"go\n")
-    return child
+    return Child(process, guard)
 
 
-def _guard(pid: int, folders: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", services_guard.__file__, str(pid), *folders],
-        cwd="/",
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def _end_with_parent() -> None:
+    """The guard of PID [FOLDER], in an interpreter of its own, which has none of our packages.
+
+    `done` and the end of its input: the parent has stopped the child itself. The end of input alone: the parent is
+    dead, however it died, so the child is killed and its folder removed. A process is held by its pidfd where the
+    system has those (Linux 5.3), so that a number given anew hits no stranger.
+    """
+    import os
+    import select
+    import shutil
+    import signal
+    import sys
+    from contextlib import suppress
+
+    pid, held = int(sys.argv[1]), None
+    with suppress(ProcessLookupError):
+        held = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+    if sys.stdin.buffer.read() == b"done":
+        return
+    with suppress(ProcessLookupError):
+        if held == -1:
+            os.kill(pid, signal.SIGKILL)
+        elif held is not None:
+            signal.pidfd_send_signal(held, signal.SIGKILL)
+            select.select([held], [], [], 10)  # readable once the process has ended
+    for folder in sys.argv[2:]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_until_it_answers(program: Program, child: Child) -> None:
-    deadline = time.monotonic() + program.start_seconds
-    while True:
-        with suppress(OSError):
-            if program.answers(child.pid):
-                return
-        if child.process.poll() is not None:
-            raise _failure(program, f"ended with status {child.process.returncode} before it answered")
-        if time.monotonic() > deadline:
-            raise _failure(program, f"did not answer within {program.start_seconds:g} s")
-        time.sleep(POLL_SECONDS)
+def _is_answering(program: Program, child: Child) -> bool:
+    with suppress(OSError):
+        if program.answers(child.pid):
+            return True
+    if child.process.poll() is not None:
+        raise _failure(program, f"ended with status {child.process.returncode} before it answered")
+    return False
 
 
 def _failure(program: Program, what: str) -> DependencyUnavailable:
@@ -230,10 +239,8 @@ def _failure(program: Program, what: str) -> DependencyUnavailable:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports on 127.0.0.1 that nothing listens on at this moment, each with its port + 10000.
-
-    They may be taken the next moment: start with `on_free_ports`.
-    """
+    """Ports on 127.0.0.1 that nothing listens on at this moment, each with its port + 10000. They may be taken the next
+    moment: start with `on_free_ports`."""
     found: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         if _is_free(port) and _is_free(port + 10_000):

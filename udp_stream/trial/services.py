@@ -1,8 +1,7 @@
 """A real Kafka and a real Redis as child processes on free ports of 127.0.0.1: no Docker, no root, only Python.
 
-For trials and tests, not for deployments: one node, no replication, no access control. `process.py` tells how no
-process is left behind. A service is ready when it tells what only ours can know (the broker's cluster id, the server's
-process id), so another one that has taken its port is never mistaken for it.
+For trials and tests, not for deployments: one node, no replication, no access control. A service is ready when it tells
+what only ours can know (the broker's cluster id, the server's process id): another on its port is never taken for it.
 
 A broker is a Java runtime, and jars: those of `kafka-4.3.0.jars` beside this file, each with its SHA-256. A jar that
 is not in Maven's cache (`M2_REPO`, or `~/.m2/repository`), or is broken there, is fetched into a folder of its own,
@@ -36,13 +35,9 @@ from uuid import uuid4
 from udp_stream.errors import DependencyUnavailable, PackageMissing, needs
 from udp_stream.trial.process import HOST, PRIVATE_UMASK, Program, Running, launch, on_free_ports, temporary_folder
 
-KAFKA = "4.3.0"
-SCALA = "2.13"
-JAVA_LEAST = 17  # what the broker of Kafka 4 asks for
-FETCHES_AT_ONCE = 4
-FETCH_SECONDS = 60
-SERVICES = "services"
-"""The extra that has what trials need."""
+KAFKA, SCALA, JAVA_LEAST = "4.3.0", "2.13", 17  # the broker of Kafka 4 asks for that Java
+FETCHES_AT_ONCE, FETCH_SECONDS = 4, 60
+SERVICES = "services"  # the extra that has what trials need
 
 _Started = TypeVar("_Started", bound=Running)
 
@@ -58,12 +53,11 @@ class Jar:
 
     @property
     def coordinates(self) -> str:
-        """As Maven writes them."""
         return f"{self.group}:{self.artifact}:{self.version}"
 
     @property
     def path(self) -> Path:
-        """Where Maven caches it, below the cache's root."""
+        """Below the root of Maven's cache."""
         return Path(*self.group.split("."), self.artifact, self.version, f"{self.artifact}-{self.version}.jar")
 
 
@@ -78,10 +72,7 @@ def read_jar_list(file: Path) -> list[Jar]:
 
 
 def class_path(listed: Path | None = None) -> str:
-    """The jars of a list, Kafka's unless another is given, as Java wants them, fetched if need be.
-
-    DependencyUnavailable if one cannot be had.
-    """
+    """The jars of a list (Kafka's), as Java wants them, fetched if need be. DependencyUnavailable without one."""
     jars, root = read_jar_list(listed or jar_list()), cache()
     missing = [jar for jar in jars if not _is_whole(root / jar.path, jar)]
     if missing:
@@ -129,11 +120,8 @@ def _maven() -> Any:
 
 
 def write_jar_list() -> None:
-    """Resolve `KAFKA` and write its jars with their checksums over `jar_list()`; needs the network.
-
-    Kafka brings log4j but not the piece that ties it to its own logging (SLF4J 1.7): that is added, in log4j's version.
-    Both resolved in one call come out in versions that do not belong together.
-    """
+    """Resolve `KAFKA` and write its jars with their checksums over `jar_list()`; needs the network. Kafka lacks what
+    ties log4j to its logging (SLF4J 1.7): it is added, in log4j's version, which one call for both would miss."""
     artifacts = list(import_module("jgo").resolve(f"org.apache.kafka:kafka_{SCALA}:{KAFKA}"))
     log4j = next(each for each in artifacts if each.artifactId == "log4j-core")
     tie = log4j.context.project(log4j.groupId, "log4j-slf4j-impl").at_version(log4j.version).artifact()
@@ -217,9 +205,7 @@ appender.out.layout.pattern=[%d] %p %m (%c)%n
 KAFKA_OPTIONS = ("-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
                  "-Djava.awt.headless=true", "-Djava.io.tmpdir=.",
                  "-Dlog4j2.configurationFile=log4j2.properties")  # fmt: skip
-FORMAT_SECONDS = 60
-ANSWER_SECONDS = 5.0
-ANSWER_BYTES_MAX = 2**20
+FORMAT_SECONDS, ANSWER_SECONDS, ANSWER_BYTES_MAX = 60, 5.0, 2**20
 
 
 @dataclass(frozen=True)
@@ -231,13 +217,12 @@ class Listener:
     properties: Mapping[str, str]
 
     def lines(self) -> str:
-        """Its properties, as the broker reads them."""
         return "".join(f"listener.name.{self.name.lower()}.{key}={value}\n" for key, value in self.properties.items())
 
 
 @dataclass
 class RunningKafka(Running):
-    """A broker that has answered at `bootstrap` (host:port); `addresses` are those of further listeners, by name."""
+    """A broker that has answered at `bootstrap` (host:port); `addresses`: of further listeners, by name."""
 
     bootstrap: str
     addresses: Mapping[str, str] = field(default_factory=dict)
@@ -254,17 +239,15 @@ def _started(name: str, start: Callable[[Path, bool], _Started]) -> Iterator[_St
 
 
 def kafka() -> AbstractContextManager[RunningKafka]:
-    """A broker while the block runs, with its data in a temporary folder.
-
-    Raises DependencyUnavailable, with what to install, if there is no Java, no jar, or no answer.
-    """
+    """A broker while the block runs, with its data in a temporary folder. DependencyUnavailable, with what to install,
+    if there is no Java, no jar, or no answer."""
     return _started("kafka", start_kafka)
 
 
 def start_kafka(
     folder: Path, disposable: bool = False, more: str = "", listeners: Sequence[Listener] = ()
 ) -> RunningKafka:
-    """Start a broker with `more` lines of configuration; the caller stops it. Existing data in the folder is reused.
+    """Start a broker, or that of existing data in the folder; the caller stops it.
 
     A line of `more` stands before one of the same name; {host}, {broker} and {controller} in it become the broker's.
     Further `listeners` have ports of their own, beside the one without access control, which is always there.
@@ -312,10 +295,7 @@ def random_cluster_id() -> str:
 
 
 def cluster_id_at(host: str, port: int) -> str:
-    """Ask a broker for its cluster id, by a Metadata request of version 4 for no topic.
-
-    Raises OSError if nothing answers there, or something that is no Kafka broker.
-    """
+    """Ask a broker for its cluster id, by a Metadata request of version 4 for no topic. OSError if none answers."""
     # key, version, correlation id, no client id, no topics, create none
     request = struct.pack(">hhihi?", 3, 4, 1, -1, 0, False)
     try:
@@ -365,10 +345,8 @@ class RunningRedis(Running):
 
 
 def redis() -> AbstractContextManager[RunningRedis]:
-    """A server while the block runs, with its data in a temporary folder.
-
-    Raises DependencyUnavailable, with what to install, if there is no server program or no answer.
-    """
+    """A server while the block runs, with its data in a temporary folder. DependencyUnavailable, with what to install,
+    if there is no server program or no answer."""
     return _started("redis", start_redis)
 
 
@@ -405,10 +383,7 @@ def _process_id_at(port: int) -> int | None:
 
 
 def command(port: int, *words: str, host: str = HOST) -> bytes:
-    """One command to the server at this port, and the text that it answers.
-
-    Raises OSError if nothing answers there; an error that Redis answers with is a ConnectionError.
-    """
+    """What the server at this port answers to a command. OSError if nothing, or an error, is answered."""
     with needs("Redis client", SERVICES):
         client = import_module("redis")
     server = client.Connection(host=host, port=port, socket_timeout=ANSWER_SECONDS)
@@ -429,19 +404,16 @@ class Services:
     redis: RunningRedis
 
     def fail_if_ended(self) -> None:
-        """Raise DependencyUnavailable if one of them has ended by itself."""
         self.kafka.fail_if_ended()
         self.redis.fail_if_ended()
 
     def stop(self) -> None:
-        """Stop both; their data stays until the block that started them ends."""
         self.kafka.stop()
         self.redis.stop()
 
 
 @contextmanager
 def services() -> Iterator[Services]:
-    """Both while the block runs, with their data in temporary folders. DependencyUnavailable, with what to install, if
-    one of them cannot be started."""
+    """Both while the block runs; raises as `kafka` and `redis`."""
     with redis() as running_redis, kafka() as running_kafka:
         yield Services(running_kafka, running_redis)

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.pings.decode import PLAIN_PATHS, FieldPaths, PingDecoder, PingRules, Pings, Reason, Refusal, originals
+from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.windows.clocks import AgreementClock, AppendClock, Clock, Frame, LogPlaces, WindowRules
 from udp_stream.windows.movement import places_of, with_speeds
 from udp_stream.windows.positions import Moment, MomentRules
@@ -324,6 +324,28 @@ class ReadingRules:
     hash_plate: Callable[[str], bytes]
     moments: MomentRules | None = None
 
+    def read(
+        self, messages: Sequence[bytes], windows: Windows, places: LogPlaces | None = None, rejected_through: int = 0
+    ) -> tuple[ReadResult, Frame, list[LateOrFull]]:
+        """Decode a frame, and put its pings into slots: the outcome without moments, the frame, and its rows without a
+        slot. Without `places`, the offset of a message is its number in the frame."""
+        pings, refusals = self.decoder.decode(messages)
+        start, end = self.grid.place(pings.time_ms)
+        frame = Frame(pings, cells_of(pings.lat, pings.lon, self.resolution), start, end, places)
+        closed, unplaced = windows.push(frame)
+        tick = np.zeros(len(messages), bool) if places is None else places.tick
+        offset = np.arange(len(messages)) if places is None else places.offset
+        refusals = [refusal for refusal in refusals if not tick[refusal.message]]
+        refusals += [_refusal_of(pings, one, self.decoder.format.paths.time) for one in unplaced]
+        new = [refusal for refusal in refusals if offset[refusal.message] >= rejected_through]
+        new.sort(key=lambda refusal: (refusal.message, refusal.position))
+        originals_of = zip(new, originals(messages, new, self.decoder.format), strict=True)
+        refused = [Refused(int(offset[one.message]), one, data) for one, data in originals_of]
+        # Times that windows refused may be decades ahead.
+        taken = np.delete(pings.time_ms, [one.row for one in unplaced])
+        newest_ms = int(taken.max()) if taken.size else None
+        return ReadResult(closed, refused, int((~tick).sum()), taken.size, newest_ms), frame, unplaced
+
 
 class SourceReader:
     """The open slots of one source partition, and the position in its log.
@@ -360,26 +382,9 @@ class SourceReader:
             messages, places = messages[known:], places.behind(known)
         if not messages:
             return ReadResult([], [], 0, 0)
-        pings, refusals = self._rules.decoder.decode(messages)
-        start, end = self._rules.grid.place(pings.time_ms)
-        cell = cells_of(pings.lat, pings.lon, self._rules.resolution)
-        frame = Frame(pings, cell, start, end, places)
-        closed, unplaced = self._windows.push(frame)
-        moments = [] if self._moments is None else self._moments.read(frame)
-        refusals = [refusal for refusal in refusals if not places.tick[refusal.message]]
-        refusals += [refusal_of(pings, one, self._rules.decoder.format.paths) for one in unplaced]
+        result, frame, _ = self._rules.read(messages, self._windows, places, self._rejected_through)
         self.next_offset = int(places.offset[-1]) + 1
-        refused = self._new_refusals(messages, places, refusals)
-        messages_read, counted = int((~places.tick).sum()), len(pings) - len(unplaced)
-        return ReadResult(closed, refused, messages_read, counted, newest_ms_of(pings, unplaced), moments)
-
-    def _new_refusals(self, messages: Sequence[bytes], places: LogPlaces, refusals: list[Refusal]) -> list[Refused]:
-        new = [refusal for refusal in refusals if places.offset[refusal.message] >= self._rejected_through]
-        new.sort(key=lambda refusal: (refusal.message, refusal.position))
-        return [
-            Refused(int(places.offset[refusal.message]), refusal, data)
-            for refusal, data in zip(new, originals(messages, new, self._rules.decoder.format), strict=True)
-        ]
+        return result if self._moments is None else replace(result, moments=self._moments.read(frame))
 
     @property
     def through_ms(self) -> int | None:
@@ -432,14 +437,6 @@ class SourceReader:
         return SourceCheckpoint(min(offset, needed), watermark_ms, rejected_through, None if is_same else before_ms)
 
 
-def newest_ms_of(pings: Pings, unplaced: Sequence[LateOrFull]) -> int | None:
-    """The latest time of the pings that windows took, Unix ms. One that they refused may be decades ahead."""
-    taken = np.ones(len(pings), dtype=bool)
-    taken[[refused.row for refused in unplaced]] = False
-    return int(pings.time_ms[taken].max()) if taken.any() else None
-
-
-def refusal_of(pings: Pings, refused: LateOrFull, paths: FieldPaths = PLAIN_PATHS) -> Refusal:
-    """What a window refused, as a refusal of its message."""
+def _refusal_of(pings: Pings, refused: LateOrFull, path: str) -> Refusal:
     message, position = int(pings.message[refused.row]), int(pings.position[refused.row])
-    return Refusal(message, position, refused.reason, paths.time, refused.lag_ms)
+    return Refusal(message, position, refused.reason, path, refused.lag_ms)

@@ -17,17 +17,15 @@ from udp_stream.settings.loading import CLIENT, QUERY
 
 COMMENT_COLUMN: Final = 44
 
-SECRETS: Final = (
-    *("kafka.client.sasl_plain_password_file", "ledger.client.password_file"),
-    *("live.password_file", "live.token_file"),
-)
+OF_KAFKA, OF_REDIS = "kafka.client.sasl_plain_password_file", "ledger.client.password_file"
+SECRETS: Final = OF_KAFKA, OF_REDIS, "live.password_file", "live.token_file"
 
 LEFT_OUT: Final = "..."
-"""Stands where a URL has its user and password, and for what may be a secret in the place of its file's name."""
+"""Stands for a URL's user and password, and for what may be a secret in the place of its file's name."""
 
 
 def config(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print the configuration as it is in force, and what is likely wrong though valid."""
+    """Print the configuration in force, and what is likely wrong though valid."""
     origins = read_tables(arguments.config, arguments.set).origins
     print(f"# policy {settings.policy.fingerprint()}: records made under these settings name it")
     print("\n".join(as_toml(settings, origins)))
@@ -57,24 +55,17 @@ def _lines(table: str, keys: Mapping[str, Any], settings: Settings, origins: Map
         shown = _in_force(name, settings) if value is None or name == "ledger.url" else value
         if name in SECRETS and may_be_secret(value):
             shown = LEFT_OUT
-        line = (
-            f"# {key} is not set"
-            if shown is None
-            else f"{key} = {_escaped(json.dumps(msgspec.to_builtins(shown), ensure_ascii=False))}"
-        )
-        if shown is not None and shown != value:
-            line = f"# {line}"
+        line = f"{key} = {_escaped(json.dumps(msgspec.to_builtins(shown), ensure_ascii=False))}"
+        line = f"# {key} is not set" if shown is None else line if shown == value else f"# {line}"
         yield f"{line:<{COMMENT_COLUMN}} # {_escaped(origins.get(name, 'default'))}"
 
 
 def _in_force(name: str, settings: Settings) -> object:
     section, _, key = name.partition(".")
-    if name == "ledger.url":
-        return without_password(settings.ledger.place)
-    if name == "speed.unit":
-        return settings.speed.read_in
     if section == "source":
         return getattr(settings.source.mapping, key, None)
+    if name in ("ledger.url", "speed.unit"):
+        return settings.speed.read_in if section == "speed" else without_password(settings.ledger.place)
     return settings.budget.promised if name == settings.budget.accounted.key == "budget.epsilon" else None
 
 
@@ -84,12 +75,8 @@ def without_password(url: str) -> str:
     >>> without_password("redis://me:hush@ledger:6379/0"), without_password("redis://ledger/2?db=1&password=hush")
     ('redis://...@ledger:6379/0', 'redis://ledger/2?db=1&password=...')
     """
-    if not has_password(url):
-        return url
-    scheme, _, rest = url.partition("://")
-    _, at, place = rest.rpartition("@")
-    shown = f"{scheme}://{LEFT_OUT if at else ''}{at}{place}"
-    return re.sub(r"((?:password|username)=)[^&#]*", rf"\1{LEFT_OUT}", shown)
+    shown = re.sub("(?<=://).*@", f"{LEFT_OUT}@", url)
+    return re.sub(r"((?:password|username)=)[^&#]*", rf"\1{LEFT_OUT}", shown) if has_password(url) else url
 
 
 def _escaped(text: str) -> str:

@@ -45,10 +45,8 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def _growing(name: str) -> GrowingFile:
     if name == "-" or name.lower().endswith(OTHER_FORMS):
-        raise UsageError(
-            f"{name}: expected a file of plain lines of JSON, as `run --out` and `--smoothed` write, such as "
-            "releases.ndjson"
-        )
+        rule = "a file of plain lines of JSON, as `run --out` and `--smoothed` write, such as releases.ndjson"
+        raise UsageError(f"{name}: expected {rule}")
     if not Path(name).exists():
         say(f"{name} is not there yet: waiting for it", "waiting")
     return GrowingFile(Path(name))
@@ -65,7 +63,6 @@ class Statement:
     """The file of `dashboard.statement`, read at each request, as `ledger export` may replace it."""
 
     def __init__(self, name: str) -> None:
-        """ConfigError if it is none; no name, no statement."""
         self._name, self._text = name, b""
         if name and self.read() is None:
             rule = "a file that `udp-stream ledger export` has written"

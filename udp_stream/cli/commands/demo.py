@@ -1,7 +1,7 @@
 """`demo`: a synthetic Surat-like fleet, no services, no files; and its picture.
 
-The picture shows private estimates, or releases where a paper's mechanism takes means, beside the truth and a guess.
-The fleet is synthetic, so its true means may be shown: nothing here is for a real feed.
+The picture shows private estimates, or releases where a paper's mechanism takes means, beside the truth and a guess:
+true means may be shown, as the fleet is synthetic. Nothing here is for a real feed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 import sys
 import time
 import webbrowser
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from math import cos, hypot, radians
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from udp_stream.logs import counted, say
 from udp_stream.release.facts import PublishedRelease, ReleaseSink, Summary
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Release
-from udp_stream.runtime import Embedded, release_sink, smoothed_sink
+from udp_stream.runtime import Embedded, Smooth, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.trial.fleet import IST, Fleet
 from udp_stream.windows.tables import SlotGrid, cell_name, cells_of
@@ -39,26 +39,19 @@ from udp_stream.windows.tables import SlotGrid, cell_name, cells_of
 if TYPE_CHECKING:
     from udp_stream.board.server import Board
 
-CELLS_SHOWN: Final = 12
-BAR_STEPS: Final = 52
-
-LABEL: Final = 6
-"""Columns between labels such as `14/15`."""
+CELLS_SHOWN, BAR_STEPS, LABEL = 12, 52, 6  # columns of a bar, and between labels such as `14/15`
+ROWS_MAX, COLUMNS_MAX, KM_PER_DEGREE = 24, 110, 111.2
 
 ROW_SHARE, COLUMN_SHARE = 0.45, 0.85
 """A row's height and a label's width, in distances between cells. Two labels of one row are then at least
 sqrt(1 - 0.45^2) = 0.89 of that distance apart, and never overlap."""
 
-ROWS_MAX, COLUMNS_MAX = 24, 110
-
-KM_PER_DEGREE: Final = 111.2
+MORNING, YEAR_HOURS, SLOT_S = datetime(2024, 1, 8, 6, tzinfo=IST), 365 * 24, 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class TrueMeans:
-    """What the buses did in one slot, before anything went wrong on the way: km/h and pings by cell.
-
-    `guess_kmh` is the mean of all pings, the best single guess for every cell."""
+    """What the buses did in one slot: km/h and pings by cell. `guess_kmh`: the mean of all pings, the best guess."""
 
     kmh: Mapping[str, float]
     pings: Mapping[str, int]
@@ -66,7 +59,7 @@ class TrueMeans:
 
 
 def true_means(fleet: Fleet, slot_start: str, grid: SlotGrid, resolution: int) -> TrueMeans:
-    """Of the slot that starts at this time, as records write it; of a synthetic fleet alone."""
+    """Of the slot that starts at this time, as records write it."""
     cells, speeds = [], []
     for chunk in fleet.chunks():
         if not chunk.time_ms.size:  # at night, perhaps amid the slot
@@ -97,13 +90,10 @@ class ShownCell(NamedTuple):
 def shown_of(slot: Sequence[Release], estimates: Sequence[Smoothed]) -> dict[str, ShownCell]:
     """By cell: estimates of the slot's HATs, or what was released of them where there are none."""
     by_id = {one.release_id: ShownCell(one.value_kmh, one.interval95_kmh) for one in estimates}
-    found = {}
-    for record in slot:
-        if record.release_id in by_id:
-            found[record.hat.cell] = by_id[record.release_id]
-        elif not by_id and record.mean is not None:
-            found[record.hat.cell] = ShownCell(record.mean.value_kmh, record.mean.interval95_kmh)
-    return found
+    if by_id:
+        return {record.hat.cell: by_id[record.release_id] for record in slot if record.release_id in by_id}
+    means = ((record.hat.cell, record.mean) for record in slot if record.mean is not None)
+    return {cell: ShownCell(mean.value_kmh, mean.interval95_kmh) for cell, mean in means}
 
 
 def busiest_slot(records: Sequence[Release]) -> list[Release]:
@@ -139,7 +129,8 @@ def map_of(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueM
     """A label for each cell where it lies; nothing where that would be larger than a page."""
     if len(slot) > ROWS_MAX * COLUMNS_MAX // LABEL:  # no two labels overlap
         return []
-    placed = [(*_kilometres(record), _label(record.hat.cell, shown, truth)) for record in slot]
+    places = ((record.hat.center, _label(record.hat.cell, shown, truth)) for record in slot)
+    placed = [(lon * cos(radians(lat)) * KM_PER_DEGREE, lat * KM_PER_DEGREE, label) for (lon, lat), label in places]
     apart = min((hypot(x - u, y - v) for x, y, _ in placed for u, v, _ in placed if (x, y) != (u, v)), default=1.0)
     west, north = min(x for x, _, _ in placed), max(y for _, y, _ in placed)
     cells = [
@@ -155,11 +146,6 @@ def map_of(slot: Sequence[Release], shown: Mapping[str, ShownCell], truth: TrueM
     return ["".join(line).rstrip() for line in lines]
 
 
-def _kilometres(record: Release) -> tuple[float, float]:
-    lon, lat = record.hat.center
-    return lon * cos(radians(lat)) * KM_PER_DEGREE, lat * KM_PER_DEGREE
-
-
 def _label(cell: str, shown: Mapping[str, ShownCell], truth: TrueMeans) -> str:
     private = f"{shown[cell].kmh:.0f}" if cell in shown else "--"
     true = truth.kmh.get(cell)
@@ -167,19 +153,16 @@ def _label(cell: str, shown: Mapping[str, ShownCell], truth: TrueMeans) -> str:
 
 
 def _row(record: Release, shown: ShownCell | None, truth: TrueMeans, max_kmh: float) -> str:
+    plates = f"  {counted(record.plates, 'plate'):>10}" if record.counts else ""
     if shown is None:
-        plates = f" ({counted(record.plates, 'plate')})" if record.counts else ""
         return f"{record.hat.cell}  {record.status.replace('_', ' ')}{plates}"
-    true = truth.kmh.get(record.hat.cell)
-    steps = BAR_STEPS / max_kmh
+    true, steps = truth.kmh.get(record.hat.cell), BAR_STEPS / max_kmh
     low, high = (kmh * steps for kmh in shown.interval)
     bar = ["─" if low <= at <= high else " " for at in range(BAR_STEPS + 1)]
-    marks = [("┊", truth.guess_kmh), ("○", true), ("●", shown.kmh)]
-    for mark, kmh in marks:
+    for mark, kmh in (("┊", truth.guess_kmh), ("○", true), ("●", shown.kmh)):
         if kmh is not None:
             bar[min(BAR_STEPS, round(kmh * steps))] = mark
     figures = f"{shown.kmh:5.1f}, true {'?' if true is None else f'{true:.1f}'}"
-    plates = f"  {counted(record.plates, 'plate'):>10}" if record.counts else ""
     return f"{record.hat.cell} |{''.join(bar)}| {figures}{plates}"
 
 
@@ -195,19 +178,8 @@ def _errors(shown: Mapping[str, ShownCell], truth: TrueMeans) -> list[str]:
     ]
 
 
-MORNING = datetime(2024, 1, 8, 6, tzinfo=IST)
-
-YEAR_HOURS: Final = 365 * 24
-
-SLOT_S: Final = 20.0
-
-
-class DemoRun(NamedTuple):
-    """What a run published, and what it counted."""
-
-    releases: list[PublishedRelease]
-    estimates: list[Smoothed]
-    summary: Summary
+DemoRun = tuple[list[PublishedRelease], list[Smoothed], Summary]
+"""What a run published, and what it counted."""
 
 
 def demo(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -235,22 +207,19 @@ def demo(arguments: argparse.Namespace, settings: Settings) -> None:
         if board is not None:
             _on_page(arguments, settings, fleet, board, write)
             return
-        run = _on_kafka(arguments, fleet) if arguments.kafka else _embedded(arguments, settings, fleet)
-        release_sink(write)(run.releases)
+        if arguments.kafka:
+            with needs("Kafka client", "services"):
+                from udp_stream.cli.commands.kafka import run_on_kafka
+            releases, estimates, summary = run_on_kafka(arguments, fleet)
+        else:
+            releases, estimates, summary = _embedded(arguments, settings, fleet)
+        release_sink(write)(releases)
     if arguments.out != "-":
-        slot = busiest_slot([release.record for release in run.releases])
-        truth = TrueMeans({}, {}, 0.0)
+        truth, slot = TrueMeans({}, {}, 0.0), busiest_slot([release.record for release in releases])
         if slot:
-            grid, resolution = settings.calendar.slots, settings.hat.resolution
-            truth = true_means(fleet, slot[0].hat.slot_start, grid, resolution)
-        print(picture(slot, run.estimates, truth, settings.speed.max_kmh))
-    print_summary(run.summary, settings)
-
-
-def _on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> DemoRun:
-    with needs("Kafka client", "services"):
-        from udp_stream.cli.commands.demo_kafka import run_on_kafka
-    return DemoRun(*run_on_kafka(arguments, fleet))
+            truth = true_means(fleet, slot[0].hat.slot_start, settings.calendar.slots, settings.hat.resolution)
+        print(picture(slot, estimates, truth, settings.speed.max_kmh))
+    print_summary(summary, settings)
 
 
 def _is_watched() -> bool:
@@ -286,25 +255,26 @@ def _on_page(arguments: argparse.Namespace, settings: Settings, fleet: Fleet, bo
         say(f"a synthetic fleet of {fleet.buses} buses, a slot every {SLOT_S:g} s: {address} (Ctrl-C ends it)")
         if sys.platform == "darwin" or any(map(os.environ.get, ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))):
             webbrowser.open(address)  # elsewhere it might be a browser in this very terminal
-        runtime.run(_paced(fleet.messages(), runtime, arguments.slots))
-
-
-def _paced(frames: Iterable[list[bytes]], runtime: Embedded, first: int) -> Iterator[list[bytes]]:
-    released = 0
-    for frame in frames:
-        yield frame
-        if runtime.summary.slots > released:
-            released = runtime.summary.slots
-            if released >= first:
-                time.sleep(SLOT_S)
+        released = 0
+        for frame in fleet.messages():
+            runtime.push(frame, settings.form.format)
+            if runtime.summary.slots > released:
+                released = runtime.summary.slots
+                if released >= arguments.slots:
+                    time.sleep(SLOT_S)
+        runtime.finish()
 
 
 def _embedded(arguments: argparse.Namespace, settings: Settings, fleet: Fleet) -> DemoRun:
-    releases: list[PublishedRelease] = []
-    estimates: list[Smoothed] = []
-    with _runtime(arguments, settings, releases.extend, estimates.extend) as runtime:
-        summary = runtime.run(_told(fleet.messages(), runtime, arguments))
-        return DemoRun(releases, estimates, summary)
+    releases, estimates = list[PublishedRelease](), list[Smoothed]()
+    with _runtime(arguments, settings, releases.extend, estimates.extend) as runtime, console().status("") as status:
+        for frame in fleet.messages():
+            runtime.push(frame, settings.form.format)
+            read = runtime.summary
+            done = f"{read.pings:,} pings, {read.slots} of about {arguments.slots} slots released"
+            status.update(f"a synthetic fleet of {arguments.buses} buses: {done}")
+        runtime.finish()
+        return releases, estimates, runtime.summary
 
 
 @contextmanager
@@ -312,7 +282,7 @@ def _runtime(
     arguments: argparse.Namespace,
     settings: Settings,
     publish: ReleaseSink,
-    smooth: Callable[[Sequence[Smoothed]], None],
+    smooth: Smooth,
 ) -> Iterator[Embedded]:
     with ExitStack() as stack:
         trial = not arguments.ledger
@@ -323,11 +293,3 @@ def _runtime(
             settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, publish, others=others, trial=trial,
             smooth=smooth, answer=lambda _: None,  # the summary counts them
         )  # fmt: skip
-
-
-def _told(frames: Iterator[list[bytes]], runtime: Embedded, arguments: argparse.Namespace) -> Iterator[list[bytes]]:
-    with console().status("") as status:
-        for frame in frames:
-            yield frame
-            done = f"{runtime.summary.pings:,} pings, {runtime.summary.slots} of about {arguments.slots} slots released"
-            status.update(f"a synthetic fleet of {arguments.buses} buses: {done}")

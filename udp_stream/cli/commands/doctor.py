@@ -1,7 +1,7 @@
 """`doctor`: is everything reachable and safely configured? Changes nothing.
 
-A check ends with `ok`, `FAIL`, or `unknown` if it could not be made. Its verdict on speeds is on raw speeds: it has no
-noise, and is for the operator, who may see the pings.
+A check ends with `ok`, `FAIL`, or `unknown` if it could not be made. The verdict on raw speeds has no noise, and is for
+the operator, who may see the pings.
 """
 
 from __future__ import annotations
@@ -11,23 +11,14 @@ import shlex
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from udp_stream.cli.first_look import (
-    is_on_disk,
-    joined,
-    named,
-    require_files,
-    require_mostly_read,
-    require_readable_pings,
-    still_warning,
-    unclamped,
-    warnings_of,
-)
+from udp_stream.cli import first_look
+from udp_stream.cli.first_look import named, require_files, still_warning, unclamped, warnings_of
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, UdpStreamError, UsageError, needs
 from udp_stream.ledgers.opening import inspect_ledger, is_here, ledger_place, ledger_there
 from udp_stream.logs import counted, trouble_of
@@ -41,6 +32,7 @@ from udp_stream.sources.recordings import is_gtfs_file, open_sources, together
 from udp_stream.units import KMH_PER_UNIT
 
 LATEST = 5_000
+NO_RELEASE = "a verdict on raw speeds, not a release"
 
 
 class CannotTell(str):
@@ -49,14 +41,8 @@ class CannotTell(str):
     __slots__ = ()
 
 
-NO_RELEASE = "a verdict on raw speeds, not a release"
-
-
 def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Run every check, one line each; in the end raise the first failure, so that the exit status tells its kind.
-
-    UsageError for an address in place of a file: it may hold a token, and the checks show names.
-    """
+    """Run every check, one line each; in the end raise the first failure, so that the exit status tells its kind."""
     require_files(arguments.files)
     checks: list[tuple[str, Callable[[], str]]] = [
         ("configuration", lambda: f"valid, policy {settings.policy.fingerprint()}"),
@@ -69,12 +55,13 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
     elif (why_not := _why_no_broker(settings)) is not None:
         checks.append(("broker", partial(_no_broker, why_not, settings)))
     else:
+        latest = cache(lambda: _latest(settings))
         checks += [
             ("topics", lambda: _topics(settings)),
             ("deployment", lambda: _deployment(settings)),
             ("workers", lambda: _workers(settings)),
-            ("pings of the topic", lambda: _pings_of_topic(_latest(settings), settings)),
-            ("speeds of the topic", lambda: _unit([one.value or b"" for one in _latest(settings)], settings)),
+            ("pings of the topic", lambda: _pings_of_topic(latest(), settings)),
+            ("speeds of the topic", lambda: _unit([one.value or b"" for one in latest()], settings)),
         ]
     failures = [error for name, check in checks if (error := _failure(name, check)) is not None]
     if failures:
@@ -84,12 +71,10 @@ def doctor(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _is_embedded(settings: Settings) -> bool:
-    """Whether nothing of Kafka is configured, and the ledger is a file: as for `replay` and `run`."""
     return not settings.kafka.is_set and is_file(settings.ledger.place)
 
 
 def _why_no_broker(settings: Settings) -> UdpStreamError | None:
-    """Why nothing can be asked of a broker; None if one answers."""
     try:
         with needs("Kafka client", "kafka"):
             from streams.topics import require_reachable
@@ -111,16 +96,12 @@ def _ledger(settings: Settings, for_workers: bool) -> str:
     said = f"{inspect_ledger(settings.ledger)}; {settings.policy.promise}"
     if has_password(settings.ledger.url):
         said += "; its password is in ledger.url, where others can read it: use ledger.client.password_file"
-    if is_file(settings.ledger.place) and _others_read(file := Path(ledger_place(settings.ledger.place))):
+    file = Path(ledger_place(settings.ledger.place))
+    if is_file(settings.ledger.place) and file.exists() and file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         said += f"; others can read it, as after a copy: chmod 600 {shlex.quote(str(file))}"
     if not is_here(settings.ledger) and ledger_there(settings.ledger) is not None:
-        said += "; cannot tell before its first use on this machine: is this key its key"
-        return CannotTell(said)
+        return CannotTell(f"{said}; cannot tell before its first use on this machine: is this key its key")
     return said
-
-
-def _others_read(file: Path) -> bool:
-    return file.exists() and bool(file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
@@ -138,7 +119,6 @@ def _failure(name: str, check: Callable[[], str]) -> UdpStreamError | None:
 
 
 def _topics(settings: Settings) -> str:
-    """ConfigError for topics unlike those of `topics create`, DependencyUnavailable if no worker may join the group."""
     with needs("Kafka client", "kafka"):
         from streams.topics import differences, require_rights
     found = differences(settings.kafka)
@@ -149,7 +129,6 @@ def _topics(settings: Settings) -> str:
 
 
 def _deployment(settings: Settings) -> str:
-    """PrivacyRefused if the workers have another ledger than this configuration: its workers would be refused."""
     with needs("Kafka client", "kafka"):
         from streams.kafka import claimed
         from streams.topics import topics_of
@@ -182,11 +161,10 @@ def _latest(settings: Settings) -> list[Any]:
 
 
 def _pings_of_topic(records: Sequence[Any], settings: Settings) -> str:
-    """UsageError if more is refused than accepted, ConfigError for a wrong zone, or plates in several partitions."""
     messages = [record.value or b"" for record in records]
     if not messages:
         return CannotTell("it has none")
-    pings = require_mostly_read(messages, settings.form.format, settings, "of its latest refused")
+    pings = first_look.require_mostly_read(messages, settings.form.format, settings, "of its latest refused")
     if not len(pings):
         return CannotTell("its latest were refused for their speeds alone, or are of other events")
     partition = np.array([record.partition for record in records])[pings.message]
@@ -213,13 +191,12 @@ def _said_of_pings(found: Sequence[str], settings: Settings) -> str:
 
 
 def _pings_of_files(files: Sequence[str], settings: Settings) -> str:
-    """UsageError if less of their beginning is accepted than refused, ConfigError if it lies in another zone."""
     found: list[str] = []
-    require_readable_pings(files, settings, warn=found.append)
+    first_look.require_readable_pings(files, settings, warn=found.append)
     said = _said_of_pings(found, settings)
     if found:
         return said
-    if not all(map(is_on_disk, files)):
+    if not all(map(first_look.is_on_disk, files)):
         return CannotTell("cannot tell: it is no file on disk")
     if len(files) == 1 and is_gtfs_file(files[0]):
         return CannotTell("cannot tell whether its plates last: it is one poll. Name two, some minutes apart")
@@ -229,11 +206,10 @@ def _pings_of_files(files: Sequence[str], settings: Settings) -> str:
 def _unit_of_files(files: Sequence[str], settings: Settings) -> str:
     ((_, source),) = open_sources(files, settings.speed.unit, form=settings.form)
     with closing(source):
-        return _unit(next(joined(source.messages()), []), settings, source.format)
+        return _unit(next(first_look.joined(source.messages()), []), settings, source.format)
 
 
 def _unit(messages: Iterable[bytes], settings: Settings, ping_format: PingFormat | None = None) -> str:
-    """ConfigError if the pings move as if their speeds were in another unit than the configured one."""
     if settings.speed.from_ == "movement":
         return "derived from positions: they have no unit"
     rules = unclamped(settings)

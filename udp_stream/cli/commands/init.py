@@ -1,8 +1,7 @@
-"""`init`: a recording of any form in, a commented configuration out.
+"""`init`: a recording of any form in, a commented configuration out. Nothing is charged or released.
 
 The mapping comes from names and formats (`pings.found`), the zone and the box from the positions, the unit of speed
-from how far buses move. Nothing is charged or released. The verdict on the unit is for the operator, who may see the
-pings. U is never taken from recorded speeds.
+from how far buses move: a verdict for the operator, who may see the pings. U is never taken from recorded speeds.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
 from udp_stream.files import draft_of, link_first
 from udp_stream.logs import counted
-from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, Refusal, originals
+from udp_stream.pings.decode import Box, PingDecoder, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.pings.found import (
     ALL_ZERO,
     LABEL,
@@ -79,8 +78,7 @@ farther than a degree from the middle; it is rounded outward to tenths, at least
 _STEPS_MAX, _FIELDS_MIN, _ENVELOPES_MAX = 6, 5, 8
 """Steps of the path of an array of records, of which SIRI's has five; fields of a ping; arrays that are looked into."""
 
-_WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)
-"""Speeds in any unit, as they are."""
+_WIDE = PingRules(max_kmh=1000, reject_above_kmh=2000)  # speeds in any unit, as they are
 
 
 class Sample(NamedTuple):
@@ -93,8 +91,8 @@ class Sample(NamedTuple):
 
 
 def read_samples(path: str) -> list[Sample]:
-    """The beginning of a file, by each of the arrays that may have the records, the longest first. UsageError if it
-    cannot be read, or is neither JSON, XML nor CSV."""
+    """The beginning of a file, by each array that may have the records, the longest first. UsageError if it cannot be
+    read, or is neither JSON, XML nor CSV."""
     messages: list[bytes] = []
     with closing(read_messages(path, form=None)) as batches:
         for some in as_far_as_whole(batches, lambda _: None):
@@ -137,15 +135,13 @@ def _unwrapped(message: bytes) -> bytes:
 def _pieces(message: bytes, envelope: Path) -> Sequence[bytes | Raw]:
     """The records of a message, as a mapping with this path has them."""
     try:
-        pieces = _reader_of(dotted(envelope)).split(message)
+        pieces = _form_of(dotted(envelope)).format.split(message)
     except (*UNREADABLE, ValueError):
         return []
     return pieces if pieces is not None else [message] if not envelope else []
 
 
-@cache
-def _reader_of(records: str) -> PingFormat:
-    return mapped_form(FeedMapping(records=records)).format
+_form_of = cache(lambda records: mapped_form(FeedMapping(records=records)))
 
 
 def _decoded(text: bytes | Raw) -> object:
@@ -195,10 +191,9 @@ Keys = dict[str, str | tuple[str, ...]]
 class FoundFeed:
     """`preset` with the `keys` of `[source]` beside it, or `keys` that differ from the contract's form.
 
-    `form`: for people. `box`: west, south, east, north. `unit_by`: "movement", "specification", "name", or "" if it is
-    not known. `hours`: of the first and the last ping, by the clock of the zone. `checks`: sentences for people, by the
-    section of the configuration. `pings`, `plates` and `others`, messages of other events, are of the part that was
-    read.
+    `form`: for people. `unit_by`: "movement", "specification", "name", or "" if it is not known. `hours`: of the first
+    and the last ping, by the clock of the zone. `checks`: sentences by the section of the configuration. `pings`,
+    `plates` and `others` (messages of other events) are of the part that was read.
     """
 
     preset: str
@@ -207,7 +202,7 @@ class FoundFeed:
     zone: str
     unit: str
     unit_by: str
-    box: tuple[float, float, float, float]
+    box: Box
     pings: int
     plates: int
     refused: int
@@ -217,8 +212,7 @@ class FoundFeed:
 
 
 def find_feed(paths: Sequence[str]) -> FoundFeed:
-    """The feed of a recording, or of several in the same form, by their beginnings. UsageError if it holds no known
-    pings, with what was found."""
+    """The feed of recordings in one form, by their beginnings. UsageError, with what was found, without known pings."""
     require_files(paths, twice=True)
     if len({is_gtfs_file(path) for path in paths}) > 1:
         raise UsageError(f"{named(paths)}: expected files of one kind, got GTFS-realtime (.pb) and others")
@@ -249,20 +243,19 @@ def find_feed(paths: Sequence[str]) -> FoundFeed:
     form = mapped_form(replace(mapping, zone=None if times.has_offset else ZoneInfo(place)))
     unit = unit_of_name(mapping.speed)
     feed = replace(_found(paths, form, sample.form, unit, "name" if unit else ""), keys=keys)
-    if is_exchanged:
-        feed.checks["source"].append("longitude and latitude stand under each other's name, by where they lie")
-    if times.is_ambiguous:
-        day = feed.hours.partition(" ")[0]
-        feed.checks["source"].append(f"day and month could be exchanged; this reads the first ping as of {day}")
-    if mapping.one_element:
-        feed.checks["source"].append("a path leads to one element of an array; the others are not read")
-    if mapping.steps["plate"][-1] == "label":
-        feed.checks["source"].append("the plate is a label; some feeds have a destination there: is it the vehicle's?")
+    day, is_label = feed.hours.partition(" ")[0], mapping.steps["plate"][-1] == "label"
+    doubts = {
+        "longitude and latitude stand under each other's name, by where they lie": is_exchanged,
+        f"day and month could be exchanged; this reads the first ping as of {day}": times.is_ambiguous,
+        "a path leads to one element of an array; the others are not read": mapping.one_element,
+        "the plate is a label; some feeds have a destination there: is it the vehicle's?": is_label,
+    }
+    feed.checks["source"] += [sentence for sentence, is_due in doubts.items() if is_due]
     return feed
 
 
 def _mapped(samples: Sequence[Sample], what: str) -> tuple[Sample, FeedMapping, TimeForm]:
-    """The likeliest sample, its mapping and the form of its times: vehicles have times of their own, stops have none.
+    """The likeliest sample, its mapping and the form of its times. Vehicles have times of their own, stops have none.
     UsageError with what is missing in the sample that lacks the least."""
     found, faults = [], list[str]()
     for sample in samples:
@@ -298,10 +291,11 @@ def _lacks_speeds(refused: Sequence[tuple[Refusal, bytes]]) -> bool:
 def _preset_form(paths: Sequence[str], preset: Preset) -> FeedForm | None:
     """The form in which a preset reads these files, by the clock of the place if times have no offset."""
     mapping = preset.mapping
-    if mapping.reads_offsets:
-        return form if _reads(paths, form := mapped_form(mapping)) else None
-    if not _reads(paths, form := mapped_form(replace(mapping, zone=UTC))):
+    form = mapped_form(mapping if mapping.reads_offsets else replace(mapping, zone=UTC))
+    if not _reads(paths, form):
         return None
+    if mapping.reads_offsets:
+        return form
     pings, *_ = _read(paths[:1], form, _TRIED)
     return mapped_form(replace(mapping, zone=ZoneInfo(zone_of(*_middle(pings)))))
 
@@ -319,8 +313,7 @@ def _keys(mapping: FeedMapping) -> Keys:
 
 
 def _reads(paths: Sequence[str], form: FeedForm) -> bool:
-    """Whether the form reads most of the beginning, as positions on land. A ping that is refused for its speed's value
-    counts as read."""
+    """Whether the form reads most of the beginning, as positions on land."""
     with suppress(UsageError):  # a header without its columns
         pings, refused, *_ = _read(paths[:1], form, _TRIED)
         return _is_mostly_read(pings, refused) and not is_sea(zone_of(*_middle(pings)))
@@ -339,11 +332,8 @@ def _is_mostly_read(pings: Pings, refused: Sequence[tuple[Refusal, bytes]]) -> b
 def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[tuple[Refusal, bytes]], str, int]:
     """The pings of as many messages, as many of each source; refusals; sentences on damage and doubts; and how many
     messages were of other events. Polls of GTFS-realtime are a single source."""
-    messages: list[bytes] = []
-    damages: list[str] = []
-    ping_format = form.format
-    sources = 1 if is_gtfs_file(paths[0]) else len(paths)
-    said: list[str] = []
+    messages, damages, said = list[bytes](), list[str](), list[str]()
+    ping_format, sources = form.format, 1 if is_gtfs_file(paths[0]) else len(paths)
     for _, source in open_sources(paths, UNIT, say=said.append, form=form):
         with closing(source):
             ping_format, last = source.format, len(messages) + max(_TRIED, most // sources)
@@ -359,8 +349,7 @@ def _read(paths: Sequence[str], form: FeedForm, most: int) -> tuple[Pings, list[
 
 
 def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None, by: str) -> FoundFeed:
-    """The feed as a form reads it. `written`: its form for people. `said`: the unit, by the feed's specification, or by
-    a name."""
+    """The feed as a form reads it. `written`: its form for people. `said`: the unit, by its specification or a name."""
     pings, refused, damage, others = _read(paths, form, _READ_MAX)
     if form.mapping.speed and unit_evidence(pings, "kmh").fault == ALL_ZERO:
         feed = _found(paths, without_speeds(form), written, None, "")
@@ -394,23 +383,22 @@ def _found(paths: Sequence[str], form: FeedForm, written: str, said: str | None,
 
 def _unit(pings: Pings, said: str | None, by: str) -> tuple[str, str, list[str]]:
     """The unit by movement, else as the feed says, else km/h; what said it; and doubts."""
-    evidence = unit_evidence(pings, "kmh")
+    evidence, still = unit_evidence(pings, "kmh"), still_warning(pings)
     known = said if said in KMH_PER_UNIT else None
     unit = known if known is not None and known in evidence.fits else evidence.unit or known or "kmh"
     told = "movement" if evidence.unit else by if known else ""
-    doubts = [] if evidence.fault is None else [f"{evidence.fault}: convert them first"]
-    if said is not None and said != unit:
-        doubts.append(f"the feed's {by} says {said}, not {unit}: one of the two is wrong")
-    if said is None and evidence.fits[1:]:
-        doubts.append(f"{' and '.join(evidence.fits)} both fit how far buses go: which is it?")
-    if len(pings) >= PINGS_JUDGED_MIN and not pings.speed.any():
-        doubts.append("every speed is 0: if the buses move, the feed has no speeds, and speed.from is 'movement'")
-    if (still := still_warning(pings)) is not None:
-        doubts.append(still)
-    return unit, told, doubts
+    is_zero = len(pings) >= PINGS_JUDGED_MIN and not pings.speed.any()
+    doubts = {
+        f"{evidence.fault}: convert them first": evidence.fault,
+        f"the feed's {by} says {said}, not {unit}: one of the two is wrong": said is not None and said != unit,
+        f"{' and '.join(evidence.fits)} both fit how far buses go: which is it?": said is None and evidence.fits[1:],
+        "every speed is 0: if the buses move, the feed has no speeds, and speed.from is 'movement'": is_zero,
+        str(still): still,
+    }
+    return unit, told, [sentence for sentence, is_due in doubts.items() if is_due]
 
 
-def _box(what: str, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> tuple[float, float, float, float]:
+def _box(what: str, lon: NDArray[np.float64], lat: NDArray[np.float64]) -> Box:
     near = (np.abs(lon - np.median(lon)) <= _NEAR_DEGREES) & (np.abs(lat - np.median(lat)) <= _NEAR_DEGREES)
     if not near.any():
         raise UsageError(f"{what}: its positions lie far apart: expected the sample of one city")
@@ -467,9 +455,8 @@ def city_file(feed: FoundFeed, path: str) -> str:
         for name, some in feed.checks.items()
     }
     preset: Keys = {"preset": feed.preset} if feed.preset else {}
-    keys = preset | feed.keys
     source = ""
-    if keys:
+    if keys := preset | feed.keys:
         about = [PRESETS[feed.preset].title] if feed.preset else [
             "Where a ping has its fields, by their names: check them",
             "The plate is what is protected: it must be the vehicle's, for good, and not a trip's or a driver's",
@@ -493,10 +480,9 @@ def _toml(value: str | tuple[str, ...]) -> str:
 
 def init(arguments: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001 (every verb has settings)
     """Find the feed, check that what is written can be read, write it; UsageError if the file is there already."""
-    out = arguments.out
-    if out != "-" and os.path.lexists(out):
-        raise UsageError(f"{out} is there already: expected a new file for --out")
-    if out != "-":
+    if (out := arguments.out) != "-":
+        if os.path.lexists(out):
+            raise UsageError(f"{out} is there already: expected a new file for --out")
         require_place(pathlib.Path(out))
     feed = find_feed(arguments.files)
     text = city_file(feed, named(arguments.files))

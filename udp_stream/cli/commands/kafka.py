@@ -1,27 +1,45 @@
-"""`topics create`, `worker`, `feed`, `releases`, and `services`: the deployment on Kafka from the command line."""
+"""`topics create`, `worker`, `feed`, `releases`, `services`, `demo --kafka`: the deployment on Kafka."""
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
 
 from streams.feed import Feed, Pace
+from streams.kafka import read_topic
+from streams.processors import ERROR
 from streams.topics import create_topics, read_answers, read_estimates, read_releases, topics_of
 from udp_stream.cli.first_look import FeedWatch, LiveLook, require_readable_pings
-from udp_stream.cli.process import observed, say_of_source, sigterm
-from udp_stream.cli.report import SOFTWARE
-from udp_stream.errors import ConfigError, UsageError, needs
+from udp_stream.cli.process import noted, observed, say_of_source
+from udp_stream.cli.report import SOFTWARE, console
+from udp_stream.errors import ConfigError, DependencyUnavailable, UsageError, needs
 from udp_stream.files import Heartbeat
 from udp_stream.ledgers.keys import OsEntropy
+from udp_stream.ledgers.opening import ledger_place
 from udp_stream.logs import WARNING, begin_log, counted, say
 from udp_stream.pings.json import json_messages
-from udp_stream.settings import Settings
+from udp_stream.release.facts import PublishedRelease, QueryRecorded, Summary, hat_recorded
+from udp_stream.release.forecaster import Smoothed
+from udp_stream.release.query_record import decode_result, moment_of
+from udp_stream.settings import Settings, load
 from udp_stream.sources.live import Handover, LiveSource
 from udp_stream.sources.opening import live_source
 from udp_stream.sources.recordings import open_sources, require_one_form, scheme_of
+from udp_stream.trial.fleet import Fleet, live_messages
+from udp_stream.trial.process import Program, Running, launch
+from udp_stream.trial.services import Services
+from udp_stream.trial.services import services as both_services
 
 
 def create(_arguments: argparse.Namespace, settings: Settings) -> None:
@@ -32,15 +50,14 @@ def create(_arguments: argparse.Namespace, settings: Settings) -> None:
 
 def releases(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print the records of the output topic, one a line; with `--follow`, go on until stopped."""
-    if arguments.queries:
-        records = read_answers(settings.kafka, follow=arguments.follow)
-    elif arguments.smoothed:
-        records = read_estimates(settings.kafka, follow=arguments.follow)
+    where, follow = settings.kafka, arguments.follow
+    if arguments.queries or arguments.smoothed:
+        records = (read_answers if arguments.queries else read_estimates)(where, follow=follow)
     else:
-        records = (release.payload for release in read_releases(settings.kafka, follow=arguments.follow))
+        records = (release.payload for release in read_releases(where, follow=follow))
     for record in records:
         sys.stdout.buffer.write(record + b"\n")
-        if arguments.follow:
+        if follow:
             sys.stdout.buffer.flush()
     sys.stdout.buffer.flush()
 
@@ -84,9 +101,9 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
     Arrays are cut by number and time, and not where frames end: a pipe's frames end by bytes, so by digits of speeds.
     """
     sent_s, is_settled = time.monotonic(), True
-    with Handover(source) as handover, sigterm() as asked:
+    with Handover(source) as handover, noted(signal.SIGTERM) as asked:
         while not handover.ended or not is_settled:
-            if asked():
+            if asked:
                 handover.stop()
             frames = handover.take()
             for frame in frames:
@@ -113,7 +130,7 @@ def _live(arguments: argparse.Namespace, settings: Settings) -> LiveSource | Non
 
 
 def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack) -> Iterator[list[bytes]]:
-    """Frames of JSON messages; what cannot be read is refused before anything is sent. The stack closes the sources."""
+    """Frames of JSON messages. What cannot be read is refused before anything is sent."""
     if arguments.fleet is None:
         if not arguments.files:
             raise UsageError("expected files, or --fleet BUSES")
@@ -127,8 +144,6 @@ def _frames(arguments: argparse.Namespace, settings: Settings, stack: ExitStack)
         raise UsageError("a fleet keeps its own pace: expected --fleet without files, --rate, --speedup or --batch")
     if not settings.form.is_plain:
         raise ConfigError("source: expected no keys for --fleet, whose pings are in the contract's form")
-    from udp_stream.trial.fleet import live_messages
-
     return live_messages(arguments.fleet, ago_s=arguments.ago)
 
 
@@ -137,7 +152,8 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
     settings.ledger.require_named()
     with needs("Faust", "kafka"):
         from streams.worker import Deployment, run_worker
-    with observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint()) as observers:
+    metrics = observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint())
+    with metrics as observers, noted(signal.SIGHUP):  # it ends a program that does not look out for it
         asked = arguments.instance, arguments.accept_loss, arguments.alive
         run_worker(Deployment(settings, OsEntropy(), SOFTWARE, *asked, FeedWatch(settings).look, observers))
 
@@ -147,9 +163,7 @@ LOOK_SECONDS = 0.5
 
 def services(_arguments: argparse.Namespace, _settings: Settings) -> None:
     """A Kafka and a Redis until SIGTERM or SIGINT. DependencyUnavailable if one cannot be started, or ends early."""
-    from udp_stream.trial.services import services as both
-
-    with both() as running:
+    with both_services() as running:
         bootstrap, url = running.kafka.bootstrap, running.redis.url
         # Flushed: a program that reads them through a pipe would wait until the end for them.
         print(f"KAFKA_BOOTSTRAP={bootstrap}\nREDIS_URL={url}", flush=True)
@@ -159,3 +173,94 @@ def services(_arguments: argparse.Namespace, _settings: Settings) -> None:
             while True:
                 running.fail_if_ended()
                 time.sleep(LOOK_SECONDS)
+
+
+# `demo --kafka`: the whole deployment on this machine for one run: a broker, a Redis, and workers.
+
+WORKERS, SERVING, PATIENCE_S = 2, b"worker of group", 300.0
+SETTLED_S = 3.0
+"""After the fleet's last slot is out, so long a silence is the end."""
+
+
+def run_on_kafka(arguments: argparse.Namespace, fleet: Fleet) -> tuple[list[PublishedRelease], list[Smoothed], Summary]:
+    """Start everything, send the fleet's pings, return what is published once the last slot is out, stop all."""
+    with ExitStack() as stack:
+        status = stack.enter_context(console().status("starting Kafka and Redis"))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="udp-stream-demo-")))
+        flags = [*arguments.set, *_flags(stack.enter_context(both_services()), folder)]
+        settings = load(arguments.config, flags)
+        say(f"ledger {ledger_place(settings.ledger.url)}, new, for this run only")
+        bootstrap, topics = settings.kafka.bootstrap, topics_of(settings.kafka)
+        create_topics(settings.kafka)
+        with Feed(settings.kafka, topics.pings.name, 100, Pace()) as feed:
+            for messages in fleet.messages():
+                feed.send(messages)
+                status.update(f"Kafka at {bootstrap} has {feed.sent:,} pings of {fleet.buses} buses")
+        workers = [_worker(stack, folder / f"worker-{number}", arguments, flags) for number in range(WORKERS)]
+
+        def told(slots: int, hats: int) -> None:
+            status.update(f"{WORKERS} workers on {feed.sent:,} pings: {hats} HATs of {slots} slots released")
+
+        grid, end_ms = settings.calendar.slots, fleet.start.timestamp() * 1000 + fleet.hours * 3_600_000
+        releases = _until_settled(settings, grid.iso(grid.start_of(round(end_ms) - 1)), workers, told)
+        summary = _summary(feed.sent, releases, read_topic(settings.kafka, topics.rejected))
+        for record in read_topic(settings.kafka, topics.queries):
+            result = decode_result(record.value)
+            moment = moment_of(result.release_id)
+            summary.observe(QueryRecorded(result.query.name, moment, result.status, made=True))
+        smoothed = read_topic(settings.kafka, topics.smoothed)
+        estimates = [msgspec.json.decode(record.value, type=Smoothed) for record in smoothed]
+        return releases, estimates, summary
+
+
+def _flags(running: Services, folder: Path) -> list[str]:
+    return [
+        f'kafka.bootstrap="{running.kafka.bootstrap}"',
+        'kafka.idle_timeout="2s"',  # no ping follows that would close the last slot: a tick has to
+        f'ledger.url="{running.redis.url}"',
+        f'ledger.key_file="{folder}/plates.key"',
+        "ledger.replicas=0",
+        "kafka.replication=0",  # there is one broker, and neither it nor the Redis asks who we are
+        *("kafka.client={}", "ledger.client={}"),
+    ]
+
+
+def _worker(stack: ExitStack, folder: Path, arguments: argparse.Namespace, flags: list[str]) -> Running:
+    folder.mkdir()
+    config = () if arguments.config is None else ("--config", str(arguments.config.absolute()))
+    overrides = [part for flag in flags for part in ("--set", flag)]
+    command = (sys.executable, "-m", "udp_stream", "worker", *config, *overrides)
+    program = Program("udp-stream worker", command, folder, lambda _pid: SERVING in program.log.read_bytes())
+    running = Running(program, launch(program))
+    stack.callback(running.stop)
+    return running
+
+
+def _until_settled(
+    settings: Settings, last: str, workers: list[Running], told: Callable[[int, int], None]
+) -> list[PublishedRelease]:
+    releases, slots = dict[str, PublishedRelease](), set[str]()
+    deadline, changed_s = time.monotonic() + PATIENCE_S, time.monotonic()
+    while not (last in slots and time.monotonic() - changed_s > SETTLED_S):
+        if time.monotonic() > deadline:
+            raise DependencyUnavailable(f"the workers have not finished within {PATIENCE_S:g} s")
+        for worker in workers:
+            worker.fail_if_ended()
+        found = {release.record.release_id: release for release in read_releases(settings.kafka)}
+        if len(found) > len(releases):
+            releases, changed_s = found, time.monotonic()
+            slots = {release.record.hat.slot_start for release in releases.values()}
+            told(len(slots), len(releases))
+        time.sleep(0.5)
+    return sorted(releases.values(), key=lambda release: (release.record.hat.slot_start, release.record.hat.cell))
+
+
+def _summary(sent: int, releases: list[PublishedRelease], rejected: list[Any]) -> Summary:
+    refused = Counter(dict(record.headers)[f"{ERROR}.reason"].decode() for record in rejected)
+    summary = Summary(messages=sent, pings=sent - refused.total(), refused=refused)
+    for _, slot in groupby(releases, key=lambda release: release.record.hat.slot_start):
+        summary.slots += 1
+        for release in slot:
+            summary.observe(hat_recorded(release.record, release.record.samples))
+    summary.repeats = summary.pings - sum(release.record.samples for release in releases)
+    return summary

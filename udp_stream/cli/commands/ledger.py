@@ -47,7 +47,7 @@ from udp_stream.units import NANO
 
 
 def lines_of_plate(ledger: Ledger, plate_key: bytes, settings: Settings) -> tuple[str, ...]:
-    """Speeds by period, oldest first, and by rolling window; then positions; then both, where they share a budget."""
+    """Speeds by period and rolling window, oldest first; positions; both, where they share a budget."""
     charged = ledger.charged_by_period(plate_key)
     speeds = {period: nano for period, nano in charged.items() if not is_of_positions(period)}
     return (
@@ -64,18 +64,14 @@ def _of_period(period: str, nano: int, policy: Policy) -> str:
         return f'{text}\tbudget.accounting is now "{policy.accounting}"'
     if span_of(period) is not None:
         return text
-    return f"{text}\t{_left(nano, policy) if _plain_length(period) == policy.period else _other_length(policy.period)}"
+    return f"{text}\t{_left(period, nano, policy)}"
 
 
 def _of_windows(charged: Mapping[str, int], policy: Policy) -> Iterator[str]:
     for account, (latest, worst) in in_windows(charged).items():
         if measure_of(account).name == policy.measure:
-            is_ours = _plain_length(account) == policy.period
-            left = _left(latest, policy) if is_ours else _other_length(policy.period)
-            yield (
-                f"{account}\tcharged {latest / NANO:.9f} in the latest window\t{left}"
-                f"\tat most {worst / NANO:.9f} in any window"
-            )
+            of_latest = f"charged {latest / NANO:.9f} in the latest window\t{_left(account, latest, policy)}"
+            yield f"{account}\t{of_latest}\tat most {worst / NANO:.9f} in any window"
 
 
 def in_windows(charged: Mapping[str, int]) -> dict[str, tuple[int, int]]:
@@ -99,7 +95,7 @@ def _of_positions(period: str, nano: int, settings: Settings) -> str:
     if not periods.budget_nano or measure != periods.measure:
         return f"{text}\tby queries that [queries] does not ask now"
     if _plain_length(time_of(period)) != periods.length:
-        return f"{text}\t{_other_length(periods.length)}"
+        return f'{text}\tbudget.period is now "{periods.length}"'
     left, budget = max(0, periods.budget_nano - nano), periods.budget_nano
     return f"{text}\tleft {amount_by_distance(measure, left)}\tof {amount_by_distance(measure, budget)}"
 
@@ -117,11 +113,9 @@ def _plain_length(period: str) -> str:
     return without_measure(length_of(period))
 
 
-def _other_length(length: str) -> str:
-    return f'budget.period is now "{length}"'
-
-
-def _left(nano: int, policy: Policy) -> str:
+def _left(period: str, nano: int, policy: Policy) -> str:
+    if _plain_length(period) != policy.period:
+        return f'budget.period is now "{policy.period}"'
     left, budget = max(0, policy.budget_nano - nano), f"{policy.budget_nano / NANO:.10g}"
     spent = f"{epsilon_text(policy.accounted.measure.implied_epsilon(nano, policy.delta))} with delta {policy.delta:g}"
     return f"left {left / NANO:.9f}\tof {budget}" + (f"\tepsilon {spent}" if policy.accounted.has_delta else "")
@@ -145,11 +139,9 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
 def verify(_arguments: argparse.Namespace, settings: Settings) -> None:
     """Recompute every balance; any discrepancy is a refusal to go on (exit status 5)."""
     with _open(settings) as (ledger, _):
-        found = ledger.verify()
-        entries = sum(1 for _ in ledger.entries())
-    for discrepancy in found:
-        print(discrepancy)
+        found, entries = ledger.verify(), sum(1 for _ in ledger.entries())
     if found:
+        print("\n".join(map(str, found)))
         raise PrivacyRefused(f"the ledger contradicts itself in {counted(len(found), 'place')}")
     print(f"{counted(entries, 'entry', 'entries')}: every balance is the sum of its charges, none is over its budget")
 
@@ -165,9 +157,7 @@ def export(_arguments: argparse.Namespace, settings: Settings) -> None:
 
 def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
     """Say what an older ledger has forgotten; with the very words, remember that for ever and let it be used.
-
-    Raises PrivacyRefused while the words were not given, and nothing is changed then.
-    """
+    PrivacyRefused while the words were not given; nothing is changed then."""
     with ledger_and_keys(settings.ledger, must_exist=True, accept_older=True) as (ledger, _):
         say_ledger(settings.ledger, ledger, settings)
         knows = has_mark(settings.ledger)
@@ -182,9 +172,7 @@ def accept_older(arguments: argparse.Namespace, settings: Settings) -> None:
                 f"with --saying {shlex.quote(words)}"
             )
         if not forget(ledger, Forgotten(words, datetime.now(UTC).isoformat(timespec="seconds"), kept)):
-            raise PrivacyRefused(
-                "another command has just accepted something on this ledger: run this one again to see what"
-            )
+            raise PrivacyRefused("another command has just accepted something on this ledger: run again to see what")
         replace_mark_of(settings.ledger, ledger)
     print(f"accepted; the ledger keeps these words for ever: {words}")
 

@@ -6,16 +6,9 @@ import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
+from udp_stream.cli import outputs
 from udp_stream.cli.first_look import looked_at, require_readable_pings
-from udp_stream.cli.outputs import (
-    PRIVATE,
-    open_output,
-    records_out,
-    require_distinct,
-    require_lines,
-    require_queries,
-    used_files,
-)
+from udp_stream.cli.outputs import PRIVATE, open_output, records_out
 from udp_stream.cli.report import SOFTWARE, ReadingProgress, print_json_summary, print_summary, troubles
 from udp_stream.errors import UsageError
 from udp_stream.forms import require_form
@@ -37,19 +30,15 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         return
     if arguments.trial and arguments.ledger:
         raise UsageError("--trial keeps a ledger for this run only: leave --ledger or --trial out")
-    require_queries(arguments.queries, settings)
-    require_lines("--rejected", arguments.rejected)
-    names = "out", "rejected", "smoothed", "queries"
-    outputs = [(f"--{name}", getattr(arguments, name)) for name in names]
-    require_distinct(outputs, used_files(arguments, settings, arguments.files))
+    outputs.require_queries(arguments.queries, settings)
+    outputs.require_lines("--rejected", arguments.rejected)
+    files = [(f"--{name}", getattr(arguments, name)) for name in ("out", "rejected", "smoothed", "queries")]
+    outputs.require_distinct(files, outputs.used_files(arguments, settings, arguments.files))
     progress = ReadingProgress(arguments.files)
     with ExitStack() as stack:
-        said: list[str] = []  # by sources, while the bar is shown
-        form = settings.form
-        sources = [
-            (name, stack.enter_context(closing(source)))
-            for name, source in open_sources(arguments.files, settings.speed.unit, progress.of, said.append, form=form)
-        ]
+        said, how = list[str](), (settings.speed.unit, progress.of)  # by sources, while the bar is shown
+        opened = open_sources(arguments.files, *how, said.append, form=settings.form)
+        sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
         require_readable_pings(arguments.files, settings)
         for name in (arguments.out, arguments.smoothed):
             require_form(name or "-")
@@ -60,19 +49,10 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         rejected = stack.enter_context(open_output(arguments.rejected, PRIVATE)) if arguments.rejected else None
         smoothed = stack.enter_context(records_out(arguments.smoothed, Smoothed)) if arguments.smoothed else None
         answer = stack.enter_context(records_out(arguments.queries, QueryResult)) if arguments.queries else None
-        runtime = Embedded(
-            settings,
-            ledger,
-            OsEntropy(),
-            keys.hash_plate,
-            SOFTWARE,
-            release_sink(out),
-            None if rejected is None else rejected_writer(rejected),
-            others,
-            arguments.trial,
-            smooth=None if smoothed is None else smoothed_sink(smoothed),
-            answer=answer,
-        )
+        reject, smooth = rejected_writer(rejected.write) if rejected else None, smoothed and smoothed_sink(smoothed)
+        of_ledger = ledger, OsEntropy(), keys.hash_plate, SOFTWARE
+        to = release_sink(out), reject, others, arguments.trial
+        runtime = Embedded(settings, *of_ledger, *to, smooth=smooth, answer=answer)
         try:
             with progress:
                 for name, source in sources:
@@ -101,9 +81,7 @@ def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
 
     if arguments.json:
         raise UsageError("--dry-run has no summary of a run: leave --json out")
-    names = "trial", "smoothed", "rejected", "queries"
-    given = [(f"--{name}", getattr(arguments, name)) for name in names]
-    for name, value in (*given, ("--out", arguments.out != "-")):
-        if value:
-            raise UsageError(f"--dry-run writes nothing: leave {name} out")
+    given = [name for name in ("trial", "smoothed", "rejected", "queries") if getattr(arguments, name)]
+    if given := [*given, *(["out"] if arguments.out != "-" else [])]:
+        raise UsageError(f"--dry-run writes nothing: leave --{given[0]} out")
     dry_run(arguments.files, settings, OsEntropy())

@@ -24,9 +24,20 @@ from udp_stream import experiments
 from udp_stream.cli.outputs import FileRole, named, require_distinct, used_files
 from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
-from udp_stream.experiments.catalogue import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
-from udp_stream.experiments.data import DataSet, HatSamples, Setup, Trajectories
-from udp_stream.experiments.findings import Curve, Experiment, Figure, Finding, Outcome, Panel, ResultRow
+from udp_stream.experiments import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
+from udp_stream.experiments.data import (
+    Curve,
+    DataSet,
+    Experiment,
+    Figure,
+    Finding,
+    HatSamples,
+    Outcome,
+    Panel,
+    ResultRow,
+    Setup,
+    Trajectories,
+)
 from udp_stream.forms import as_text, csv_line
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
@@ -43,7 +54,7 @@ if TYPE_CHECKING:
 
 @cache
 def claims() -> dict[str, dict[str, str]]:
-    """The table of what the papers claim: its texts, by name."""
+    """What the papers claim: texts, by name."""
     return tomllib.loads(resources.files(experiments).joinpath("claims.toml").read_text(encoding="utf-8"))
 
 
@@ -94,12 +105,8 @@ def slug(name: str) -> str:
 
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#555555")
-MARKERS = "osD^vPX*"
-
-_STYLED = "array-averaging", "levy", "fixed-quantile", "eps-quantile", "baseline", "optimal"
-FIXED_STYLES = {name: i for i, name in enumerate(_STYLED)}
-
-SUFFIXES = (".png", ".svg")
+MARKERS, SUFFIXES = "osD^vPX*", (".png", ".svg")
+FIXED_STYLES = {"array-averaging": 0, "levy": 1, "fixed-quantile": 2, "eps-quantile": 3, "baseline": 4, "optimal": 5}
 
 
 def require_plots(path: Path | None = None) -> None:
@@ -117,13 +124,8 @@ def draw(figure: Figure, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    settings: dict[Any, Any] = {
-        "svg.hashsalt": "udp-stream",  # without one, ids in the SVG are random
-        "svg.fonttype": "none",
-        "font.size": 9,
-        "font.sans-serif": ["DejaVu Sans"],
-    }
-    with rc_context(settings):
+    settings: dict[Any, Any] = {"svg.fonttype": "none", "font.size": 9, "font.sans-serif": ["DejaVu Sans"]}
+    with rc_context(settings | {"svg.hashsalt": "udp-stream"}):  # without one, ids in the SVG are random
         width = max(5.2, 4.4 * len(figure.panels))
         canvas = Canvas(figsize=(width, 5.2), layout="constrained")
         FigureCanvasAgg(canvas)
@@ -157,19 +159,18 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_curve(axes: Axes, curve: Curve, styles: dict[str, int]) -> None:
-    looks: dict[str, Any] = {"color": "black", "label": curve.name}
+    looks: dict[str, Any] = {
+        "guess": {"color": "black", "linestyle": (0, (6, 3)), "linewidth": 1.6},
+        "marks": {"color": "black", "linestyle": "none", "marker": "*", "markersize": 9},
+    }.get(curve.kind, {})
     base, _, variant = curve.name.partition(",")
-    if curve.kind == "guess":
-        looks |= {"linestyle": (0, (6, 3)), "linewidth": 1.6}
-    elif curve.kind == "marks":
-        looks |= {"linestyle": "none", "marker": "*", "markersize": 9}
-    else:
+    if not looks:
         style = styles.setdefault(base, FIXED_STYLES.get(base, len(styles))) % len(COLOURS)
         colour = COLOURS[style]
-        looks |= {"color": colour, "marker": MARKERS[style], "markersize": 4, "linewidth": 1.3}
+        looks = {"color": colour, "marker": MARKERS[style], "markersize": 4, "linewidth": 1.3}
         looks |= {"linestyle": "--" if variant else "-", "markerfacecolor": "white" if variant else colour}
         looks |= {"markevery": max(1, len(curve.x) // 20)}
-    axes.plot(curve.x, curve.y, **looks)
+    axes.plot(curve.x, curve.y, label=curve.name, **looks)
 
 
 def read_feed(path: str, settings: Settings, progress: OnProgress | None = None) -> DataSet:
@@ -207,12 +208,8 @@ def _whole(tables: Sequence[tuple[SlotCounts, object]]) -> Occupancy:
     return Occupancy(np.append(0, np.cumsum(sizes)), plates, count, int(plates.max()) + 1)
 
 
-HATS = ("hat.resolution=7", "hat.slot=1h")
-"""The papers' HATs, unless `--set` or a feed's own keys say otherwise."""
-
-
-SEED = 1
-"""Of drawn data and noise: a second run gives the same bytes."""
+HATS, SEED = ("hat.resolution=7", "hat.slot=1h"), 1
+"""The papers' HATs, unless `--set` or a feed's own keys say otherwise. The seed of drawn data and noise."""
 
 
 def reproduce(arguments: argparse.Namespace, settings: Settings) -> None:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+from udp_stream.cli import outputs
 from udp_stream.cli.first_look import FeedWatch, LiveLook, require_readable_pings, source_name
-from udp_stream.cli.outputs import (
-    PRIVATE,
-    appended,
-    appended_records,
-    require_distinct,
-    require_lines,
-    require_queries,
-    used_files,
-)
-from udp_stream.cli.process import observed, say_of_source, sigterm
+from udp_stream.cli.outputs import PRIVATE, PUBLIC, Appended
+from udp_stream.cli.process import noted, observed, say_of_source
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.files import ALIVE, Heartbeat
@@ -35,13 +29,14 @@ from udp_stream.sources.opening import live_source
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     """Release until the source ends or we are stopped. ConfigError if no ledger is named."""
-    require_queries(arguments.queries, settings)
-    for name in ("out", "smoothed", "queries", "rejected"):
-        require_lines(f"--{name}", getattr(arguments, name))
+    outputs.require_queries(arguments.queries, settings)
+    files = {name: getattr(arguments, name) for name in ("out", "rejected", "smoothed", "queries")}
+    for name, file in files.items():
+        outputs.require_lines(f"--{name}", file)
     if not settings.ledger.url:
         raise ConfigError("ledger.url: expected the ledger of this feed, got none: name it with --ledger FILE")
-    outputs = [(f"--{name}", getattr(arguments, name)) for name in ("out", "rejected", "smoothed", "queries")]
-    require_distinct(outputs, used_files(arguments, settings, [arguments.source]))
+    named = [(f"--{name}", file) for name, file in files.items()]
+    outputs.require_distinct(named, outputs.used_files(arguments, settings, [arguments.source]))
     begin_log()
     with ExitStack() as stack:
         observers = stack.enter_context(observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint()))
@@ -52,11 +47,24 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         others = begin_work(settings, ledger)
         log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
         journal = stack.enter_context(Journal(folder, f"the ledger {ledger.meta()['ledger_id']}"))
-        writes = stack.enter_context(_outputs(arguments))
+        hangups = stack.enter_context(noted(signal.SIGHUP))
+        appended = {
+            name: stack.enter_context(closing(Appended(file, PRIVATE if name == "rejected" else PUBLIC)))
+            for name, file in files.items()
+            if file
+        }
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
         observers = [log.observe, summary.observe, *observers]
         runtime = LiveRuntime(
-            settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, journal, writes, observers, look=watch.look
+            settings,
+            ledger,
+            OsEntropy(),
+            keys.hash_plate,
+            SOFTWARE,
+            journal,
+            _outputs(appended),
+            observers,
+            look=watch.look,
         )
         # These are left in reverse: what is due, and the summary as the last line.
         look = LiveLook(arguments.source, settings)
@@ -66,7 +74,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         heartbeats = Heartbeat(arguments.alive), Heartbeat(folder / ALIVE)
         stack.callback((folder / ALIVE).unlink, missing_ok=True)
         runtime.start()
-        ended = _go_on(source, runtime, settings, log, heartbeats, look)
+
+        def reopen_if_asked() -> None:
+            if hangups:
+                hangups.clear()
+                for file in appended.values():
+                    file.reopen()
+
+        every = (*(heartbeat.beat for heartbeat in heartbeats), reopen_if_asked, log.say_due)
+        ended = _go_on(source, runtime, settings, every, look)
         watch.end()
         look.end()
         if ended and watch.accepted_nothing:
@@ -88,15 +104,17 @@ def _go_on(
     source: LiveSource,
     runtime: LiveRuntime,
     settings: Settings,
-    log: SpokenLog,
-    heartbeats: Sequence[Heartbeat],
+    after_each: Sequence[Callable[[], None]],
     look: LiveLook,
 ) -> bool:
-    """Frames into the journal and through it; whether the source ended before SIGTERM came."""
+    """Frames into the journal and through it; whether the source ended before SIGTERM came.
+
+    `after_each` is called after each reading, at least once a second or so.
+    """
     rules = settings.ping_rules
-    with Handover(source) as handover, sigterm() as asked:
+    with Handover(source) as handover, noted(signal.SIGTERM) as asked:
         while not handover.ended:
-            if asked():
+            if asked:
                 handover.stop()
             frames = handover.take()
             messages = [message for frame in frames for message in json_messages(frame, source.format, rules)]
@@ -107,13 +125,12 @@ def _go_on(
                 handover.kept()
             else:
                 runtime.tick()
-            for heartbeat in heartbeats:
-                heartbeat.beat()
-            log.say_due()
-        if not asked():
+            for call in after_each:
+                call()
+        if not asked:
             runtime.close_what_is_over()
     runtime.stop()
-    return not asked()
+    return not asked
 
 
 def _folder(arguments: argparse.Namespace, settings: Settings) -> Path:
@@ -125,19 +142,9 @@ def _folder(arguments: argparse.Namespace, settings: Settings) -> Path:
     return Path(f"{ledger_place(settings.ledger.place)}.journal")
 
 
-@contextmanager
-def _outputs(arguments: argparse.Namespace) -> Iterator[Outputs]:
-    with ExitStack() as stack:
-        out = stack.enter_context(appended_records(arguments.out))
-        smoothed, queries = (
-            stack.enter_context(appended_records(name)) if name else None
-            for name in (arguments.smoothed, arguments.queries)
-        )
-        rejected = stack.enter_context(appended(arguments.rejected, PRIVATE)) if arguments.rejected else None
-        yield Outputs(
-            out.write,
-            None if smoothed is None else smoothed.write,
-            None if rejected is None else rejected_writer(rejected),
-            out.ids | (frozenset() if queries is None else queries.ids),
-            None if queries is None else queries.write,
-        )
+def _outputs(files: Mapping[str, Appended]) -> Outputs:
+    """The outputs of a runtime, by their flags."""
+    writes = {name: file.write_records for name, file in files.items()}
+    ids = frozenset[str]().union(*(files[name].ids() for name in ("out", "queries") if name in files))
+    reject = rejected_writer(files["rejected"].write) if "rejected" in files else None
+    return Outputs(writes["out"], writes.get("smoothed"), reject, ids, writes.get("queries"))

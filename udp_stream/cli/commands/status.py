@@ -23,16 +23,13 @@ from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import JOURNAL_BYTES_MAX, journal_size
 
-FOR_OPERATORS: Final = "for operators only: exact counts, no releases"
-
+FOR_OPERATORS, LATEST = "for operators only: exact counts, no releases", 20
 ERRORS: Final[dict[int, type[UdpStreamError]]] = {3: ConfigError, 4: DependencyUnavailable, 5: PrivacyRefused}
-
-LATEST: Final = 20
 
 
 @dataclass
 class Status:
-    """What was found: lines for people, the same as facts for programs, and what is wrong with its exit status."""
+    """Lines for people, the same as facts for programs, and what is wrong with its exit status."""
 
     lines: list[str]
     facts: dict[str, Any]
@@ -125,13 +122,11 @@ def _last_slot(settings: Settings) -> dict[str, str] | None:
     from streams.kafka import read_topic
     from streams.topics import topics_of
 
-    found = []
-    for record in read_topic(settings.kafka, topics_of(settings.kafka).release, LATEST):
-        start = json.loads(record.value)["hat"]["slot_start"]
-        found.append((dt.datetime.fromisoformat(start), record.timestamp, start))
-    if not found:
+    records = read_topic(settings.kafka, topics_of(settings.kafka).release, LATEST)
+    starts = [(json.loads(record.value)["hat"]["slot_start"], record.timestamp) for record in records]
+    if not starts:
         return None
-    _, out_ms, start = max(found)
+    start, out_ms = max(starts, key=lambda one: (dt.datetime.fromisoformat(one[0]), one[1]))
     return {"slot_start": start, "out_at": dt.datetime.fromtimestamp(out_ms // 1000, settings.zone).isoformat()}
 
 
@@ -139,8 +134,7 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
     name = f"run with the journal {folder}"
     state, age_s = _run_state(folder)
     size = journal_size(folder)
-    charged = None if ledger is None or ledger.holdings is None else ledger.holdings.newest
-    newest = slot_start(charged, settings.calendar.slots)
+    newest = _newest(ledger, settings)
     ago = "" if age_s is None else f" for {duration_in_words(age_s)}" if state == "silent" else f", {age_s:.0f} s ago"
     journal = f"journal: {size:,} of at most {JOURNAL_BYTES_MAX:,} bytes, in {folder}"
     lines = [f"{name} ({FOR_OPERATORS})", f"run: {state}{ago}", journal, f"last slot charged: {newest or 'none yet'}"]
@@ -153,10 +147,14 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
 
 
 def _of_ledger(ledger: LedgerView, settings: Settings, why: str) -> Status:
-    charged = None if ledger.holdings is None else ledger.holdings.newest
-    newest, name = slot_start(charged, settings.calendar.slots), f"ledger {ledger_place(settings.ledger.url)}"
+    newest, name = _newest(ledger, settings), f"ledger {ledger_place(settings.ledger.url)}"
     lines = [f"{name} ({FOR_OPERATORS})", why, f"last slot charged: {newest or 'none yet'}"]
     return Status(lines, {"name": name, "run": None, "workers": [], "last_slot": newest and {"slot_start": newest}})
+
+
+def _newest(ledger: LedgerView | None, settings: Settings) -> str | None:
+    charged = None if ledger is None or ledger.holdings is None else ledger.holdings.newest
+    return slot_start(charged, settings.calendar.slots)
 
 
 def _run_state(folder: Path) -> tuple[str, float | None]:
@@ -182,11 +180,8 @@ def _ranges(partitions: Iterable[tuple[str, int]]) -> list[str]:
     >>> _ranges([("bus.pings.v1", 0), ("bus.pings.v1", 1), ("bus.pings.v1", 3)])
     ['bus.pings.v1[0-1, 3]']
     """
-    found = []
-    for topic, of_topic in groupby(partitions, key=lambda one: one[0]):
-        numbers = [number for _, number in of_topic]
-        runs = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
-        spans = [[number for _, number in run] for _, run in runs]
-        ranges = (f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}" for span in spans)
-        found.append(f"{topic}[{', '.join(ranges)}]")
-    return found
+    found: dict[str, list[str]] = {}
+    for (topic, _), run in groupby(enumerate(partitions), key=lambda one: (one[1][0], one[1][1] - one[0])):
+        first, *_, last = [number for _, (_, number) in run] * 2
+        found.setdefault(topic, []).append(f"{first}-{last}" if first != last else f"{first}")
+    return [f"{topic}[{', '.join(ranges)}]" for topic, ranges in found.items()]
