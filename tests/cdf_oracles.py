@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from udp_stream.mechanisms.cdf import Floats, Tree, best_tree, prefix_noise
+from udp_stream.mechanisms.cdf import Floats, Integers, Tree, best_tree, prefix_noise
 from udp_stream.mechanisms.noise import MEASURES
 
 
@@ -47,3 +47,8 @@ def proxy_error(count: int, noise: float, measure: str = "pure") -> float:
     """
     tree = best_tree(count + 1, MEASURES[measure].noise.power)
     return 1 / (2 * count) + noise * prefix_noise(tree, measure) * math.sqrt((count + 1) / count)
+
+
+def level_of_node(tree: Tree) -> Integers:
+    """For each node, in the order of `level_counts`, the index of its level."""
+    return np.repeat(np.arange(len(tree.branching), dtype=np.int64), tree.level_sizes)
