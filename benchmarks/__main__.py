@@ -1,7 +1,5 @@
 """`make bench`: replay, memory, a slot of 3,000 HATs, noise, grouping; each beside its peer over the same bytes."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys
@@ -58,7 +56,6 @@ PAPERS = ("release.mean=array-averaging", "release.min_plates=10")
 
 
 def best_of(runs: int, work: Callable[[], object]) -> float:
-    """The least process time of several runs: other processes on the machine only ever add."""
     times = []
     for _ in range(runs):
         start = time.process_time()
@@ -83,13 +80,10 @@ def say(name: str, figure: str, beside: str = "") -> None:
 
 
 def held_bytes(windows: Windows) -> int:
-    """What open slots hold for their pings, unused room included."""
     return sum(chunk.nbytes for slot in windows._open.values() for chunk in slot.chunks)
 
 
 def bench_replay(path: Path, pings: int) -> None:
-    """ndjson through everything, beside msgspec decoding of the same lines into typed objects, and nothing else."""
-
     def decode_only() -> None:
         decode = msgspec.json.Decoder(Ping).decode
         for messages in read_messages(str(path)):
@@ -122,7 +116,6 @@ def bench_replay(path: Path, pings: int) -> None:
 
 
 def bench_forms(path: Path) -> None:
-    """Decoding alone: the contract's form, a mapped one, text throughout, and CSV with decimal commas from its file."""
     rules = load(None, (), {}).ping_rules
     plain = [message for some in islice(read_messages(str(path)), 25) for message in some]
     pings = [ping for ping in map(_read_ping, plain) if ping is not None]
@@ -213,7 +206,6 @@ def resident() -> float:
 
 
 def bench_slot() -> None:
-    """Plan, mean and CDF of 65 bins for 3,000 HATs of 60 plates, amortised."""
     flags = "release.mean=auto", "release.bins=65", "release.mean_epsilon=0.5", "release.cdf_epsilon=0.5"
     policy = load(None, (*flags, "release.cdf=tree"), {}).policy
     rng = np.random.default_rng(1)
@@ -243,17 +235,12 @@ def bench_slot() -> None:
 
 
 def bench_road() -> None:
-    """From a closed slot to recorded releases, on a ledger in memory: 3,000 HATs of 60 plates, amortised."""
     rng, pings = np.random.default_rng(3), SLOT_HATS * SLOT_PLATES * 2
     slot = SlotPings(
-        0,
-        3_600_000,
-        tuple(b"%06d" % i for i in range(6000)),
-        (np.arange(pings) // 2 % 6000).astype(np.uint32),
-        np.arange(pings).astype(np.uint32),
-        np.repeat(h3_cells(SLOT_HATS), SLOT_PLATES * 2),
+        0, 3_600_000, tuple(b"%06d" % i for i in range(6000)), (np.arange(pings) // 2 % 6000).astype(np.uint32),
+        np.arange(pings).astype(np.uint32), np.repeat(h3_cells(SLOT_HATS), SLOT_PLATES * 2),
         rng.integers(0, 65 * 4096, pings).astype(np.int32),
-    )
+    )  # fmt: skip
     counts, values = tabulate(slot)
     for name, flags in (
         ("means", ()),
@@ -266,7 +253,6 @@ def bench_road() -> None:
 
 
 def h3_cells(number: int) -> NDArray[np.uint64]:
-    """So many cells side by side, in ascending order."""
     disk = h3.grid_disk(h3.latlng_to_cell(21.17, 72.83, 7), int(number**0.5))
     return np.sort(np.array(disk, dtype=np.uint64))[:number]
 

@@ -18,8 +18,6 @@ weighed by pings, and divided by the constant's; after the slash over HATs of at
 Incidents (`benchmarks/incidents.py`) stand beside the error of the same days: one can be had for the other.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -69,7 +67,6 @@ class Feeds:
     """Days by name, resolution and folder, read once; and the prior of each, trained on other years."""
 
     def __init__(self, folder: Path, flags: Sequence[str] = ()) -> None:
-        """Nothing is read yet; `flags` change what all of our runs promise or compute."""
         self._folder = folder
         self.flags = tuple(flags)
         self.names = [name for name in DAYS if (folder / f"{name}.ndjson.gz").exists()]
@@ -85,7 +82,6 @@ class Feeds:
         return trained([self.day(name, resolution).feed for name in others])
 
     def runs(self, names: Sequence[str], resolution: int, seeds: int, flags: Sequence[str] = OURS) -> list[Run]:
-        """Of the last of these days, after the others on one ledger."""
         days = [self.day(name, resolution) for name in names]
         prior = self.prior(days[-1].year, resolution)
         return [run(days, seed, prior, (*OURS, *self.flags, *flags))[-1] for seed in range(seeds)]
@@ -114,7 +110,6 @@ def student(freedom: int) -> float:
 
 
 def print_accuracy(feeds: Feeds, resolutions: Sequence[int], seeds: int, paper_seeds: int) -> None:
-    """The main table."""
     print("H3, feed: constant in km/h; all else over it, all HATs / HATs of >= 10 plates")
     for resolution, name in product(resolutions, feeds.names):
         day = feeds.day(name, resolution)
@@ -144,7 +139,6 @@ def print_accuracy(feeds: Feeds, resolutions: Sequence[int], seeds: int, paper_s
 
 
 def _papers(day: Day, seeds: int) -> str:
-    """Each mechanism at its best epsilon per mean, under pure accounting."""
     said = []
     for mechanism in MECHANISMS:
         found = []
@@ -162,7 +156,6 @@ def _papers(day: Day, seeds: int) -> str:
 
 
 def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
-    """Shares of HATs that 95 % intervals hold, by plates and by hour; expected over actual error; means' own."""
     print(f"H3 {resolution}: held by 95 % intervals, by plates {bins_named(SIZES)}, by hour {bins_named(HOURS)}")
     in_rho = {}
     for name in feeds.names:
@@ -189,7 +182,6 @@ def print_intervals(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
 
 
 def print_of_all(what: str, days: Mapping[str, Day], held: Mapping[str, Floats]) -> None:
-    """What intervals hold of all of these days' HATs together, by plates and by hour; `held` is each day's."""
     plates, hour = (np.concatenate([getattr(day, part) for day in days.values()]) for part in ("plates", "hour"))
     shares = np.concatenate([held[name] for name in days])
     by_class = f"{by_bins(plates, SIZES, shares)} | {by_bins(hour, HOURS, shares)}"
@@ -208,14 +200,12 @@ def expected_over_actual(day: Day, runs: Sequence[Run]) -> float:
 
 
 def _over_actual(day: Day, runs: Sequence[tuple[Floats, Floats]]) -> float:
-    """Expected error over the actual one, of runs' expected errors and values."""
     expected = np.mean([np.average(said, weights=day.pings) for said, _ in runs])
     return float(expected / np.mean([np.average(abs(value - day.truth), weights=day.pings) for _, value in runs]))
 
 
 def within(day: Day, held: Floats) -> tuple[int, int, int]:
-    """Of so many classes (by plates, by hour) how many are held by 93 to 97 %, of how many, and how many are further
-    from that than two standard errors: seeds share a day's truths, so a class has as many as it has HATs."""
+    """Of classes (by plates, by hour): how many are held by 93 to 97 %, of how many, how many are two errors off."""
     classes = *in_bins(day.plates, SIZES), *in_bins(day.hour, HOURS)
     shares = [(held[here].mean(), here.sum()) for here in classes if here.any()]
     inside = sum(0.93 <= share <= 0.97 for share, _ in shares)
@@ -224,7 +214,6 @@ def within(day: Day, held: Floats) -> tuple[int, int, int]:
 
 
 def print_hours(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
-    """Error over the constant's, and the share of pings in HATs with a mean, hour by hour."""
     print(f"H3 {resolution}: error over the constant's (share of pings served), by hour {bins_named(HOURS)}")
     for name in feeds.names:
         day, runs = feeds.day(name, resolution), feeds.runs([name], resolution, seeds)
@@ -241,10 +230,7 @@ def print_hours(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
 
 
 def print_cdfs(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
-    """Sup-errors of HATs' CDFs over those of two oracles, and what the mean loses by what the city is asked."""
-    print(
-        f"H3 {resolution}: CDFs of HATs of >= {PLATES[0]}, of >= {PLATES[1]} plates: error over city/dwell; the mean's"
-    )
+    print(f"H3 {resolution}: CDFs of HATs of >= {PLATES[0]}, >= {PLATES[1]} plates: error over city/dwell; the mean's")
     fleet = jittering(Fleet(buses=JITTER_BUSES).columns())
     days = [(feeds.day(name, resolution), int(DAYS[name].split(":")[1])) for name in feeds.names]
     days += [(day_of_fleet(f"{JITTER_BUSES} buses, H3 {size}", fleet, f"hat.resolution={size}"), 65) for size in (7, 8)]
@@ -273,8 +259,7 @@ def jittering(fleet: FleetColumns) -> FleetColumns:
 
 
 def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
-    """Of a fleet that pings about every second, the pings that it would send after each `metres` driven, and none while
-    it stands. Some feeds do so: their counts tell how far a bus drove in a cell, not how long it stayed."""
+    """Of a fleet that pings each second: the pings that it would send after each `metres`, none while it stands."""
     order = np.lexsort((dense.time_ms, dense.plate))
     plate, seconds = dense.plate[order], dense.time_ms[order] / 1000
     is_first = np.diff(plate, prepend=-1) != 0
@@ -287,7 +272,6 @@ def by_distance(dense: FleetColumns, metres: float) -> FleetColumns:
 
 
 def print_incidents(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
-    """What is shown of incidents, beside what the same days err by without them."""
     print(f"H3 {resolution}: incidents in the ten busiest cells; shown held released marked, of >= 30 plates | all")
     found: dict[float, dict[tuple[int, int], list[Incident]]] = {one: {at: [] for at in WINDOWS} for one in FACTORS}
     for name in feeds.names:
@@ -319,16 +303,13 @@ def _shown(found: Sequence[Incident], plates_min: int) -> str:
 
 
 def print_by_distance(feeds: Feeds, seeds: int) -> None:
-    """A synthetic fleet that reports by time, and the same one by distance."""
     fleet = Fleet(buses=DISTANCE_BUSES, ping_seconds=1)
     dense = fleet.columns()
     named = {
         "every 10 s": Fleet(buses=DISTANCE_BUSES).columns(),
         f"every {DISTANCE_M:g} m": by_distance(dense, DISTANCE_M),
     }
-    print(
-        f"a synthetic fleet of {DISTANCE_BUSES} buses: over the constant, by hour {bins_named(HOURS)}; held, by plates"
-    )
+    print(f"synthetic fleet of {DISTANCE_BUSES} buses: over the constant, by hour {bins_named(HOURS)}; held, by plates")
     for name, columns in named.items():
         day = day_of_fleet(name, columns)
         runs = [run([day], seed, feeds.prior("none", 7))[0] for seed in range(seeds)]

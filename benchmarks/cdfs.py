@@ -1,9 +1,4 @@
-"""What the CDFs of a day's HATs err by: the table `cdf` of `make accuracy`.
-
-Sup-errors at 0, 1, ..., U km/h of HATs of at least so many plates, over those of two oracles that cost no budget: the
-day's true CDF of the whole city, and a quadratic in log(samples / plates) that fits the day's true CDFs best. A CDF is
-read as a reader would: straight between its edges.
-"""
+"""The table `cdf` of `make accuracy`: sup-errors of CDFs, over those of two oracles that cost no budget."""
 
 from __future__ import annotations
 
@@ -33,7 +28,6 @@ class DayShapes:
 
     @classmethod
     def of(cls, day: Day, max_kmh: int) -> DayShapes:
-        """`max_kmh` is U."""
         kmh = np.arange(max_kmh + 1.0)
         speeds = [np.minimum(values.speed / QUANTA_PER_KMH, max_kmh) for _, values in day.slots]
         truth = np.array(
@@ -50,14 +44,12 @@ class DayShapes:
 
 
 def below(speed: Floats, kmh: Floats) -> Floats:
-    """The share of speeds at or below each of these."""
     shares: Floats = np.searchsorted(np.sort(speed), kmh, side="right") / speed.size
     return shares
 
 
 def figures(day: Day, shapes: DayShapes, runs: Sequence[Run]) -> str:
-    """Of HATs with a CDF: errors over both oracles', the share told, what bands and intervals hold, and expected over
-    actual sup-error."""
+    """Of HATs with a CDF: errors over both oracles', share told, what bands hold, expected over actual sup-error."""
     told = [np.array([one.cdf is not None for one in run.smoothed]) for run in runs]
     if not all(some.any() for some in told):
         return "the city is not told"

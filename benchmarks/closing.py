@@ -1,13 +1,9 @@
 """`python -m benchmarks.closing`: from a slot's close to its last release, and what the ledger does by itself.
 
-Slots of 3,000 HATs with 50 plates each (6,000 plates, 25 HATs a plate) through a real broker, one worker that is held
-to one core, and a Redis with fsync always. The time begins when the broker has taken the pings that close the slot, and
-ends when a subscriber has its last release. A worker's first slot is told apart: it fills caches and looks up
-coordinators, once in the worker's life. A plate's budget pays for all of its HATs, so that each HAT is drawn; the
-benchmark ends where one is withheld.
+3,000 HATs with 50 plates each, one worker on one core, Redis with fsync always: from the broker's answer to the pings
+that close the slot, to a subscriber's last release. A worker's first slot, which fills caches, is told apart. Each HAT
+is drawn; the benchmark ends where one is withheld.
 """
-
-from __future__ import annotations
 
 import asyncio
 import os
@@ -63,7 +59,6 @@ idle_timeout = "1h"
 
 
 def places() -> list[tuple[float, float]]:
-    """A position (lon, lat) in each of 3,000 cells."""
     lat, lon = (axis.ravel() for axis in np.meshgrid(np.arange(15, 18, 0.02), np.arange(70, 73, 0.02)))
     _, first = np.unique(cells_of(lat, lon, 7), return_index=True)
     return [(round(float(lon[i]), 6), round(float(lat[i]), 6)) for i in first[:HATS]]
@@ -81,7 +76,6 @@ def ping(plate: str, moment: datetime, place: tuple[float, float], speed: float)
 
 
 def slot_pings(slot: int, where: list[tuple[float, float]]) -> Iterator[bytes]:
-    """Every plate of every HAT once, in order of time."""
     rng = np.random.default_rng(slot)
     speeds = rng.integers(5, 60, HATS * PLATES).tolist()
     for number in range(HATS * PLATES):
@@ -90,7 +84,6 @@ def slot_pings(slot: int, where: list[tuple[float, float]]) -> Iterator[bytes]:
 
 
 async def closings(settings: Settings) -> list[float]:
-    """Seconds from close to last release, slot by slot."""
     topics, bootstrap, where = topics_of(settings.kafka), settings.kafka.bootstrap, places()
     seconds = []
     async with (
@@ -128,7 +121,6 @@ async def _read(reader: AIOKafkaConsumer, wanted: int) -> list[bytes]:
 
 
 def bench_ledger(url: str) -> None:
-    """A slot's charges in one call: 3,000 HATs of 50 plates."""
     plates = [b"%016d" % number for number in range(FLEET)]
     members = np.arange(HATS * PLATES).reshape(HATS, PLATES) % FLEET
     calls = iter(range(100))

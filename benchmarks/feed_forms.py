@@ -3,8 +3,6 @@
 Positions are rounded to what GTFS-realtime's 32 bits hold, so that all forms have the same pings.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -59,13 +57,9 @@ def lines(pings: Sequence[Ping], make: Callable[[Ping], object]) -> bytes:
 
 
 def table(
-    pings: Sequence[Ping],
-    delimiter: str,
-    header: Sequence[str],
-    row: Callable[[Ping], Sequence[object]],
-    *,
+    pings: Sequence[Ping], delimiter: str, header: Sequence[str], row: Callable[[Ping], Sequence[object]], *,
     decimal_comma: bool = False,
-) -> bytes:
+) -> bytes:  # fmt: skip
     out = io.StringIO()
     writer = csv.writer(out, delimiter=delimiter)
     writer.writerow(header)
@@ -92,13 +86,9 @@ def nested(ping: Ping) -> Ping:
 def flat(ping: Ping, **changes: object) -> Ping:
     lon, lat = coordinates(ping)
     made = {
-        "bus_id": ping["license_plate"],
-        "timestamp": epoch_s(ping),
-        "lon": lon,
-        "lat": lat,
-        "speed": ping["speed"],
+        "bus_id": ping["license_plate"], "timestamp": epoch_s(ping), "lon": lon, "lat": lat, "speed": ping["speed"],
         "route": ping["route_id"],
-    }
+    }  # fmt: skip
     return made | changes
 
 
@@ -108,13 +98,11 @@ def feature(ping: Ping) -> Ping:
 
 
 def exchange_feature(ping: Ping) -> Ping:
-    """With the exchange's names."""
     names = "license_plate", "observationDateTime", "speed"
     return {"type": "Feature", "geometry": ping["location"], "properties": {name: ping[name] for name in names}}
 
 
 def resource(ping: Ping) -> Ping:
-    """Of the MBTA's API: JSON:API."""
     lon, lat = coordinates(ping)
     at, speed = ping["observationDateTime"], ping["speed"] / MPS
     attributes = {"updated_at": at, "longitude": lon, "latitude": lat, "speed": speed}
@@ -122,7 +110,6 @@ def resource(ping: Ping) -> Ping:
 
 
 def high_frequency(pings: Sequence[Ping]) -> bytes:
-    """Of Helsinki's MQTT, the payloads."""
     numbers = numbered(pings)
 
     def payload(ping: Ping) -> Ping:
@@ -146,7 +133,6 @@ def with_topics(pings: Sequence[Ping]) -> bytes:
 
 
 def shared_numbers(pings: Sequence[Ping]) -> bytes:
-    """Two operators with the same numbers."""
     numbers = numbered(pings)
 
     def of_operator(ping: Ping) -> Ping:
@@ -221,7 +207,6 @@ def connected(ping: Ping) -> Ping:
 
 
 def with_nan(pings: Sequence[Ping]) -> bytes:
-    """As pandas writes what is missing: text that is no JSON."""
     return json.dumps([flat(one, delay=float("nan")) for one in pings]).encode()
 
 
@@ -234,21 +219,15 @@ def rio(ping: Ping) -> Ping:
     lon, lat = (str(value).replace(".", ",") for value in coordinates(ping))
     times = {"datahora": str(epoch_s(ping) * 1000)}
     return {
-        "ordem": ping["license_plate"],
-        "longitude": lon,
-        "latitude": lat,
-        **times,
-        "velocidade": str(ping["speed"]),
-    }
+        "ordem": ping["license_plate"], "longitude": lon, "latitude": lat, **times, "velocidade": str(ping["speed"]),
+    }  # fmt: skip
 
 
 def numbered(pings: Sequence[Ping]) -> dict[str, int]:
-    """A number for each plate."""
     return {plate: 1000 + at for at, plate in enumerate(sorted({ping["license_plate"] for ping in pings}))}
 
 
 def snapshot(pings: Sequence[Ping]) -> bytes:
-    """One message of GTFS-realtime."""
     return gtfs(pings)
 
 
@@ -268,7 +247,6 @@ def gtfs(pings: Sequence[Ping], name: str = "id", times: int = 1, unit: float = 
 
 
 def polls(pings: Sequence[Ping], form: Callable[[Sequence[Ping]], bytes]) -> Iterator[bytes]:
-    """What a polled address answers, one poll after the other."""
     first, last = epoch_s(pings[0]), epoch_s(pings[-1])
     for start in range(first, last + 1, POLL_S):
         some = [ping for ping in pings if start - POLL_S <= epoch_s(ping) < start + POLL_S]
@@ -277,7 +255,6 @@ def polls(pings: Sequence[Ping], form: Callable[[Sequence[Ping]], bytes]) -> Ite
 
 
 def vehicles(pings: Sequence[Ping]) -> bytes:
-    """A JSON answer of a feed's own form."""
     return json.dumps({"data": {"vehicles": [flat(one) for one in pings]}}).encode()
 
 
@@ -351,7 +328,6 @@ FORMS: dict[str, Callable[[Sequence[Ping]], bytes]] = {
         {"type": "FeatureCollection", "features": [exchange_feature(one) for one in pings]}
     ).encode(),
 }  # fmt: skip
-"""A file's name, and what is in it."""
 
 UNITS = {"gtfs.json": "mps", "mph.ndjson": "mph", "mbta.json": "mps", "hfp.ndjson": "mps", "gtfs.pb": "mps"} | {
     "label.pbf": "mps", "milliseconds.pb": "mps", "topics.txt": "mps", "bustime.json": "mph", "knots.ndjson": "knots",

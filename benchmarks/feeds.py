@@ -1,7 +1,5 @@
 """Feeds as the benchmarks take them, FILE:U:ZONE, and their HATs slot by slot."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +18,6 @@ from udp_stream.windows.tables import SlotCounts, SlotValues, cells_of
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A recording, with the settings that belong to it."""
-
     path: str
     flags: tuple[str, ...]
 
@@ -42,14 +38,9 @@ class Feed:
 
 
 def slots_of_city(
-    settings: Settings,
-    names: NDArray[Any],
-    plate: NDArray[np.int64],
-    time_ms: NDArray[np.int64],
-    lat: NDArray[np.float64],
-    lon: NDArray[np.float64],
-    speed: NDArray[np.integer[Any]],
-) -> Iterator[tuple[SlotCounts, SlotValues]]:
+    settings: Settings, names: NDArray[Any], plate: NDArray[np.int64], time_ms: NDArray[np.int64],
+    lat: NDArray[np.float64], lon: NDArray[np.float64], speed: NDArray[np.integer[Any]],
+) -> Iterator[tuple[SlotCounts, SlotValues]]:  # fmt: skip
     """Pings as columns, slot by slot; `plate` numbers the names, speeds are in quanta."""
     plates = [str(name).encode().ljust(32) for name in names]
     cells = cells_of(lat, lon, settings.hat.resolution)

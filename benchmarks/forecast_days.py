@@ -1,9 +1,4 @@
-"""Days of a feed through the real release road, fast: pings are read once, and each run draws on a ledger of its own.
-
-What a run says of a HAT is its smoothed estimate when the slot closes: that of a withheld HAT, too.
-"""
-
-from __future__ import annotations
+"""Days of a feed through the real release road: pings are read once, each run draws on a ledger of its own."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,7 +41,6 @@ class Day:
 
     @property
     def constant(self) -> float:
-        """The mean of all pings."""
         return float(np.average(self.truth, weights=self.pings))
 
     @property
@@ -63,7 +57,6 @@ class Day:
 
 
 def day_of(argument: str, *flags: str) -> Day:
-    """FILE:U:ZONE with settings."""
     feed = feed_of(argument, *flags)
     return joined(feed, tuple(feed.slots()))
 
@@ -78,7 +71,6 @@ def day_of_fleet(name: str, fleet: FleetColumns, *flags: str) -> Day:
 
 
 def joined(feed: Feed, slots: tuple[tuple[SlotCounts, SlotValues], ...]) -> Day:
-    """Slots of a feed with their truth."""
     zone = load(None, feed.flags, {}).calendar.slots
     truth, pings, plates, hour = [], [], [], []
     for counts, values in slots:
@@ -93,11 +85,7 @@ def joined(feed: Feed, slots: tuple[tuple[SlotCounts, SlotValues], ...]) -> Day:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run said of each of a day's HATs, in the order of `Day`; `measured` where a mean was released.
-
-    `guess` is the guess by counts that stands beside each estimate, and `guess_expected` what it is said to err by.
-    `mean_low` and `mean_high` are the ends of released means' own intervals, NaN elsewhere. `smoothed` are the records.
-    """
+    """What one run said of each HAT of a day, in the order of `Day`; `measured` where a mean was released."""
 
     value: Floats
     low: Floats
@@ -166,7 +154,6 @@ def _run(rows: Floats, records: Sequence[Smoothed]) -> Run:
 
 @contextmanager
 def changed(where: ModuleType | object, **values: Any) -> Iterator[None]:
-    """Real code with other constants."""
     before = {name: getattr(where, name) for name in values}
     try:
         for name, value in values.items():

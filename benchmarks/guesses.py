@@ -1,7 +1,5 @@
 """What ours is measured by: guesses that read no budget, oracles that read the truth. Estimates of a day's HATs."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
@@ -28,11 +26,7 @@ def constant_and_counts(day: Day) -> Floats:
 
 
 def without_noise(day: Day, prior: Coefficients) -> Floats:
-    """The model's forecast of each HAT from the true means of all others, of its slot and of earlier ones.
-
-    No noise, nothing clipped, no budget; only the HAT's own speeds are left out, by tenths of the slot's HATs. A
-    release sees those, so this is no bound.
-    """
+    """The model's forecast of each HAT from the true means of all others: no noise, no clip, no budget; no bound."""
     bank, estimate, first = FilterBank(), [], 0
     for counts, _ in day.slots:
         slot, hats = prior_of(counts, prior), counts.cells.size
@@ -51,13 +45,9 @@ def without_noise(day: Day, prior: Coefficients) -> Floats:
 
 
 def _learn(
-    bank: FilterBank,
-    cells: NDArray[np.uint64],
-    prior: SlotPrior,
-    truth: Floats,
-    rest: Floats,
+    bank: FilterBank, cells: NDArray[np.uint64], prior: SlotPrior, truth: Floats, rest: Floats,
     chosen: NDArray[np.bool_],
-) -> None:
+) -> None:  # fmt: skip
     if chosen.any():
         noise, not_clipped = np.full(int(chosen.sum()), AS_TRUE), [NOT_CLIPPED] * int(chosen.sum())
         seen = ReleasedHats(cells[chosen], _of(prior, chosen), truth[chosen], noise, rest[chosen], not_clipped)

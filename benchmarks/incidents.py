@@ -1,10 +1,8 @@
 """Does the map show what happens? Speeds in the ten busiest cells times a factor, for two hours, on the real road.
 
-*Shown*: the share of the change that the estimates of the same slots show, beside the same run without it. *Held*: the
-share of these HATs whose 95 % interval holds the truth. *Released*: the share with a release of their own.
+*Shown*: the share of the change that estimates of the same slots show. *Held*: of HATs, by their 95 % interval.
+*Released*: with a release of their own.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
@@ -20,7 +18,6 @@ from udp_stream.settings import load
 WINDOWS = (8, 10), (12, 14), (16, 18), (20, 22)
 FACTORS = 0.4, 0.7, 1.6
 BUSIEST = 10
-"""Cells, by the pings of the day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,6 @@ class Figures(NamedTuple):
 
 
 def busiest(day: Day) -> NDArray[np.uint64]:
-    """The cells with the most pings of the day."""
     names, at = np.unique(np.concatenate([counts.cells for counts, _ in day.slots]), return_inverse=True)
     cells: NDArray[np.uint64] = names[np.argsort(-np.bincount(at, weights=day.pings), kind="stable")[:BUSIEST]]
     return cells
@@ -72,7 +68,6 @@ def with_incident(day: Day, cells: NDArray[np.uint64], window: tuple[int, int], 
 def incidents(
     day: Day, seed: int, prior: Coefficients | None, flags: Sequence[str], window: tuple[int, int]
 ) -> list[Incident]:
-    """One for each factor; none where the day has no pings in the window."""
     if not ((day.hour >= window[0]) & (day.hour < window[1])).any():
         return []
     cells = busiest(day)

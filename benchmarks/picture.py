@@ -2,8 +2,6 @@
 
 The city's as it was told, and three HATs' beside the truth and the guess. Needs a feed that may be published."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

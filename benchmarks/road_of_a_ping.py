@@ -1,7 +1,6 @@
 """What one HAT's pings enter of our code, from bytes to published release: `python -m benchmarks.road_of_a_ping`.
 
-Embedded, and through the processors of a worker over a broker in memory; files, functions, calls, and how often the
-next call is in another file. The runtime is built and caches are warm; the tests' random bits do not count.
+Embedded, and through a worker's processors over a broker in memory, with caches warm: files, functions, calls.
 """
 
 import asyncio

@@ -1,13 +1,8 @@
-"""`python -m benchmarks.stream`: the worker on a real broker, beside what it stands on, in one run.
+"""`python -m benchmarks.stream`: the worker on a real broker, beside what it stands on, each on the same one core.
 
-A log of one-ping messages is written once and read by each of these in a process of its own, all on the same one core
-(broker and Redis have the others): aiokafka's fetch alone; fetch and msgspec's decoding into typed objects; a plain
-Faust agent that does nothing with its events; the worker with all it does (HATs, windows, parts, charges in Redis with
-fsync always, noise, releases). From the first record to the last, by wall time, and by the process's own time on the
-core, which other processes on the machine do not change.
+aiokafka's fetch alone; fetch and decoding; a plain Faust agent; the worker with all it does. From the first record to
+the last, by wall time and by the process's own time.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -120,16 +115,10 @@ def plain_agent(settings: Settings, folder: str) -> dict[str, float]:
     import faust
 
     app = faust.App(
-        f"plain-{uuid4().hex[:8]}",
-        broker=f"kafka://{settings.kafka.bootstrap}",
-        store="memory://",
-        datadir=folder,
-        web_enabled=False,
-        topic_allow_declare=False,
-        topic_disable_leader=True,
-        consumer_auto_offset_reset="earliest",
-        worker_redirect_stdouts=False,
-    )
+        f"plain-{uuid4().hex[:8]}", broker=f"kafka://{settings.kafka.bootstrap}", store="memory://", datadir=folder,
+        web_enabled=False, topic_allow_declare=False, topic_disable_leader=True,
+        consumer_auto_offset_reset="earliest", worker_redirect_stdouts=False,
+    )  # fmt: skip
     watch, done = Watch(), asyncio.Event()
 
     @app.agent(app.topic(topics_of(settings.kafka).pings.name, value_type=bytes, value_serializer="raw"))
@@ -191,7 +180,6 @@ def child(name: str, config: str, expected: int) -> None:
 
 
 def rates_of(name: str, config: Path, expected: int) -> tuple[float, float]:
-    """Records a second of wall time, and of the process's time."""
     command = [sys.executable, "-m", "benchmarks.stream", name, str(config), str(expected)]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=SECONDS_MAX, check=True)
     found = json.loads(done.stdout.splitlines()[-1])

@@ -1,11 +1,8 @@
 """Train the counts prior: `python -m benchmarks.train_prior FILE:U:ZONE ... > udp_stream/forecast/coefficients.py`.
 
-Give days with a licence that allows it. Slots are of one hour; H3 6, 7 and 8 are trained apart, as what a long stay in
-a HAT means depends on how large it is. Each plate in a HAT weighs by how precisely its pings tell its mean. Nothing of
-a file is printed but the coefficients of a ridge regression over all of it.
+Slots are of one hour; H3 6, 7 and 8 apart. Of a file only the coefficients of a ridge regression are printed: give days
+with a licence that allows it.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -26,7 +23,6 @@ TRAINED = 6, 7, 8
 
 
 def rows_of(feed: Feed) -> tuple[Floats, Floats, Floats, Floats]:
-    """Columns, relative speed and weight of each plate in a HAT; features of each HAT."""
     by_row, by_hat, speeds, pings = [], [], [], []
     for counts, values in feed.slots():
         features = features_of(counts)
@@ -41,7 +37,6 @@ def rows_of(feed: Feed) -> tuple[Floats, Floats, Floats, Floats]:
 
 
 def trained(feeds: Sequence[Feed]) -> Coefficients:
-    """The coefficients that fit these feeds."""
     parts = [rows_of(feed) for feed in feeds]
     columns, relative, weight, by_hat = (np.concatenate([part[at] for part in parts]) for at in range(4))
     centre = np.average(columns, axis=0, weights=weight)
@@ -55,7 +50,6 @@ def trained(feeds: Sequence[Feed]) -> Coefficients:
 
 
 def written(by_resolution: Mapping[int, Coefficients], names: Sequence[str]) -> Iterator[str]:
-    """The Python file, line by line."""
     yield '"""The coefficients of the counts prior, made by `python -m benchmarks.train_prior`: numbers only.'
     yield ""
     yield "Trained on (CapMetrics, MIT licence):"

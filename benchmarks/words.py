@@ -1,7 +1,5 @@
 """The words of a benchmark that takes only names: `--help` prints its page, and a word too many is refused."""
 
-from __future__ import annotations
-
 import argparse
 
 

@@ -1,9 +1,4 @@
-"""What tests of the dashboard share: records of any slot, a dashboard of its own process, and a crowd that watches it.
-
-`python -m tests.board ADDRESS CLIENTS FILE LINES` is the crowd: so many clients open the stream; then the lines are
-added to the file, and each client that is told of their slot fetches it. It prints how long that took, each from the
-moment of the writing on.
-"""
+"""A dashboard of its own process, and a crowd that watches it: `python -m tests.board ADDRESS CLIENTS FILE LINES`."""
 
 import asyncio
 import json
@@ -50,7 +45,6 @@ def template():
 
 
 def release(cell, hour=0, **fields):
-    """A release as the runtime writes it, of this cell and hour."""
     start_s = int((START + timedelta(hours=hour)).timestamp())
     # Of a policy's hash every record has another one here, so that they pack as real records with their figures do.
     own = sha256(f"{cell}{hour}".encode()).hexdigest()
@@ -59,7 +53,6 @@ def release(cell, hour=0, **fields):
 
 
 def estimate(cell, hour=0, kmh=17.9, **fields):
-    """A smoothed estimate, the same."""
     found = {
         "schema": "udp-stream/smoothed/1", "hat": hat(cell, hour), "value_kmh": kmh, "interval95_kmh": [13.0, 22.8],
         "expected_abs_error_kmh": 2.0, "cdf": None, "release_id": None, "news": 0.1, "software": "udp-stream test",
@@ -75,7 +68,6 @@ def write(file, lines, mode="ab"):
 
 @contextmanager
 def dashboard(*arguments, cwd, **started):
-    """A dashboard on a free port: its address, and its process."""
     program = [sys.executable, "-m", "udp_stream", "dashboard", *map(str, arguments)]
     running = subprocess.Popen(
         [*program, "--set", "dashboard.listen=127.0.0.1:0"], cwd=cwd, stderr=subprocess.PIPE, text=True, **started
@@ -101,7 +93,6 @@ def dashboard(*arguments, cwd, **started):
 
 
 def get(url, method="GET", **headers):
-    """Status, headers and body of an answer, unpacked by nobody."""
     try:
         with urlopen(Request(url, method=method, headers=headers), timeout=WAIT_S) as answer:
             return answer.status, answer.headers, answer.read()
@@ -122,7 +113,6 @@ def slots_of(address):
 
 
 async def asked(address, path, connection, until):
-    """Ask for this on a new connection; what has come once `until` is in it."""
     loop, place, got = asyncio.get_running_loop(), urlsplit(address), b""
     connection.setblocking(False)
     await loop.sock_connect(connection, (place.hostname, place.port))
@@ -136,7 +126,6 @@ async def asked(address, path, connection, until):
 
 
 async def watch(address, slot_start, connected, buffer):
-    """From the notice of this slot on: when all of it was there, and how many bytes."""
     loop = asyncio.get_running_loop()
     with socket.socket() as stream, socket.socket() as answer:
         got = await asked(address, "/v1/stream", stream, b"\n\n")

@@ -1,7 +1,5 @@
 """What tests hold CDFs to: the error of a tree, that of a number of bins, and the level of each node."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -23,10 +21,7 @@ def squared_error(branching: tuple[int, ...], shares: tuple[float, ...], bins: i
 
 
 def dense_gls(tree: Tree) -> tuple[Floats, Floats]:
-    """Matrices from noisy nodes and from the total to the first `bins` - 1 prefixes, by weighted least squares.
-
-    With all leaves but the last free, and the last the total less these. The papers' way: a dense system.
-    """
+    """Matrices from noisy nodes and the total to the first `bins` - 1 prefixes: the papers' dense least squares."""
     size = tree.leaves
     rows = []
     for count in tree.level_sizes:
@@ -55,9 +50,5 @@ def proxy_error(count: int, noise: float, measure: str = "pure") -> float:
 
 
 def level_of_node(tree: Tree) -> Integers:
-    """For each node, in the order of `level_counts`, the index of its level into `branching`, `shares`, `node_scales`.
-
-    >>> level_of_node(Tree((2, 2), (0.5, 0.5), 4))
-    array([0, 0, 1, 1, 1, 1])
-    """
+    """For each node, in the order of `level_counts`, the index of its level."""
     return np.repeat(np.arange(len(tree.branching), dtype=np.int64), tree.level_sizes)

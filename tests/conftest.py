@@ -56,7 +56,6 @@ def scope_of(nodeid: str) -> str:
 
 
 def turn_of(item: pytest.Item) -> int:
-    """When it comes. The other services come before all the rest: at the end they would be alone."""
     scope = scope_of(item.nodeid)
     if scope in FIRST:
         return FIRST.index(scope)

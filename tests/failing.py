@@ -39,7 +39,6 @@ class DyingLedger:
         self._answered = answered
 
     def __getattr__(self, name: str) -> Any:
-        """The ledger's call of this name, watched."""
         call = getattr(self._ledger, name)
 
         def watched(*arguments: Any) -> Any:
@@ -65,7 +64,6 @@ class RivalledLedger:
         self._rival = rival
 
     def __getattr__(self, name: str) -> Any:
-        """The ledger's call of this name, after the rival if it is the n-th."""
         call = getattr(self._ledger, name)
 
         def rivalled(*arguments: Any) -> Any:
@@ -78,10 +76,8 @@ class RivalledLedger:
 
 
 def a_ramp() -> StandingQuery:
-    """A tenth of the budget of `a_query` at each moment, and what a plate has saved of it."""
     return msgspec.structs.replace(a_query(), budget_nano=2 * 10**9, ramp=((900, 2 * 10**9),))
 
 
 def a_threshold() -> StandingQuery:
-    """Whether less than 0.35 of the plates are in the same square, whose edge is 500 m wide."""
     return msgspec.structs.replace(a_query(), kind="threshold", share=0.35, edge_m=500.0)

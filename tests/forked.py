@@ -1,9 +1,4 @@
-"""Processes of our program, forked from one that has imported it: each would spend a second of a processor on that.
-
-They are processes like any others, with an id, a folder and streams of their own: to be killed, paused and waited for.
-That the program starts by its real command line is tested elsewhere (`tests/runtime/test_cli_files.py` through a
-shell, `tests/integration/test_binding.py`).
-"""
+"""Processes of our program, forked from one that has imported it: a start would take a second of processor time."""
 
 import multiprocessing
 import os
@@ -49,7 +44,6 @@ class Forked:
             self._held = _held(self.pid)
 
     def poll(self) -> int | None:
-        """Its status, the signal's number negative, or None while it runs."""
         with ONE_AT_A_TIME:
             if self.returncode is None:
                 self.returncode = self._process.exitcode
@@ -58,7 +52,6 @@ class Forked:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its status; subprocess.TimeoutExpired if it has none so many seconds from now."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
@@ -67,7 +60,6 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Nothing if it has ended."""
         with ONE_AT_A_TIME:
             if self.returncode is None and self._held is not None:
                 try:
@@ -121,7 +113,6 @@ def run_forked(
 
 
 def main(*arguments: str) -> int:
-    """The command line."""
     from udp_stream.cli.main import main as program
 
     return program(arguments)
@@ -141,8 +132,6 @@ def _feed(end: int, data: bytes) -> None:
 
 
 class _Passed:
-    """An open file that the process has too, under another number."""
-
     def __init__(self, number: int) -> None:
         self.number = number
 

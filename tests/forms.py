@@ -10,18 +10,10 @@ PURE_ENV = {"UDP_STREAM_BUDGET__ACCOUNTING": "pure"}
 
 
 def long_but(short: Collection[Any], values: Iterable[Any]) -> list[Any]:
-    """All values; those that are not among the short ones are marked as long.
-
-    >>> [getattr(one, "values", one) for one in long_but([1], [1, 2])]
-    [1, (2,)]
-    """
+    """All values; those that are not among the short ones are marked as long."""
     return [one if one in short else pytest.param(one, marks=pytest.mark.long) for one in values]
 
 
 def long_rows(short: Collection[tuple[Any, ...]], rows: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """As `long_but`, of several parameters at once.
-
-    >>> [getattr(one, "values", one) for one in long_rows([(1, 2)], [(1, 2), (1, 3)])]
-    [(1, 2), (1, 3)]
-    """
+    """As `long_but`, of several parameters at once."""
     return [one if one in short else pytest.param(*one, marks=pytest.mark.long) for one in rows]

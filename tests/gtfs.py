@@ -12,7 +12,6 @@ def vehicle(plate="", number="", time_s=START_S, lon=72.5, lat=21.25, speed=5.0,
 
 
 def snapshot(*vehicles, header_s=START_S):
-    """A message with these vehicles, as bytes."""
     feed = FeedMessage()
     feed.header.gtfs_realtime_version = "2.0"
     if header_s is not None:

@@ -13,8 +13,6 @@ GTFS = "application/x-protobuf"
 
 
 def ok(body, kind="application/json", **headers):
-    """A good answer; headers with underscores for dashes."""
-
     def answer(request):
         request.respond(200, body, {"Content-Type": kind, **dashed(headers)})
 
@@ -34,12 +32,10 @@ def gzipped(body, **headers):
 
 
 def stall(request):
-    """Take the request and say nothing."""
     request.server.stalled.wait(30)
 
 
 def drip(request):
-    """A byte of a header now and then, for ever: no single read ever times out."""
     request.connection.sendall(b"HTTP/1.1 200 OK\r\nX-Words: ")
     for _ in range(3000):
         if request.server.stalled.wait(0.02):
@@ -48,8 +44,6 @@ def drip(request):
 
 
 def cut(body, at, kind="application/json"):
-    """Promise a body and close the connection in the middle of it."""
-
     def answer(request):
         head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
         request.connection.sendall(head.encode() + body[:at])
@@ -58,7 +52,6 @@ def cut(body, at, kind="application/json"):
 
 
 def reset(request):
-    """Close with a reset instead of an answer."""
     request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     request.connection.close()
 
@@ -86,7 +79,6 @@ def junk(request):
 
 
 def seen(answers):
-    """Answer by If-None-Match, with the next of these bodies each time they differ from what the client has."""
     state = {"at": 0}
 
     def answer(request):

@@ -20,7 +20,6 @@ FAR = 10**7
 
 
 def ping(number):
-    """The `number`-th ping of 49 buses: no two have plate and time in common."""
     time_ = f"2024-01-08T{number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}+05:30"
     point = {"type": "Point", "coordinates": [72.5 + number % 90 / 1000, 21.25]}
     plate = f"GJ05ZZ{number % BUSES:04}-{number // 86_400}"
@@ -28,7 +27,6 @@ def ping(number):
 
 
 def pieces(rng, numbers):
-    """Pings, every second one mutated."""
     for number in numbers:
         text = ping(number).encode()
         yield mutated(rng, text, ping(number + FAR).encode()) if rng.random() < 0.5 else text
@@ -59,8 +57,7 @@ def is_json(text):
 
 
 def gtfs_answers(seed, count, each=100):
-    """Snapshots, each with vehicles of its own; every second one has mutated bytes, and so other vehicles, or is no
-    message any more."""
+    """Snapshots, each with vehicles of its own; every second one has mutated bytes, or is no message any more."""
     rng = random.Random(seed)
     for at, first in enumerate(range(0, count, each)):
         numbers = range(first, min(count, first + each))
@@ -75,7 +72,6 @@ def gtfs_answers(seed, count, each=100):
 
 
 def facts(messages, ping_format=JSON):
-    """(plate, time) of each ping that is accepted, and (reason, path, which ping) of each that is refused."""
     pings, refusals = PingDecoder(RULES, ping_format).decode(messages)
     found = Counter(
         (pings.plates[plate], time_ms)
@@ -87,7 +83,6 @@ def facts(messages, ping_format=JSON):
 
 
 def which(piece):
-    """What tells a refused ping from others, also once it was written anew: its plate and time, else all of it."""
     with suppress(ValueError, RecursionError):
         value = json.loads(piece.decode(errors="replace"))  # bytes of a field that no one reads may be no UTF-8
         if isinstance(value, dict):

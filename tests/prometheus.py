@@ -29,8 +29,6 @@ def text_at(port):
 
 
 class Series:
-    """The samples of a text: by name and labels, and sums by name."""
-
     def __init__(self, text):
         self.text = text
         self.families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -42,12 +40,10 @@ class Series:
         return value
 
     def by(self, name, label):
-        """The values above 0."""
         values = {one.labels[label]: one.value for one in self.samples if one.name == f"udp_stream_{name}"}
         return Counter({key: value for key, value in values.items() if value})
 
     def labels(self):
-        """Label -> all values that it has."""
         found = {}
         for sample in self.samples:
             for label, value in sample.labels.items():
@@ -55,7 +51,6 @@ class Series:
         return found
 
     def secrets(self, messages, records):
-        """The plates, speeds and places of these pings, and the cells of these records, that are in the text."""
         pings, words = [json.loads(one) for one in messages], set(re.findall(r"[\w.]+", self.text))
         speeds = {ping["speed"] for ping in pings}
         places = {number for ping in pings for number in ping["location"]["coordinates"]}
@@ -66,7 +61,6 @@ class Series:
 
 
 def series_once(port, holds, process):
-    """The series of a process, once this holds of them."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

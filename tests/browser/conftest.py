@@ -38,7 +38,6 @@ def browser():
 
 @pytest.fixture
 def new_page(browser):
-    """Open the page of a dashboard, at a slot and a cell; `asked` has its requests, `wrong` its errors."""
     contexts = []
 
     def open_page(address, width=1280, height=800, waits=True, scheme="light", under="", **chosen):
@@ -67,7 +66,6 @@ def new_page(browser):
 
 @contextmanager
 def served(files, port=0):
-    """A dashboard of these files, killed at the end: its address."""
     program = [sys.executable, "-m", "udp_stream", "dashboard", *map(str, files)]
     running = subprocess.Popen([*program, "--set", f"dashboard.listen=127.0.0.1:{port}"], stderr=subprocess.PIPE)
     try:
@@ -79,7 +77,6 @@ def served(files, port=0):
 
 
 def replayed(folder, pings, *flags):
-    """Releases and estimates of a file of pings."""
     files = [folder / "releases.ndjson", folder / "estimates.ndjson"]
     program = [sys.executable, "-m", "udp_stream", "replay", pings, "--out", files[0], "--smoothed", files[1]]
     subprocess.run([*program, "--set", "budget.accounting=approximate", *flags], check=True, capture_output=True)
@@ -98,8 +95,6 @@ def read(file):
 
 
 class Day:
-    """Records of a day by slot and cell, and the files they are in."""
-
     def __init__(self, files):
         self.files = files
         self.releases, self.estimates = [
@@ -108,7 +103,6 @@ class Day:
         self.slots = sorted({slot for slot, _ in self.estimates})
 
     def kinds(self, slot):
-        """The class of certainty of each cell, from the records alone."""
         found = defaultdict(set)
         for (start, cell), estimate in self.estimates.items():
             if start == slot:
@@ -120,7 +114,6 @@ class Day:
         return found
 
     def lines(self, *slots):
-        """The records of these slots, of both kinds."""
         both = [*self.releases.items(), *self.estimates.items()]
         return [json.dumps(record).encode() for (start, _), record in both if start in slots]
 

@@ -27,7 +27,6 @@ def cells_of(page, selector):
 
 
 def show(page, slot):
-    """Move the slider to a slot and wait until it is drawn."""
     listed = json.loads(get(f"{address_of(page)}/v1/slots")[2])["slots"]
     page.locator("#slot").fill(str([one["slot_start"] for one in listed].index(slot)))
     page.wait_for_selector(f'body[data-slot="{slot}"]')
@@ -39,7 +38,6 @@ def address_of(page):
 
 
 def view_of(page):
-    """Where the map has its cells on the screen."""
     return {path.get_attribute("data-cell"): path.bounding_box() for path in page.query_selector_all("#map path.cell")}
 
 
@@ -52,7 +50,6 @@ def fullest(day):
 
 
 def edited(day, folder, slot, changes):
-    """The day with some estimates of a slot changed, in files of its own."""
     for (start, cell), estimate in day.estimates.items():
         if start == slot and cell in changes:
             day.estimates[start, cell] = estimate | changes[cell]
@@ -83,7 +80,6 @@ def test_a_proxy_may_have_it_under_a_path(board, day, new_page):
 
 
 def test_marks_are_those_of_the_records(board, day, new_page):
-    """Of each slot: classes of certainty, colours and numbers, counted on the map and in the table."""
     page = new_page(board)
     seen = {"solid": 0, "striped": 0, "dotted": 0}
     for slot in day.slots:
@@ -224,7 +220,7 @@ def test_a_column_sorts_the_table(board, day, new_page):
         direction = page.locator("#cells thead th").last.get_attribute("aria-sort")
         cells = page.eval_on_selector_all("#cells tbody tr", "rows => rows.map((row) => row.dataset.cell)")
         orders[direction] = [
-            day.releases[slot, cell]["counts"]["plates"] for cell in cells if (slot, cell) in day.releases
+            day.releases[slot, one]["counts"]["plates"] for one in cells if (slot, one) in day.releases
         ]
     assert orders["ascending"] == sorted(orders["ascending"])
     assert orders["descending"] == sorted(orders["descending"], reverse=True)
@@ -232,7 +228,6 @@ def test_a_column_sorts_the_table(board, day, new_page):
 
 
 def test_reasons_are_words(copy, tmp_path, new_page):
-    """Every status that withholds has a sentence of its own; none is shown as it is written in records."""
     statuses = "withheld_few_plates", "withheld_budget", "withheld_uninformative", "withheld_unplanned"
     slot = fullest(copy)
     withheld = [key for key, one in copy.releases.items() if key[0] == slot and one["mean"] is None]
@@ -285,7 +280,6 @@ def test_synthetic_buses_are_said_to_be_synthetic_from_the_first_moment_on_and_n
 
 
 def test_releases_alone_and_estimates_alone(copy, day, tmp_path, new_page):
-    """Without estimates a cell is drawn by its release; without releases nothing counts as measured."""
     with served(day.files[:1]) as address:
         page = new_page(address)
         show(page, fullest(day))
@@ -313,7 +307,6 @@ def test_downloads_are_the_slot(board, day, new_page):
 
 
 def test_the_page_outlives_its_server(day, tmp_path, new_page):
-    """Killed and started again: the same page, what came meanwhile, and no record twice."""
     file, (*before, last) = tmp_path / "records.ndjson", day.slots[:3]
     write(file, day.lines(*before))
     with served([file]) as address:
@@ -335,7 +328,6 @@ def test_the_page_outlives_its_server(day, tmp_path, new_page):
 
 
 def test_a_new_slot_does_not_move_the_view(day, tmp_path, new_page):
-    """It is followed from the newest slot, and not from an older one."""
     file, (first, second, third, *_) = tmp_path / "records.ndjson", [*day.slots[-4:], ""]
     write(file, day.lines(first))
     with served([file]) as address:
@@ -410,7 +402,6 @@ def test_axe_finds_no_serious_fault(scheme, width, board, day, new_page):
 
 @pytest.mark.long
 def test_five_thousand_cells_change_slot_in_half_a_second(day, tmp_path, new_page):
-    """From the slider to the drawn map, of slots that the page has; the median of five."""
     import h3
 
     slots = day.slots[:2]

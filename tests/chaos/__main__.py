@@ -14,19 +14,12 @@ from tests.chaos.city import AMPLE, AUTOMATIC, FORECASTS, IN_RHO, REPLICATED, SC
 from tests.chaos.run import play, synthetic_day
 
 PROFILES = {
-    "forecasts": FORECASTS,
-    "ample": AMPLE,
-    "replicated": REPLICATED,
-    "scarce": SCARCE,
-    "shared": SHARED,
-    "automatic": AUTOMATIC,
-    "in-rho": IN_RHO,
-    "shared-clips": SHARED_CLIPS,
-}
+    "forecasts": FORECASTS, "ample": AMPLE, "replicated": REPLICATED, "scarce": SCARCE, "shared": SHARED,
+    "automatic": AUTOMATIC, "in-rho": IN_RHO, "shared-clips": SHARED_CLIPS,
+}  # fmt: skip
 
 
 def main() -> int:
-    """Rounds until there were enough kills; each is told when it is over."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)  # so that nothing of ours is left running
     asked = _arguments()

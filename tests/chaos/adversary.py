@@ -1,11 +1,4 @@
-"""The adversary: everything that may go wrong goes wrong, in an order that follows from a seed.
-
-Some of it is aimed: a worker is held at the very request of the ledger that charges or records, before Redis has seen
-it or before the worker has heard the answer, and is killed there, or paused until another worker has its place.
-
-Some of it happens around the ledger: workers come that have another one, or another key; an older copy of it is put in
-its place, until an operator repairs that; its replica takes over.
-"""
+"""The adversary: all faults, in an order that follows from a seed; kills are aimed at requests of the ledger."""
 
 import random
 import shutil
@@ -62,11 +55,9 @@ class Adversary:
 
     @property
     def kills(self) -> int:
-        """SIGKILLs that hit a worker that was serving."""
         return self.done["kill"] + self.done["ambush: killed"]
 
     def strike(self) -> None:
-        """Do one of the things, as soon as it makes sense."""
         if self._agenda and self.dice.random() < AGENDA:
             if self._agenda[0]():
                 del self._agenda[0]
@@ -81,10 +72,7 @@ class Adversary:
         action()
 
     def leave_nothing_out(self, kills: int) -> None:
-        """What is to happen in every round and has not yet, as where a machine had little time for us.
-
-        And so many kills of workers that serve.
-        """
+        """What every round has, and had not yet, and so many kills of workers that serve."""
         for change in self._agenda:
             change()
         deadline = time.monotonic() + KILLS_S
@@ -99,7 +87,6 @@ class Adversary:
             time.sleep(0.05)
 
     def relent(self) -> None:
-        """Undo whatever would last, and let all regular workers work, no others."""
         for timer in self._returns:
             timer.join()
         for place in self.city.places:
@@ -111,7 +98,6 @@ class Adversary:
             self.workers.want(place, number < self.regulars)
 
     def _victim(self) -> Worker | None:
-        """Some worker that is up, waited for a little."""
         deadline = time.monotonic() + CATCH_S
         while not (up := self.workers.serving()):
             if time.monotonic() > deadline:
@@ -120,7 +106,6 @@ class Adversary:
         return self.dice.choice(up)
 
     def kill(self) -> None:
-        """SIGKILL, while it does whatever it does."""
         victim = self._victim()
         if victim is not None and self.workers.kill(victim):
             self.done["kill"] += 1
@@ -173,7 +158,6 @@ class Adversary:
             self._later(self._away_s(), lambda: (caught.go_on(), self.workers.resume(caught.victim)))
 
     def come_or_go(self) -> None:
-        """A guest joins or leaves: a rebalance."""
         guests = self.city.places[self.regulars :]
         if guests:
             guest = self.dice.choice(guests)
@@ -188,31 +172,26 @@ class Adversary:
         self.done["redis cut"] += 1
 
     def cut_broker(self) -> None:
-        """All workers' connections to the broker end."""
         link = self.city.ground.broker_link
         link.set_down(True)
         self._later(self.dice.choice((0.0, 0.2, 2.0)), lambda: link.set_down(False))
         self.done["broker cut"] += 1
 
     def delay(self) -> None:
-        """Everything takes longer."""
         link = self.dice.choice([*(place.link for place in self.city.places), self.city.ground.broker_link])
         link.delay(self.dice.choice((0.02, 0.1, 0.3)))
         self._later(self.dice.uniform(1, 4), lambda: link.delay(0))
         self.done["delay"] += 1
 
     def stall(self) -> None:
-        """Connections stay, and nothing gets through."""
         link = self.dice.choice([*(place.link for place in self.city.places), self.city.ground.broker_link])
         link.stall(self.dice.uniform(0.5, self.city.session_s + RETURN_S))
         self.done["stall"] += 1
 
     def restart_redis(self) -> None:
-        """In good order, or by SIGKILL in the middle of whatever it does; sometimes it is merely mute for a while."""
         self._restart("redis", self.city.ground.store.master)
 
     def restart_broker(self) -> None:
-        """Likewise."""
         self._restart("broker", self.city.ground.kafka)
 
     def _restart(self, name: str, service) -> None:
@@ -228,11 +207,9 @@ class Adversary:
         self.done[f"{name}: {way}"] += 1
 
     def stranger_on_a_ledger(self) -> bool:
-        """A worker on a second ledger comes; sometimes just as all others start."""
         return self._stranger("another ledger", self.strangers.on_another_ledger)
 
     def stranger_with_a_key(self) -> bool:
-        """Likewise one on the deployment's ledger, with another key or none."""
         made_before = self.dice.random() < 0.5
         name = "another key" if made_before else "no key"
         return self._stranger(name, lambda: self.strangers.with_another_key(made_before))
@@ -253,10 +230,7 @@ class Adversary:
         return self.set_back() if self.city.ground.store.replica is None else self.fail_over()
 
     def set_back(self) -> bool:
-        """An older copy of the ledger is put in its place; workers go on, until an operator repairs that.
-
-        At first there is no copy yet. A copy is older once something was published from what it does not hold: as long
-        as nothing was, it is as good as the newest."""
+        """An older copy of the ledger takes its place; older, once something was published since."""
         if self._copied is None:
             return self._copy()
         deadline = time.monotonic() + CATCH_S
@@ -301,7 +275,6 @@ class Adversary:
         self.done["refused the older ledger"] += self.workers.refused - refused
 
     def fail_over(self) -> bool:
-        """Redis dies and its replica takes over."""
         self.city.ground.store.fail_over()
         self.done["failover"] += 1
         return True

@@ -1,8 +1,4 @@
-"""A worker with one part changed on purpose, for tests alone: main(FAULT, SESSION_S, STUCK_S, "worker", ...).
-
-Two changes are no fault and make a sound worker easier to hit. The others show that the checks after chaos see what
-they are there to see.
-"""
+"""A worker with one part changed: faults that the checks must find, and two changes that make it easier to hit."""
 
 import asyncio
 import sys
@@ -50,7 +46,6 @@ def slow_parts() -> None:
 
 
 def last_writer_wins() -> None:
-    """A ledger that keeps the last payload of an id, whoever sends it."""
     kept, given = "KEYS[3 + 2 * i]", "ARGV[3 + 2 * i]"
     _rewrite(
         "record",
@@ -61,13 +56,10 @@ def last_writer_wins() -> None:
 
 
 def charges_again() -> None:
-    """A ledger that does not look whether it was asked before."""
     _rewrite("admit", ("memory[release_id] or redis.call('GET', KEYS[4 + hat])", "nil"))
 
 
 def commits_what_is_read() -> None:
-    """Our own commits, past the pings of open slots."""
-
     def checkpoint(self: SourceReader) -> SourceCheckpoint:
         return SourceCheckpoint(self.next_offset, self._clock.watermark_ms, self.next_offset)
 

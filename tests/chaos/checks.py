@@ -1,7 +1,4 @@
-"""What must hold after chaos, as pure functions over what was collected: each gives a sentence per violation.
-
-They look at the whole output, not at samples of it, and at nothing that a worker says of itself.
-"""
+"""What must hold after chaos, of the whole output: pure functions that give a sentence per violation."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -60,12 +57,7 @@ class Collected:
 
 
 def violations(seen: Collected, *, exact: bool = True, strictly_once: bool = False) -> list[str]:
-    """All of them. `exact`: charges equal the embedded runtime's. (They do not where the epsilon is "auto": a planner
-    that died over a slot leaves balances behind, from which the next one plans what the first had not yet charged.)
-
-    `strictly_once`: one record per id on the topics, not only one payload; and the latest of a cell is its last. (Where
-    only payloads are, a worker that was paused while it published may write what was latest then, behind later ones.)
-    """
+    """`exact`: charges equal the embedded ones (not where epsilon is "auto"). `strictly_once`: a record per id."""
     if unread := list(every_record_can_be_read(seen)):
         return list(_shortened("records", unread))
     found = {
@@ -100,7 +92,6 @@ def hats_of(seen: Collected) -> list[Entry]:
 
 
 def log_holds_what_was_fed(seen: Collected) -> Iterator[str]:
-    """Else the rest would prove nothing."""
     if missing := seen.fed - seen.logged:
         yield f"{missing.total()} messages that were fed are not in the log"
     if more := seen.logged - seen.fed:
@@ -108,7 +99,6 @@ def log_holds_what_was_fed(seen: Collected) -> Iterator[str]:
 
 
 def every_record_can_be_read(seen: Collected) -> Iterator[str]:
-    """Every payload is a release of the published type, whose status is one of the stated reasons."""
     recorded = [(entry.release_id, entry.payload) for entry in hats_of(seen) if entry.payload is not None]
     for id_, payload in (*seen.released, *seen.latest, *recorded):
         try:
@@ -118,7 +108,6 @@ def every_record_can_be_read(seen: Collected) -> Iterator[str]:
 
 
 def every_hat_is_answered(seen: Collected) -> Iterator[str]:
-    """Every HAT of the log is released or withheld for a stated reason, and no other is."""
     answered = {id_ for id_, _ in seen.released}
     yield from (f"{id_} is not answered" for id_ in sorted(seen.expected.keys() - answered))
     yield from (f"{id_} is answered, and is not in the log" for id_ in sorted(answered - seen.expected.keys()))
@@ -128,7 +117,6 @@ def every_hat_is_answered(seen: Collected) -> Iterator[str]:
 
 
 def one_payload_per_id(seen: Collected) -> Iterator[str]:
-    """The same bytes wherever an id stands: on either topic, and in the ledger."""
     stands = {entry.release_id: entry.payload for entry in seen.entries}
     for name, topic in (("output", seen.released), ("latest", seen.latest)):
         for id_, payload in topic:
@@ -137,7 +125,6 @@ def one_payload_per_id(seen: Collected) -> Iterator[str]:
 
 
 def no_record_comes_twice(seen: Collected) -> Iterator[str]:
-    """Each id once on each topic."""
     for name, topic in (("output", seen.released), ("latest", seen.latest)):
         for id_, times in Counter(id_ for id_, _ in topic).items():
             if times > 1:
@@ -145,7 +132,6 @@ def no_record_comes_twice(seen: Collected) -> Iterator[str]:
 
 
 def counts_agree(seen: Collected, exact: bool) -> Iterator[str]:
-    """Plates and samples of each HAT as the embedded runtime counted them; status and admitted plates too if exact."""
     for id_, payload in dict(seen.released).items():
         if id_ not in seen.expected:
             continue
@@ -160,7 +146,6 @@ def counts_agree(seen: Collected, exact: bool) -> Iterator[str]:
 
 
 def charges_agree(seen: Collected) -> Iterator[str]:
-    """Each plate pays for each HAT what the embedded runtime charged it."""
     for entry in seen.entries:
         wanted = seen.expected.get(entry.release_id)
         if wanted is None:
@@ -183,7 +168,6 @@ def estimates_follow_from_releases(seen: Collected, strictly_once: bool) -> Iter
 
 
 def every_plate_is_charged_once(seen: Collected) -> Iterator[str]:
-    """One admission for each HAT, each plate once in it, and balances that are the sums: no charge without a HAT."""
     yield from seen.misfits
     for id_, times in Counter(entry.release_id for entry in seen.entries).items():
         if times > 1:
@@ -244,7 +228,6 @@ def what_the_city_told_is_told_once(seen: Collected) -> Iterator[str]:
 
 
 def nobody_is_over_budget(seen: Collected) -> Iterator[str]:
-    """No balance above the budget of its period, as the records state it and as the ledger was told."""
     budgets = {entry.period: entry.budget for entry in seen.entries}
     told = {entry.budget for entry in seen.entries}
     stated = {nano_allowance(_budget_of(one.record.privacy)) for one in seen.expected.values()}
@@ -261,7 +244,6 @@ def _budget_of(said: Privacy) -> float:
 
 
 def nothing_is_unpublished(seen: Collected) -> Iterator[str]:
-    """Whatever was charged was drawn, recorded, published, and marked so."""
     yield from (f"{id_} is recorded and waits to be published" for id_ in seen.unpublished)
     for entry in seen.entries:
         if kind_of(entry.release_id) == CLIPS:
@@ -274,8 +256,7 @@ def nothing_is_unpublished(seen: Collected) -> Iterator[str]:
 
 
 def strangers_are_refused(seen: Collected) -> Iterator[str]:
-    """Who comes with another ledger or key ends with status 5, or 4 where it could not ask; it neither serves, nor
-    charges, nor makes or changes a key of the deployment's ledger."""
+    """Strangers end with status 5, or 4 if they could not ask; they serve, charge, make and change nothing."""
     for one in seen.strangers:
         if one.status is None:
             yield f"{one.name} did not end"
@@ -290,7 +271,6 @@ def strangers_are_refused(seen: Collected) -> Iterator[str]:
 
 
 def latest_are_the_last(seen: Collected) -> Iterator[str]:
-    """The latest record of each cell, on the topic of the latest, is that of the cell's last slot."""
     last: dict[str, str] = {}
     for one in seen.expected.values():
         hat = one.record.hat
@@ -302,5 +282,4 @@ def latest_are_the_last(seen: Collected) -> Iterator[str]:
 
 
 def no_plate_is_told(seen: Collected) -> Iterator[str]:
-    """What the workers print names no plate."""
     yield from (f"plate {plate} is named in what a worker printed" for plate in seen.plates if plate in seen.told)

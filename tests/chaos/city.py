@@ -82,8 +82,7 @@ idle_timeout = "1h"
 
 @dataclass(frozen=True)
 class Profile:
-    """What kind of deployment. `exact`: its terms do not follow from balances, which a plan that is cut off changes,
-    nor from releases, whose noise is another one in every deployment."""
+    """What kind of deployment. `exact`: its terms follow neither from balances nor from releases."""
 
     name: str
     shards: int
@@ -109,8 +108,6 @@ IN_RHO = Profile("two shards, scarce budget, in rho", 2, 9.0, epsilon="0.8", acc
 
 @dataclass(frozen=True)
 class Ground:
-    """A broker and a Redis of our own, and the proxy that workers reach them through."""
-
     kafka: RunningKafka
     store: Store
     proxy: Proxy
@@ -118,13 +115,11 @@ class Ground:
 
     @property
     def proxied(self) -> str:
-        """Where workers find the broker."""
         return f"127.0.0.1:{self.broker_link.port}"
 
 
 @contextmanager
 def ground(replicas: int = 0) -> Iterator[Ground]:
-    """Real services, while the block runs."""
     hidden, proxied = free_ports(2)
     more = BEHIND_PROXY.format(hidden=hidden, proxied=proxied)
     with Proxy() as proxy, store(proxy, replicas) as kept, temporary_folder("kafka") as folder:
@@ -137,8 +132,6 @@ def ground(replicas: int = 0) -> Iterator[Ground]:
 
 @dataclass
 class City:
-    """One deployment: its log, its configuration, its workers' places."""
-
     ground: Ground
     folder: Path
     messages: Sequence[bytes]
@@ -152,45 +145,32 @@ class City:
 
     @property
     def feed_alive(self) -> Path:
-        """There once the log is being fed."""
         return self.folder / "feed.alive"
 
     @cached_property
     def settings(self):
-        """As whoever looks from outside the proxy has them."""
         return load(self.config, (), {})
 
     def workers(self) -> Workers:
-        """Nobody works yet."""
         return Workers(self._command, self.places, self.folder)
 
     def _command(self, place: Worker) -> list[object]:
-        """Small parts or a part broken, and a command line; every other place is a static member of the group."""
         flags = {"kafka.bootstrap": self.ground.proxied, **self.flags, "ledger.url": self.ledger_url(place.link)}
         static = ["--instance", place.name] if self.places.index(place) % 2 == 0 else []
         sets = [word for key, value in flags.items() for word in ("--set", f"{key}={value}")]
         return [
-            self.fault or "small_parts",
-            self.session_s,
-            self.stuck_s,
-            "worker",
-            "--config",
-            self.config,
-            *sets,
+            self.fault or "small_parts", self.session_s, self.stuck_s, "worker", "--config", self.config, *sets,
             *static,
-        ]
+        ]  # fmt: skip
 
     def ledger_url(self, link: Link) -> str:
-        """The deployment's ledger, by this way to it."""
         return f"redis://127.0.0.1:{link.port}/{self.settings.ledger.url.rpartition('/')[2]}"
 
     def tell_time(self) -> None:
-        """Workers started from now on take silence for the end of a slot. While the day is being fed it would not do:
-        a tick says what time it is today, and the rest of the day would be late."""
+        """Workers started from now on take silence for the end of a slot: for when the day was fed."""
         self.flags["kafka.idle_timeout"] = "1s"
 
     def feed(self, seconds: float, messages: Sequence[bytes] | None = None, batch: int = 20) -> None:
-        """The log, or some of it, in about so many seconds; 0: as fast as it goes."""
         messages = self.messages if messages is None else messages
         topic = topics_of(self.settings.kafka).pings.name
         rate = len(messages) / seconds if seconds else None
@@ -199,7 +179,6 @@ class City:
                 sender.send(list(messages[first : first + 256]))
 
     def feed_apart(self, seconds: float) -> None:
-        """The same for the whole log, as a process: while a broker is away, a producer forgets sockets."""
         log = self.folder / "log.ndjson"
         log.write_bytes(b"".join(message + b"\n" for message in self.messages))
         flags = ["--rate", str(len(self.messages) / seconds), "--batch", "20", "--alive", self.feed_alive]
@@ -224,7 +203,6 @@ class City:
         return (list(self.messages[first : first + FRAME]) for first in range(0, len(self.messages), FRAME))
 
     def done(self) -> set[str]:
-        """The HATs that are answered, and marked so."""
         with ledger_and_keys(self.settings.ledger, accept_older=True) as (ledger, _):  # to be judged by the checks
             return {entry.release_id for entry in ledger.entries() if entry.published}
 
@@ -245,14 +223,12 @@ class City:
         return tuple(encode_smoothed(one) for slot in slots for one in context.smoothed(slot, ledger))
 
     def recorded(self) -> bytes | None:
-        """How many records the ledger keeps; None while nobody knows."""
         try:
             return self._redis.get("{udp}:recorded")
         except (OSError, RedisError):
             return None
 
     def marked(self) -> int:
-        """How many records the ledger had when something was last published from it."""
         mark = mark_beside(self.settings.ledger)
         return 0 if mark is None else mark.recorded
 
@@ -261,7 +237,6 @@ class City:
         return Redis.from_url(self.settings.ledger.url, socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
 
     def collect(self, expected: dict[str, Expected], strangers: Iterable[Stranger] = ()) -> Collected:
-        """Everything there is to see."""
         topics, kafka = topics_of(self.settings.kafka), self.settings.kafka
         strangers, said = tuple(strangers), [place.said.read_text(errors="replace") for place in self.places]
         logged = Counter[bytes]()
@@ -295,8 +270,6 @@ class City:
 def balances_of(
     ledger: Ledger, entries: Iterable[Entry], expected: Iterable[Expected]
 ) -> dict[tuple[str, bytes], tuple[int, int]]:
-    """What each plate was charged in each period, and how often: of every plate that this deployment or the embedded
-    runtime has charged."""
     entries = tuple(entries)
     asked = {plate for entry in entries for plate in entry.plates}
     plates = sorted(asked.union(*(one.charged for one in expected)))
@@ -309,7 +282,6 @@ def balances_of(
 
 
 def _pings_in(value: bytes) -> list[bytes]:
-    """The messages that the feed joined into one."""
     try:
         return [bytes(one) for one in msgspec.json.decode(value, type=list[msgspec.Raw])]
     except msgspec.DecodeError:

@@ -1,11 +1,4 @@
-"""Whether the clips that plates share are those of all speeds of a slot, by the ledger that chaos leaves behind.
-
-The log is read once more, over that ledger, by somebody who sees none of its records. So every slot is planned and
-drawn again, on the terms that the ledger remembers, and what it remembers of the clips must be what is asked for now.
-Nothing is charged or recorded.
-"""
-
-from __future__ import annotations
+"""Whether shared clips are those of all speeds of a slot: the log is read once more, over the ledger of chaos."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -64,7 +57,6 @@ class DrawnAgain:
 def clips_amiss(
     settings: Settings, ledger: Ledger, hash_plate: Callable[[str], bytes], frames: Iterable[list[bytes]]
 ) -> tuple[str, ...]:
-    """A sentence for each slot whose clips the ledger does not remember as those of all of its speeds."""
     if not settings.policy.in_balls:
         return ()
     again = DrawnAgain(ledger)

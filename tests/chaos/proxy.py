@@ -1,8 +1,4 @@
-"""A small TCP proxy with faults: connections can be cut, delayed, stalled, or held at a request of one's choice.
-
-A link is one listening port in front of one server. What the adversary does to a link it does from its own thread;
-connections live in the proxy's.
-"""
+"""A TCP proxy with faults: connections are cut, delayed, stalled, or held at a request of one's choice."""
 
 import asyncio
 import re
@@ -39,14 +35,12 @@ class Trap:
             await self._opened.wait()
 
     def open(self) -> None:
-        """Let go of what is held, and hold nothing more; call it in the proxy's thread."""
         self._sprung = True
         self._opened.set()
         if self.link is None:
             self._connection = None
 
     def drop(self) -> None:
-        """Cut the connection that is held, so that what was held is lost; call it in the proxy's thread."""
         if self._connection is not None:
             self._connection.cut()
         self.open()
@@ -79,8 +73,6 @@ class _Connection:
 
 @dataclass(eq=False)
 class Link:
-    """One port in front of one server."""
-
     proxy: "Proxy"
     upstream: int
     port: int = 0
@@ -110,21 +102,17 @@ class Link:
             self.connections.discard(connection)
 
     def cut(self) -> None:
-        """End every connection at once; new ones are welcome."""
         self.proxy.call(self._cut)
 
     def set_down(self, down: bool) -> None:
-        """End every connection, and any new one at once, until it is up again."""
         self.down = down
         if down:
             self.cut()
 
     def delay(self, seconds: float) -> None:
-        """From now on each piece of data comes so much later; 0 ends it."""
         self.delay_s = seconds
 
     def stall(self, seconds: float) -> None:
-        """Say nothing for so long: connections stay, nothing gets through."""
         self.stalled_until = self.proxy.loop.time() + seconds
 
     def _cut(self) -> None:
@@ -151,12 +139,10 @@ class Proxy:
         self.loop.close()
 
     def call(self, what) -> None:
-        """Do it in the proxy's thread."""
         self.loop.call_soon_threadsafe(what)
 
     def link(self, upstream: int, port: int = 0, tls=None) -> Link:
-        """A new link to a port of this machine; it listens on `port`, or on a free one. `tls`: with a certificate of
-        `trustme`."""
+        """A new link to a port of this machine, on `port` or a free one. `tls`: with a certificate of `trustme`."""
         link = Link(self, upstream)
         context = None
         if tls is not None:

@@ -23,16 +23,13 @@ TAIL = 0.2
 MOST = 0.8
 LONGER = 3
 LONGER_S = 300.0
-"""On a machine that has little time for us, faults go on until most HATs are recorded, for at most so much longer, or
-until so many seconds have passed in all."""
+"""Faults go on until most HATs are recorded, for at most so much longer, or until so many seconds have passed."""
 BREATH_S = 10.0
 """Then each fault waits so long at most until something has been recorded since the last one."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What happened."""
-
     seed: int
     profile: Profile
     hats: int
@@ -46,7 +43,6 @@ class Round:
     violations: list[str]
 
     def told(self) -> str:
-        """For people."""
         done = ", ".join(f"{name} {times}" for name, times in sorted(self.done.items()))
         lines = [
             f"seed {self.seed}: {self.profile.name}; {self.messages:,} messages, {self.hats:,} HATs",
@@ -60,8 +56,7 @@ class Round:
 
 
 def synthetic_day(seed: int, buses: int = 60, ping_seconds: float = 30, hours: float = 18) -> list[bytes]:
-    """A day of a fleet, or its first hours, with its faults, but for pings hours late or decades ahead: a file and a
-    topic, whose clocks differ, do not agree on those."""
+    """A day of a fleet with its faults, without pings hours late or far ahead: a file and a topic differ on those."""
     faults = Imperfections(late=0.0, far_future=0.0)
     start = datetime(2024, 1, 8, 5, 0, tzinfo=IST)
     fleet = Fleet(seed=seed, buses=buses, start=start, hours=hours, ping_seconds=ping_seconds, imperfections=faults)
@@ -69,18 +64,9 @@ def synthetic_day(seed: int, buses: int = 60, ping_seconds: float = 30, hours: f
 
 
 def play(
-    on: Ground,
-    folder: Path,
-    messages: Sequence[bytes],
-    profile: Profile,
-    *,
-    seed: int,
-    seconds: float,
-    regulars: int = 3,
-    guests: int = 1,
-    database: int = 0,
-    kills: int = 0,
-) -> Round:
+    on: Ground, folder: Path, messages: Sequence[bytes], profile: Profile, *, seed: int, seconds: float,
+    regulars: int = 3, guests: int = 1, database: int = 0, kills: int = 0,
+) -> Round:  # fmt: skip
     """One round with at least so many kills; the seed chooses what is done and when, as far as the machine lets it."""
     city = build(on, folder, messages, profile, places=regulars + guests, database=database)
     expected = city.expected()

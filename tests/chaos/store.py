@@ -1,7 +1,4 @@
-"""The Redis that keeps the ledger: its data may be set back to an older copy, and its replica may take over.
-
-Everybody comes to it by a link of the proxy, so that a failover is one change here: all links lead to the new master.
-"""
+"""The Redis of the ledger: an older copy may take its place, its replica may take over; all links lead to it."""
 
 import shutil
 import time
@@ -30,20 +27,17 @@ class Store:
     links: list[Link] = field(default_factory=list)
 
     def link(self) -> Link:
-        """One more way to the server that writes."""
         link = self.proxy.link(self.master.port)
         self.links.append(link)
         return link
 
     def copy_to(self, folder: Path) -> None:
-        """Keep its data as they are now, as a backup or a volume's snapshot would; it is killed for that."""
         self.master.kill()
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.master.folder / DATA, folder)
         self.master.restart()
 
     def put_in_place(self, folder: Path, aside: Path) -> None:
-        """Go on from the data in this folder; what was there is put aside. The server is killed for that."""
         self.master.kill()
         shutil.move(self.master.folder / DATA, aside)
         shutil.copytree(folder, self.master.folder / DATA)
@@ -73,7 +67,6 @@ class Store:
 
 
 def _configure(server: RunningRedis, was: str, now: str, other: int) -> None:
-    """What it is, from its next start on."""
     path = server.folder / "redis.conf"
     kept = path.read_text().removesuffix(was.format(host=HOST, port=other))
     path.write_text(kept + now.format(host=HOST, port=other))

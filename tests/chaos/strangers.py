@@ -1,8 +1,4 @@
-"""Workers that do not belong to the deployment: on a ledger of their own, or with a key of their own.
-
-Each is started by the real command line in a folder of its own, with the deployment's configuration, group and topics.
-It is to be refused, and to end by itself.
-"""
+"""Workers with a ledger or key of their own, by the real command line: each is to be refused, and to end."""
 
 import secrets
 import subprocess
@@ -62,7 +58,6 @@ class Strangers:
 
     @property
     def crowded(self) -> bool:
-        """Whether as many as may are there already."""
         return sum(one.process.poll() is None for one in self._came) >= AT_ONCE
 
     def on_another_ledger(self) -> None:
@@ -98,7 +93,6 @@ class Strangers:
         self._came.append(_Started(kind, folder, process, before))
 
     def seen(self, end_s: float = END_S) -> Sequence[Stranger]:
-        """What became of them, once they have had their time to end."""
         deadline = time.monotonic() + end_s
         while any(one.process.poll() is None for one in self._came) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -116,7 +110,6 @@ class Strangers:
         )  # fmt: skip
 
     def _admitted(self, one: _Started) -> int:
-        """HATs in the ledger of its own, if it came as far as making one."""
         if not (one.folder / "own.ledger").exists():
             return 0
         url, key_file = f"sqlite:{one.folder}/own.ledger", str(one.key_file)

@@ -42,21 +42,17 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """A paused one is."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def told(self) -> str:
-        """What the present process has printed."""
         return self.said.read_bytes()[self.told_at :].decode(errors="replace")
 
     @property
     def serving(self) -> bool:
-        """Up, and not only on the way."""
         return self.alive and not self.paused and SERVING in self.told
 
     def send(self, number: int) -> None:
-        """A signal, if there is anybody to hear it."""
         if self.process is not None:
             self.process.send_signal(number)
 
@@ -90,7 +86,6 @@ class Workers:
                 place.process.wait()
 
     def want(self, place: Worker, wanted: bool) -> None:
-        """Have it run from now on, or leave in good order."""
         with self._lock:
             place.wanted = wanted
             if not wanted:
@@ -99,7 +94,6 @@ class Workers:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """All are killed, and none is started, while the block runs: as an operator does who repairs the ledger."""
         with self._lock:
             self._note_endings()
             for place in self.places:
@@ -110,7 +104,6 @@ class Workers:
             yield
 
     def kill(self, place: Worker) -> bool:
-        """SIGKILL; whether it hit one that was serving."""
         with self._lock:
             hit = place.serving
             place.send(signal.SIGKILL)
@@ -118,23 +111,19 @@ class Workers:
             return hit
 
     def pause(self, place: Worker) -> None:
-        """SIGSTOP."""
         with self._lock:
             place.paused = True
             place.send(signal.SIGSTOP)
 
     def resume(self, place: Worker) -> None:
-        """SIGCONT."""
         with self._lock:
             place.paused = False
             place.send(signal.SIGCONT)
 
     def serving(self) -> list[Worker]:
-        """Those that are up."""
         return [place for place in self.places if place.serving]
 
     def end(self) -> list[str]:
-        """Ask all to end; a sentence for each that did not, in time and with status 0, or found its ledger wrong."""
         with self._lock:
             for place in self.places:
                 place.wanted = False

@@ -1,9 +1,4 @@
-"""Any sequence of charges against budgets of every kind, as an adversary would ask, on any store: for contract tests.
-
-The adversary sees every answer and every balance. It asks for all that is left, for one more, for what was just
-refused, again under other terms, in spans of any order, from many writers at once. What it is charged is compared with
-a model that remembers every charge and looks at every window.
-"""
+"""An adversary's sequences of charges on any store, compared with a model that looks at every window."""
 
 import random
 import threading
@@ -47,16 +42,13 @@ class Model:
         self.charges = []
 
     def charged(self, period, plate):
-        """In the period or, of a span, in the worst window that touches it."""
         ours = span_of(period)
         mine = [(name, nano) for name, who, nano in self.charges if who == plate]
         if ours is None:
             return sum(nano for name, nano in mine if name == period)
         near = [(span_of(name), nano) for name, nano in mine if span_of(name) and span_of(name).unit == ours.unit]
         begins = np.arange(ours.start - WINDOW_S, ours.end, HOUR_S) + HOUR_S / 2  # all spans are whole hours
-        return max(
-            sum(nano for span, nano in near if span.start < begin + WINDOW_S and begin < span.end) for begin in begins
-        )
+        return max(sum(nano for span, nano in near if span.start < at + WINDOW_S and at < span.end) for at in begins)
 
 
 class Adversary(RuleBasedStateMachine):
@@ -105,14 +97,12 @@ class Adversary(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(period=PERIODS, which=st.integers(0, 10**6))
     def repeat(self, period, which):
-        """Under the same id nothing is charged again, whatever is asked and wherever."""
         name = sorted(self.asked)[which % len(self.asked)]
         with self.opened() as ledger:
             assert self.admit(ledger, period, name, [1, 1], LIMITS[period]) == self.asked[name]
 
     @rule(period=PERIODS, kind=AMOUNTS, seed=st.integers(0, 99))
     def crowd(self, period, kind, seed):
-        """Many at once, each of what it takes to be left; spans close by among them."""
         self.step += 1
         near = [other for other in LIMITS if span_of(other) and span_of(period) and other[-3:] == period[-3:]]
         start = threading.Barrier(self.writers)
@@ -150,10 +140,6 @@ class Adversary(RuleBasedStateMachine):
 
 
 def greedy_crowd(open_ledger, writers=100):
-    """So many writers at once, each asking for all that it sees left, or one more, or a part, in two kinds of budget.
-
-    No budget is exceeded, and all of each is spent.
-    """
     kinds = [DAY, f"{DAY} in rho", SPANS[1], SPANS[4], SPANS[2]]
     start = threading.Barrier(writers)
 

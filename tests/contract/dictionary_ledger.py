@@ -1,10 +1,4 @@
-"""The smallest ledger that keeps the promises of `port.py`: dictionaries behind one lock.
-
-It is the model that stores are compared with, what broken ledgers are made of, and the ledger of explorations, which
-look into it and copy it.
-"""
-
-from __future__ import annotations
+"""The smallest ledger that keeps the promises of `port.py`: the model of stores and of explorations."""
 
 import threading
 from bisect import insort
@@ -158,9 +152,7 @@ class DictionaryLedger:
 
     def verify(self) -> list[str]:
         with self._lock:
-            balances = [
-                (period, plate, amount, self._charges[period, plate]) for (period, plate), amount in self._sums.items()
-            ]
+            balances = [(*one, amount, self._charges[one]) for one, amount in self._sums.items()]
         return list(misfits(self.entries(), balances))
 
     def bind(self, fingerprint: str) -> None:

@@ -1,8 +1,4 @@
-"""A child process that writes to a ledger until it is killed, and prints each answer it got.
-
-`main(PATH, RUN)` prints `[what, id, answer]` as one JSON line each, flushed after the call returned.
-It asks for new ids, and each time again for an earlier one, with other members and another payload.
-"""
+"""A child that writes to a ledger until it is killed: `[what, id, answer]` in JSON after each call, repeats too."""
 
 import itertools
 import json

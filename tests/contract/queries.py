@@ -1,7 +1,4 @@
-"""The road of a standing query over a store that fails: its process dies at each call, or a rival gets in before each.
-
-Each check takes a function that opens the same ledger anew. `test_query_road.py` runs them in memory and SQLite.
-"""
+"""The road of a standing query over a store that fails, in memory and SQLite (`test_query_road.py`)."""
 
 import contextlib
 from collections.abc import Callable
@@ -27,7 +24,6 @@ Opening = Callable[[], LedgerFactory]
 
 
 def ask(ledger: Ledger, seed: int = 1, query=None, moment=None) -> list[bytes]:
-    """As a run does whose settings have this query, and so its budget."""
     told: list[bytes] = []
     query = a_query() if query is None else query
     moment = a_moment() if moment is None else moment
@@ -79,7 +75,6 @@ def rival_at_every_call(new_ledger: Opening) -> None:
 
 
 def _most_calls(new_ledger: Opening) -> int:
-    """As many as a moment takes that asks in all of its rounds, and a few more."""
     calls = len(_calls(new_ledger))
     assert calls > 9
     return calls + 4
@@ -137,7 +132,6 @@ def _require_marked(watched: DyingLedger) -> None:
 
 
 def _calls(new_ledger: Opening, query=None) -> list[str]:
-    """The calls of a whole moment."""
     with new_ledger()() as ledger:
         watched = DyingLedger(ledger)
         ask(watched, query=query)
@@ -145,7 +139,6 @@ def _calls(new_ledger: Opening, query=None) -> list[str]:
 
 
 def other_plates_withhold_the_answer(new_ledger: Opening) -> None:
-    """A log that tells of another plate at the moment, behind the first round: no round goes on, and that is final."""
     opened = new_ledger()
     more = a_moment()
     more = replace(more, plates=(*more.plates, b"hash 9"), lat=np.append(more.lat, 0.0), lon=np.append(more.lon, 0.0))
@@ -159,7 +152,6 @@ def other_plates_withhold_the_answer(new_ledger: Opening) -> None:
 
 
 def plates_without_enough_for_all_rounds_take_no_part(new_ledger: Opening) -> None:
-    """Of eight plates three were charged before. They are charged nothing; the share of the others is answered."""
     poor = a_moment().plates[1:4]
     with new_ledger()() as ledger:
         charge(ledger, poor, 181 * 10**9)  # of 200; a moment costs up to 20, a round 5
@@ -177,7 +169,6 @@ def plates_without_enough_for_all_rounds_take_no_part(new_ledger: Opening) -> No
 
 
 def others_charges_between_rounds_end_a_threshold(new_ledger: Opening) -> None:
-    """A plate that took part cannot pay for a later round any more: no sum without it is drawn beside those with it."""
     calls = _calls(new_ledger, a_threshold())
     later = [at for at, name in enumerate(calls) if name == "admit"][1]
     opened = new_ledger()
@@ -209,8 +200,7 @@ def a_plate_that_a_round_does_not_charge_gives_no_value_in_it(new_ledger: Openin
 
 
 def later_rounds_stay_within_the_lower_of_two_budgets(new_ledger: Opening) -> None:
-    """Rounds began under a budget of 25 for the period, and go on where 200 are configured, or the other way round: a
-    plate that others charged 18 has enough left for the first round of 5, and for no later one."""
+    """A budget of 25 and of 200, in both orders: a plate with 18 charged has enough for a round of 5 and no more."""
     poor, low = a_moment().plates[0], 25 * 10**9
     lower = msgspec.structs.replace(a_query(), period_budget_nano=low)
     for began, goes_on in ((lower, a_query()), (a_query(), lower)):
@@ -230,13 +220,11 @@ def later_rounds_stay_within_the_lower_of_two_budgets(new_ledger: Opening) -> No
 
 
 def rounds_of(ledger: Ledger) -> list[Entry]:
-    """Those of the query, the first one first."""
     found = [entry for entry in ledger.entries() if entry.release_id.startswith("round:in-the-middle")]
     return sorted(found, key=lambda entry: int(entry.release_id.rpartition(":")[2]))
 
 
 def charge(ledger: Ledger, plates, nano: int) -> None:
-    """For something else, in the period of the moment."""
     period = a_query_context().periods.name_at(a_moment().time_ms)
     everyone, charges = np.arange(len(plates)), np.full(len(plates), nano)
     ledger.admit(period, 200 * 10**9, plates, [Admission("round:other:1641011400:1", everyone, charges, 0, b"")])
@@ -256,7 +244,6 @@ def ask_in_one_budget(ledger: Ledger) -> list[bytes]:
 
 
 def charge_speeds(ledger: Ledger, nano: int, one: OneBudget | None, budget: int) -> None:
-    """As a slot of the moment's day does: it asks, charges, and asks again."""
     calendar, plates = a_context().calendar, a_moment().plates
     calendar.one_budget = one
     require_one_promise(DAY, budget, calendar, ledger, plates)
@@ -273,10 +260,7 @@ def refuses(words: str, call: Callable[[], object]) -> None:
 
 
 def both_kinds_of_charges_stay_within_the_one_budget(new_ledger: Opening) -> None:
-    """Whatever was charged first, under which budgets: what a plate could lose of both is summed before it is charged.
-
-    An amount of positions counts a quarter: half a kilometre counts as one, and rho goes by its square.
-    """
+    """What a plate could lose is summed before it is charged. Half a kilometre counts as one; rho by its square."""
     with new_ledger()() as ledger:  # positions under 200 per square km, then a share
         ask(ledger, query=msgspec.structs.replace(a_query(), name="before"))
         refuses("rho 56", lambda: charge_speeds(ledger, 10**9, ONE, 6 * 10**9))

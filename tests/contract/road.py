@@ -1,8 +1,4 @@
-"""The road over a store that fails: its process dies at each call, or a rival gets in before each call.
-
-Each check takes a function that opens the same ledger anew, and a context for a seed. It runs over every store:
-`test_road.py` in memory and SQLite, `tests/integration/test_redis_ledger.py` in Redis.
-"""
+"""The road over a store that dies at each call, or has a rival before each: memory, SQLite, Redis."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -45,9 +41,7 @@ Opening = Callable[[], LedgerFactory]
 
 
 def dies_at_every_call(new_ledger: Opening, kind: str = "fixed", calls: Collection[str] = ()) -> None:
-    """Whatever call a process dies at, before it or behind it: the next one loses nothing and repeats nothing.
-
-    With `calls`, at those alone."""
+    """Whatever call a process dies at, the next one loses and repeats nothing. With `calls`, at those alone."""
     points = [n for n, name in enumerate(_calls(kind)) if not calls or name in calls]
     for dies_at, answered in product(points, (False, True)):
         opened, seen, told = new_ledger(), dict[str, bytes](), set[bytes]()
@@ -67,7 +61,6 @@ def dies_at_every_call(new_ledger: Opening, kind: str = "fixed", calls: Collecti
 
 
 def dies_at_every_call_around_forecasts(new_ledger: Opening) -> None:
-    """The same where means are taken around what was forecast."""
     dies_at_every_call(new_ledger, "around")
 
 
@@ -83,7 +76,6 @@ def dies_at_every_call_of_a_city(new_ledger: Opening) -> None:
 
 
 def dies_as_it_charges_or_tells(new_ledger: Opening) -> None:
-    """The short form of the three."""
     for kind in ("around", "in rho", "city in rho"):
         dies_at_every_call(new_ledger, kind, CHARGES_OR_TELLS)
 
@@ -101,7 +93,6 @@ def rival_at_every_call_around_forecasts(new_ledger: Opening) -> None:
 
 
 def rival_at_every_call_in_rho(new_ledger: Opening) -> None:
-    """A rival that shares the same clips, and one that shares none."""
     for kind, rivals in [("in rho", "in rho"), ("in rho", "apart in rho"), ("apart in rho", "in rho")]:
         _rival_at_every_call(new_ledger, kind, rivals)
 
@@ -130,7 +121,6 @@ def _rival_at_every_call(new_ledger: Opening, kind: str, rivals: str) -> None:
 
 @cache
 def _calls(kind: str) -> list[str]:
-    """Those of a whole slot, with its publishing in the place where it comes."""
     made = list[str]()
     run(MemoryLedger(), context_of(kind, 0), _slot(), log=made)
     assert len(made) >= 10
@@ -151,9 +141,7 @@ def _slot():
 
 
 def require_whole(ledger: Ledger, published: dict[str, bytes]) -> None:
-    """One payload per HAT, all of them published; each plate charged once, as the record says, within its budget.
-
-    The same for the city's answer, if there is one."""
+    """One payload per HAT and answer, all published; each plate charged once, as the record says, within budget."""
     assert len(published) == 3
     assert ledger.verify() == [] and list(ledger.unpublished()) == []
     for entry in ledger.entries():
@@ -180,7 +168,6 @@ def _answers(ledger: Ledger) -> list[Entry]:
 
 
 def _nano_of(record: Release) -> int:
-    """The most that it charged a plate, in what the ledger counts in."""
     said = record.privacy
     return round((said.epsilon if said.rho is None else said.rho) * 1e9)
 

@@ -57,9 +57,8 @@ class Crowded(InSqlite):
     ],
 )
 def test_no_sequence_of_charges_exceeds_a_budget_and_all_that_fits_is_charged(machine, examples, steps):
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
-    )
+    bounds = settings(max_examples=examples, stateful_step_count=steps, deadline=None)
+    run_state_machine_as_test(machine, settings=bounds)
 
 
 @pytest.mark.parametrize("store", [in_memory, in_sqlite])

@@ -80,9 +80,6 @@ def test_every_check_is_in_the_list() -> None:
     assert {name for name in vars(checks) if name.startswith("check_")} == {c.__name__ for c in ALL_LEDGER_CHECKS}
 
 
-# Broken ledgers: each breaks one promise, and the checks named with it must go red.
-
-
 class LastRecordWins(DictionaryLedger):
     def _record(self, release_id: str, payload: bytes) -> bytes:
         self._admissions[release_id].payload = None
@@ -137,8 +134,6 @@ class LastTermsWin(DictionaryLedger):
 
 
 class ChecksThenCharges(DictionaryLedger):
-    """Lets another writer in between the check and the charge."""
-
     def __init__(self) -> None:
         super().__init__()
         self._lock = nullcontext()  # type: ignore[assignment]
@@ -168,8 +163,6 @@ class ForgetsMinAdmitted(DictionaryLedger):
 
 
 class IgnoresAllowances(DictionaryLedger):
-    """Breaks promise 1: by the budget alone."""
-
     def admit(self, period, budget, plates, admissions):
         return super().admit(period, budget, plates, [replace(one, allowances=None) for one in admissions])
 
@@ -282,9 +275,6 @@ def test_a_ledger_that_forgets_on_reopening_is_caught() -> None:
         checks.check_survives_reopen(lambda: nullcontext(DictionaryLedger()))
 
 
-# A kill in between: what the child was told is what the ledger remembers.
-
-
 def test_answers_survive_kills(tmp_path: Path) -> None:
     choose = random.Random(20)
     told: dict[tuple[str, str, str], object] = {}
@@ -323,8 +313,6 @@ def _expect_remembered(path: Path, told: dict[tuple[str, str], object]) -> None:
                 assert name not in unpublished
         assert ledger.verify() == []
 
-
-# Any sequence of calls, against a model.
 
 IDS, LETTERS, PERIODS = st.sampled_from("uvwxyz"), b"abcd", st.sampled_from(["mon", "tue"])
 ASKED = st.tuples(IDS, st.dictionaries(st.sampled_from(LETTERS), st.integers(1, 12)), st.integers(0, 3))
@@ -409,9 +397,6 @@ TestSqliteMatchesModel.settings = settings(max_examples=12, stateful_step_count=
 @pytest.mark.long
 class TestSqliteMatchesModelInMany(TestSqliteMatchesModel):  # type: ignore[misc,valid-type]
     settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
-
-
-# The file.
 
 
 def test_ledger_file_is_private_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -535,12 +520,10 @@ def test_verify_names_what_does_not_add_up(tampering: str, sentence: str, tmp_pa
 @pytest.mark.parametrize(
     "change",
     [
-        "DELETE FROM admissions",
-        "UPDATE admissions SET charged = x''",
-        "DELETE FROM releases",
+        "DELETE FROM admissions", "UPDATE admissions SET charged = x''", "DELETE FROM releases",
         "UPDATE releases SET payload = x''",
     ],
-)
+)  # fmt: skip
 def test_file_itself_refuses_to_forget(change: str, tmp_path: Path) -> None:
     with open_sqlite_ledger(tmp_path / "ledger") as ledger:
         ledger.admit("p", 4, [b"x"], [ask("hat", [3])])
@@ -550,7 +533,6 @@ def test_file_itself_refuses_to_forget(change: str, tmp_path: Path) -> None:
 
 
 def test_verdicts_belong_to_the_caller(tmp_path: Path) -> None:
-    """What a caller does to a verdict's array changes neither a later answer nor the ledger."""
     ledger: Ledger
     for ledger_factory in (in_memory(tmp_path), in_sqlite(tmp_path)):
         with ledger_factory() as ledger:
@@ -561,10 +543,7 @@ def test_verdicts_belong_to_the_caller(tmp_path: Path) -> None:
 
 
 def test_every_commit_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill cannot show it (the system still writes what the process left), so the settings are held instead.
-
-    Some builds of SQLite sync less by default: here every connection begins as theirs does.
-    """
+    """A kill cannot show it, so the settings are held: each connection begins as those of builds that sync less."""
     connect = sqlite3.connect
 
     def lax(*where: object, **how: object) -> sqlite3.Connection:
@@ -581,9 +560,7 @@ def test_every_commit_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             assert settled == ["wal", 2, 1]
 
 
-def test_a_new_ledger_has_its_name_on_disk_only_once_it_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_ledger_has_its_name_on_disk_only_once_it_is_whole(tmp_path, monkeypatch):
     synced: list[list[str]] = []
     monkeypatch.setattr(atomic, "sync_directory", lambda folder: synced.append([one.name for one in folder.iterdir()]))
     open_sqlite_ledger(tmp_path / "ledger").close()

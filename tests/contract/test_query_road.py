@@ -29,13 +29,11 @@ def test_the_road_of_a_query_over_a_store_that_fails(check: Callable[[Opening], 
 
 @pytest.mark.parametrize("store", [in_memory, pytest.param(in_sqlite, marks=pytest.mark.long)])
 def test_savings_over_a_store_that_dies_at_every_call(store, tmp_path: Path) -> None:
-    """They are looked up once: a run that finds its own charges goes on with the budgets that the first one gave."""
     dies_at_every_call(store(tmp_path), a_ramp())
 
 
 @pytest.mark.parametrize("store", [in_memory, pytest.param(in_sqlite, marks=pytest.mark.long)])
 def test_a_threshold_over_a_store_that_dies_at_every_call(store, tmp_path: Path) -> None:
-    """One value is made of all plates, and each is charged for every round that was asked."""
     dies_at_every_call(store(tmp_path), a_threshold())
 
 

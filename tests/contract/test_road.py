@@ -62,8 +62,6 @@ class Forgetful(DictionaryLedger):
 
 
 class LastWins(DictionaryLedger):
-    """Breaks promise 3: the last record of a HAT is kept."""
-
     def record(self, releases):
         for release_id, payload in releases:
             self._admissions[release_id].payload = payload
@@ -71,8 +69,6 @@ class LastWins(DictionaryLedger):
 
 
 class Unkept(DictionaryLedger):
-    """Breaks promise 3: records are answered and not kept."""
-
     def record(self, releases):
         return [payload for _, payload in releases]
 
@@ -116,19 +112,13 @@ class DrawsCitiesAgain(DictionaryLedger):
 @pytest.mark.parametrize(
     ("check", "broken"),
     [
-        (dies_at_every_call, Forgetful),
-        (dies_at_every_call, Unkept),
-        (rival_at_every_call, Forgetful),
-        (rival_at_every_call, LastWins),
-        (dies_as_it_charges_or_tells, Forgetful),
-        (dies_as_it_charges_or_tells, Unkept),
-        (dies_at_every_call_in_rho, KeepsNoClips),
-        (rival_at_every_call_in_rho, LastWins),
-        (dies_at_every_call_of_a_city, ForgetsCities),
-        (dies_at_every_call_of_a_city, DrawsCitiesAgain),
-        (rival_at_every_call_of_a_city, DrawsCitiesAgain),
+        (dies_at_every_call, Forgetful), (dies_at_every_call, Unkept), (rival_at_every_call, Forgetful),
+        (rival_at_every_call, LastWins), (dies_as_it_charges_or_tells, Forgetful),
+        (dies_as_it_charges_or_tells, Unkept), (dies_at_every_call_in_rho, KeepsNoClips),
+        (rival_at_every_call_in_rho, LastWins), (dies_at_every_call_of_a_city, ForgetsCities),
+        (dies_at_every_call_of_a_city, DrawsCitiesAgain), (rival_at_every_call_of_a_city, DrawsCitiesAgain),
     ],
-)
+)  # fmt: skip
 def test_a_store_that_breaks_a_promise_is_found(check: Callable[[Opening], None], broken) -> None:
     with pytest.raises(AssertionError):
         check(lambda: lambda held=broken(): nullcontext(held))  # noqa: B008 - one ledger, opened again and again

@@ -1,12 +1,4 @@
-"""What seeded runs put out and what their ledgers remember: every mechanism, grouping, statistic and status.
-
-`outputs.json` and `queries.json` hold, for each run, how many records there are of each status, and one line a field:
-its value, where all records that have it agree, or a digest of its values. `whole.json` holds a few whole records,
-with what the ledger remembers of them, and the balances of a few ledgers. A change of these files says which fields
-move: if a field is deleted on purpose, then its lines go, and no other.
-
-`python -m tests.golden` writes them anew. Do so only in a commit that is to change what is released, and say so there.
-"""
+"""What seeded runs put out and what their ledgers remember; `python -m tests.golden` writes the files anew."""
 
 import io
 import json
@@ -73,29 +65,21 @@ CONFIGURATIONS: dict[str, tuple[str, ...]] = {
 
 
 SHOWN = (
-    ("all statistics", "released"),
-    ("all statistics", "withheld_few_plates"),
-    ("automatic epsilons that run out", "released"),
-    (ON_KAFKA, "withheld_budget"),
-    ("around forecasts", "released"),
-    ("around forecasts", "withheld_uninformative"),
-    (IN_RHO, "released"),
-    ("in rho, by levy", "released"),
-)
+    ("all statistics", "released"), ("all statistics", "withheld_few_plates"),
+    ("automatic epsilons that run out", "released"), (ON_KAFKA, "withheld_budget"), ("around forecasts", "released"),
+    ("around forecasts", "withheld_uninformative"), (IN_RHO, "released"), ("in rho, by levy", "released"),
+)  # fmt: skip
 """Which records `whole.json` shows: the one in the middle of those of a run that have this status."""
 
 BALANCES_SHOWN = "all statistics", IN_RHO
 
 
 class Run(NamedTuple):
-    """The payloads of a run in order, and the entries of its ledger with the terms that it remembers."""
-
     payloads: list[bytes]
     entries: list[tuple[Entry, bytes]]
 
 
 def fields(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a record, those of its parts by their path; one that is null counts as absent."""
     for name, value in record.items():
         if isinstance(value, dict) and name != "charged":
             yield from fields(value, f"{prefix}{name}.")
@@ -120,7 +104,6 @@ def by_field(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def remembered(ledger: Ledger) -> list[tuple[Entry, bytes]]:
-    """Each entry with the terms that the ledger remembers of it, sorted by id: a repeat is told them (promise 6)."""
     assert ledger.verify() == []
     found = []
     for entry in sorted(ledger.entries(), key=lambda one: one.release_id):
@@ -133,7 +116,6 @@ def remembered(ledger: Ledger) -> list[tuple[Entry, bytes]]:
 
 
 def shown_entry(entry: Entry, terms: bytes) -> dict[str, Any]:
-    """An entry as it is read: terms as JSON, where they are JSON, and nano-units by the plate's hash."""
     return {
         "release_id": entry.release_id,
         "period": entry.period,
@@ -144,12 +126,10 @@ def shown_entry(entry: Entry, terms: bytes) -> dict[str, Any]:
 
 
 def by_plate(entry: Entry) -> list[tuple[bytes, int]]:
-    """Who was charged what, sorted by the plate's hash."""
     return sorted(zip(entry.plates, entry.charged.tolist(), strict=True))
 
 
 def ledger_fields(entries: list[tuple[Entry, bytes]]) -> dict[str, Any]:
-    """The fields of the entries, for each kind of id."""
     kinds = defaultdict[str, list[dict[str, Any]]](list)
     for entry, terms in entries:
         kinds[kind_of(entry.release_id)].append(shown_entry(entry, terms))
@@ -157,7 +137,6 @@ def ledger_fields(entries: list[tuple[Entry, bytes]]) -> dict[str, Any]:
 
 
 def balances(entries: list[tuple[Entry, bytes]]) -> dict[str, dict[str, int]]:
-    """Nano-units by period and by the plate's hash: the sums of the entries, which are the ledger's balances."""
     sums = defaultdict[str, Counter[str]](Counter)
     for entry, _ in entries:
         for plate, charged in by_plate(entry):
@@ -166,7 +145,6 @@ def balances(entries: list[tuple[Entry, bytes]]) -> dict[str, dict[str, int]]:
 
 
 def told(run: Run) -> dict[str, Any]:
-    """How many records there are of each status, and the fields of records and of the ledger."""
     assert all(encode(decode(payload)) == payload for payload in run.payloads)
     records = [json.loads(payload) for payload in run.payloads]
     return {
@@ -177,13 +155,11 @@ def told(run: Run) -> dict[str, Any]:
 
 
 def middle(payloads: list[bytes], status: str) -> Any:
-    """The record in the middle of those that have this status."""
     ours = [record for record in map(json.loads, payloads) if record["status"] == status]
     return ours[len(ours) // 2]
 
 
 def whole(runs: dict[str, Run], answers: dict[str, Run]) -> dict[str, Any]:
-    """The records of `SHOWN`, each beside its entry, the first result of each query, and the balances of two runs."""
     records = []
     for name, status in SHOWN:
         record = middle(runs[name].payloads, status)
@@ -208,7 +184,6 @@ def write_key(folder: Path) -> str:
 
 
 def of_embedded(folder: Path, ledger: object, name: str) -> Run:
-    """What the embedded runtime releases of the fleet under this configuration, on a new ledger at this place."""
     ours = CONFIGURATIONS[name]
     base = BASE[:-1] if "budget.accounting=zcdp" in ours else BASE  # which has no epsilon
     out, flags = io.BytesIO(), (*base, *ours, write_key(folder))
@@ -255,12 +230,10 @@ BUDGETS = {"rho": "rho = 4000.0", "epsilon": "epsilon = 2000.0", ON_KAFKA: "rho 
 
 
 def asked(name: str) -> str:
-    """The standing queries of a run, as a configuration has them."""
     return ASKED.format(budget=BUDGETS[name])
 
 
 def of_queries(folder: Path, name: str, url: str = "") -> Run:
-    """What the embedded runtime answers of the fleet under this budget, on a new ledger, in the folder if no other."""
     path = folder / "queries.toml"
     path.write_text(asked(name))
     flags = CONFIGURATIONS.get(name, ("release.mean_epsilon=0.4",))
@@ -280,7 +253,6 @@ def of_queries(folder: Path, name: str, url: str = "") -> Run:
 
 
 def told_results(run: Run) -> dict[str, Any]:
-    """How many results there are of each query, and the fields of results, by query, and of the ledger."""
     assert all(encode_result(decode_result(payload)) == payload for payload in run.payloads)
     by_query = defaultdict[str, list[dict[str, Any]]](list)
     for result in sorted(map(json.loads, run.payloads), key=lambda one: one["release_id"]):
@@ -299,6 +271,5 @@ def write(path: Path, found: object) -> None:
 
 
 def known(path: Path = OUTPUTS) -> dict[str, Any]:
-    """What was put out when the file was written."""
     found: dict[str, Any] = json.loads(path.read_text())
     return found

@@ -32,8 +32,6 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
-    """A run of the embedded runtime or of its queries, by its name: each runs once."""
-
     @cache
     def found(name: str, queries: bool = False) -> Run:
         folder = tmp_path_factory.mktemp("golden")
@@ -53,7 +51,6 @@ def test_seeded_answers_are_what_they_were(name: str, run_of: Callable[..., Run]
 
 
 def test_whole_records_results_and_ledgers_are_what_they_were(run_of: Callable[..., Run]) -> None:
-    """As text, so that the order of fields and the form of numbers count."""
     found = whole({name: run_of(name) for name, _ in SHOWN}, {"rho": run_of("rho", queries=True)})
     assert json.dumps(found, indent=1) == json.dumps(known(WHOLE), indent=1)
 

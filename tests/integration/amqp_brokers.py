@@ -1,7 +1,5 @@
 """Brokers of AMQP 0-9-1 that tests run on: Apache Qpid Broker-J as a child process, RabbitMQ as a container."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -22,14 +20,9 @@ USER, PASSWORD = "reader", "a secret"
 GREETING = b"AMQP\x00\x00\x09\x01"
 
 AMQP_OPTIONS = (
-    "-Xms32m",
-    "-Xmx128m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:-UsePerfData",
-    "-Djava.io.tmpdir=.",
+    "-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.io.tmpdir=.",
     "-DQPID_WORK=work",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,6 @@ class AmqpBroker:
 
 
 def connected(port: int) -> BlockingConnection:
-    """OSError if the broker is not there, or does not let its user in yet."""
     try:
         return BlockingConnection(ConnectionParameters("127.0.0.1", port, credentials=PlainCredentials(USER, PASSWORD)))
     except AMQPError as error:
@@ -74,15 +66,12 @@ def listed_count(container: Any, queue: str) -> int:
 
 @dataclass
 class RunningAmqp(Running):
-    """A broker that has answered at `url`, without a queue."""
-
     url: str
     port: int
 
 
 @contextmanager
 def amqp() -> Iterator[RunningAmqp]:
-    """A broker while the block runs, in a temporary folder; DependencyUnavailable as of `kafka`."""
     with temporary_folder("amqp") as place:
         running = start_amqp(place, disposable=True)
         try:
@@ -92,7 +81,6 @@ def amqp() -> Iterator[RunningAmqp]:
 
 
 def start_amqp(folder: Path, disposable: bool = False) -> RunningAmqp:
-    """Start a broker; the caller stops it. A restart has lost its queues."""
     base = (java(), *AMQP_OPTIONS, "-cp", class_path(Path(__file__).with_name(f"qpid-{QPID}.jars")))
 
     def start(ports: list[int]) -> RunningAmqp:
@@ -107,7 +95,6 @@ def start_amqp(folder: Path, disposable: bool = False) -> RunningAmqp:
 
 
 def configuration(name: str, port: int) -> dict[str, object]:
-    """One user, one port, one virtual host, all in memory."""
     aliases = [{"name": kind, "type": kind} for kind in ("nameAlias", "defaultAlias", "hostnameAlias")]
     users = [{"name": USER, "type": "managed", "password": PASSWORD}]
     return {
@@ -116,12 +103,8 @@ def configuration(name: str, port: int) -> dict[str, object]:
         "authenticationproviders": [{"name": "plain", "type": "Plain", "secureOnlyMechanisms": [], "users": users}],
         "ports": [
             {
-                "name": "AMQP",
-                "port": port,
-                "bindingAddress": HOST,
-                "protocols": ["AMQP_0_9_1"],
-                "authenticationProvider": "plain",
-                "virtualhostaliases": aliases,
+                "name": "AMQP", "port": port, "bindingAddress": HOST, "protocols": ["AMQP_0_9_1"],
+                "authenticationProvider": "plain", "virtualhostaliases": aliases,
             }
         ],
         "virtualhostnodes": [
@@ -132,11 +115,10 @@ def configuration(name: str, port: int) -> dict[str, object]:
                 "virtualHostInitialConfiguration": '{"type": "Memory"}',
             }
         ],
-    }
+    }  # fmt: skip
 
 
 def is_ready(name: str, port: int) -> bool:
-    """Whether the broker of this name is there and takes its user. OSError if nothing answers."""
     if name.encode() not in greeting_at(port):
         return False
     connected(port).close()
@@ -144,7 +126,6 @@ def is_ready(name: str, port: int) -> bool:
 
 
 def greeting_at(port: int) -> bytes:
-    """What a broker says first: its properties. OSError if nothing answers there."""
     with socket.create_connection((HOST, port), timeout=ANSWER_SECONDS) as broker:
         broker.sendall(GREETING)
         return broker.recv(4096)

@@ -35,10 +35,7 @@ SHARED = {"kafka_bootstrap", "redis_url", "amqp_broker"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what talks to the shared services: the rest is the same whether they run as containers or processes.
-
-    What can only run on an engine is left out, and counted as such, unless containers are demanded.
-    """
+    """Mark what talks to the shared services; leave out what only an engine runs, unless containers are demanded."""
     for item in items:
         if SHARED & set(getattr(item, "fixturenames", ())):
             item.add_marker("shared_services")
@@ -111,7 +108,6 @@ def redis_server() -> Iterator[RunningRedis]:
 
 @pytest.fixture
 def city(tmp_path: Path, kafka_bootstrap: str) -> Callable[..., City]:
-    """Makes a deployment of messages, with its own topics, group and ledger."""
     return partial(found_city, tmp_path, kafka_bootstrap)
 
 
@@ -168,7 +164,6 @@ def in_containers(image: str) -> bool:
 
 
 def docker_engine() -> Any:
-    """The client of an engine that answers, or None."""
     # One image less to have: each fixture removes its own container.
     os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
     with warnings.catch_warnings():

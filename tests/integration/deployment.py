@@ -67,13 +67,10 @@ DEFAULTS = {"mean": "auto", "grace": "2m", "shards": 1, "epsilon": "0.4", "cdf":
 
 @dataclass
 class City:
-    """A deployment of its own on the shared broker, and the embedded runtime beside it."""
-
     folder: Path
     messages: list
     config: Path
     told: list = field(default_factory=list)
-    """What the embedded runtime has answered of standing queries."""
     disorder_ms: int = 60_000
 
     @property
@@ -85,12 +82,10 @@ class City:
         return topics_of(self.settings.kafka)
 
     def embedded(self):
-        """Release id -> payload, and release id -> charges, of the embedded runtime over the same log."""
         releases, found, _ = self.embedded_smoothed()
         return releases, found
 
     def embedded_smoothed(self):
-        """The same, and its smoothed estimates, in order."""
         out, smoothed = io.BytesIO(), io.BytesIO()
         with self.embedded_ledger() as (ledger, keys):
             runtime = Embedded(
@@ -117,11 +112,9 @@ class City:
         return ledger_and_keys(self.settings.ledger)
 
     def read(self, topic):
-        """Every record that the topic has now."""
         return asyncio.run(records_of(self.settings.kafka, topic))
 
     def releases(self):
-        """Release id -> payload from the output topic: one payload for each id, however often it was written."""
         found = {}
         for record in self.read(self.topics.release):
             headers = dict(record.headers)
@@ -131,7 +124,6 @@ class City:
         return found
 
     def answers(self):
-        """Release id -> result of a standing query, each once on its topic, under its query's name."""
         found = {}
         for record in self.read(self.topics.queries):
             result = release.decode_result(record.value)
@@ -141,24 +133,19 @@ class City:
         return found
 
     def smoothed(self):
-        """The estimates of the topic, each once: with transactions there is no other way."""
         found = self.read(self.topics.smoothed)
         ids = [dict(record.headers)["ce_id"] for record in found]
         assert len(ids) == len(set(ids))
         return [record.value for record in found]
 
     def wait_for(self, ids, *workers):
-        """Until all of them can be read, and the ledger was told so: a worker that is stopped in between leaves that
-        to the next one."""
         self._wait_for_all(self.topics.release, set(ids), workers)
 
     def wait_for_answers(self, *workers):
-        """The same, of as many as the embedded runtime has told."""
         ids = {release.decode_result(one).release_id for one in self.told}
         self._wait_for_all(self.topics.queries, ids, workers)
 
     def wait_for_number(self, topic, number, *workers):
-        """Until the topic has records of so many ids."""
         with self._ids_of(topic) as (seen, more):
             _until(lambda: number > len(seen), more, workers)
 
@@ -170,7 +157,6 @@ class City:
 
     @contextmanager
     def _ids_of(self, topic):
-        """The ids of a topic's records, and what reads on: it returns once something has come, or half a second on."""
         seen, options = set(), client_options(self.settings.kafka)
         with closing(KafkaConsumer(**options, isolation_level="read_committed", enable_auto_commit=False)) as consumer:
             consumer.assign([TopicPartition(topic.name, number) for number in range(topic.partitions)])
@@ -184,8 +170,7 @@ class City:
 
 
 def _until(missing, wait, workers):
-    """Until nothing is missing. What the workers may work until then is bounded; a clock says less the busier the
-    machine is."""
+    """Until nothing is missing; the bound is the workers' work, not a clock."""
     while left := missing():
         assert all(worker.poll() is None for worker in workers)
         assert sum(map(processor_s, workers)) < WORK_S_MAX, f"missing: {left}"
@@ -193,16 +178,13 @@ def _until(missing, wait, workers):
 
 
 def processor_s(process):
-    """How long it has had a processor."""
     *_, words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")
     return sum(map(int, words.split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def charges(ledger):
     assert ledger.verify() == []
-    return {
-        entry.release_id: sorted(zip(entry.plates, entry.charged.tolist(), strict=True)) for entry in ledger.entries()
-    }
+    return {one.release_id: sorted(zip(one.plates, one.charged.tolist(), strict=True)) for one in ledger.entries()}
 
 
 def found_city(folder, bootstrap, messages, queries="", **settings):
@@ -224,7 +206,6 @@ def log_of(said):
 
 
 def _until_it_serves(process, said, before):
-    """A process that has only just been started cannot heed a signal yet."""
     deadline = time.monotonic() + 20
     while said.read_text().count(SERVING) == before and process.poll() is None:
         assert time.monotonic() < deadline, said.read_text()
@@ -233,8 +214,7 @@ def _until_it_serves(process, said, before):
 
 @contextmanager
 def worker(city, instance="one", stop="", seed=SEED):
-    """A worker process; ended by SIGTERM within seconds, and with status 0, unless it was killed. `stop`: where it is
-    to stop itself (`seeded_worker.py`)."""
+    """A worker process, ended by SIGTERM with status 0 unless killed. `stop`: where it stops itself."""
     said = city.folder / f"{instance}.err"
     served = said.read_text().count(SERVING) if said.exists() else 0
     given = [city.config, seed, instance, stop, city.disorder_ms]

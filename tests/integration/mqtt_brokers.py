@@ -1,10 +1,4 @@
-"""Real brokers of MQTT that tests run on, as child processes: Debian's mosquitto, else amqtt, which is on PyPI.
-
-amqtt needs no root. What it does not do, such as to send again what was not acknowledged, is tested where mosquitto is
-installed.
-"""
-
-from __future__ import annotations
+"""Brokers of MQTT as child processes: Debian's mosquitto, else amqtt, which does not send again what is not acked."""
 
 import json
 import os
@@ -39,16 +33,9 @@ max_queued_messages 0
 
 @dataclass
 class RunningMqtt(Running):
-    """A broker that has answered."""
-
     port: int
 
-    @property
-    def is_mosquitto(self) -> bool:
-        return "mosquitto" in self.program.command[0]
-
     def publish(self, topic: str, *messages: bytes, qos: int = 1, retain: bool = False) -> None:
-        """Publish messages, in order, and wait until the broker has them."""
         client = connected(self.port)
         try:
             for message in messages:
@@ -59,7 +46,6 @@ class RunningMqtt(Running):
 
 
 def connected(port: int) -> Client:
-    """OSError if nothing answers there as a broker does."""
     client, answered = Client(CallbackAPIVersion.VERSION2), Event()
     client.username_pw_set(USER, PASSWORD)
     client.on_connect = lambda *_: answered.set()
@@ -103,7 +89,6 @@ def _amqtt(folder: Path, port: int) -> tuple[str, ...]:
 
 
 def password_file(folder: Path) -> str:
-    """mosquitto's own, with one user."""
     tool = shutil.which("mosquitto_passwd", path=os.environ.get("PATH", "") + ":/usr/local/bin:/usr/bin")
     assert tool is not None
     subprocess.run([tool, "-b", "-c", str(folder / "users"), USER, PASSWORD], check=True, timeout=SECONDS)
@@ -111,7 +96,6 @@ def password_file(folder: Path) -> str:
 
 
 def is_ready(port: int) -> bool:
-    """Whether the broker lets a client in. OSError if nothing answers."""
     client = connected(port)
     client.disconnect()
     client.loop_stop()

@@ -1,8 +1,4 @@
-"""A worker whose noise follows from a seed, for tests alone: main(CONFIG, SEED, INSTANCE, STOP, DISORDER_MS).
-
-STOP is SIGNAL@POINT@N: the worker sends itself the signal when it comes to that point of publishing for the Nth time.
-Or it is UNDERPAID: the worker charges each plate one nano-unit for what the city is asked.
-"""
+"""A worker with seeded noise: main(CONFIG, SEED, INSTANCE, STOP, DISORDER_MS); STOP is SIGNAL@POINT@N or UNDERPAID."""
 
 import functools
 import inspect
@@ -48,20 +44,16 @@ POINTS = {
 
 
 def of_releases(_self, messages=(), *_):
-    """Whether a call is about releases: the producer writes chunks as well, from generators."""
     if isinstance(messages, list):
         return bool(messages) and messages[0].topic.endswith("release.v1")
     return not inspect.isgenerator(messages)
 
 
 def of_answers(_self, messages=(), *_):
-    """Whether a call publishes answers of standing queries."""
     return bool(messages) and messages[0].topic.endswith("queries.v1")
 
 
 def of_ids(kind):
-    """Whether a call of the ledger is about ids of a kind: releases to record, or admissions behind a period."""
-
     def counts(_self, *arguments):
         asked = arguments[-1]
         return bool(asked) and kind == kind_of(getattr(asked[0], "release_id", None) or asked[0][0])
@@ -70,19 +62,14 @@ def of_ids(kind):
 
 
 COUNTED = {
-    "answers recorded": of_answers,
-    "answers published": of_answers,
-    "round charged": of_ids("round"),
-    "round recorded": of_ids("round"),
-    "answer recorded": of_ids("query"),
-    "city charged": of_ids("city"),
+    "answers recorded": of_answers, "answers published": of_answers, "round charged": of_ids("round"),
+    "round recorded": of_ids("round"), "answer recorded": of_ids("query"), "city charged": of_ids("city"),
     "city recorded": of_ids("city"),
-}
+}  # fmt: skip
 """Which calls of a point count; else those about releases."""
 
 
 def stop_at(number, point, nth):
-    """Send ourselves a signal at the nth time that a point is reached."""
     left = [nth]
 
     def reached():
@@ -124,8 +111,6 @@ def stopping(call, reached, after, counted):
 
 
 def underpaid(ask):
-    """A question that charges each plate one nano-unit."""
-
     def asked(self, *given):
         plan = ask(self, *given)
         return plan and replace(plan, charged=np.ones_like(plan.charged))

@@ -1,16 +1,19 @@
 """A queue on a real broker of AMQP 0-9-1, and a connection that is cut: nothing lost, nothing twice."""
 
 import json
+import random
 import time
+from collections import Counter
 from contextlib import contextmanager
 
 import pytest
 import trustme
 
-from benchmarks import way_in
 from benchmarks.feed_forms import FORMS, recorded
+from tests import way_in
 from tests.chaos.proxy import Proxy
 from tests.integration.amqp_brokers import PASSWORD, USER, connected
+from tests.mutations import facts, pieces
 from tests.runtime.harness import fleet_log
 from udp_stream.errors import DependencyUnavailable, UsageError
 from udp_stream.settings import Settings
@@ -26,8 +29,6 @@ class Dead(Exception):
 
 
 class Queue:
-    """A queue of a test's own, as the exchange makes them."""
-
     def __init__(self, broker, name):
         self.name, self.port, self.broker = name, broker.port, broker
         self.connection = connected(broker.port)
@@ -96,15 +97,13 @@ def reading(live):
 
 
 def test_messages_come_in_order_as_single_pings_and_never_more_than_the_prefetch(queue, password):
-    queue.publish(
-        b"[" + ping(0) + b", " + ping(1) + b"]", ping(2), json.dumps(ping(3).decode()).encode(), b"junk", b"[]"
-    )
+    queue.publish(b"[" + ping(0) + b", " + ping(1) + b"]", ping(2), json.dumps(ping(3).decode()).encode(), b"?", b"[]")
     queue.publish(*(ping(number) for number in range(4, 40)))
     with reading(source(queue, password)) as handover:
         first = taken(handover, 10)
         time.sleep(0.3)
         assert handover.take(0) == [] and queue.waiting() == 41
-        assert plates(first[:4]) == ["BUS0", "BUS1", "BUS2", "BUS3"] and first[4] == b"junk"
+        assert plates(first[:4]) == ["BUS0", "BUS1", "BUS2", "BUS3"] and first[4] == b"?"
         assert sorted(json.loads(first[0])) == ["license_plate", "location", "observationDateTime", "speed"]
         handover.kept()
         rest = []
@@ -145,7 +144,6 @@ def test_a_reader_that_dies_before_it_has_kept_anything_loses_nothing(queue, pas
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_connection_that_is_cut_loses_nothing_and_hands_nothing_on_twice(queue, password, kept):
-    """Cut with messages on their way, kept but perhaps not acknowledged, or not kept: they come again and are known."""
     said = []
     with Proxy() as proxy:
         link = proxy.link(queue.port)
@@ -222,10 +220,32 @@ def test_tls_is_checked_against_an_authority_of_ones_own(queue, password, tmp_pa
 
 @pytest.mark.long
 def test_a_queue_through_run_gives_the_hats_and_counts_of_the_plain_form(amqp_broker, tmp_path):
-    """`init` of messages of the queue, `plan` of them, `run` of the queue until it is empty."""
     pings, flags = recorded(fleet_log(buses=20, hours=0.5, clean=True)), ("--set", "hat.slot=15m")
     for name in ("file", "queue"):
         (tmp_path / name).mkdir()
     plain = way_in.recording(tmp_path / "file", "plain.ndjson", FORMS["plain.ndjson"](pings), *flags)
     found = way_in.queued(tmp_path / "queue", pings, amqp_broker.port, *flags)
     assert found == plain and len(plain) > 20
+
+
+__all__ = ["password", "queue"]
+
+
+@pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+def test_of_mutated_messages_each_ping_is_handed_on_or_refused_for_its_reason(count, queue, password):
+    messages = [piece for piece in pieces(random.Random(4711), range(count)) if piece]
+    expected = facts(messages)
+    queue.publish(*messages, b"LAST")
+    handed_on = Counter()
+    with reading(source(queue, password, prefetch=500)) as handover:
+        while not (frames := handover.take()) or b"LAST" not in frames[-1]:
+            for frame in frames:
+                handed_on += facts(frame)
+            handover.kept()
+        for frame in frames:
+            handed_on += facts(frame)
+        handover.kept()
+    queue.wait_for(0)
+    del handed_on["not_json", "$", b"LAST"]
+    assert set(handed_on) == set(expected) and len(expected) > count / 2
+    assert sum(len(one) == 3 for one in expected) > count / 20

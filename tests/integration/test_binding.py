@@ -49,7 +49,6 @@ def starting(city, name, *flags, really=False):
 
 
 def ends(process):
-    """Its status and what it said."""
     status = process.wait(PATIENCE_S)
     said = process.said.read_text()
     assert "Traceback" not in said
@@ -73,14 +72,12 @@ def doctor(city, *flags):
 
 
 def without_ledger(city):
-    """As an operator has it who names the ledger on the command line, and forgets to."""
     text = re.sub(r"\[ledger\]\n(.+\n)*?(?=\[)", "", city.config.read_text())
     assert "sqlite" not in text
     city.config.write_text(text)
 
 
 def test_a_worker_takes_no_ledger_that_nobody_has_named(city):
-    """And makes nothing: no ledger, no key, no claim."""
     made = city(fleet_log(clean=True)[:2000])
     without_ledger(made)
     with starting(made, "one", really=True) as process:
@@ -112,7 +109,6 @@ def test_of_two_ledgers_that_start_at_the_same_moment_one_is_taken_for_ever(city
 
 @pytest.mark.long
 def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(city):
-    """The whole log is released under one ledger. Then the workers, and the deployment's topic, are gone."""
     made = city(fleet_log(clean=True))
     made.feed()
     with worker(made) as process:
@@ -145,7 +141,6 @@ def test_another_ledger_or_key_takes_nothing_over_even_where_the_claim_is_gone(c
 
 
 def test_a_machine_that_is_new_to_a_deployment_takes_its_ledger_and_no_other(city, redis_server):
-    """It has a copy of the key, and no mark of a ledger that holds charges: the deployment's commits have it."""
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
     with made.ledger() as (ledger, _):
         ledger.admit("2024-01-01", 10, [b"plate"], [Admission("hat", np.array([0]), np.array([1]), 1, b"")])
@@ -163,7 +158,6 @@ def test_a_machine_that_is_new_to_a_deployment_takes_its_ledger_and_no_other(cit
 
 @pytest.mark.parametrize("known", [True, False])
 def test_no_key_is_made_where_redis_has_a_ledger(city, redis_server, known):
-    """A second machine without the key: it names the file that was looked for, and leaves nothing."""
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
     with made.ledger():
         pass
@@ -182,7 +176,6 @@ def test_no_key_is_made_where_redis_has_a_ledger(city, redis_server, known):
 
 
 def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_back(city, redis_server, monkeypatch):
-    """Both find no ledger; the other is the first to bind it."""
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
     from udp_stream.errors import PrivacyRefused
     from udp_stream.ledgers import opening
@@ -200,7 +193,6 @@ def test_a_key_that_was_made_at_the_same_moment_as_another_machines_is_taken_bac
 
 
 def test_workers_of_one_machine_that_start_at_once_on_an_empty_redis_share_its_key(city, redis_server, monkeypatch):
-    """One makes key and ledger between the other's two looks: at the key file, and at Redis."""
     made = city(fleet_log(clean=True)[:2000], ledger=redis_server.url)
     from udp_stream.ledgers import opening
 
@@ -219,7 +211,6 @@ def test_workers_of_one_machine_that_start_at_once_on_an_empty_redis_share_its_k
 
 
 def test_a_redis_that_is_set_back_while_workers_run_stops_them(city, redis_server):
-    """A dump from before is restored: by hand, under a running worker, whose connections come back."""
     messages = fleet_log(clean=True)
     made = city(messages, ledger=redis_server.url)
     made.set_idle("1h")

@@ -42,7 +42,6 @@ def test_a_broker_that_is_away_costs_a_few_lines_and_nothing_else(tmp_path, kafk
 
 @pytest.mark.long
 def test_what_was_committed_is_known_or_waited_for_while_a_broker_starts(kafka_server):
-    """Right after its start it answers without partitions, which is not "nothing was ever committed"."""
     here, last = TopicPartition("pings", 0), OffsetAndMetadata(1, "last")
 
     async def asked_all_the_time(consumer):

@@ -1,5 +1,4 @@
-"""Chaos over real services: nothing is lost, drawn twice or charged twice, whatever dies; and the checks that say so
-have teeth. `make chaos` does the same at length."""
+"""Chaos over real services, and faults that its checks must find. `make chaos` does the same at length."""
 
 import asyncio
 import random
@@ -35,7 +34,6 @@ DATABASES = count()
 
 
 def planted(fault):
-    """A fault that the checks have to find; it takes half a minute each to be sure of it."""
     return pytest.param(fault, marks=pytest.mark.long)
 
 
@@ -61,14 +59,10 @@ def on():
         pytest.param(FORECASTS, 110, 3, 12, 2, marks=pytest.mark.long),
     ],
     ids=[
-        "a morning",
-        "a day",
-        "a day, forecast",
-        "a morning, in rho",
-        "a morning, clips shared in rho",
+        "a morning", "a day", "a day, forecast", "a morning, in rho", "a morning, clips shared in rho",
         "a morning, the city asked",
     ],
-)
+)  # fmt: skip
 def test_a_day_of_chaos_violates_nothing(on, tmp_path, profile, buses, hours, seconds, kills):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
@@ -115,19 +109,16 @@ def until(holds):
 
 
 def published(city):
-    """The ids of the HATs that readers have."""
     records = asyncio.run(records_of(city.settings.kafka, topics_of(city.settings.kafka).release))
     return {dict(record.headers)["ce_id"].decode() for record in records}
 
 
 def known(city):
-    """The ids of the HATs that the ledger has charged for."""
     with ledger_and_keys(city.settings.ledger, accept_older=True) as (ledger, _):
         return {entry.release_id for entry in ledger.entries()}
 
 
 def settled(city):
-    """Whether all that was charged is published, and stays all for a while: what was fed has been released."""
     seen = known(city)
     time.sleep(2)
     return seen == known(city) == published(city)
@@ -142,7 +133,6 @@ def ambush(adversary, call, answered):
 
 @pytest.mark.parametrize("fault", [NONE_PLANTED, planted("last_writer_wins")])
 def test_a_worker_that_returns_from_the_dead_records_nothing(scene, fault):
-    """Paused with its record on the way, replaced, and let go on: only the ledger stands in its way."""
     city, workers, adversary = scene(fault)
     city.tell_time()
     city.feed(0)
@@ -159,7 +149,6 @@ def test_a_worker_that_returns_from_the_dead_records_nothing(scene, fault):
 
 
 def test_a_worker_that_dies_of_its_charge_charges_once(scene):
-    """Killed before it hears that it has charged: the next one asks again."""
     city, workers, adversary = scene("charges_again", places=1)
     city.tell_time()
     city.feed(0)
@@ -174,7 +163,6 @@ def test_a_worker_that_dies_of_its_charge_charges_once(scene):
 
 @pytest.mark.parametrize("fault", [NONE_PLANTED, planted("commits_what_is_read"), planted("acks_of_faust")])
 def test_a_worker_that_dies_over_an_open_slot_loses_nothing(scene, fault):
-    """Killed after a commit that a slot's close brought, when the next slot's first pings are read."""
     city, workers, _ = scene(fault, places=1)
     (place,), half = city.places, len(city.messages) // 2
     workers.want(place, True)
@@ -193,8 +181,7 @@ def test_a_worker_that_dies_over_an_open_slot_loses_nothing(scene, fault):
     [pytest.param("slow_parts", marks=pytest.mark.long), pytest.param("keeps_what_waits", marks=pytest.mark.soak)],
 )
 def test_a_rebalance_while_batches_wait_loses_nothing(scene, fault):
-    """Each batch that closes a slot is slow, and the next one waits for it; a guest comes and goes, again and again. On
-    a machine that is busy it comes too seldom to be sure that the fault is found: that is a soak."""
+    """A guest comes and goes while each batch that closes a slot is slow. Busy machines find it too seldom: a soak."""
     city, workers, _ = scene(fault, profile=AMPLE, log=synthetic_day(0, 25, hours=3))
     host, guest = city.places
     workers.want(host, True)
@@ -218,7 +205,6 @@ def test_a_rebalance_while_batches_wait_loses_nothing(scene, fault):
 
 @pytest.mark.parametrize("silent", ["broker", pytest.param("redis", marks=pytest.mark.long)])
 def test_a_worker_that_nobody_answers_ends(on, scene, silent):
-    """Its connections stay, and nothing comes through them: it does not wait for ever, it ends to be started again."""
     city, workers, adversary = scene(None, places=1)
     city.stuck_s = 5.0
     city.tell_time()
@@ -236,7 +222,6 @@ def test_a_worker_that_nobody_answers_ends(on, scene, silent):
 
 @pytest.mark.parametrize("fault", [None, planted("looks_at_no_mark")])
 def test_a_worker_publishes_nothing_from_a_ledger_that_is_set_back(scene, tmp_path, fault):
-    """It runs on, and finds an older copy of the ledger: only the mark stands in its way."""
     city, workers, _ = scene(fault, places=1)
     kept, third = city.ground.store, len(city.messages) // 3
     workers.want(city.places[0], True)
@@ -280,7 +265,6 @@ def test_a_stranger_is_refused_while_others_work_and_as_they_start(scene, fault)
 
 
 def test_a_failover_in_the_middle_of_a_call_loses_nothing(scene):
-    """The replica that takes over has all that was answered; what was not is asked again."""
     city, workers, adversary = scene(None, places=1, profile=replace(ONE_SHARD, replicas=1))
     city.tell_time()
     city.feed(0)

@@ -15,7 +15,6 @@ from udp_stream.settings import load
 
 @pytest.fixture
 def deployment(tmp_path, kafka_bootstrap, redis_url):
-    """Topics with pings, and a configuration file."""
     config, name = tmp_path / "udp-stream.toml", f"d{uuid4().hex[:8]}"
     config.write_text(
         f'[kafka]\nbootstrap = "{kafka_bootstrap}"\nprefix = "{name}."\npartitions = 2\n'

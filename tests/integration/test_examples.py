@@ -1,7 +1,4 @@
-"""The examples: pings in and releases out by programs that know only the schemas, in two languages.
-
-CI has Node.js and npm; without them the tests fail there. `make test` needs neither: these are long tests.
-"""
+"""The examples in two languages, by the schemas alone. They need Node.js and npm: long tests."""
 
 import json
 import shutil
@@ -42,7 +39,6 @@ def node(folder, name):
 @pytest.mark.long
 @pytest.mark.parametrize("language", [python, node], ids=["python", "node"])
 def test_pings_go_in_and_releases_come_out(city, tmp_path, language):
-    """Each plate on one partition, without a key; every release once, as the deployment's own reader has it."""
     messages = fleet_log(clean=True, hours=0.6)
     ping, release = schema("ping"), schema("release")
     for message in messages:
@@ -79,7 +75,6 @@ def test_pings_go_in_and_releases_come_out(city, tmp_path, language):
 @pytest.mark.long
 @pytest.mark.parametrize("language", [python, node], ids=["python", "node"])
 def test_a_few_pings_of_a_live_feed_do_not_wait_for_more(city, tmp_path, language):
-    """A ping that waits for hundreds of others is late when it comes."""
     here = city([])
     messages = fleet_log(clean=True, hours=0.6)[:3]
     send = [*language(tmp_path, "producer"), here.settings.kafka.bootstrap, here.topics.pings.name]

@@ -35,7 +35,6 @@ def test_both_runtimes_release_and_estimate_the_same(city, shards, workers, sett
 
 
 def require_forecasts(payloads):
-    """Some releases are around forecasts that follow from other releases."""
     made = [one for one in map(release.decode, payloads.values()) if one.mean is not None]
     assert sum(one.mean.mechanism == "forecast-clip" for one in made) > 10
     assert len({one.hat.slot_start for one in made}) > 3
@@ -43,7 +42,6 @@ def require_forecasts(payloads):
 
 @pytest.fixture
 def asking(city):
-    """A deployment that asks its city for a CDF, whose plates cannot pay for all of their HATs."""
     here = city(fleet_log(buses=200, hours=0.5, clean=True), shards=2, **FORECASTS | IN_RHO | {"budget": "40.0"})
     text = here.config.read_text()
     for old, new in {'cdf = "tree"\ncdf_epsilon = 0\n': 'cdf = "auto"\n', "resolution = 7": "resolution = 8"}.items():
@@ -78,7 +76,6 @@ def test_a_worker_that_charges_too_little_for_the_city_s_answer_ends_with_status
 def test_killed_at_any_moment_and_in_the_middle_of_the_day_plans_and_estimates_are_the_same(
     city, redis_server, settings
 ):
-    """On a ledger with fences, over two shards, with two workers that come and go."""
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)

@@ -25,8 +25,6 @@ LINES = [ping(number) for number in range(9)]
 
 
 class Feeding:
-    """A `feed` process, its standard input, and what it says."""
-
     def __init__(self, city, arguments, stdin):
         self.city, self.said = city, city.folder / f"{len(list(city.folder.iterdir()))}.err"
         with self.said.open("wb") as said:
@@ -38,14 +36,12 @@ class Feeding:
         return self.city.read(self.city.topics.pings)
 
     def wait_for(self, done):
-        """Until it is so; it must not end meanwhile."""
         deadline = time.monotonic() + SECONDS_MAX
         while not done():
             assert time.monotonic() < deadline and self.process.poll() is None, self.said.read_text()
             time.sleep(0.05)
 
     def end(self, number=signal.SIGTERM):
-        """Its status, and what it said."""
         os.kill(self.process.pid, number)
         return self.process.wait(SECONDS_MAX), self.said.read_text()
 
@@ -69,7 +65,6 @@ def clean(said, *secrets):
 
 
 def accepted(city, records):
-    """Plate and time of each ping that counts, in order, each once."""
     pings, refusals = PingDecoder(city.settings.ping_rules, JSON).decode([record.value for record in records])
     assert not refusals
     return sorted({(pings.plates[plate], time_ms) for plate, time_ms in zip(pings.plate, pings.time_ms, strict=True)})
@@ -77,7 +72,6 @@ def accepted(city, records):
 
 @pytest.mark.parametrize("batch", [1, 100])
 def test_what_a_program_prints_is_in_kafka_within_a_second(city, batch):
-    """By the broker's own time of each record. The last line has no newline; the end of the pipe is its end."""
     here = city([])
     reads, writes = os.pipe()
     with feeding(here, "-", "--batch", batch, stdin=reads) as running:
@@ -131,8 +125,6 @@ def test_polls_of_a_faulty_server_are_in_kafka_once_each(city, tmp_path):
 
 
 def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_killed(city, amqp_broker, tmp_path):
-    """Killed at a moment of its own choosing twice, and ended in order once: nothing is left in the queue, all of it is
-    in Kafka, and each ping counts once."""
     queue, here, total = Queue(amqp_broker, "surat"), city([]), 600
     (tmp_path / "password").touch(mode=0o600)
     (tmp_path / "password").write_text(PASSWORD)
@@ -160,7 +152,6 @@ def test_a_queue_is_in_kafka_whole_although_connections_are_cut_and_the_feed_is_
 
 @pytest.mark.soak
 def test_nothing_is_acknowledged_that_kafka_does_not_take(city, amqp_broker, tmp_path, kafka_server):
-    """Kafka goes away while a feed runs: the feed ends with status 4, and the queue still has what Kafka has not."""
     from streams.topics import create_topics
     from udp_stream.settings import load
 

@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 import pytest
 import trustme
 
-from benchmarks import way_in
 from benchmarks.feed_forms import FORMS, recorded
+from tests import way_in
 from tests.chaos.proxy import Proxy
 from tests.forms import long_but
 from tests.gtfs import snapshot, vehicle
@@ -85,7 +85,6 @@ def nothing_more(handover, seconds=1.0):
 
 @contextmanager
 def reading(live, said=None):
-    """While a session reads; begun once it has subscribed."""
     said = [] if said is None else said
     live.say = live._retries._say = said.append
     with Handover(live) as handover:
@@ -164,7 +163,6 @@ def test_stopping_acknowledges_what_is_kept_meanwhile(broker, topic):
 @needs_mosquitto
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_connection_that_is_cut_loses_nothing_and_hands_nothing_on_twice(broker, topic, kept):
-    """With fewer messages than a broker has on their way at most, 20: no acknowledgement may have come through."""
     said = []
     with Proxy() as proxy:
         link = proxy.link(broker.port)

@@ -18,13 +18,11 @@ from udp_stream.settings.sections import KafkaSection
 
 
 def seen(city):
-    """How often each release id stands on the topic of releases, and on that of the latest."""
     topics = (city.topics.release, city.topics.latest)
     return [Counter(release.decode(one.value).release_id for one in city.read(topic)) for topic in topics]
 
 
 def slots_of(payloads):
-    """Release ids by slot."""
     slots = {}
     for id_, payload in payloads.items():
         slots.setdefault(release.decode(payload).hat.slot_end, set()).add(id_)
@@ -64,7 +62,6 @@ def until(holds):
 
 @pytest.mark.parametrize("point", ["recorded", pytest.param("with offsets", marks=pytest.mark.long)])
 def test_a_worker_that_was_replaced_while_it_published_publishes_nothing(city, point):
-    """Paused in the middle, past its session; another one does its slot, and the rest; then it goes on."""
     here = city(fleet_log(clean=True))
     here.feed()
     with agree(here) as (stack, expected):
@@ -82,7 +79,6 @@ def test_a_worker_that_was_replaced_while_it_published_publishes_nothing(city, p
 
 @pytest.mark.parametrize("call", ["send_batch", "send_offsets_to_transaction", "commit_transaction"])
 def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
-    """Else the worker's only reader of parts would wait for a producer that is no more."""
     here = city([])
     shard = TP(here.topics.parts.name, 0)
     kafka = KafkaSection(bootstrap=here.settings.kafka.bootstrap, group="letting go")
@@ -112,7 +108,6 @@ def test_a_publication_ends_when_its_shard_is_let_go_of(city, call):
 
 @pytest.mark.long
 def test_a_broker_that_dies_within_a_transaction(tmp_path, kafka_server):
-    """Records and offsets are with it, the commit is not: it restarts, and the worker goes on where it was."""
     here = found_city(tmp_path, kafka_server.bootstrap, fleet_log(clean=True))
     here.feed()
     with agree(here) as (stack, expected):

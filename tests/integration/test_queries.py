@@ -32,7 +32,6 @@ RAMP = QUERIES.replace("rho = 100", 'rho = 100\nschedule = "ramp"')
 
 @contextmanager
 def answer_alike(here):
-    """Run the block as `agree` does; then answers are those of the embedded runtime, beside releases and charges."""
     with agree(here) as given:
         assert len(here.told) > 10
         yield given
@@ -59,7 +58,6 @@ def with_pings_elsewhere(log):
     ids=["alone", "even", "ramp"],
 )
 def test_one_log_through_both_runtimes_gives_the_same_answers_and_charges(city, queries, partitions, shards, workers):
-    """Also where a plate pings twice at one time: the first in the log counts."""
     here = city(list(with_pings_elsewhere(fleet_log(clean=True))), queries, partitions=partitions, shards=shards)
     here.feed()
     with answer_alike(here) as (stack, expected):
@@ -82,7 +80,6 @@ LEDGER = "round charged@9", "round recorded@7", "answer recorded@2", "answers re
     ("queries", "shards", "points"), [(QUERIES, 2, LEDGER[1:2]), (QUERIES, 1, LEDGER), (RAMP, 2, LEDGER[:1])]
 )
 def test_killed_at_the_ledgers_calls_and_between_commit_and_ledger_it_answers_the_same(city, queries, shards, points):
-    """And the ledger is whole at once, whatever the worker was killed behind."""
     here = city(fleet_log(clean=True), queries, shards=shards)
     here.feed()
     with answer_alike(here) as (stack, expected):
@@ -100,7 +97,6 @@ def test_killed_at_the_ledgers_calls_and_between_commit_and_ledger_it_answers_th
 
 @pytest.mark.long
 def test_a_worker_that_was_replaced_while_it_answered_charges_and_publishes_nothing(city, redis_server):
-    """Stopped behind the first rounds of a moment, past its session; on a ledger with fences. It loses the shard."""
     here = city(fleet_log(clean=True), QUERIES, shards=2, ledger=redis_server.url)
     here.feed()
     with answer_alike(here) as (stack, expected):
@@ -116,7 +112,6 @@ def test_a_worker_that_was_replaced_while_it_answered_charges_and_publishes_noth
 
 @pytest.mark.long
 def test_a_worker_with_other_queries_is_refused_before_it_joins_and_the_others_go_on(city):
-    """With none, and with one that is asked more often; by the sentence and the status of settings that differ."""
     here = city(fleet_log(clean=True), QUERIES, shards=2)
     others = {"none": here.config.read_text().removesuffix(QUERIES), "often": here.config.read_text()}
     others["often"] = others["often"].replace('every = "15m"', 'every = "5m"')

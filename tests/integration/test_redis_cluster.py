@@ -33,8 +33,6 @@ cluster-node-timeout 5000
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """A Redis Cluster whose nodes have met and share all slots."""
-
     nodes: tuple[RunningRedis, ...]
 
     @property
@@ -43,14 +41,12 @@ class RunningCluster:
         return self.nodes[0].url.replace("redis://", "redis+cluster://")
 
     def stop(self) -> None:
-        """Stop every node."""
         for node in self.nodes:
             node.stop()
 
 
 @contextmanager
 def start_redis_cluster(nodes: int = 3) -> Iterator[RunningCluster]:
-    """A Redis Cluster of that many masters without replicas, in temporary folders, while the block runs."""
     with ExitStack() as stack:
         started = []
         for _ in range(nodes):
@@ -134,7 +130,6 @@ def test_one_volatile_master_is_refused(cluster: RunningCluster, clients: list[A
 
 @contextmanager
 def replica_of(number: int, cluster: RunningCluster, folder: Path) -> Iterator[RunningRedis]:
-    """A replica of that node, in the slots of the whole cluster; it leaves the cluster at the end."""
     master = cluster.nodes[number]
     replica = start_redis(folder, more=CLUSTER_CONFIGURATION)
     ports = [node.port for node in cluster.nodes]
@@ -154,10 +149,7 @@ def replica_of(number: int, cluster: RunningCluster, folder: Path) -> Iterator[R
                 command(port, "CLUSTER", "FORGET", name.decode())
 
 
-def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_refused(
-    cluster: RunningCluster, clients: list[Any], tmp_path: Path
-) -> None:
-    """Also of another node than the ledger's: replicas and hash slots move. A paused one still is in the slots."""
+def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_refused(cluster, clients, tmp_path):
     sentence = rf":{cluster.nodes[1].port} has 1 replica, and ledger\.replicas is 0"
     with replica_of(1, cluster, tmp_path) as replica:
         for number in range(NODES):
@@ -181,8 +173,6 @@ def test_a_cluster_whose_replica_could_take_over_without_the_last_charges_is_ref
 
 
 class Writer:
-    """Admits and records HAT after HAT in a thread of its own; `told` is what it was answered."""
-
     def __init__(self, ledger: RedisLedger) -> None:
         self.told: dict[str, tuple[list[int], bytes]] = {}
         self._ledger = ledger
@@ -228,7 +218,6 @@ def expect_told(ledger: RedisLedger, told: dict[str, tuple[list[int], bytes]]) -
 
 
 def test_what_was_answered_survives_kills_of_its_node(cluster: RunningCluster) -> None:
-    """The URL names another node, which stays: the writer waits until its own is back."""
     url = cluster.nodes[0].url.replace("redis://", "redis+cluster://")
     with open_redis_ledger(url, prefix=prefix_at(1)) as ledger:
         writer = Writer(ledger)
@@ -244,7 +233,6 @@ def test_what_was_answered_survives_kills_of_its_node(cluster: RunningCluster) -
 
 
 def test_the_ledger_follows_its_slot_to_another_node(cluster: RunningCluster, clients: list[Any]) -> None:
-    """The slot moves while a writer goes on: it waits, then finds the ledger where it is now."""
     prefix = prefix_at(0)
     with open_redis_ledger(cluster.url, prefix=prefix) as ledger:
         writer = Writer(ledger)

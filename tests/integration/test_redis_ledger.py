@@ -13,9 +13,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 from redis import Redis
 
 from tests.contract import checks, queries
+from tests.contract.budgets import Adversary, greedy_crowd
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
 from tests.contract.road import CHECKS, MORE_CHECKS, Opening
@@ -44,9 +47,6 @@ def opener(url: str) -> Callable[[], RedisLedger]:
 def client_of(url: str) -> Iterator[Any]:
     with Redis.from_url(url, protocol=2) as client:
         yield client
-
-
-# Promises.
 
 
 @pytest.mark.parametrize("check", ALL_LEDGER_CHECKS, ids=lambda check: check.__name__)
@@ -80,7 +80,6 @@ def test_the_road_of_a_query_over_a_store_that_fails(check: Callable[[Opening], 
 
 
 def test_threads_that_ask_at_once_share_one_ledger(redis_url: str) -> None:
-    """One object, as many threads: `check_concurrent_writers` gives each writer a ledger of its own."""
     with opener(redis_url)() as ledger, ThreadPoolExecutor(50) as threads:
         ledger.bind("key")
         fenced = ledger.fenced(Fence("shard", ledger.take_epoch("shard")))
@@ -99,7 +98,6 @@ def test_threads_that_ask_at_once_share_one_ledger(redis_url: str) -> None:
 
 @pytest.mark.parametrize("hats", [redis_ledger.BATCH_HATS, 1, 2])
 def test_answers_are_those_of_the_ledger_in_memory(redis_url: str, hats: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any sequence of calls, with few ids, plates and periods so that repeats and empty budgets are many."""
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", hats)  # the last: several scripts to a call
     choose = random.Random(11)
     plates = [bytes([letter]) * 16 for letter in b"abcdef"]
@@ -123,9 +121,7 @@ def test_answers_are_those_of_the_ledger_in_memory(redis_url: str, hats: int, mo
                     each.published([one.release_id, "nobody"])
         assert list(ledger.unpublished()) == list(model.unpublished())
         assert [_entry(one) for one in ledger.entries()] == [_entry(one) for one in model.entries()]
-        assert [ledger.charged_by_period(plate) for plate in plates] == [
-            model.charged_by_period(plate) for plate in plates
-        ]
+        assert [*map(ledger.charged_by_period, plates)] == [model.charged_by_period(plate) for plate in plates]
         assert ledger.verify() == []
 
 
@@ -136,8 +132,6 @@ def _plain(verdicts: list[Any]) -> list[Any]:
 def _entry(one: Any) -> Any:
     return (one.release_id, one.period, one.budget, one.plates, one.charged.tolist(), one.payload, one.published)
 
-
-# The checks can tell: each change of a script breaks one promise.
 
 BROKEN: list[tuple[str, str, str, Check]] = [
     ("record", "redis.call('SETNX', KEYS[3 + 2 * i]", "redis.call('SETNX', 'x' .. i", checks.check_first_record_stands),
@@ -195,18 +189,14 @@ BROKEN: list[tuple[str, str, str, Check]] = [
 
 
 @pytest.mark.parametrize(("script", "part", "change", "check"), BROKEN)
-def test_checks_catch_a_broken_script(
-    script: str, part: str, change: str, check: Check, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checks_catch_a_broken_script(script, part, change, check, redis_url, monkeypatch):
     _change_script(monkeypatch, script, part, change)
     with pytest.raises((CheckFailed, ValueError)):  # a missing entry is a ValueError in `check_survives_reopen`
         check(opener(redis_url))
 
 
 @pytest.mark.long
-def test_the_check_of_large_slots_catches_a_record_that_keeps_a_part(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_of_large_slots_catches_a_record_that_keeps_a_part(redis_url, monkeypatch):
     monkeypatch.setattr(RedisLedger, "_require_admitted", lambda *_: None)
     with pytest.raises(CheckFailed, match="a refused call records nothing"):
         checks.check_large_slots(opener(redis_url))
@@ -219,15 +209,8 @@ def _change_script(monkeypatch: pytest.MonkeyPatch, script: str, part: str, chan
     monkeypatch.setattr(redis_ledger, "load_scripts", lambda: {**sound, **changed})
 
 
-# Kills.
-
-
-def test_what_was_answered_survives_kills_of_the_server(
-    redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Six kills while four writers go on; they wait for the server, and nothing they were told is ever taken back.
-
-    Each call takes two scripts, so that some kills lie between them."""
+def test_what_was_answered_survives_kills_of_the_server(redis_server, monkeypatch):
+    """Six kills while four writers go on. Each call takes two scripts, so that some kills lie between them."""
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", 2)
     monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 2)
     told: dict[tuple[str, str], Any] = {}
@@ -302,10 +285,7 @@ def _expect_remembered(url: str, told: dict[tuple[str, str], Any]) -> None:
         assert ledger.verify() == []
 
 
-def test_what_went_unanswered_is_asked_again_and_charged_once(
-    redis_server: RunningRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that stands still gets the same HATs several times, and carries all of them out when it goes on."""
+def test_what_went_unanswered_is_asked_again_and_charged_once(redis_server, monkeypatch):
     monkeypatch.setitem(redis_connection._OPTIONS, "socket_timeout", 0.2)
     with open_redis_ledger(redis_server.url) as ledger:
         redis_server.pause()
@@ -326,9 +306,6 @@ def test_a_full_memory_charges_nobody(redis_server: RunningRedis) -> None:
         assert list(ledger.entries()) == []
 
 
-# Scripts.
-
-
 def test_forgotten_scripts_are_loaded_again(redis_server: RunningRedis) -> None:
     with open_redis_ledger(redis_server.url) as ledger, client_of(redis_server.url) as client:
         for step in range(3):
@@ -341,7 +318,6 @@ def test_forgotten_scripts_are_loaded_again(redis_server: RunningRedis) -> None:
 
 
 def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that Redis is never busy for long; a HAT that is larger by itself has a script of its own."""
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", 3)
     monkeypatch.setattr(redis_ledger, "BATCH_MEMBERS", 6)
     scripts, admit = [], RedisLedger._admit
@@ -360,7 +336,6 @@ def test_a_script_takes_so_many_hats_and_members_and_no_more(redis_url: str, mon
 
 
 def test_spans_that_others_charge_meanwhile_are_looked_at(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rival charges in a new span, after the windows were looked up and before the script that admits runs."""
     opened, first, look = opener(redis_url), checks.hour("3h", 0), redis_ledger.windows_of
     with opened() as ledger, opened() as rival:
 
@@ -387,9 +362,7 @@ def test_a_rolling_budget_of_which_a_span_is_gone_charges_nobody(redis_url: str)
         assert [entry.release_id for entry in ledger.entries()] == ["first"] and len(ledger.verify()) == 1
 
 
-def test_a_script_records_so_many_payloads_and_bytes_and_no_more(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_records_so_many_payloads_and_bytes_and_no_more(redis_url, monkeypatch):
     monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 3)
     monkeypatch.setattr(redis_ledger, "BATCH_BYTES", 6)
     scripts, record = [], RedisLedger._record
@@ -410,10 +383,7 @@ def test_a_script_records_so_many_payloads_and_bytes_and_no_more(
 
 
 @pytest.mark.parametrize("kept", range(1, 4))
-def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that_stand(
-    kept: int, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker is gone after so many scripts; who comes next draws anew, and gets what stands where anything does."""
+def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that_stand(kept, redis_url, monkeypatch):
     monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 2)
     names, opened, record = [f"hat-{i}" for i in range(7)], opener(redis_url), RedisLedger._record
     left = iter([True] * kept)
@@ -438,9 +408,6 @@ def test_whoever_dies_between_two_scripts_of_a_record_leaves_first_payloads_that
         assert list(ledger.unpublished()) == list(zip(names, first, strict=True))
         assert ledger.balances("p", [b"x"]).charges.tolist() == [7]
         assert ledger.verify() == []
-
-
-# Fencing.
 
 
 def test_a_worker_that_was_replaced_is_fenced(redis_url: str) -> None:
@@ -481,7 +448,6 @@ def test_epochs_taken_at_once_differ(redis_url: str) -> None:
 
 
 def test_a_ledger_that_forgot_our_epoch_has_lost_writes(redis_url: str) -> None:
-    """As a promoted replica would that never got the last ones."""
     opened = opener(redis_url)
     with opened() as ledger, client_of(redis_url) as client:
         ledger.take_epoch("shard")
@@ -490,9 +456,6 @@ def test_a_ledger_that_forgot_our_epoch_has_lost_writes(redis_url: str) -> None:
         with pytest.raises(PrivacyRefused, match="the ledger has lost writes") as raised:
             held.admit("p", 10, [b"x"], [ask("hat", [3])])
         assert not isinstance(raised.value, Fenced)
-
-
-# A ledger that is not there any more.
 
 
 def test_a_wiped_ledger_stops_everything(redis_server: RunningRedis, tmp_path: Path) -> None:
@@ -603,9 +566,7 @@ def test_verify_names_what_does_not_add_up(tamper: Callable[[Any, str], object],
         assert any(sentence in found for found in ledger.verify())
 
 
-def test_verify_heeds_what_came_later_also_behind_a_lost_admission(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_heeds_what_came_later_also_behind_a_lost_admission(redis_url, monkeypatch):
     opened, listed = opener(redis_url), redis_ledger.listed
     with opened() as ledger, client_of(redis_url) as client:
 
@@ -644,23 +605,15 @@ def test_verify_holds_while_others_write(redis_url: str) -> None:
         writer.join(WAIT_SECONDS)
 
 
-# Settings.
-
-
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("appendonly", "no"),
-        ("appendfsync", "everysec"),
-        ("appendfsync", "no"),
-        ("no-appendfsync-on-rewrite", "yes"),
-        ("maxmemory-policy", "allkeys-lru"),
+        ("appendonly", "no"), ("appendfsync", "everysec"), ("appendfsync", "no"),
+        ("no-appendfsync-on-rewrite", "yes"), ("maxmemory-policy", "allkeys-lru"),
         ("maxmemory-policy", "volatile-ttl"),
     ],
-)
-def test_a_server_that_forgets_is_refused(
-    setting: str, value: str, redis_server: RunningRedis, capsys: pytest.CaptureFixture[str]
-) -> None:
+)  # fmt: skip
+def test_a_server_that_forgets_is_refused(setting, value, redis_server, capsys):
     with client_of(redis_server.url) as client:
         client.config_set(setting, value)
         with pytest.raises(PrivacyRefused, match=rf"{setting} {value} where [\s\S]*ledger.allow_volatile") as raised:
@@ -678,7 +631,6 @@ def test_a_server_that_forgets_is_refused(
 
 
 def test_a_server_that_hides_its_settings_is_refused(redis_server: RunningRedis) -> None:
-    """As managed ones do."""
     with client_of(redis_server.url) as client:
         client.execute_command("ACL", "SETUSER", "worker", "on", ">hush", "~*", "&*", "+@all", "-config")
     url = redis_server.url.replace("redis://", "redis://worker:hush@")
@@ -697,12 +649,8 @@ def test_a_prefix_without_one_hash_tag_is_refused(prefix: str) -> None:
         open_redis_ledger("redis://127.0.0.1", prefix=prefix)
 
 
-# Replicas.
-
-
 @contextmanager
 def replicas_of(master: RunningRedis, folder: Path, number: int = 1) -> Iterator[list[RunningRedis]]:
-    """Replicas of a server, connected and in step."""
     with client_of(master.url) as client:
         client.config_set("repl-diskless-sync-delay", 0)
     with ExitStack() as stack:
@@ -783,9 +731,7 @@ def test_a_failover_loses_nothing_that_was_answered_if_replicas_are_waited_for(
     assert lost == 0 if waits else lost > 0
 
 
-def test_nothing_is_answered_before_a_replica_has_it(
-    redis_server: RunningRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_answered_before_a_replica_has_it(redis_server, tmp_path, monkeypatch):
     monkeypatch.setattr(Connection, "__init__", _impatient(Connection.__init__))
     with replicas_of(redis_server, tmp_path) as (replica,):
         with open_redis_ledger(redis_server.url, replicas=1) as ledger:
@@ -805,14 +751,11 @@ def test_nothing_is_answered_before_a_replica_has_it(
 
 
 def test_looking_at_a_redis_without_a_ledger_makes_none(redis_server: RunningRedis, tmp_path: Path) -> None:
-    """With another database in mind: the key would be bound to the new ledger, and the right one refused."""
     (key := tmp_path / "key").write_text("5e" * 32 + "\n")
     key.chmod(0o600)
     right, empty = (
-        load(
-            None, (f"ledger.key_file={key}", f"ledger.url={redis_server.url.removesuffix('/0')}/{database}"), {}
-        ).ledger
-        for database in (0, 3)
+        load(None, (f"ledger.key_file={key}", f"ledger.url={redis_server.url.removesuffix('/0')}/{at}"), {}).ledger
+        for at in (0, 3)
     )
     with pytest.raises(UsageError, match="/3: no ledger there"), ledger_and_keys(empty, must_exist=True):
         pass
@@ -836,3 +779,25 @@ def _wait_for_replicas(url: str, number: int) -> None:
             if client.wait(number, 100) >= number:
                 return
             assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize(
+    ("writers", "examples", "steps"), [(8, 3, 10), pytest.param(100, 10, 20, marks=pytest.mark.soak)]
+)
+def test_no_sequence_of_charges_exceeds_a_budget_and_all_that_fits_is_charged(redis_url, writers, examples, steps):
+    class InRedis(Adversary):
+        def __init__(self):
+            super().__init__()
+            self.writers, self.open = writers, opener(redis_url)
+
+        def opened(self):
+            return self.open()
+
+    asked = settings(
+        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(InRedis, settings=asked)
+
+
+def test_a_hundred_greedy_writers_at_once_spend_each_budget_and_no_more(redis_url):
+    greedy_crowd(opener(redis_url))

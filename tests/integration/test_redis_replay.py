@@ -70,8 +70,7 @@ def dying_at(script: int, answered: bool) -> Callable[..., Any]:
 def test_killed_between_the_scripts_of_its_slots_a_replay_draws_each_hat_once(
     redis_server, tmp_path, monkeypatch, answered
 ):
-    """Each slot takes several scripts to admit, and several to record. The bits are the system's: a second draw that
-    got out would show."""
+    """The bits are the system's: a second draw that got out would show."""
     monkeypatch.setattr(redis_ledger, "BATCH_HATS", 5)
     monkeypatch.setattr(redis_ledger, "BATCH_RELEASES", 3)
     flags, payloads, kills = (*CONFIG, f"ledger.key_file={tmp_path / 'plates.key'}"), {}, 0
@@ -120,7 +119,6 @@ def test_a_redis_that_forgets_is_refused_with_exit_status_5_unless_told_otherwis
 
 
 def test_a_failover_in_the_middle_of_a_replay_draws_no_hat_twice(redis_server, tmp_path, monkeypatch):
-    """The replica is cut off, the run ends, the master dies, the replica is promoted, the log is run again on it."""
     monkeypatch.setattr(Connection, "__init__", partialmethod(Connection.__init__, replicas_timeout_ms=100))
     monkeypatch.setattr(Connection.exchange, "__defaults__", ((0.01,),))
     flags, messages = (*CONFIG, f"ledger.key_file={tmp_path / 'plates.key'}"), fleet_log(hours=0.8)

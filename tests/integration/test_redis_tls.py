@@ -17,7 +17,6 @@ from udp_stream.trial.process import free_ports
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory):
-    """A Redis that speaks TLS itself, and nothing else, and wants a certificate of its clients."""
     from testcontainers.core.container import DockerContainer
 
     image = os.environ.get("UDP_STREAM_REDIS_IMAGE", REDIS_IMAGE)
@@ -77,6 +76,5 @@ def test_redis_with_tls_of_its_own_keeps_the_promises_for_a_user_of_the_page(sec
 
 
 def named(made, keys):
-    """The same, with the files of that folder; without what is empty."""
     files = "password_file", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"
     return {name: str(made.folder / key) if name in files else key for name, key in keys.items() if key}

@@ -32,7 +32,6 @@ def secured():
 
 
 def section(secured, listener, **keys):
-    """`keys` of `[kafka.client]`; `prefix` is of `[kafka]`."""
     running, made = secured
     prefix = keys.pop("prefix", "")
     keys = {key: str(made.folder / value) if key.endswith("file") else value for key, value in keys.items()}
@@ -46,7 +45,6 @@ TLS = {"security_protocol": "SSL", "ssl_cafile": "ca.crt"}
 
 @pytest.mark.long
 def test_a_whole_stream_over_tls_with_a_password(secured, tmp_path):
-    """Topics, feed, worker, releases and doctor, by SCRAM-SHA-512: the same as the embedded runtime."""
     here = secured_city(secured, tmp_path, "SCRAM-SHA-512")
     here.feed()
     with agree(here) as (stack, expected):
@@ -62,7 +60,6 @@ def test_a_whole_stream_over_tls_with_a_password(secured, tmp_path):
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", pytest.param("SCRAM-SHA-256", marks=pytest.mark.soak)])
 def test_each_library_logs_in_by_each_mechanism(secured, tmp_path, mechanism):
-    """kafka-python's administrator, producer and consumer, and aiokafka's, the transactional producer too."""
     here = secured_city(secured, tmp_path, mechanism)
     here.feed(here.messages[:50])
     assert len(here.read(here.topics.pings)) == 50
@@ -82,7 +79,6 @@ def secured_city(secured, folder, mechanism):
 
 
 async def produce_once(here):
-    """Our own producers, the transactional one too."""
     from faust.types import TP
 
     from streams.kafka import Committed, OutgoingRecord
@@ -154,7 +150,6 @@ def test_every_client_that_is_refused_says_why_in_bounded_time_and_without_a_sec
 
 
 def _is_connected(address):
-    """Whether anyone has a connection to this address of 127.0.0.1."""
     port = f":{int(address.rpartition(':')[2]):04X}"
     found = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(remote.endswith(port) and state == "01" for _, _, remote, state, *_ in found)
@@ -168,7 +163,6 @@ def _until(holds):
 
 
 def test_what_other_users_can_see_of_a_process_holds_no_secret(secured, tmp_path):
-    """Its command line and its environment, while it is logged in."""
     here = secured_city(secured, tmp_path, "SCRAM-SHA-256")
     here.feed([b"no ping"])
     command = [sys.executable, "-m", "udp_stream", "releases", "--follow", "--config", str(here.config)]

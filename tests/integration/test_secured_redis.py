@@ -26,7 +26,6 @@ BOUND_S = 15.0
 
 
 def rights():
-    """From `on` to the last command."""
     return RULES.split()[2:]
 
 
@@ -35,7 +34,6 @@ COMMANDS = [rule for rule in rights() if rule.startswith("+")]
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
-    """A server whose default user has a password, and beside it certificates."""
     folder = tmp_path_factory.mktemp("guarded")
     with ExitStack() as stack:
         running = start_redis(folder)
@@ -47,7 +45,6 @@ def guarded(tmp_path_factory):
 
 @contextmanager
 def user(running, *more):
-    """The user of `deploy/redis/users.acl`, with further rules."""
     name = f"u{uuid4().hex[:8]}"
     rules = [rule.replace("PASSWORD", PASSWORD) for rule in rights()]
     with Redis.from_url(running.url, password=ADMIN, protocol=2) as client:
@@ -57,7 +54,7 @@ def user(running, *more):
 
 
 @pytest.mark.parametrize(
-    "check", [check for check in ALL_LEDGER_CHECKS if check not in IN_CROWDS], ids=lambda check: check.__name__
+    "check", [one for one in ALL_LEDGER_CHECKS if one not in IN_CROWDS], ids=lambda check: check.__name__
 )
 def test_the_rights_of_the_page_suffice_for_every_promise(guarded, check):
     running, _ = guarded
@@ -66,7 +63,6 @@ def test_the_rights_of_the_page_suffice_for_every_promise(guarded, check):
 
 
 def empty(running):
-    """Without what other tests have left there, scripts as well."""
     with Redis.from_url(running.url, password=ADMIN) as client:
         client.flushdb()
         client.script_flush()
@@ -121,7 +117,6 @@ def test_keys_outside_of_the_ledger_are_out_of_reach(guarded):
 
 
 def section(running, made, **keys):
-    """A ledger that nobody knows here yet; files are those of the certificates' folder."""
     url = keys.pop("url", running.url)
     files = {name: str(made.folder / value) for name, value in keys.items() if name.startswith("ssl") or "file" in name}
     return LedgerSection(url=url, key_file=str(made.folder / "plates.key"), client=keys | files)
@@ -190,7 +185,6 @@ def test_a_password_file_that_others_can_read_is_refused_before_the_server_is_as
 
 
 def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_path):
-    """Its records are those of the ledger; neither log, statement nor records hold the password."""
     running, made = guarded
     empty(running)
     (tmp_path / "pings.ndjson").write_bytes(b"\n".join(fleet_log(hours=0.3)))
@@ -201,11 +195,8 @@ def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_p
         config.write_text(f'[ledger]\nurl = "{running.url}"\n[ledger.client]\n{client}')
         found = []
         for verb in (
-            ["replay", "pings.ndjson"],
-            ["ledger", "verify"],
-            ["ledger", "export"],
-            ["doctor", "pings.ndjson"],
-        ):
+            ["replay", "pings.ndjson"], ["ledger", "verify"], ["ledger", "export"], ["doctor", "pings.ndjson"],
+        ):  # fmt: skip
             done = run_verb([*verb, "--config", config], cwd=tmp_path)
             assert done.returncode == 0, done.stderr.decode()
             found.append(done.stdout + done.stderr)
@@ -221,7 +212,6 @@ def test_a_replay_by_the_command_line_with_a_password_from_a_file(guarded, tmp_p
 
 
 def test_a_password_is_changed_while_workers_go_on(guarded):
-    """The new one beside the old one, new files, then the old one away: a connection that is there stays."""
     running, _ = guarded
     empty(running)
     with (

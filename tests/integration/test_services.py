@@ -71,7 +71,6 @@ def client(url: str) -> Iterator[Redis]:
 
 @contextmanager
 def command() -> Iterator[tuple[subprocess.Popen[str], dict[str, str], list[int]]]:
-    """The verb in a process of its own once it has printed both lines; those lines, and the ids of all its children."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-W", "error", "-c", COMMAND], **pipes, text=True) as process:
         try:
@@ -89,7 +88,6 @@ def children(parent: int) -> list[int]:
 
 
 def ends(process_id: int) -> bool:
-    """Whether the process ends in time, ours or not."""
     try:
         held = os.pidfd_open(process_id)
     except ProcessLookupError:

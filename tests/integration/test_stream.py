@@ -29,7 +29,6 @@ AUTO = {"mean": "array-averaging", "shards": 3, "epsilon": '"auto"', "cdf": "0.0
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_one_log_through_both_runtimes_gives_the_same_bytes_and_charges(city, workers):
-    """With an automatic epsilon over three shards, and plates that run out: one plan for all of them, in one order."""
     here = city(fleet_log(clean=True), **AUTO, partitions=8)
     here.feed()
     with agree(here) as (stack, expected):
@@ -39,12 +38,10 @@ def test_one_log_through_both_runtimes_gives_the_same_bytes_and_charges(city, wo
 
 
 def statuses(payloads):
-    """How many records there are of each kind."""
     return Counter(release.decode(payload).status for payload in payloads.values())
 
 
 def test_workers_on_a_redis_ledger_suppress_over_three_shards(city, redis_server):
-    """CHOP-USER needs the whole slot too. Each shard is fenced: who has lost it can charge and record nothing."""
     here = city(fleet_log(clean=True), shards=3, budget="3.0", ledger=redis_server.url, suppression="chop-user")
     here.feed()
     with agree(here) as (stack, expected):
@@ -68,7 +65,6 @@ def test_a_worker_that_cannot_work_ends_with_a_sentence_and_a_status(city):
     ("bound", "status", "sentence"), [(True, 3, "none that this version"), (False, 5, "does not name its ledger")]
 )
 def test_something_else_in_the_middle_ends_the_worker(city, bound, status, sentence):
-    """No part in the topic of parts, of a worker of the same ledger or of nobody's: no slot is released past it."""
     from kafka import KafkaProducer
 
     here = city([])
@@ -83,7 +79,6 @@ def test_something_else_in_the_middle_ends_the_worker(city, bound, status, sente
 
 
 def test_pings_that_are_deleted_before_a_running_worker_reads_them_end_it(city):
-    """The broker alone would have it go on with the first that is left."""
     from kafka import TopicPartition
 
     here = city(fleet_log(clean=True))
@@ -102,7 +97,6 @@ def test_pings_that_are_deleted_before_a_running_worker_reads_them_end_it(city):
 
 
 def wait_until_it_reads(here, said):
-    """A member has its partitions once they are assigned."""
     deadline = time.monotonic() + 30
     while not any(member.partitions for member in group_of(here.settings.kafka).members):
         assert time.monotonic() < deadline, said.read_text()
@@ -127,14 +121,12 @@ def test_a_worker_in_another_zone_than_the_ledgers_is_refused(city):
 
 
 def faulty_log():
-    """Every fault but clocks decades ahead: against append times of today a log of 2024 has another future."""
     faults = replace(Imperfections(), far_future=0.0, repeated=0.0)
     fleet = Fleet(seed=2, buses=40, start=datetime(2024, 1, 8, 9, tzinfo=IST), hours=1, imperfections=faults)
     return [message for batch in fleet.messages() for message in batch]
 
 
 def test_a_faulty_log_in_batches_over_two_shards_too(city):
-    """Nothing is late with a day's grace; broken messages are refused alike, once each, as the original bytes."""
     here = city(faulty_log(), grace="1d", shards=2)
     here.feed(batch=50)
     with agree(here) as (stack, expected):
@@ -170,7 +162,6 @@ def test_killed_again_and_again_nothing_is_lost_and_nothing_is_said_twice(city):
 
 
 def test_whoever_only_asks_for_a_topic_does_not_make_it(city):
-    """On a broker that makes topics for those who ask, with settings on which no worker runs."""
     here = city([])
     nowhere = load(here.config, (f"kafka.prefix=no-{here.settings.kafka.prefix}",), {}).kafka
     for ask in (

@@ -21,8 +21,7 @@ SLACK_S = 10
 
 
 def two_hours_until(end_s):
-    """What buses send between nine and eleven in the morning, as if sent in the two hours before: at any time of day
-    this runs, there are buses. One ping of 2068 is among it."""
+    """What buses send from nine to eleven in the morning, as if in the two hours before; one ping is of 2068."""
     morning = datetime(2024, 1, 8, 9, tzinfo=IST)
     fleet = Fleet(seed=1, buses=40, start=morning, hours=2, imperfections=Imperfections.none())
     shift_s = end_s - int(morning.timestamp()) - 2 * 3600
@@ -33,8 +32,7 @@ def two_hours_until(end_s):
 
 
 def test_two_hours_of_backlog_then_silence(city):
-    """The last pings end with a slot in the recent past; its grace, chosen for it, ends soon. Workers die, and come
-    back when all has long been sent. Nothing further is sent: ticks must close what is open, in time and not before."""
+    """Workers die, and come back when all was sent: ticks must close what is open, in time and not before."""
     end_s = int(time.time()) // SLOT_S * SLOT_S
     grace_s = int(time.time()) + AHEAD_S - end_s
     here = city(two_hours_until(end_s), grace=f"{grace_s}s", partitions=8)

@@ -1,7 +1,4 @@
-"""One clip for all HATs of a plate in a slot: by brute force no plate loses more than it was charged for all of them.
-
-What a plate loses is half the squared distance of the rounded sums, in units of each HAT's noise, exactly.
-"""
+"""One clip for all HATs of a plate in a slot: no plate loses more than it was charged for all, by brute force."""
 
 import itertools
 from fractions import Fraction
@@ -54,16 +51,14 @@ def plan_of(counts, centres, rho_nano=RHO, width=0.5, speeds=FULL):
 
 
 def slot_of(counts, seed, rho_nano=RHO, width=None):
-    """Plans for the HATs, with forecasts anywhere."""
     rng = np.random.default_rng(seed)
     widths = [width or rng.choice((0.25, 0.5, *HALF_WIDTHS)) for _ in counts]
     return [
-        plan_of(one, rng.integers(0, U + 1, len(one)), rho_nano, wide) for one, wide in zip(counts, widths, strict=True)
+        plan_of(one, rng.integers(0, U + 1, len(one)), rho_nano, at) for one, at in zip(counts, widths, strict=True)
     ]
 
 
 def norms(plans, samples):
-    """Of the plates of a slot, each of which is in every HAT."""
     plates = tuple(bytes([97 + i]) for i in range(len(plans[0].counts.by_plate)))
     ones, of_hats = np.ones(len(plates), np.int64), []
     for cell, (plan, speeds) in enumerate(zip(plans, samples, strict=True)):
@@ -74,7 +69,6 @@ def norms(plans, samples):
 
 
 def released(plans, samples):
-    """The rounded sums of a slot's HATs, before their noise."""
     whole = norms(plans, samples)
     factors = np.array(list(whole.factors(dict.fromkeys(whole.plates, len(plans))).values()))
     found = []
@@ -84,7 +78,6 @@ def released(plans, samples):
 
 
 def loss(plans, one, other):
-    """In rho."""
     scales = [lattice_of(plan.sensitivity, plan.cost).t for plan in plans]
     return sum(Fraction(a - b, t) ** 2 / 2 for a, b, t in zip(one, other, scales, strict=True))
 
@@ -108,7 +101,6 @@ def worst(plans, plate, rng, speeds=(0, 20 * 4096, U), others=1):
 @pytest.mark.parametrize("rho_nano", [RHO, 40])
 @pytest.mark.parametrize("counts", long_but([*SLOTS[:5], SLOTS[6]], SLOTS), ids=str)
 def test_no_plate_loses_more_than_it_was_charged_for_all_of_its_hats(counts, rho_nano):
-    """Also at costs where a plate moves the release by a few steps of the lattice, and rounding is much of it."""
     rng = np.random.default_rng(1)
     for seed in range(3):
         plans = slot_of(counts, seed, rho_nano)
@@ -146,14 +138,12 @@ def test_a_plate_of_which_a_hat_is_missing_moves_nothing():
 
 
 def test_a_step_that_the_lattice_adds_is_within_the_room():
-    """Of speeds that are scaled into the ball some come to its very edge: rounding up takes next to nothing off their
-    factors. The sums of two of them are up to a step of the lattice farther apart once they are rounded."""
+    """Speeds at the edge of the ball: after rounding, two sums are up to a step of the lattice farther apart."""
     plan = plan_of((1, 1), [U // 2, U // 2], rho_nano=40)
     lattice = lattice_of(plan.sensitivity, plan.cost)
     room, rounding = (int(one[0]) for one in room_and_rounding(plan))
 
     def difference(speed):
-        """Scaled, in steps."""
         (norm, _) = norms_of(plan, np.array([speed, U // 2]))
         off = int(plan.weights[0]) * (speed - U // 2)
         return off * factor_of(room, rounding, int(norm)) / WHOLE / 2**lattice.shift
@@ -166,7 +156,6 @@ def test_a_step_that_the_lattice_adds_is_within_the_room():
 
 
 def test_speeds_that_change_places_among_hats_have_the_same_norm_and_other_checks():
-    """With half of either the vector is longer: HATs that two runs have drawn would tell twice as much."""
     plans = [plan_of((1,), [U // 2])] * 2
     one, other = ([np.array([far]), np.array([near])] for far, near in ((0, U // 2), (U // 2, 0)))
     ours, swapped = norms(plans, one), norms(plans, other)
@@ -207,7 +196,6 @@ def test_within_the_ball_nothing_is_scaled_and_one_hat_alone_is_clipped_as_by_a_
 
 
 def test_noise_and_clip_have_the_claimed_size_and_30_percent_off_is_noticed_both_ways():
-    """In each of two HATs the noise is Gaussian of the claimed scale, and a far plate is scaled to its part in both."""
     plans = [plan_of((6, 4, 2), [20 * 4096] * 3), plan_of((3, 9, 1), [20 * 4096] * 3)]
     slow, fast = ([np.full(plan.counts.total, speed) for plan in plans] for speed in (0, U))
     whole = norms(plans, fast)
@@ -250,7 +238,6 @@ def test_a_plan_without_gaussian_noise_and_one_without_factors_are_refused_by_na
     st.randoms(use_true_random=False),
 )
 def test_whatever_settings_allow_fits_in_64_bits(pings, most, rho_nano, width, chance):
-    """Everything again in Python's integers, with each plate at one speed."""
     assert sum(pings) <= PINGS_MAX
     plan = plan_of(pings, [chance.randint(0, most) for _ in pings], rho_nano, width, Range(0, most))
     lattice = lattice_of(plan.sensitivity, plan.cost)

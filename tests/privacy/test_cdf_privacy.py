@@ -23,7 +23,6 @@ COUNTS = [c for users in (1, 2, 3) for c in itertools.product((1, 2, 3), repeat=
 
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_levels_move_by_at_most_what_their_noise_is_for(counts):
-    """Every dataset, every choice of one plate's speeds: each level's l1 change times its budget/scale stays in eps."""
     plan = plan_cdf(SamplesPerPlate(np.array(counts)), pure(NANO), 65.0, EDGES)
     data = list(itertools.product(SPEEDS, repeat=sum(counts)))
     nodes = {row: node_counts(plan, np.array(row)) for row in data}
@@ -69,7 +68,6 @@ def likelihood_ratio_loss(plan, first, second, drawn):
     ("bins", "branching", "levels"), [(EDGES, "auto", 1), (64, "auto", 2), ("auto", (4, 4, 4), 3)], ids=str
 )
 def test_neighbours_cannot_be_told_apart_beyond_epsilon(bins, branching, levels):
-    """The likelihood ratio of 20,000 releases: its maximum is within epsilon, and comes near it: no slack is hidden."""
     counts = SamplesPerPlate(np.array([6, 3, 3, 2]))
     plan = plan_cdf(counts, pure(NANO), 65.0, bins, branching=branching)
     assert len(plan.tree.branching) == levels

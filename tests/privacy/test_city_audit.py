@@ -71,8 +71,7 @@ def charges_of(ledger):
 
 
 def shards_of(counts, values, plan, number=3):
-    """Each shard's cells: their counts, speeds and plan as they travel. A plate's rows lie on several, in unequal
-    numbers."""
+    """Each shard's cells as they travel. A plate's rows lie on several shards, in unequal numbers."""
     owner = np.arange(counts.cells.size) % number
     for shard in range(number):
         mine = owner == shard
@@ -140,7 +139,6 @@ def test_a_plate_loses_what_it_was_charged_in_one_hat_or_many_on_one_shard_or_ma
 
 
 def test_plates_that_the_plan_does_not_know_move_nothing():
-    """A shard has other rows by now: plates that came late, and a HAT of cells that nobody planned."""
     counts, values, plan, _ = planned(RHO)
     known, truth = merge_plan(list(cut_plan(plan, 0))), together(counts, values, plan)
     fewer = np.array([number for number in range(counts.cells.size) if number != 2])
@@ -190,7 +188,6 @@ def test_a_shard_refuses_a_plan_whose_charges_pay_for_less_than_its_weights_ask(
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("flags", [PURE, RHO])
 def test_a_crash_at_every_call_of_a_slot_with_an_ask_comes_to_the_bytes_of_an_undisturbed_run(flags, answered):
-    """Prices are foretold from balances, in which the city's charge stands: with or without a crash in between."""
     contents, log = crowded(), []
     flags = (*flags, "release.min_plates=3", "budget.epsilon=20")
     expected, undisturbed = run(undisturbed_ledger := MemoryLedger(), context(flags), contents, log=log), log.copy()

@@ -1,9 +1,8 @@
 """Whole days under concentrated accounting: what the outputs tell of one plate, beside the rho on its ledger.
 
-As in `test_forecast_audit.py`, the second of two neighbouring days is run with the noisy integers of the first. Each
-integer has Gaussian noise of scale sigma. If the two days' integers differ by d, then the log of how much likelier the
-output is under the first is normal about d^2 / (2 sigma^2), with twice that as its variance: that number is the rho
-which the release costs this plate, and those of a day add up, also where later scales follow from earlier outputs.
+As in `test_forecast_audit.py`, the second of two neighbouring days gets the noisy integers of the first. Where they
+differ by d, the log ratio is normal about d^2 / (2 sigma^2), with twice that as its variance: the rho that the release
+costs this plate. Those of a day add up, also where later scales follow from earlier outputs.
 """
 
 import json
@@ -76,7 +75,6 @@ def test_so_it_does_where_other_mechanisms_are_taken(monkeypatch, busiest):
 
 @pytest.mark.long
 def test_log_ratios_of_many_days_have_the_mean_and_the_spread_that_rho_says(monkeypatch, busiest):
-    """How likely outputs were, day by day, in standard deviations from what rho says: about normal, and no wider."""
     off = []
     for seed in range(12):
         one = audited(monkeypatch, busiest[0], seed)

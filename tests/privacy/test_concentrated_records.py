@@ -1,11 +1,9 @@
 """Whole records in rho: what thousands of them tell of one plate, by their values alone, beside what it is charged.
 
-A record has a mean, a variance and a CDF. The plate that is audited drives at 0 or at U in all of its pings, the others
-alike. Records of both days are projected on the line that tells them apart best, found from records of their own, and
-put into bins. Rho-zCDP bounds the Rényi divergence of every order a by a rho, hence also that of the bins, and what is
-taken is a lower bound of it at 99.9 %: normal, with the error that the shares of the bins have. Nothing here reads a
-scale. A noise that is a fifth too small is found by the same audit (`make test-long`), one two fifths too small by the
-short one.
+The audited plate drives at 0 or at U in all of its pings. Records are projected on the line that tells both days apart
+best, found from records of their own, and put into bins. Rho-zCDP bounds the Renyi divergence of every order a by
+a rho, hence that of the bins; taken is a lower bound of it at 99.9 %. Nothing here reads a scale. A noise a fifth too
+small is found by the long audit, one two fifths too small by the short one.
 """
 
 from itertools import product
@@ -53,7 +51,6 @@ def speeds(plate, speed):
 
 
 def records(plan, samples, seed, runs):
-    """A row of values for each record."""
     bits, rows = seeded_bits(seed), []
     for start in range(0, runs, 1000):
         many = min(1000, runs - start)
@@ -95,8 +92,6 @@ def audit(plan, plate, runs):
 
 
 class Narrow:
-    """A family whose noise is too small."""
-
     def __init__(self, honest, less):
         self.honest, self.tenths = honest, round(10 * less)
 

@@ -1,8 +1,7 @@
 """What a plate's position loses to whole runs of elimination stays below its charges, and smaller noise is caught.
 
-Two positions x and x', d apart, are each given to many plates, whose runs do not know of each other: with a rule by
-absolute distances a plate's decision depends on its own noise and, through the number of survivors, on public numbers
-alone. What a plate shows is in which round it left, and what it gave until then.
+Positions x and x', d apart, are given to many plates. A plate's decision depends on its own noise and on public
+numbers: it shows in which round it left, and what it gave until then.
 """
 
 from dataclasses import replace
@@ -35,7 +34,6 @@ NOTICED = 85
 
 
 def shrunk(monkeypatch, percent=70):
-    """Noise too small for what is charged."""
     honest = elimination.Tariff.parts
 
     def parts(self, round_, plates):
@@ -80,11 +78,7 @@ def surely_above(mine, theirs, runs):
 
 
 def worst_excess(how, seed):
-    """By the number of rounds: what they were charged, in epsilon, and the most that an event's odds are surely above.
-
-    The events are a round of leaving and odds beyond some limit: by Neyman and Pearson the ones that tell x best. Odds
-    far out are nearly all that is charged, and are rare: the limits go as far as is counted often enough.
-    """
+    """By the number of rounds: epsilon charged, and the most that an event's odds surely are (Neyman and Pearson)."""
     cost, apart, runs = pure(2 * 10**10), 100, RUNS[how]
     terms = replace(Budgeting.alike(cost, runs, how, Split.even(2)), beta=0.9)
     shown = [run_at(terms, FAR_EAST, runs, seed + other, metres=apart * other) for other in (0, 1)]
@@ -106,7 +100,6 @@ def worst_excess(how, seed):
 
 @pytest.mark.parametrize("how", MOSTLY_DISTANCE)
 def test_no_events_odds_are_above_what_its_rounds_were_charged_for(how):
-    """The audit comes so near the charge that noise shrunk to NOTICED would be above it: odds grow as noise shrinks."""
     found = worst_excess(how, 1)
     assert sorted(found) == [1, 2]
     for charged, excess in found.values():
@@ -158,7 +151,6 @@ def test_concentrated_noise_that_is_30_percent_too_small_is_caught(how, monkeypa
 @pytest.mark.parametrize("how", ["point", "distance"])
 @pytest.mark.parametrize("measure", ["pure", "zcdp"])
 def test_a_runs_exact_odds_are_within_its_charges_for_every_record(how, measure):
-    """By the noise's formula, on recorded values: for each plate and any two positions on the lattice."""
     cost = pure(5 * 10**10) if measure == "pure" else rho_per_square_metre(1e-4)
     terms = Budgeting.alike(cost, 60, how, Split.doubling(4))
     pie = terms.elimination(SQUARE.signed_distance, Between(0.0, 0.0))

@@ -1,8 +1,7 @@
 """Whole days through the embedded runtime, with means around forecasts: what one plate loses, and what plans read.
 
-Two neighbouring days differ in the speeds of one plate, everywhere. The second is run with the noisy integers of the
-first: outputs are the same, so all that may depend on them has to be, byte for byte. What is left is how likely each
-integer was under either day, in closed form: the loss of the plate, releases being chosen by the history so far.
+Two neighbouring days differ in the speeds of one plate. The second gets the noisy integers of the first, so all that
+may depend on outputs is the same, byte for byte. The loss is how likely each integer was on either day, in closed form.
 """
 
 import ast
@@ -47,7 +46,6 @@ ROOMS = Path(__file__).parents[2] / "udp_stream"
 
 @cache
 def day():
-    """A morning of fifty buses: plate, time and message of each ping."""
     start = datetime(2024, 1, 8, 8, 0, tzinfo=IST)
     fleet = Fleet(seed=3, buses=50, start=start, hours=3.0, ping_seconds=30, imperfections=Imperfections.none())
     return [json.loads(message) for batch in fleet.messages() for message in batch]
@@ -59,7 +57,6 @@ def messages():
 
 
 def with_speeds(speed_of):
-    """The messages of the day with other speeds: `speed_of` gives one for each ping, or None to keep it."""
     for ping, message in zip(day(), messages(), strict=True):
         speed = speed_of(ping)
         yield message if speed is None else json.dumps(ping | {"speed": speed}).encode()
@@ -70,17 +67,13 @@ def of_plate(plate, speed):
 
 
 def redrawn(seed, since="", before="9"):
-    """Every speed that was measured between two moments is another one."""
     rng = np.random.default_rng(seed)
     inside = lambda ping: since <= ping["observationDateTime"] < before  # noqa: E731
     return list(with_speeds(lambda ping: int(rng.integers(0, 66)) if inside(ping) else None))
 
 
 class Watched:
-    """A ledger, and the bytes of all that it was asked to charge, call by call.
-
-    With which norms a slot is drawn is not among them: it follows from speeds, charges nobody, and stays in the ledger.
-    """
+    """A ledger, and the bytes of all that it was asked to charge, call by call, without the norms."""
 
     def __init__(self):
         self.kept, self.calls = MemoryLedger(), []
@@ -100,7 +93,6 @@ class Watched:
         return self.kept.admit(period, budget, plates, admissions)
 
     def asked_in(self, start_s):
-        """What was asked of the slot that starts then, in order."""
         return [one for call in self.calls for one in call[3] if slot_of(one[0])[0] == start_s]
 
     def slots(self):
@@ -120,10 +112,7 @@ def key_of(plate):
 
 
 def run(monkeypatch, sent, seed, flags=MEAN, given=None, steer=None):
-    """A day through the embedded runtime. `given` are noisy integers that it has to release instead of its own.
-
-    `steer` changes the noise that was drawn: a history that has a chance, however small.
-    """
+    """A day through the embedded runtime; `given` noisy integers replace its own, `steer` changes drawn noise."""
     this, settings, real = Run(), load(None, flags, PURE_ENV), estimate.noisy_integers
 
     def noisy(queries, family, bits):
@@ -174,7 +163,6 @@ def audited(monkeypatch, plate, seed, flags=MEAN, steer=None):
 
 @pytest.fixture(scope="module")
 def busiest():
-    """The plate that pays the most, and the next."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         ledger = run(monkeypatch, list(with_speeds(lambda _: None)), "which").ledger
     plates = sorted({ping["license_plate"] for ping in day()})
@@ -253,7 +241,6 @@ def test_a_charge_that_forgets_a_statistic_is_caught(monkeypatch, busiest, forgo
 
 
 def test_plans_of_a_slot_do_not_see_its_speeds_and_later_ones_see_its_releases(monkeypatch):
-    """Terms, charges and order of the slot whose speeds are redrawn, and of all before it, byte for byte."""
     as_it_was = run(monkeypatch, redrawn(0, before=""), 5)
     another = run(monkeypatch, redrawn(1, since="2024-01-08T09:00", before="2024-01-08T09:30"), 5)
     slots = as_it_was.ledger.slots()
@@ -275,7 +262,6 @@ def test_plans_are_the_same_where_all_speeds_are_others_and_all_releases_are_the
 
 
 def test_nobody_who_plans_or_forecasts_can_be_handed_a_speed():
-    """Neither room names the types that hold speeds, and no planner takes them."""
     for path in [*(ROOMS / "forecast").rglob("*.py"), *(ROOMS / "planning").rglob("*.py")]:
         named = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
         imported = {name.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)

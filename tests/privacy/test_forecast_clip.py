@@ -79,14 +79,9 @@ def test_each_hat_of_a_slot_has_the_plan_that_it_has_alone():
     assert plans_around([], [], [], FULL) == []
 
 
-@pytest.mark.parametrize(
-    "half_width", [0.5, 2.6 / 75_500, 1.0 / 75_500], ids=["wider than the range", "of 3 to 1", "of 1"]
-)
-@pytest.mark.parametrize(
-    "counts", long_but([c for c in COUNTS if sum(c) <= 3], [c for c in COUNTS if sum(c) <= 4]), ids=str
-)
+@pytest.mark.parametrize("half_width", [0.5, 2.6 / 75_500, 1.0 / 75_500], ids=["beyond the range", "of 3 to 1", "of 1"])
+@pytest.mark.parametrize("counts", long_but(*([c for c in COUNTS if sum(c) <= n] for n in (3, 4))), ids=str)
 def test_each_plate_moves_the_statistic_by_what_its_plan_says_wherever_its_forecast_lies(counts, half_width):
-    """Clips of some quanta, so that all speeds of a small range can be tried."""
     beyond = int(sum(counts) < 4)  # either end: clamped
     speeds = range(SMALL.low - beyond, SMALL.high + 1 + beyond)
     for centres in itertools.product((SMALL.low, 5, SMALL.high), repeat=len(counts)):
@@ -100,7 +95,6 @@ def test_each_plate_moves_the_statistic_by_what_its_plan_says_wherever_its_forec
 @pytest.mark.parametrize("where", ["low", "high", "random", "random again"])
 @pytest.mark.parametrize("half_width", [HALF_WIDTHS[0], HALF_WIDTHS[-1]])
 def test_whoever_is_halted_no_plate_loses_more_than_it_was_charged_whatever_was_forecast(counts, where, half_width):
-    """At these widths noise lives on a coarser lattice than the sum: rounding costs, and is charged."""
     rng = np.random.default_rng(sum(counts) * 7 + len(where))
     ends = {"low": 0, "high": U}
     centres = np.full(len(counts), ends[where]) if where in ends else rng.integers(0, U + 1, len(counts))
@@ -144,7 +138,6 @@ def around_plan(centres, epsilon=1.0, users=USERS):
 
 
 def noisy_means(plan, samples, seed, runs=RUNS):
-    """The means of many runs, in quanta."""
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
     return np.array([one[FORECAST_CLIP].value for one in found])
 
@@ -195,7 +188,6 @@ def allowed(draw):
 
 @given(allowed(), st.randoms(use_true_random=False))
 def test_whatever_settings_allow_has_sums_that_fit_and_noise_that_can_be_drawn(plan, chance):
-    """Everything again in Python's integers, which do not overflow."""
     pings, weights = plan.counts.by_plate.tolist(), plan.weights.tolist()
     low, high, centres = plan.low.tolist(), plan.high.tolist(), plan.around.plates.tolist()
     assert min(weights) >= 1 and max(weights) < 2**WEIGHT_BITS
@@ -232,7 +224,6 @@ def test_sums_fit_where_every_sample_of_a_slot_is_of_another_plate():
 
 @given(st.integers(4096, 4_096_000), st.floats(0, 1), st.integers(1, 40))
 def test_a_forecast_that_terms_carry_stays_within_the_range(most, where, pings):
-    """Kept in steps of 1/64 km/h: rounded, it is not beyond 0 or U."""
     edge = min(1.0, most / 4096 / 4)
     kmh = edge + where * (most / 4096 - 2 * edge)
     around = AroundForecast.of(kmh, np.array([kmh]))
@@ -248,7 +239,6 @@ def test_forecasts_of_another_number_of_plates_are_refused_by_name(centres):
 
 @pytest.mark.parametrize("lower", [1, 20 * 4096, U - 1])
 def test_forecasts_beyond_a_range_that_was_lowered_count_as_its_end(lower):
-    """Also far beyond it: a plate moves what it can move around the end, and no sum leaves 63 bits."""
     beyond = plan_of([2, 3, 1], [-(2**40), lower + 1, 2**40], Range(0, lower))
     ends = plan_of([2, 3, 1], [0, lower, lower], Range(0, lower))
     assert beyond.around.plates.tolist() == [0, lower, lower]

@@ -40,7 +40,6 @@ def datasets(total, speeds):
 
 
 def ranges_by_plate(counts, results, speeds=3):
-    """For each plate the largest max - min of `results` (one per dataset) over its own speeds, the others' fixed."""
     table = results.reshape((speeds,) * sum(counts))
     ends = np.cumsum(counts)
     plates = [tuple(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
@@ -142,7 +141,6 @@ def test_wrap_around_uses_the_first_samples_of_each_plate(counts):
 @pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
 @pytest.mark.parametrize("grouping", GROUPINGS)
 def test_plates_are_charged_in_full_where_speeds_choose_the_interval(name, grouping):
-    """One of 40 samples can carry an array's mean past every other mean, and every rank with it."""
     hat = SamplesPerPlate(np.array([40, 39, 1, 40]))
     plan = MECHANISMS[name].plan(hat, pure(NANO), Range(0, 65 * 4096), grouping)
     assert plan.charges.tolist() == [NANO] * 4
@@ -153,7 +151,6 @@ def test_plates_are_charged_in_full_where_speeds_choose_the_interval(name, group
 @pytest.mark.parametrize("counts", long_but(SMALL, [c for c in COUNTS if sum(c) <= 5]), ids=str)
 @pytest.mark.parametrize("bins", [2, 5])
 def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
-    """All its levels together: the sum over nodes of |change| over the node's scale, for every pair of neighbours."""
     speeds = (0, 20 * 4096, 65 * 4096)
     priced = plan_cdf(SamplesPerPlate(np.array(counts)), pure(700_000_000), 65.0, bins)
     for admitted in subsets(len(counts)):
@@ -177,7 +174,6 @@ def test_no_plate_loses_more_to_a_cdf_than_it_was_charged(counts, bins):
 @pytest.mark.parametrize("speed", [5, 20_011])
 @pytest.mark.parametrize("counts", LARGEST_LAST, ids=str)
 def test_no_plate_loses_more_to_a_variance_than_it_was_charged(counts, speed):
-    """With fewer samples the shares shift against the small plates: there the noise has to grow, and does."""
     for cap in range(1, max(counts) + 1):
         priced = plan_variance(SamplesPerPlate(np.array(counts)), pure(700_000_000), Range(0, speed), cap)
         for admitted in subsets(len(counts)):

@@ -1,7 +1,4 @@
-"""Every mechanism end to end: the noise has the scale it claims, and outputs on neighbours are eps-indistinguishable.
-
-Each test is shown to have power by a mechanism broken on purpose: noise 30 % too small is rejected.
-"""
+"""Every mechanism end to end: scale of its noise, indistinguishable neighbours; noise 30 % too small is rejected."""
 
 import math
 
@@ -33,7 +30,6 @@ def plan_of(name, grouping="best-fit", epsilon=1.0, users=COUNTS):
 
 
 def noisy_means(plan, samples, seed, runs=RUNS):
-    """The means of many runs, in km/h; a record puts them into [0, U] (post-processing)."""
     found = estimate_hats([plan] * runs, [samples] * runs, seeded_bits(seed))
     return np.array([one["mean"].value for one in found]) / 4096
 
@@ -84,7 +80,6 @@ def epsilon_seen(first, second, confidence=0.999):
     ],
 )
 def test_neighbours_cannot_be_told_apart_beyond_epsilon(name, grouping):
-    """The plate with most samples at 0 or at U, the others spread out: an audit that sees more than epsilon fails."""
     epsilon = 1.0
     plan = plan_of(name, grouping, epsilon)
     slow, fast = samples_of(2), samples_of(2)
@@ -104,7 +99,6 @@ def test_the_audit_catches_noise_that_is_too_small(name):
 
 
 def test_outputs_lie_on_a_lattice_that_the_data_cannot_change():
-    """Same counts, other speeds: the same denominators, hence the same set of possible outputs."""
     plan = plan_of("optimal")
     lattices = []
     for seed in (3, 4):

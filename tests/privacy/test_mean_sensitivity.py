@@ -1,8 +1,7 @@
 """Sensitivity and worst-case bias of every mean mechanism, by brute force over all small cases.
 
-Every dataset with speeds in {0, 1, U} (U = 5 quanta: small, odd, so that floors bite), every choice of one plate's
-other speeds, every vector of counts up to three plates of up to three samples. A statistic's range over one plate's
-speeds, the others fixed, is what its noise has to cover.
+Speeds in {0, 1, U} (U = 5 quanta: small and odd, so that floors bite), up to three plates of up to three samples. A
+statistic's range over one plate's speeds, the others fixed, is what its noise has to cover.
 """
 
 import itertools
@@ -39,7 +38,6 @@ def datasets(total):
 
 
 def range_over_one_plate(counts, results):
-    """The largest max - min of `results` (one row per dataset) over one plate's speeds, the others' fixed."""
     shape = (len(SPEEDS),) * sum(counts)
     table = results.reshape(*shape, -1)
     widest = np.zeros(table.shape[-1], dtype=np.int64)
@@ -105,7 +103,6 @@ def test_wrap_around_averaging_needs_half_of_what_the_papers_charge():
 @pytest.mark.parametrize("grouping", GROUPINGS)
 @pytest.mark.parametrize("counts", long_but(FEW, [c for c in COUNTS if sum(c) <= 6]), ids=str)
 def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(counts, grouping):
-    """For every interval the sum moves by (b - a) per array touched; the ranks behind every cost by one per array."""
     data = datasets(sum(counts))
     plan = Levy().plan(SamplesPerPlate(np.array(counts)), pure(NANO), Range(0, U), grouping)
     means = np.array([means_of_arrays(plan, row) for row in data])
@@ -125,8 +122,7 @@ def test_projected_sums_and_the_scores_of_private_intervals_move_as_charged(coun
 
 @pytest.mark.parametrize("name", ["levy", "fixed-quantile", "eps-quantile"])
 def test_a_plate_in_two_poured_arrays_moves_a_projected_sum_by_twice_the_interval(name):
-    """Arrays of three from plates of 3, 2, 2 and 2 samples: the third plate has one in the second and one in the third
-    array. The brute force above has no such case: it takes nine samples."""
+    """Arrays of three from plates of 3, 2, 2, 2 samples: the third has one in the second and one in the third array."""
     hat = SamplesPerPlate(np.array([3, 2, 2, 2]))
     plan = MECHANISMS[name].plan(hat, pure(NANO), Range(0, U), "wrap-around", 3)
     without = np.zeros(9, np.int64)

@@ -23,7 +23,6 @@ CELLS = sorted(h3.grid_disk("871f53c93ffffff", 8))
 
 
 def place_in(dice, cell):
-    """Somewhere in a cell, its corners rather often."""
     corner = dice.choice(np.array(h3.cell_to_boundary(cell)))
     share = dice.choice([0.01, dice.uniform(0, 1), 0.99])
     return tuple(share * np.array(h3.cell_to_latlng(cell)) + (1 - share) * corner)
@@ -92,9 +91,7 @@ def released(pings):
     context, ledger = a_context(), MemoryLedger()
     context = replace(context, policy=msgspec.structs.replace(context.policy, prices={"mean": 2 * NANO}))
     payloads = release_slot(*tabulate(merge_pings(chunks)), context, ledger, lambda _: None).payloads
-    charged = {
-        entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True)) for entry in ledger.entries()
-    }
+    charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in ledger.entries()}
     return {id_: decode(payload).mean for id_, payload in payloads.items()}, charged
 
 
@@ -128,7 +125,6 @@ def test_the_exact_loss_of_neighbours_by_position_is_at_most_what_was_charged():
 
 @pytest.mark.parametrize(("epsilon", "is_seen"), [(1.0, False), (1 / 0.7, True)])
 def test_an_audit_of_a_plate_that_stands_or_goes_to_and_fro_within_its_cell(epsilon, is_seen):
-    """Outputs prove no more than epsilon 1; where the noise is for 1 / 0.7 they do, by the same audit."""
     centre = np.array(h3.cell_to_latlng(CELLS[0]))
     corners = [0.9 * np.array(h3.cell_to_boundary(CELLS[0])[at]) + 0.1 * centre for at in (0, 3)]
     rows = [(0, 20 * at, CELLS[0]) for at in range(COUNTS[0])]

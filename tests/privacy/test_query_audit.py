@@ -1,8 +1,7 @@
 """What the ledger's rounds show of a plate's position stays below what it was charged: through the whole runtime.
 
-A log of many plates that stand in one place x, and a log in which they stand in x', 100 m farther east, go through the
-embedded runtime with a standing query. What is compared is what was recorded, with what was charged. Runs of plates do
-not know of each other but by public numbers, so many plates in one log are as many runs of one plate.
+Two logs in which many plates stand at x, and at x', 100 m farther east. What was recorded is compared with what was
+charged. Plates know of each other by public numbers alone: many plates are as many runs of one.
 """
 
 import msgspec
@@ -42,13 +41,11 @@ EAST = 72.83 + 700 / 103_800
 
 @pytest.fixture(autouse=True)
 def few_rounds(request, monkeypatch):
-    """Of sums two, of positions three."""
     rounds = 2 if "sums" in request.node.name else 3
     monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": rounds, "pure": rounds})
 
 
 def log_of(metres):
-    """Each plate once, in the same minute, 700 m east of the middle and so many more."""
     lon = EAST + metres / 103_800
     ping = {"observationDateTime": "2024-01-08T09:05:00+05:30", "speed": 20,
             "location": {"type": "Point", "coordinates": [lon, 21.17]}}  # fmt: skip
@@ -128,10 +125,7 @@ budget = 200
 
 
 def sums_recorded(tmp_path, metres, minutes):
-    """The sum that each minute's rounds recorded, in metres, of three plates, one of them so far east of the edge.
-
-    nan where a round was not asked. And what each plate was charged in all.
-    """
+    """The sum in metres that each minute's rounds recorded of three plates, nan if none, and each plate's charges."""
     (path := tmp_path / "city.toml").write_text(THRESHOLD)
     settings, ledger, messages = load(path, ("release.mean_epsilon=0.1", "hat.timezone=UTC"), {}), MemoryLedger(), []
     places = {"edge": 500 + metres, "core": 0, "away": 2000}

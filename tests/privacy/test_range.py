@@ -1,7 +1,4 @@
-"""Ranges that do not start at 0: sensitivity by brute force, releases that stay inside, and equivariance.
-
-Every dataset with speeds beyond either end of the range, which are clipped to the ends, and two between them.
-"""
+"""Ranges that do not start at 0: sensitivity by brute force, releases that stay inside, equivariance."""
 
 import itertools
 
@@ -43,7 +40,6 @@ def datasets(total):
 
 
 def widest_by_plate(counts, results):
-    """For each plate the largest max - min of `results` (one per dataset) over its own speeds, the others' fixed."""
     table = results.reshape((len(SPEEDS),) * sum(counts))
     ends = np.cumsum(counts)
     axes = [tuple(range(end - count, end)) for end, count in zip(ends, counts, strict=True)]
@@ -79,9 +75,7 @@ def test_a_mean_moves_by_at_most_its_sensitivity_and_is_within_its_bias_bound(co
 
 
 @pytest.mark.parametrize("grouping", GROUPINGS)
-@pytest.mark.parametrize(
-    "counts", long_but([c for c in COUNTS if sum(c) <= 3], [c for c in COUNTS if sum(c) <= 4]), ids=str
-)
+@pytest.mark.parametrize("counts", long_but(*([c for c in COUNTS if sum(c) <= n] for n in (3, 4))), ids=str)
 def test_a_projected_sum_moves_by_at_most_its_sensitivity(counts, grouping):
     plan = MECHANISMS["levy"].plan(SamplesPerPlate(np.array(counts)), pure(NANO), SMALL, grouping)
     means = [means_of_arrays(plan, row) for row in datasets(sum(counts))]
@@ -106,7 +100,6 @@ def test_a_variance_moves_by_exactly_its_sensitivity_and_lies_in_its_range(count
 
 
 def pair_of_plans(name, grouping):
-    """The same plan at two ranges of one width."""
     hat, cost = SamplesPerPlate(BY_PLATE), pure(NANO // 2)
     for low in (0, SHIFT):
         yield MECHANISMS[name].plan(hat, cost, Range(low, low + WIDTH), grouping)

@@ -89,7 +89,6 @@ def by_one_source(settings, log):
 
 
 def first_values(ledger):
-    """What each plate gave in the first round of the first moment, in sixteenths of a metre."""
     entry = next(entry for entry in ledger.entries() if kind_of(entry.release_id) == "round")
     places, values, _ = msgspec.json.decode(entry.payload)
     assert len(places) == len(entry.plates) == 3
@@ -123,8 +122,6 @@ EVERY, AGE = 900, 600
 
 
 class Ping:
-    """One that is sent to some sources, to each of them once or more often."""
-
     def __init__(self, dice, plate):
         self.plate, self.minute = plate, dice.choice([5, 14, 14, 14, 20, 29, 29, 29])
         # Far apart to the east, and about as far north: a small move changes which one is further north.
@@ -148,9 +145,7 @@ def neighbours(dice):
     """Pings, and the same of which one plate's are elsewhere; and who reads which of them, when, and how far."""
     pings = [Ping(dice, dice.choice("abc")) for _ in range(dice.randint(6, 16))]
     who, far = dice.choice("abc"), dice.choice([1e-6, 3e-4, 1e-3])
-    others = [
-        one.moved((dice.uniform(-far, far), dice.uniform(-far, far))) if one.plate == who else one for one in pings
-    ]
+    others = [it.moved((dice.uniform(-far, far), dice.uniform(-far, far))) if it.plate == who else it for it in pings]
     logs = [[dice.randrange(len(pings)) for _ in range(dice.randint(1, 24))] for _ in range(dice.choice([1, 2, 3]))]
     return who, pings, others, logs
 
@@ -184,10 +179,7 @@ def moments_of(pings, logs, seed):
 
 
 def loss_and_charge(query, moment, other):
-    """What all rounds tell of which of two moments was asked about, and what each plate was charged, in nano.
-
-    The transcript is that of the first moment: whoever is asked follows from it, and so does the noise.
-    """
+    """What all rounds tell of two moments, and each plate's charge in nano. The transcript is the first moment's."""
     assert moment.plates == other.plates and moment.time_ms == other.time_ms
     ledger, asked = MemoryLedger(), query.asked(len(moment.plates))
     context = a_query_context(1)
@@ -214,8 +206,7 @@ def loss_and_charge(query, moment, other):
 @pytest.mark.parametrize("pairs", [25, pytest.param(250, marks=pytest.mark.long)])
 @pytest.mark.parametrize("query", QUERIES, ids=["point", "distance", "pure", "threshold"])
 def test_the_exact_loss_of_random_neighbours_is_at_most_what_was_charged(query, pairs):
-    """A thousand of them, over the four queries. Pings of one plate and time at several places, sent again, to several
-    sources, and read again after a crash."""
+    """A thousand, over the four queries: several places at one time, sent again, by several sources, after a crash."""
     compared = moved = 0
     for seed in range(pairs):
         who, pings, others, logs = neighbours(random.Random(f"{query.kind} {seed}"))
@@ -232,7 +223,6 @@ def test_the_exact_loss_of_random_neighbours_is_at_most_what_was_charged(query, 
 
 
 def slots_of(dice):
-    """Two sources' pings of a slot, few times and two cells, and the same with other speeds of one plate."""
     size, whose = 60, int(dice.integers(4))
     slots = []
     for _ in range(2):
@@ -249,15 +239,11 @@ def slots_of(dice):
 
 def released(slots):
     """Each HAT's mean and the scale of its noise, and what each plate was charged."""
-    chunks = [
-        one for source, slot in enumerate(slots) for one in cut_pings(slot, source, 1) if isinstance(one, PingChunk)
-    ]
+    chunks = [one for at, slot in enumerate(slots) for one in cut_pings(slot, at, 1) if isinstance(one, PingChunk)]
     context, ledger = a_context(), MemoryLedger()
     context = replace(context, policy=msgspec.structs.replace(context.policy, prices={"mean": 2 * NANO}))
     payloads = release_slot(*tabulate(merge_pings(chunks)), context, ledger, lambda _: None).payloads
-    charged = {
-        entry.release_id: dict(zip(entry.plates, entry.charged.tolist(), strict=True)) for entry in ledger.entries()
-    }
+    charged = {one.release_id: dict(zip(one.plates, one.charged.tolist(), strict=True)) for one in ledger.entries()}
     return {id_: decode(payload).mean for id_, payload in payloads.items()}, charged
 
 

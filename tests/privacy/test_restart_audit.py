@@ -1,8 +1,7 @@
 """Slots that one run begins and another ends, under other settings or with other speeds: what one plate loses.
 
-Neighbours differ in the speeds of one plate, in any of the runs. The runs of the second are given the noisy integers of
-the first, so that all that follows from releases is the same. What is left is the exact loss of what the ledger holds
-in the end: half the squared distance of the integers that each record was drawn around, in units of its noise.
+Neighbours differ in one plate's speeds, in any run; runs of the second get the noisy integers of the first. What is
+left is the exact loss: half the squared distance of the integers each record was drawn around, in units of its noise.
 """
 
 import asyncio
@@ -42,8 +41,6 @@ LOWER_U = (*IN_RHO, "speed.max_kmh=60")
 
 
 class Named(SeededEntropy):
-    """Says for which release bits are drawn."""
-
     drawing = ""
 
     def streams(self, release_ids):
@@ -83,7 +80,6 @@ class Played:
 
     @property
     def last(self):
-        """The queries that recorded releases were drawn with."""
         return {id_: self.queries[run, id_] for id_, run in self.ledger.by.items() if (run, id_) in self.queries}
 
 
@@ -137,7 +133,6 @@ def name_of(plate):
 
 
 def key_of(name):
-    """Sixteen bytes that tell which plate it is."""
     return name.encode().ljust(16)
 
 
@@ -166,13 +161,11 @@ def settings_of(flags):
 
 
 def embedded(run, ledger):
-    """The whole road, from messages."""
     runtime = Embedded(settings_of(run.flags), ledger, Named(1), key_of, "test", lambda _: None)
     runtime.run(frames_of(list(messages(run))))
 
 
 def slot_road(run, ledger):
-    """The road of a closed slot."""
     settings, plate = settings_of(run.flags), run.rows[:, 0].astype(np.uint32)
     context = with_forecaster(ReleaseContext(settings.policy, settings.calendar, Named(1), "test"))
     speed = np.minimum(run.speeds * QUANTA_PER_KMH, settings.policy.max_speed).astype(np.int32)
@@ -182,11 +175,7 @@ def slot_road(run, ledger):
 
 
 def kafka(dies=0.0):
-    """Workers one after another over two source partitions and two shards, all of them over one log.
-
-    `dies`: how often the broker kills a worker with each message or commit, in all runs but those that must live. All
-    that is sent of a slot is then sent in small pieces.
-    """
+    """Workers one after another over two source partitions and two shards. `dies`: how often the broker kills each."""
     broker = Broker()
 
     def work(run, ledger):
@@ -228,7 +217,6 @@ ROADS = {
 
 
 def neighbours(first, plate, speeds):
-    """The same runs where the plate drove otherwise: at these speeds, run by run."""
     of_plate = [one.rows[:, 0] == plate for one in first]
     other = [one.speeds.copy() for one in first]
     for mine, all_speeds, its in zip(of_plate, other, speeds, strict=True):
@@ -246,7 +234,6 @@ def audited(first, second, plate, road="embedded"):
 @pytest.mark.parametrize("dies_at", [0, 4])
 @pytest.mark.parametrize("road", ["embedded", "kafka"])
 def test_a_run_under_another_u_costs_no_plate_what_another_one_was_fast(road, dies_at):
-    """One ping of one plate is above the new U, or is not: to all other plates that is the same."""
     rows, speeds = city()
     first = [Run(rows, speeds, dies_at=dies_at), Run(rows, speeds, LOWER_U)]
     its = speeds[rows[:, 0] == 7].copy()
@@ -286,8 +273,7 @@ def test_runs_whose_lengths_are_not_compared_are_found(monkeypatch):
 
 
 def random_neighbours(seed, road):
-    """Two to four runs over one slot, in which U changes, speeds are edited and pings come twice; all but the last may
-    die. The neighbours' speeds of plate 0 are others, in any of the runs, and often the same in several of them."""
+    """Two to four runs over a slot: U changes, speeds are edited, pings repeat, all but the last may die."""
     rng = np.random.default_rng(seed)
     plates = int(rng.integers(3, 9))
     rows, speeds = city(plates, pings=int(rng.integers(2, 5)) * 6, wide=float(rng.choice([0.03, 0.06])), seed=seed)
@@ -321,7 +307,6 @@ def other_speeds(rng, its):
 
 
 def repeated(rng, run, again):
-    """With one ping that comes twice, at whatever speed."""
     if again is None:
         return run
     rows = np.concatenate((run.rows, run.rows[again : again + 1]))
@@ -354,7 +339,6 @@ def test_whatever_runs_do_to_a_slot_no_plate_loses_more_than_it_was_charged(road
 
 
 def all_or_none(*asked, honest=balls.factors_once):
-    """As it was: one plate that has changed, and all are left out."""
     factors = honest(*asked)
     return dict.fromkeys(factors, 0) if 0 in factors.values() else factors
 

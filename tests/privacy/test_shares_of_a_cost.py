@@ -49,7 +49,6 @@ def test_each_end_of_an_interval_costs_half_of_what_the_interval_may(cost):
 
 
 def test_means_of_arrays_are_floored_over_the_places_that_were_filled():
-    """Arrays of three: one of the first plate's samples, one of the second's two and the last one's one."""
     plan = MECHANISMS["array-averaging"].plan(SamplesPerPlate(np.array([4, 2, 1])), pure(NANO), Range(10, 110),
                                               "best-fit", cap=3)  # fmt: skip
     samples = np.array([0, 11, 13, 90, 60, 111, 30])  # below the range counts as 10, above it as 110

@@ -1,8 +1,7 @@
 """Sensitivity, individual sensitivity and worst-case bias of the variance, by brute force over all small cases.
 
-Two ways: the mechanism itself on every dataset with speeds in {0, 1, U} (U = 5 quanta) over all vectors of counts up to
-three plates of up to three samples; and, for every split of up to 14 samples, all numbers of samples at 0 and U, which
-is where the extremes lie (the module's docstring proves it, the first way and random interior data confirm it).
+Speeds in {0, 1, U} (U = 5 quanta), up to three plates of up to three samples; and for every split of up to 14 samples
+all numbers of samples at 0 and U, where the extremes lie (proved in the module, confirmed by random interior data).
 """
 
 import itertools
@@ -32,7 +31,6 @@ def plans(counts, epsilon_nano=NANO, max_speed=U):
 
 
 def ranges(counts, results):
-    """For each plate the largest max - min of `results` (one per dataset) over its speeds, the others' fixed."""
     table = results.reshape((len(SPEEDS),) * sum(counts))
     widest, start = [], 0
     for count in counts:
@@ -163,7 +161,6 @@ def test_random_interior_data_stay_within_both_bounds():
 
 @pytest.mark.parametrize(("counts", "epsilon_nano"), [((3, 2, 1), NANO), ((3, 3, 1), 10**8), ((2, 1), 3 * 10**9)])
 def test_each_plate_is_charged_what_its_rounded_statistic_can_move(counts, epsilon_nano):
-    """With a speed range so large that the lattice is coarse: own steps over t, rounded up, and never above epsilon."""
     speed = 10**6
     data = datasets(sum(counts)) * (speed // U)
     for plan in plans(counts, epsilon_nano, speed):

@@ -8,7 +8,6 @@ from tests.protocol.whole import Whole
 
 
 def main() -> None:
-    """Explore, and say how far it has come."""
     parser = argparse.ArgumentParser(prog="python -m tests.protocol", description=__doc__)
     parser.add_argument("--faults", type=int, default=3)
     parser.add_argument("--slots", type=int, default=2, choices=(1, 2))

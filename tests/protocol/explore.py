@@ -1,15 +1,12 @@
 """Every order of what two workers can do over two source partitions, two shards and two slots, with faults in between.
 
-The protocols are the product's (`shuffle/`), and so are counting, planning, drawing and the ledger in memory; only the
-broker is a model: logs, committed offsets, and who owns what. A state of the whole is a tuple of small numbers, as each
-local state is kept once and each local step is done once. So all states can be visited.
+Protocols (`shuffle/`), counting, planning, drawing and ledger are the product's; only the broker is a model: logs,
+committed offsets, and who owns what. Each local state is kept once and each local step done once, so a state of the
+whole is a tuple of small numbers, and all can be visited.
 
-A worker *crashes*: its partitions lose what they held, any part of what they were sending has arrived, and the other
-worker resumes from what was committed. A *rebalance* hands a pair of partitions to the other worker; the old owner does
-not know it yet, and completes what it has begun. Commits happen or do not happen wherever the protocol allows them.
-
-What only one partition can see is done at once: reading, counting, and calls of the ledger have no other order that
-anybody could tell from this one. Messages that go to one log are appended in every order.
+A worker *crashes*: any part of what it was sending has arrived, and the other resumes from what was committed. A
+*rebalance* hands a pair of partitions over; the old owner completes what it has begun. Commits happen or do not. What
+only one partition can see is done at once: no other order could be told from it. Messages to a log come in any order.
 """
 
 from __future__ import annotations
@@ -77,11 +74,7 @@ class Actor(NamedTuple):
 
 
 class State(NamedTuple):
-    """All there is. A zombie is an actor whose partition has gone to the other worker.
-
-    `commits` has, for each partition, every checkpoint that may be the last one committed: whether a plain commit has
-    come or not is told only by the fault that follows.
-    """
+    """All there is. `commits` has, for each partition, every checkpoint that may be the last one committed."""
 
     actors: tuple[Actor, ...]
     logs: tuple[tuple[int, ...], tuple[int, ...]]
@@ -95,12 +88,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Planted:
-    """Faults of the protocol that the exploration must find: checkpoints are committed before what they are behind is
-    sent or published; a ledger decides anew what it has decided; an owner of before publishes and commits.
-
-    `fence_wraps`: a fence counts takeovers and begins anew after so many, so it takes the owner of that many takeovers
-    ago for the latest one. (`whole.py` alone knows it.)
-    """
+    """Faults of the protocol that the exploration must find; `fence_wraps`, of `whole.py`: fences begin anew."""
 
     commits_too_early: bool = False
     forgets_plans: bool = False
@@ -110,7 +98,6 @@ class Planted:
 
 SENDS = frozenset({"SendChunks", "SendMessages"})
 LEDGERS = frozenset({"PlanSlot", "AskCity", "Remember", "ReleaseSlot"})
-"""Steps that call the ledger."""
 
 LEARNT = "learnt "
 """Before the start of a slot: its estimates, among what is published."""
@@ -242,10 +229,7 @@ class World:
         self, once: bool = True, whole_batches: bool = True, planted: Planted = Planted(), slots: int = 2,
         reads: int = 2, follows: bool | None = None, sources: int = 2,
     ) -> None:  # fmt: skip
-        """With `once`, releases and checkpoint are one transaction; else the checkpoint is committed afterwards.
-
-        With `whole_batches`, an owner reads all there is before it does what is due; else message by message.
-        """
+        """`once`: releases and checkpoint are one transaction. `whole_batches`: all is read before what is due."""
         self.once, self.whole_batches, self.planted = once, whole_batches, planted
         self.slots, self.reads, self.sources = slots, reads, sources
         self.follows = self.follows if follows is None else follows
@@ -269,8 +253,7 @@ class World:
 
     flags = FLAGS
     follows = False
-    """Whether plans follow from releases: then each slot is planned, and learnt, once all that was planned before is
-    released. What is learnt is said in `published`."""
+    """Whether plans follow from releases: each slot is planned and learnt once all planned before is released."""
     speeds = 20, 21
     """Of the plates of the two sources."""
 
@@ -280,11 +263,7 @@ class World:
         return ReleaseContext(policy, settings.calendar, SeededEntropy(seed), "explored")
 
     def _batches(self, source: int) -> list[tuple[list[bytes], LogPlaces]]:
-        """Two pings in each slot, of which the next closes the one before; then a tick closes the last.
-
-        With `reads` of 1, all of it is read at once, and all slots are closed and sent at once. One source alone has
-        the plates of both; the other has no partition.
-        """
+        """Two pings a slot, each closes the one before; a tick closes the last. `reads` of 1: all is read at once."""
         if source >= self.sources:
             return []
         messages, times, plates = [], [], range(source, 2, self.sources)
@@ -303,7 +282,6 @@ class World:
         return [([*messages, b""], LogPlaces(np.arange(len(times)), np.array(times, np.int64), is_tick))]
 
     def begin(self, faults: int) -> State:
-        """Nothing is read; worker 0 has the first pair of partitions, worker 1 the second."""
         actors = tuple(Actor(self._resumed(i, -1)) for i in range(4))
         state = State(actors, ((), ()), ((-1,),) * 4, self.ledgers.number(self._new_ledger()), (), (0, 1), (), faults)
         return state if faults else self._last(state)
@@ -314,7 +292,6 @@ class World:
         return ledger
 
     def _resumed(self, actor: int, commit: int) -> int:
-        """The local state of a partition that is taken over."""
         return self._cached(("resumed", actor, commit), lambda: self.locals.number(self._taken_up(actor, commit)))
 
     def _taken_up(self, actor: int, commit: int) -> Any:
@@ -384,8 +361,6 @@ class World:
         return self._local(actor, "count", do)
 
     def measure(self, actor: Actor) -> Actor:
-        """How far plates are from their forecasts, where they share clips among HATs."""
-
         def do(protocol: ShardProtocol) -> None:
             step = protocol.next()
             assert isinstance(step, MeasureNorms)
@@ -397,8 +372,6 @@ class World:
         return self._local(actor, "measure", do)
 
     def sends(self, i: int, actor: Actor) -> dict[int, tuple[int, ...]]:
-        """By log, the messages of its step that are not sent yet."""
-
         def work() -> dict[int, tuple[int, ...]]:
             step = self.locals.fresh(actor.local).next()
             pairs = [(m.shard, m) for m in step.messages] if i in SOURCES else step.messages
@@ -411,7 +384,6 @@ class World:
         return {log: messages for log, messages in whole.items() if log not in actor.delivered}
 
     def delivered(self, i: int, actor: Actor, log: int) -> Actor:
-        """After its messages for this log have arrived."""
         if len(self.sends(i, actor)) > 1:
             return actor._replace(delivered=tuple(sorted((*actor.delivered, log))))
         if i in SOURCES:
@@ -432,8 +404,6 @@ class World:
         return self._cached(("plan", actor.local, state.ledger, fault), work)
 
     def ask_city(self, actor: Actor, state: State, fault: int) -> tuple[Actor, int]:
-        """What the whole city is asked is recorded."""
-
         def work() -> tuple[Actor, int]:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
@@ -461,8 +431,6 @@ class World:
         return self._cached(("remember", actor.local, state.ledger, fault), work)
 
     def record(self, actor: Actor, state: State, fault: int) -> tuple[int, tuple[tuple[str, int], ...]]:
-        """The ledger afterwards, and what is to be published: (id, payload)."""
-
         def work() -> tuple[int, tuple[tuple[str, int], ...]]:
             ledger = self.ledgers.fresh(state.ledger)
             step = self.locals.fresh(actor.local).next()
@@ -474,7 +442,6 @@ class World:
         return self._cached(("record", actor.local, state.ledger, fault), work)
 
     def publish(self, actor: Actor) -> tuple[Actor, int]:
-        """The actor afterwards, and the checkpoint that is committed with its releases."""
         found: list[ShardCheckpoint] = []
 
         def do(protocol: ShardProtocol) -> None:
@@ -489,8 +456,6 @@ class World:
         return self._cached(("publish", actor.local), work)
 
     def commit(self, actor: Actor) -> int | None:
-        """The checkpoint that it may commit now, if any."""
-
         def work() -> int | None:
             protocol = self.locals.objects[actor.local]
             step = protocol.next()
@@ -505,7 +470,6 @@ class World:
     # --- all of them ---
 
     def successors(self, state: State) -> Iterator[State]:
-        """Every state that may follow."""
         self.without = frozenset() if state.faults else OFFSETS
         kinds = [self.kind(i, actor, state) for i, actor in enumerate(state.actors)]
         fault = self.faults_max - state.faults
@@ -641,8 +605,7 @@ class World:
         return kind in SENDS or (self.planted.ignores_fences and kind in LEDGERS)
 
     def _arrived(self, state: State, dead: list[int]) -> Iterator[State]:
-        """Any part of what they were sending has arrived: of each log nothing, the first message, or all, but not all
-        of all."""
+        """Any part of what they were sending: of each log nothing, the first message, or all; not all of all."""
         states = [state]
         for i in dead:
             if self.kind(i, state.actors[i], state) in SENDS:
@@ -702,12 +665,10 @@ class World:
                 raise Violation(f"{entry.release_id} is not recorded, and what follows on it begins")
 
     def learnt(self, start: int) -> tuple[str, int]:
-        """A slot's estimates, as they are published."""
         return f"{LEARNT}{start}", self.payloads.number(b"estimates")
 
     def require_done(self, state: State) -> None:
-        """Nothing more can happen: every HAT is published, and every plate was charged once, for what was drawn. Where
-        plans follow from releases, every slot is learnt."""
+        """Every HAT is published, every plate charged once, for what was drawn; each slot learnt if plans follow."""
         ledger: DictionaryLedger = self.ledgers.objects[state.ledger]
         released = [(name, payload) for name, payload, _ in state.published if not name.startswith(LEARNT)]
         if (learnt := len(state.published) - len(released)) != self.follows * self.slots:
@@ -757,8 +718,6 @@ def walk(world: World, faults: int, dice: random.Random) -> int:
 
 @dataclass(frozen=True)
 class Explored:
-    """How much there was."""
-
     states: int
     ends: int
 

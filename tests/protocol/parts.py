@@ -1,21 +1,15 @@
 """One partition in the hands of a worker: what it does by itself, and which of its states cannot be told apart.
 
-The exploration of the whole (`whole.py`) sees a partition as a number. Two partitions have one number if nothing that
-follows can tell them apart. That makes states few, and each step is carried out once per number.
+Two partitions have one number, which `whole.py` sees, if nothing that follows can tell them apart.
 
-**Told apart by what readers see, not by the log.** Offsets mean nothing but "from here on". So a log is kept as what a
-reader holds that resumes at any checkpoint that may be committed, now or later: `SlotBarrier` reads in order, hence two
-logs that give each such reader the same give the same after every further message. No violation is lost, as every
-continuation of the one is one of the other. `test_whole.py` checks it: what has one key goes on under one key.
+**Told apart by what readers see, not by the log.** A log is kept as what a reader holds that resumes at any checkpoint
+that may be committed, now or later: `SlotBarrier` reads in order, hence logs that give each reader the same give the
+same after every further message. `test_whole.py` checks it. Where plans follow from releases, a reader resumes at the
+first of its two checkpoints, and what shards say of their releases is kept beside what the reader holds.
 
-Where plans follow from releases, a reader resumes at the first of its two checkpoints, and what shards say of their
-releases has no place in a barrier: it is kept beside what the reader holds.
-
-**Unread messages are kept as what the reader would hold had it read them.** The protocol lets messages be added between
-any two steps, and a step does not look at what was added behind it. The same check covers this.
+**Unread messages are kept as what the reader would hold had it read them.** Messages may be added between any two
+steps, and a step does not look at what was added behind it. The same check covers this.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -106,8 +100,6 @@ class Parts:
         return i, self._bare(part.local), self._bare(caught_up), own, seen, frozenset(refs)
 
     def _bare(self, local: int) -> int:
-        """The local state without its places in logs."""
-
         def work() -> int:
             frozen = freeze(self.world.locals.objects[local], self.world.locals.before, OFFSETS)
             return self._bares.setdefault(frozen, len(self._bares))
@@ -194,12 +186,10 @@ class Parts:
     # --- its own steps ---
 
     def first(self, i: int) -> Part:
-        """Nothing is read, nothing is committed."""
         start = SourceCheckpoint(0) if i in SOURCES else ShardCheckpoint.at(0)
         return self.resumed(i, self.world.checkpoints.number(start), ())
 
     def resumed(self, i: int, commit: int, log: tuple[int, ...]) -> Part:
-        """Taken over at a checkpoint."""
         start = self.world.checkpoints.objects[commit]
         if i in SOURCES:
             protocol: Any = SourceProtocol(i, 2, SourceReader(self.world.rules, start))
@@ -211,7 +201,6 @@ class Parts:
         return self.settled(i, Part(local, log, commits=(commit,)))
 
     def last(self, i: int, part: Part) -> Part:
-        """Now that the last fault is over: places in logs mean nothing any more."""
         protocol = self.world.locals.objects[part.local]
         unread = () if i in SOURCES else part.log[protocol.next_offset :]
         return part._replace(local=self.world.locals.number(protocol, OFFSETS), log=unread, commits=())
@@ -221,8 +210,6 @@ class Parts:
         return OFFSETS if self.is_last else frozenset()
 
     def local(self, part: Part, event: Any, do: Callable[[Any], object]) -> Part:
-        """After something happened to it."""
-
         def work() -> int:
             protocol = self.world.locals.fresh(part.local)
             do(protocol)
@@ -235,7 +222,6 @@ class Parts:
         return self._cached(("step", part.local), lambda: self.world.locals.fresh(part.local).next())
 
     def with_commit(self, part: Part) -> Part:
-        """It may commit now what is safe to commit, or not."""
         to = None if self.is_last or part.stage else self._cached(("to", part.local), lambda: self._to(part))
         return part if to is None else part._replace(commits=tuple(sorted({*part.commits, to})))
 
@@ -247,7 +233,6 @@ class Parts:
         return self.world.checkpoints.number(protocol.checkpoint()) if is_safe else None
 
     def settled(self, i: int, part: Part) -> Part:
-        """After what nobody else can see: reading, counting, and being done."""
         return self._settled_source(i, part) if i in SOURCES else self._settled_shard(part)
 
     def _settled_source(self, i: int, part: Part) -> Part:
@@ -287,7 +272,6 @@ class Parts:
         return part._replace(log=()) if self.is_last else part
 
     def appended(self, i: int, number: int, messages: tuple[int, ...]) -> int:
-        """Its number once these messages are in its log."""
         key = "all appended", number, messages
         found = self.memo.get(key)
         if found is None:
@@ -311,7 +295,6 @@ class Parts:
         return self.world.sends(i, Actor(part.local, part.delivered))
 
     def delivered(self, i: int, part: Part, log: int) -> Part:
-        """After its messages for this log have arrived."""
         if len(self.sends(i, part)) > 1:
             return part._replace(delivered=tuple(sorted((*part.delivered, log))))
         part = self.local(part, "sent", _done if i in SOURCES else _sent)
@@ -319,12 +302,10 @@ class Parts:
 
 
 def shard_at(sources: int, start: BarrierCheckpoint) -> ShardProtocol:
-    """What reads pings and plans from there on."""
     return ShardProtocol(1, 2, sources, ShardCheckpoint(start))
 
 
 def counts_at(shards: int, start: BarrierCheckpoint) -> SlotBarrier[CountChunk]:
-    """What reads the counts of all shards from there on."""
     return SlotBarrier(CountChunk, CountsEnd, shards, start)
 
 

@@ -1,7 +1,5 @@
 """The steps of a partition that others may see: what it sends, calls of the ledger, publishing. Each is done once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,10 +29,7 @@ class Steps:
         self, slots: int = 2, reads: int = 2, once: bool = True, planted: Planted = SOUND, is_reduced: bool = True,
         follows: bool = False, sources: int = 2,
     ) -> None:  # fmt: skip
-        """Each source reads its messages in one batch, and sends all slots at once, or in two, slot by slot.
-
-        `follows`: plans follow from releases. With one of the `sources`, the other has no partition.
-        """
+        """A source reads all in one batch, and sends slots at once or in two. `follows`: plans follow from releases."""
         self.world = World(
             once, whole_batches=False, planted=planted, slots=slots, reads=reads, follows=follows, sources=sources
         )
@@ -59,7 +54,6 @@ class Steps:
         return self.memo[key]
 
     def moves(self, i: int, number: int, book: int) -> tuple[Move, ...]:
-        """What the partition may do next."""
         key: tuple[Any, ...] = ("moves", i, number)
         found = self.memo.get(key, self)
         if found is self:
@@ -147,8 +141,6 @@ class Steps:
         return found, self.world.ledgers.number(port)
 
     def _published(self, part: Part) -> Part:
-        """With the checkpoint behind the slot committed."""
-
         def do(protocol: ShardProtocol) -> ShardCheckpoint:
             step = protocol.next()
             assert isinstance(step, ReleaseSlot)
@@ -159,8 +151,6 @@ class Steps:
         return self._committed(part, do)
 
     def _learnt(self, part: Part) -> Part:
-        """With the checkpoint behind the slot's counts committed: estimates and checkpoint are one transaction."""
-
         def do(protocol: ShardProtocol) -> ShardCheckpoint:
             step = protocol.next()
             assert isinstance(step, Learn)

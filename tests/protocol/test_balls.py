@@ -1,5 +1,4 @@
-"""Where plates share clips among HATs of two shards: every order of what two workers can do ends, with the factors of
-the whole slot on both, and every release has them."""
+"""Plates that share clips among HATs of two shards: every order ends with the factors of the whole slot on both."""
 
 import random
 
@@ -53,10 +52,7 @@ class Balls(Following):
         return super().record(actor, state, fault)
 
     def require_whole(self, step):
-        """The factors of the whole slot, the same at every time and on both shards, wherever anything is drawn.
-
-        Plans of other histories have other factors: those are compared along one way through.
-        """
+        """The factors of the whole slot on both shards, along one way through: plans of other histories have others."""
         if not step.plan.in_balls:
             if step.plan.cells.size:
                 raise Violation("a plan without clips that HATs share")
@@ -93,7 +89,6 @@ def test_without_a_fault_every_order_ends_with_the_factors_of_the_whole_slot(who
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_with_a_fault_anywhere_every_order_of_a_slot_ends_the_same():
-    """All that is between counts and releases, of one slot."""
     world = Balls(slots=1)
     world.is_one_history = False
     assert explore(world, faults=1).ends > 100

@@ -1,5 +1,4 @@
-"""Where plates are asked for the CDF of the whole city: every order of what two workers can do ends, with one answer
-for each slot, made of the whole slot, and recorded before any of its HATs."""
+"""The CDF of the whole city: every order ends with one answer a slot, of the whole slot, recorded before its HATs."""
 
 import random
 

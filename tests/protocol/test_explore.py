@@ -19,7 +19,6 @@ def test_without_a_fault_every_order_ends_in_four_releases(whole_batches):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("once", [True, False])
 def test_with_a_fault_anywhere_every_order_ends_the_same(once):
-    """A crash or a rebalance of either worker, anywhere, with any commit before it and any part of a message sent."""
     found = explore(World(once=once), faults=1)
     assert found.states > 300_000 and found.ends > 300
 

@@ -1,9 +1,8 @@
 """Every order of two sources' positions, commits, crashes and takeovers of a shard that answers: each moment once.
 
-The protocol is the product's; the broker is a log, a committed checkpoint and what readers have. Sources may begin
-again at any message, as they do after a crash. An owner may be replaced at any step. What it has begun by then, the
-ledger keeps: a moment's first record stands. What is read is read at once: a reader that lags is one that was taken
-over, or that has not committed.
+The broker is a model: a log, a committed checkpoint and what readers have. Sources may begin again at any message, an
+owner may be replaced at any step, and a moment's first record stands. What is read is read at once: a reader that lags
+is one that was taken over, or that has not committed.
 """
 
 import copy
@@ -61,7 +60,6 @@ def taken_over(start):
 
 
 def follows(state):
-    """Every state that may be next."""
     for source in range(2):
         if state.sent[source] < len(SENT[source]):
             yield changed(state, send, source)
@@ -136,7 +134,6 @@ def answer(state, how_far):
 
 
 def check(state, after):
-    """What must hold of a state, and of one that nothing follows on."""
     times = [time_ms for time_ms, _ in state.published]
     assert times == [FIRST, FIRST + QUARTER][: len(times)], "a moment twice, or before its turn"
     assert all(state.ledger[time_ms] == owner for time_ms, owner in state.published)
@@ -154,7 +151,6 @@ def test_in_some_orders_each_moment_is_answered_once_whole_and_in_turn(seed):
 
 @pytest.mark.parametrize("committed", range(6))
 def test_moments_that_a_source_sent_for_other_queries_are_skipped_also_after_a_takeover(committed):
-    """Source 1 was a worker with other queries first, which had no boundary at the first moment."""
     ours = [replace_asked(message) for message in sent_by(0)]
     third = replace(a_moment(), time_ms=FIRST + 2 * QUARTER)
     others = PositionsEnd(1, 0, FIRST + QUARTER, asked="others")

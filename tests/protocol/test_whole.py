@@ -14,7 +14,6 @@ AT_ONCE = {"slots": 2, "reads": 1}
 
 @pytest.mark.parametrize(("faults", "states"), long_rows([(2, 15_000)], [(2, 15_000), (3, 40_000)]))
 def test_with_faults_anywhere_every_order_ends_the_same(faults, states):
-    """One slot; every batch, every part of what was being sent, every checkpoint that may be the last."""
     found = Whole(**ONE_SLOT).explore(faults)
     assert len(found.ends) == 1 and sum(found.states) > states
 
@@ -29,8 +28,7 @@ def test_with_faults_anywhere_every_order_ends_the_same(faults, states):
     ],
 )
 def test_with_up_to_three_faults_two_slots_that_are_sent_at_once_end_the_same(sources, faults, states):
-    """As `make explore FAULTS=3`: 6,174,011 states, 98 CPU s, 0.9 GB. Where one source has all pings, 1,745,849 states
-    and 25 CPU s."""
+    """`make explore FAULTS=3`: 6,174,011 states, 98 CPU s, 0.9 GB; of one source 1,745,849 states, 25 CPU s."""
     found = Whole(**AT_ONCE, sources=sources).explore(faults)
     assert len(found.ends) == 1 and sum(found.states) > states
 

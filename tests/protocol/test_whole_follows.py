@@ -1,7 +1,4 @@
-"""Every order where plans follow from releases: each slot is planned after the one before is released and learnt.
-
-That is how workers run by default, as means are taken around forecasts. `test_whole.py` has the same without it.
-"""
+"""Every order where plans follow from releases, as means around forecasts have it: planned after the last is learnt."""
 
 from itertools import product
 
@@ -17,7 +14,7 @@ from udp_stream.shuffle.protocol import PlannerState, PlanSlot, ShardProtocol
 FEW = (2, 1, 1, 1, 2_000), (2, 2, 1, 1, 4_000)
 MORE = (2, 2, 1, 2, 240_000), (2, 2, 2, 1, 640_000)
 THREE_FAULTS = [
-    pytest.param(*one, marks=pytest.mark.soak) for one in [(2, 1, 1, 3, 1_300_000), (1, 2, 1, 3, 2_400_000)]
+    pytest.param(*one, marks=pytest.mark.soak) for one in ((2, 1, 1, 3, 1_300_000), (1, 2, 1, 3, 2_400_000))
 ]
 """Sources, slots, reads, faults, states: 10 and 38 CPU s, with three faults 22 and 50."""
 
@@ -82,7 +79,6 @@ WRONG = {
 @pytest.mark.parametrize("is_reduced", [True, False])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_planner_that_does_not_wait_as_it_should_is_found(monkeypatch, name, is_reduced):
-    """Of two slots, with as many faults as it needs and no fewer."""
     owner, method, wrong, needed, told = WRONG[name]
     monkeypatch.setattr(owner, method, wrong)
     if needed:

@@ -1,30 +1,20 @@
 """Every order of what two workers can do, with up to three faults: states that cannot be told apart are visited once.
 
-Four partitions (`parts.py`), the ledger, what is published, and messages that are late. A shard reads whatever there is
-while it is not busy, and begins with what is due now or after more messages, as batches of a log have any size. What it
-sends arrives log by log, in every order. Calls of the ledger, publishing and commits are steps of their own.
+Four partitions (`parts.py`), the ledger, what is published, and messages that are late. A shard reads what there is
+while it is not busy. What it sends arrives log by log, in every order. Ledger, publishing and commits are steps.
 
-A *fault* takes a pair of partitions (a source partition and a shard) from their worker; if one worker has both pairs,
-it may take both. What was being sent is then *late*: of each log all, the first message or nothing arrives, at any
-time. So one kind of fault is a crash with requests in flight, and a rebalance whose old owner completes its step.
+A *fault* takes a pair of partitions (source and shard), or both pairs of one worker. What was being sent is *late*: of
+each log all, the first message or nothing arrives, at any time: a crash with requests in flight, or a rebalance.
 
-Three reductions come on top of `parts.py`.
+Reductions on top of those of `parts.py`; `test_whole.py` holds the reduced exploration to one without any of it:
 
-1. *Pings or counts that change nothing, change nothing later either*: closing times never go back, and what is held
-   stays until it is done. So late ones are dropped, and one that is to be sent is sent first: every other order comes
-   to the same states, and a fault before it leaves no more than a fault after it, as commits only become possible.
-   Plans are exempt: a repeated plan may have other bytes than the first, and the one that comes last is taken. What a
-   shard has released is exempt, too: who resumes later has not heard it.
-2. *Without a fault to come, calls of the ledger and publishing come first*: only a fault of its own partition could
-   tell when they were made; what arrives meanwhile is read afterwards, in a batch of any size. Where plans follow from
-   releases, recording is exempt: whether it was done before a slot is planned or learnt can be told.
-3. *Which checkpoint was the last one committed* is chosen when a fault needs it, once for all states that leave the
-   same behind.
-
-`test_whole.py` holds the reduced exploration to one without any of it.
+1. *Pings or counts that change nothing, change nothing later either*: closing times never go back, what is held stays.
+   Late ones are dropped, and one to be sent is sent first: a fault before it leaves no more than a fault after it.
+   Plans are exempt: the last of two counts. So is what a shard has released: who resumes later has not heard it.
+2. *Without a fault to come, ledger and publishing come first*: only a fault of its own partition could tell when. Where
+   plans follow from releases, recording is exempt: whether it came before a slot is planned or learnt can be told.
+3. *Which checkpoint was the last one committed* is chosen when a fault needs it.
 """
-
-from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -60,7 +50,6 @@ class Whole(Steps):
     """All that may follow, with the product's own protocols."""
 
     def begin(self, is_last: bool) -> Everything:
-        """Nothing is read; each worker has a pair of partitions."""
         self.parts.is_last = False
         numbers = [self.parts.number(i, self.parts.first(i)) for i in range(4)]
         if is_last:
@@ -132,7 +121,6 @@ class Whole(Steps):
                 yield self._normal(after)
 
     def _each(self, late: int) -> list[tuple[Late, tuple[Late, ...], int]]:
-        """Each of what is late, the others, and the number of these."""
         items: tuple[Late, ...] = self._lists["late"][late]
         rests = [(*items[:k], *items[k + 1 :]) for k in range(len(items))]
         return [(one, rest, self._number("late", rest)) for one, rest in zip(items, rests, strict=True)]
@@ -163,7 +151,6 @@ class Whole(Steps):
             yield lost[0], lost[1], book, self._taken(late, (0, 1, 2, 3)), not self.is_next_last
 
     def after_fault(self, hit: tuple[Any, ...]) -> Iterator[Everything]:
-        """For each checkpoint that may be the last one."""
         first, second, book, late, is_one = hit
         of = [self._lists["outcomes"][one] if isinstance(one, int) else [(*one, ())] for one in (first, second)]
         self.parts.is_last = self.is_next_last
@@ -191,8 +178,6 @@ class Whole(Steps):
         return self._cached(("last", i, number), work)
 
     def _taken(self, late: int, partitions: tuple[int, ...]) -> int:
-        """Old owners grow older."""
-
         def grown(one: Late) -> Late:
             if one[0] == "send":
                 return one
@@ -223,7 +208,6 @@ class Whole(Steps):
     # --- the exploration ---
 
     def explore(self, faults: int, say: Callable[[str], object] = lambda _: None) -> Explored:
-        """Visit every state, the ones with most faults to come first; Violation for the first that must not be."""
         todo: Iterable[Everything] = {self.begin(is_last=not faults)}
         states, ends = [], set()
         for left in range(faults, -1, -1):

@@ -23,7 +23,6 @@ FEEDS = Path(__file__).parents[3] / "shared" / "data"
 
 @cache
 def fleet_log(buses=40, hours=1.5, clean=False, seed=1):
-    """The messages of a small fleet, in order of delivery."""
     start = datetime(2024, 1, 8, 9, 0, tzinfo=IST)
     faults = Imperfections.none() if clean else Imperfections()
     fleet = Fleet(seed=seed, buses=buses, start=start, hours=hours, imperfections=faults)
@@ -31,7 +30,6 @@ def fleet_log(buses=40, hours=1.5, clean=False, seed=1):
 
 
 def without_speeds(messages):
-    """The same pings as a feed has them that tells no speed."""
     for message in messages:
         ping = msgspec.json.decode(message)
         yield msgspec.json.encode({name: value for name, value in ping.items() if name != "speed"})
@@ -42,8 +40,6 @@ def frames_of(messages, size=4096):
 
 
 def line_writer(out):
-    """Writes a line each, and hands a slot's on to the operating system."""
-
     def write(lines):
         out.write(b"".join(line + b"\n" for line in lines))
         out.flush()
@@ -60,12 +56,10 @@ def smoothed_writer(out):
 
 
 def ledger_at(path, flags=CONFIG):
-    """The ledger in this file, or at this URL, with its plates' keys, while the context lasts."""
     return ledger_and_keys(replace(load(None, flags, {}).ledger, url=str(path)))
 
 
 def runtime_on(ledger, keys, out, flags=CONFIG, entropy=None, reject=None, smooth=None):
-    """A runtime on an open ledger, writing records to a binary file object."""
     return Embedded(
         load(None, flags, {}), ledger, entropy or OsEntropy(), keys.hash_plate, "udp-stream test", record_writer(out),
         reject, smooth=smooth,
@@ -74,7 +68,6 @@ def runtime_on(ledger, keys, out, flags=CONFIG, entropy=None, reject=None, smoot
 
 @contextmanager
 def embedded(ledger_path, out, flags=CONFIG, entropy=None, reject=None, smooth=None):
-    """The same on the ledger at this place."""
     with ledger_at(ledger_path, flags) as (ledger, keys):
         yield runtime_on(ledger, keys, out, flags, entropy, reject, smooth)
 

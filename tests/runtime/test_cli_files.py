@@ -28,7 +28,6 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture
 def city(made_once, tmp_path):
-    """A folder with a log, a configuration, and the ledger and releases of a run over them."""
     return shutil.copytree(made_once, tmp_path, dirs_exist_ok=True)
 
 
@@ -37,7 +36,6 @@ def replay(folder, *arguments, files=("pings.ndjson",), **options):
 
 
 def in_shell(folder, redirections, *arguments):
-    """The command line as a shell starts it, with redirections."""
     return subprocess.run(
         ["/bin/sh", "-c", f'"$@" {redirections}', "sh", *UDP_STREAM, *arguments], cwd=folder, capture_output=True,
         timeout=40, env={**os.environ, "NO_COLOR": "1"},
@@ -78,7 +76,6 @@ def test_an_output_is_no_file_that_the_run_needs(flag, name, what, city):
 
 @pytest.mark.parametrize("name", ["l", "l-wal", "l.key"])
 def test_no_ledger_and_no_key_is_overwritten_even_of_another_run(name, city):
-    """Nor one that is in use: its log may hold all that is not in its file yet."""
     (city / "l-wal").write_bytes(b"\x37\x7f\x06\x82" + bytes(40))
     before = contents(city)
     done = replay(city, "--ledger", "other", "--out", name)
@@ -149,7 +146,6 @@ def test_inputs_are_checked_before_outputs_are_opened(missing, city):
 
 
 def test_a_log_cut_short_is_summed_up_and_the_whole_one_goes_on_from_there(city):
-    """What is charged in two runs is what is charged in one."""
     lines = fleet_log()
     (city / "cut.gz").write_bytes(gzip.compress(b"\n".join(lines))[:-60_000])
     (city / "long.ndjson").write_bytes(b"\n".join(lines))
@@ -173,7 +169,6 @@ def test_a_log_cut_short_is_summed_up_and_the_whole_one_goes_on_from_there(city)
 
 
 def test_with_every_stream_closed_files_are_written_all_the_same(city):
-    """The numbers of closed streams are free: no file may get them, and with them what is printed."""
     before = contents(city)
     flags = ("--config", "city.toml", "--ledger", "l", "--out", "again")
     assert in_shell(city, "<&- >&- 2>&-", "replay", "pings.ndjson", *flags).returncode == 0
@@ -184,7 +179,6 @@ def test_with_every_stream_closed_files_are_written_all_the_same(city):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device here")  # noqa: PTH110
 def test_what_was_recorded_and_not_written_is_told_and_comes_out_of_a_second_run(city):
-    """Also where the reader of a pipe has gone away."""
     for redirection, flags in (("", ("--out", "/dev/full")), ("| true", ())):
         command = "replay", "pings.ndjson", "--config", "city.toml", "--ledger", "l2", *flags
         said = words(in_shell(city, redirection, *command).stderr)
@@ -200,7 +194,6 @@ def test_what_was_recorded_and_not_written_is_told_and_comes_out_of_a_second_run
 
 
 def test_a_feed_that_is_mostly_refused_charges_nothing_whichever_file_it_is_and_says_what_would_help(city, tmp_path):
-    """Before the first file's slots are charged; a pipe when its turn comes."""
     pings = [json.loads(line) for line in fleet_log(hours=0.6, clean=True)]
     for one in pings:
         moment = datetime.fromisoformat(one["observationDateTime"])
@@ -218,7 +211,6 @@ def test_a_feed_that_is_mostly_refused_charges_nothing_whichever_file_it_is_and_
 
 
 def test_speeds_do_not_decide_whether_a_run_begins_and_nothing_accepted_is_status_2(city):
-    """Each ping is refused for its speed: the run begins, and ends with the reason."""
     pings = [json.loads(line) | {"speed": 500} for line in fleet_log(hours=0.6, clean=True)[:50]]
     (city / "fast.ndjson").write_text("\n".join(map(json.dumps, pings)))
     done = replay(city, "--rejected", "no", "--ledger", "fresh", files=("fast.ndjson",))

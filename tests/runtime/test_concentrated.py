@@ -38,7 +38,6 @@ RHO_POLICY = msgspec.structs.replace(
 
 
 def run(ledger, flags, seed="a"):
-    """The records of a morning through the embedded runtime."""
     found = []
     take = lambda releases: found.extend(decode(one.payload) for one in releases)  # noqa: E731
     Embedded(load(None, flags, PURE_ENV), ledger, SeededEntropy(seed), KEY, "udp-stream test", take).run(frames_of(LOG))
@@ -86,7 +85,6 @@ def test_approximate_promises_the_epsilon_that_was_asked_for_and_fixed_epsilons_
 
 
 def test_pure_and_concentrated_periods_are_other_balances_and_refused_on_one_ledger(ledger):
-    """Of the same plates and day. What is recorded stands as it is; only what is new would be charged."""
     morning, rest = LOG[: len(LOG) // 2], LOG
 
     def go(messages, flags):
@@ -126,7 +124,6 @@ def test_the_statement_is_in_both_units(ledger, flags, variant, stated):
 
 
 def test_a_hat_that_was_charged_under_another_accounting_is_released_as_it_was_charged():
-    """A crash between charge and record, and other settings after it."""
     contents, ledger = two_hats(), MemoryLedger()
     before, after = (dataclasses.replace(a_context(), policy=one) for one in (PURE_POLICY, RHO_POLICY))
     plan_slot(contents[0], before, ledger)
@@ -140,7 +137,6 @@ def test_a_hat_that_was_charged_under_another_accounting_is_released_as_it_was_c
 
 
 def test_show_says_which_epsilon_was_spent_and_what_rho_is_left(tmp_path, capsys):
-    """The odometer: the charged rho with the budget's delta; it never says less than the exact conversion."""
     flags = (*APPROXIMATE, f"ledger.url={tmp_path / 'city.ledger'}")
     settings = load(None, flags, PURE_ENV)
     plate = json.loads(LOG[0])["license_plate"]

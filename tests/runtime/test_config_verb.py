@@ -36,7 +36,6 @@ def city(tmp_path, monkeypatch):
 
 
 def said(capsys, *arguments):
-    """The status, and what was printed where."""
     try:
         status = cli.main(arguments)
     except SystemExit as ended:
@@ -67,7 +66,6 @@ KAFKA_PASSWORD = "kafka.client.sasl_plain_password_file"
     "key", [KAFKA_PASSWORD, "ledger.client.password_file", "live.password_file", "live.token_file"]
 )
 def test_a_secret_in_the_place_of_its_file_is_shown_by_no_verb(key, capsys, tmp_path, monkeypatch):
-    """A PIN is a number of TOML, and no text; a word is shown by nobody who prints the configuration either."""
     monkeypatch.chdir(tmp_path)
     url, sasl = (
         "ledger.url=redis://ledger",

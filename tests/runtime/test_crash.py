@@ -1,11 +1,8 @@
 """Killed at any moment, again and again, and resumed each time on the same ledger; also a feed without speeds.
 
-A child process (a fork, so that the test's time goes into the run and not into imports) replays a log. It dies at a
-random moment and another takes over, until one comes through. Then another ledger, until enough have died.
-
-The system kills the child when one of two clocks gets there. The clock of the child's own processor time spreads the
-deaths over the whole run, however busy the machine is. The clock on the wall also goes on while the child waits for
-the disk.
+A forked child replays a log and dies when one of two clocks gets there: its own processor time spreads the deaths over
+the whole run, the clock on the wall also goes on while it waits for the disk. Another takes over, until one comes
+through; then another ledger, until enough have died.
 """
 
 import os
@@ -43,10 +40,7 @@ def movement() -> Feed:
 
 
 def child(ledger: Path, out: Path, feed: Feed, clock: int = signal.ITIMER_REAL, dies_after_s: float = 0.0) -> int:
-    """Fork a process that replays the log into `out`; it never returns here. Gives its process id.
-
-    It dies in these seconds of that clock, if it has not ended by then; never, if they are 0.
-    """
+    """The id of a forked replay of the log into `out`; it dies in these seconds of that clock, 0 for never."""
     pid = os.fork()
     if pid:
         return pid
@@ -66,7 +60,6 @@ def child(ledger: Path, out: Path, feed: Feed, clock: int = signal.ITIMER_REAL, 
 
 
 def run(ledger: Path, out: Path, feed: Feed, *death) -> tuple[bool, dict[int, float]]:
-    """A child from its start to its end: whether it came through, and how many seconds it took on each clock."""
     start = time.monotonic()
     _, status, used = os.wait4(child(ledger, out, feed, *death), 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in CLOCKS.values()
@@ -76,7 +69,6 @@ def run(ledger: Path, out: Path, feed: Feed, *death) -> tuple[bool, dict[int, fl
 
 
 def whole_lines(path: Path):
-    """The records a dead process left: its last line may be cut short."""
     return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 
@@ -103,11 +95,7 @@ def test_the_union_of_killed_runs_is_one_run(feed, enough, tmp_path):
 
 
 def _one_ledger(folder: Path, feed: Feed, dice: random.Random, full_s: dict[int, float], kills_max: int) -> int:
-    """Kill runs on one ledger until one comes through; check all that they left. Returns how many were killed.
-
-    `full_s` is the least that a run on a new ledger has taken so far. One measurement on a busy machine would be too
-    long for ever: most runs would end before their kill.
-    """
+    """Kill runs on one ledger until one comes through. `full_s`: the least that a run on a new one took."""
     folder.mkdir()
     outs: list[Path] = []
     came_through = False

@@ -1,7 +1,4 @@
-"""Feeds as cities have them that tell no speed: `init` proposes to derive it, and means are those worked out by hand.
-
-Warsaw's: local times without an offset, a number and a brigade, no speed. SIRI-VM's: nested, in XML and in JSON.
-"""
+"""Feeds of cities that tell no speed: `init` proposes to derive it, and means are those worked out by hand."""
 
 import json
 import math
@@ -57,7 +54,6 @@ def by_hand(rows):
 
 
 def warsaw(rows):
-    """As answers of the city's API, saved one after the other."""
     found = defaultdict(list)
     for plate, when, lat, lon in rows:
         local = f"{when:%Y-%m-%d %H:%M:%S}"
@@ -89,7 +85,6 @@ def siri(rows):
 
 
 def polled(rows):
-    """GTFS-realtime whose speeds are unset."""
     return [
         snapshot(
             *(
@@ -197,7 +192,6 @@ def test_cases_that_were_found_read_as_they_say(tmp_path):
 
 
 def test_a_live_run_reads_nothing_of_a_feed_that_stands_still_and_charges_nobody(tmp_path):
-    """Its header tells of now, its vehicles of last summer, and they go on moving."""
     now_s = int(time.time())
     polls = [
         snapshot(*(vehicle(number=f"B{bus}", time_s=now_s - 93 * 86_400 + at, lat=21.25 + at / 1000)

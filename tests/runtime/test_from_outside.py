@@ -33,7 +33,6 @@ from udp_stream.units import NANO, QUANTA_PER_KMH
 
 @pytest.fixture
 def toy_measure(monkeypatch):
-    """An epsilon by another name, whose balances are apart from those of epsilons."""
     toy = replace(MEASURES["pure"], name="toy", ending=" in toys")
     monkeypatch.setitem(MEASURES, "toy", toy)
     monkeypatch.setitem(ACCOUNTINGS, "toys", replace(ACCOUNTINGS["pure"], measure=toy, variant="Toy DP"))
@@ -113,12 +112,10 @@ class Median(Statistic):
 
 @pytest.fixture
 def median(monkeypatch):
-    """Registers it at a price of its own."""
     return lambda epsilon: monkeypatch.setitem(STATISTICS, "median", Median(epsilon))
 
 
 def replayed(folder, *flags):
-    """The records of a replay of a small fleet on a new ledger, and the arguments that say so to other verbs."""
     (folder / "day.ndjson").write_bytes(b"\n".join(fleet_log(clean=True)))
     given = [word for flag in (*flags, f"ledger.url={folder}/city.ledger", "hat.slot=15m") for word in ("--set", flag)]
     assert cli.main(["replay", str(folder / "day.ndjson"), "--out", str(folder / "out.ndjson"), *given]) == 0
@@ -144,7 +141,6 @@ FIXED = ("budget.accounting=pure", "budget.epsilon=12", "release.mean=baseline",
 
 
 def test_a_statistic(tmp_path, median, capsys):
-    """At a price of its own: in the charge, in the record, in the ledger's notes, in what `plan` and the export say."""
     keys = known_keys()
     median(0.25)
     records, given = replayed(tmp_path, *FIXED)
@@ -167,7 +163,6 @@ def test_a_statistic(tmp_path, median, capsys):
 
 
 def test_a_statistic_costs_what_a_mean_around_a_forecast_does(tmp_path, median):
-    """Where it is "auto"; so in rho, and where the price is lowered."""
     median("auto")
     records, _ = replayed(tmp_path, "budget.epsilon=12")
     whole = [one for one in records if one.status == "released" and one.counts.admitted_plates == one.counts.plates]
@@ -177,7 +172,6 @@ def test_a_statistic_costs_what_a_mean_around_a_forecast_does(tmp_path, median):
 
 
 def test_the_median_keeps_to_its_price():
-    """In every bin together, for every pair of neighbours: at most what the plate was charged."""
     asked, public, speeds = StatisticTerms("median", NANO), PublicSettings(Range(0, 65 * QUANTA_PER_KMH)), (0, 99_000)
     plan = Median(1.0).plan(SamplesPerPlate(np.array([3, 1, 2])), asked, public)
     for final in (plan, Median(1.0).subset(plan, np.array([True, True, False]))):
@@ -191,7 +185,6 @@ def test_the_median_keeps_to_its_price():
 
 
 def test_where_to_add_names_the_files():
-    """Three at most, beside the statistic's own."""
     root = Path(__file__).parents[2]
     (row,) = re.findall(r"^\| a statistic \|(.*)$", (root / "docs" / "architecture.md").read_text(), re.M)
     *named, test = re.findall(r"`([a-z_/]+\.py)`", row)

@@ -91,7 +91,6 @@ def installed(lines):
 
 
 def said_by(extra, folder):
-    """Of each verb its status, output and messages where only this extra is installed; "" is none."""
     extras = PROJECT["optional-dependencies"]
     there = [*PROJECT["dependencies"], *(extras[extra] if extra else ())]
     product = [line for name, lines in extras.items() if name not in ("test", "lint", "bench") for line in lines]

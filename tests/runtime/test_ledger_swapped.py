@@ -21,7 +21,6 @@ def remove(ledger):
 
 
 def replace_by_a_copy(ledger):
-    """As it was when it was copied, by SQLite's means: sound, and older by what comes next."""
     with open_sqlite_ledger(ledger) as source:
         source._connection.execute("VACUUM INTO ?", (f"{ledger}.copy",))
     Path(f"{ledger}.copy").replace(ledger)
@@ -98,7 +97,6 @@ def test_a_process_whose_ledger_was_swapped_ends_with_status_5(verb, sabotage, t
 
 
 def still(process, out):
-    """What was published, once nothing more comes."""
     deadline, before = time.monotonic() + 60, None
     while True:
         assert process.poll() is None and time.monotonic() < deadline

@@ -29,7 +29,6 @@ FLAGS = (*CONFIG, "release.mean=array-averaging")
 
 @pytest.fixture(scope="module")
 def frames():
-    """Frames of a clean fleet in order, each with the time at which it arrives: that of its newest ping."""
     settings, messages = load(None, FLAGS, {}), fleet_log(buses=20, hours=0.8, clean=True)
     decoder, found = PingDecoder(settings.ping_rules, JSON), []
     for some in frames_of(messages, FRAME):

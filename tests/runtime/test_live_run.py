@@ -1,5 +1,6 @@
 """The live runtime: killed at any moment and started again, it loses no acknowledged ping and repeats no release."""
 
+import io
 import json
 import os
 import random
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.harness import fleet_log
+from tests.runtime.harness import embedded, fleet_log, frames_of
 from tests.verbs import run_verb
 from udp_stream.cli.outputs import Appended
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
@@ -30,7 +31,6 @@ FRAME = 150
 
 @pytest.fixture(scope="module")
 def frames():
-    """Frames of a fleet, each with the time at which it arrives: that of its newest ping."""
     settings, messages = load(None, CONFIG, {}), fleet_log(buses=25, hours=1.0)
     decoder, now_ms, found = PingDecoder(settings.ping_rules, JSON), 0, []
     for start in range(0, len(messages), FRAME):
@@ -43,8 +43,6 @@ def frames():
 
 
 class Clock:
-    """The time of arrival, as the frames have it."""
-
     def __init__(self):
         self.now_s = 0.0
 
@@ -54,7 +52,6 @@ class Clock:
 
 @contextmanager
 def live(folder, clock, observers=()):
-    """A live runtime on the ledger and journal of this folder."""
     settings = load(None, CONFIG, {})
     opened = ledger_and_keys(LedgerSection(url=f"{folder}/ledger"))
     with (
@@ -77,7 +74,6 @@ def live(folder, clock, observers=()):
 
 
 def work(folder, frames, clock):
-    """All frames that the journal lacks, then the end of the source."""
     with live(folder, clock) as (runtime, journal):
         take_all(runtime, journal, frames, clock)
 
@@ -235,7 +231,6 @@ def test_at_night_a_tick_closes_what_is_over_once_nothing_came_for_a_while(frame
 
 @pytest.mark.parametrize("junk", ["late", "broken"])
 def test_who_sends_nothing_but_what_is_refused_does_not_hold_up_the_night_s_last_slots(junk, frames, tmp_path):
-    """A device that repeats its last position for ever, or sends no pings at all."""
     clock = Clock()
     with live(tmp_path, clock) as (runtime, _):
         runtime.start()
@@ -284,7 +279,6 @@ def test_a_journal_has_one_run_one_ledger_and_a_size(tmp_path):
 
 
 def test_the_name_of_a_journals_ledger_is_on_disk_before_it_has_its_place(tmp_path, monkeypatch):
-    """After a power cut the file is whole or not there: an empty one would be nobody's, and refuse every run."""
     synced, real = {}, os.fsync
 
     def watched(descriptor):
@@ -323,3 +317,70 @@ def test_the_verb_releases_what_is_piped_in_once_and_says_so(tmp_path):
     )
     assert again.returncode == 0 and not again.stderr and len(lines(tmp_path, "out.ndjson")) == len(records)
     assert (tmp_path / "city.ledger.journal").stat().st_mode & 0o077 == 0
+
+
+assert frames  # the fixture
+KILLS = 6
+
+
+@pytest.fixture(scope="module")
+def killed(frames, tmp_path_factory):
+    folder, dice, died = tmp_path_factory.mktemp("killed"), random.Random(15), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "drop_before", lambda _journal, _offset: None)
+        while True:
+            _, status = os.waitpid(child(folder, frames, dice.uniform(0.02, 0.2) if died < KILLS else 60.0), 0)
+            if status == 0:
+                break
+            assert os.WIFSIGNALED(status), status
+            died += 1
+    assert died > 0  # a fast machine may end the run before the last of the kills
+    with ledger_and_keys(LedgerSection(url=f"{folder}/ledger")) as (ledger, _):
+        owner = f"the ledger {ledger.meta()['ledger_id']}"
+    with Journal(folder / "journal", owner) as journal:
+        took = [arrived.messages for arrived in journal.frames(0) if arrived.messages]
+    return hats(lines(folder)), Counter(set(lines(folder, "rejected"))), took
+
+
+def hats(records):
+    found = {}
+    for record in map(json.loads, records):
+        key = record["hat"]["cell"], record["hat"]["slot_start"]
+        assert key not in found, "a HAT twice"
+        found[key] = record["counts"]["plates"], record["counts"]["samples"]
+    return found
+
+
+def replayed(folder, log):
+    out, refused = io.BytesIO(), []
+    ledger, reject = folder / "replayed", lambda message, one: refused.append((one.reason, message))
+    with embedded(ledger, out, CONFIG, reject=reject) as runtime:
+        runtime.run(log)
+    return hats(out.getvalue().splitlines()), refused
+
+
+def test_in_the_frames_in_which_it_arrived_every_hat_is_the_same(killed, tmp_path):
+    live, rejected, took = killed
+    found, refused = replayed(tmp_path, took)
+    assert len(live) > 60 and found == live
+    assert sum(reason == "late" for reason, _ in refused) > 3  # the case that could differ is there
+    assert {message.replace(b"\n", b" ") for _, message in refused} == set(rejected)
+
+
+def test_in_the_frames_of_a_file_late_pings_alone_differ(killed, tmp_path):
+    live, rejected, took = killed
+    messages = [message for frame in took for message in frame]
+    found, refused = replayed(tmp_path, frames_of(messages))
+    late = {message for reason, message in refused if reason == "late"}
+    others = {message.replace(b"\n", b" ") for reason, message in refused if reason != "late"}
+    late_live = [message for message in rejected if message not in others]
+    more = len(late_live) - len(late)
+    assert late and more > 0 and late <= set(late_live)
+    assert set(live) <= set(found)
+    assert sum(samples for _, samples in found.values()) - sum(samples for _, samples in live.values()) == more
+    assert all(found[hat][1] >= samples for hat, (_, samples) in live.items())
+
+
+def test_a_run_that_was_not_killed_has_the_same_hats(killed, frames, tmp_path):
+    work(tmp_path, frames, Clock())
+    assert hats(lines(tmp_path)) == killed[0]

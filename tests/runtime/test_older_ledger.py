@@ -23,7 +23,6 @@ FLAGS = [word for flag in CONFIG for word in ("--set", flag)]
 
 
 def ledger_of(verb):
-    """Only `doctor` has no flag for it."""
     return ("--set", "ledger.url=l") if verb == "doctor" else ("--ledger", "l")
 
 
@@ -39,7 +38,6 @@ def replay(folder, log, out):
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory):
-    """Two files of a morning, one after the other."""
     folder, messages = tmp_path_factory.mktemp("logs"), fleet_log(clean=True)
     for name, part in (("first", messages[: len(messages) // 2]), ("second", messages[len(messages) // 2 :])):
         (folder / f"{name}.ndjson").write_bytes(b"\n".join(part))
@@ -100,7 +98,6 @@ def test_the_words_accept_it_once_and_for_ever(logs, restored):
 
 @pytest.mark.parametrize("older", [True, False])
 def test_a_ledger_whose_mark_is_gone_is_refused_by_every_verb_until_it_is_accepted(logs, restored, older):
-    """Nothing else tells an older copy from the newest one: what it forgot would be charged and drawn again."""
     if not older:
         for name in ("l", "l.key", "l.key.ledger-id"):
             (restored / name).unlink()
@@ -129,7 +126,6 @@ def test_a_ledger_whose_mark_is_gone_is_refused_by_every_verb_until_it_is_accept
 
 
 def test_a_key_without_a_mark_begins_with_a_ledger_that_holds_nothing(logs, tmp_path):
-    """As where an operator has put the key there; and a ledger that was made and never charged."""
     key = tmp_path / "l.key"
     key.write_text("5e" * 32)
     key.chmod(0o600)
@@ -143,7 +139,6 @@ def test_a_key_without_a_mark_begins_with_a_ledger_that_holds_nothing(logs, tmp_
 
 
 def test_of_two_processes_that_adopt_a_new_ledger_neither_is_refused(tmp_path):
-    """One has adopted and charged it after the other has looked for its mark."""
     id_file, hat = tmp_path / "key.ledger-id", Admission("hat", np.array([0]), np.array([1]), 1, b"")
     with (
         open_sqlite_ledger(tmp_path / "l", id_file=id_file) as one,
@@ -159,7 +154,6 @@ def test_of_two_processes_that_adopt_a_new_ledger_neither_is_refused(tmp_path):
 
 
 def test_a_ledger_that_was_restored_with_its_mark_can_be_said_to_be_older(logs, tmp_path):
-    """Nothing shows it then; whoever knows says it all the same."""
     assert replay(tmp_path, logs[0], "one").returncode == 0
     asked = run(tmp_path, "ledger", "accept-older", "--ledger", "l", *FLAGS)
     (words,) = re.findall(r"--saying '(.*)'", asked.stderr)
@@ -170,7 +164,6 @@ def test_a_ledger_that_was_restored_with_its_mark_can_be_said_to_be_older(logs, 
 
 
 def test_a_backup_that_came_as_far_again_on_its_own_is_refused_where_the_mark_is(logs, restored):
-    """An older mark was there while the older copy was used: its HATs were drawn a second time."""
     (restored / "l.key.ledger-id").rename(restored / "kept")
     (restored / "older.ledger-id").rename(restored / "l.key.ledger-id")
     assert replay(restored, logs[1], "again").returncode == 0
@@ -182,7 +175,6 @@ def test_a_backup_that_came_as_far_again_on_its_own_is_refused_where_the_mark_is
 
 
 def test_a_write_ahead_log_that_is_removed_after_a_kill_is_noticed(logs, tmp_path):
-    """What was synced to it is published already; without it the ledger is that of its last checkpoint."""
     command = [sys.executable, "-m", "udp_stream", "replay", "-", "--ledger", "l", "--out", "one", *FLAGS]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:

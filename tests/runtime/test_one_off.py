@@ -28,8 +28,6 @@ def test_a_mean_is_near_the_truth_and_charges_no_plate_more_than_epsilon(mechani
 
 
 def test_less_epsilon_is_more_noise_as_much_as_it_should_be():
-    """Laplace noise of the same sensitivity: a quarter of epsilon has four times the spread."""
-
     def spread(epsilon):
         values = [private_mean(SPEEDS, epsilon=epsilon, max_kmh=65, mechanism="baseline").value_kmh for _ in range(400)]
         return statistics.mean(abs(value - ALL.mean()) for value in values)
@@ -76,7 +74,6 @@ def test_what_is_wrong_is_named_and_no_speed_is_told(speeds, settings, said):
 
 @pytest.mark.parametrize("wrong", ["31.4 km/h", b"31.4x", [31.4], 10**400, {"kmh": 31.4}, 31.4 + 0j])
 def test_what_is_no_number_is_not_quoted_either(wrong):
-    """Not by numpy's error, and not by the traceback, which would show that as the cause."""
     with pytest.raises(ValueError, match="speeds of plate 0") as raised:
         private_mean({"a": [20.0, wrong]}, epsilon=1.0, max_kmh=65)
     assert "31" not in str(raised.value) and raised.value.__suppress_context__

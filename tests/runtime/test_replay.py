@@ -12,10 +12,15 @@ import msgspec
 import pytest
 
 from tests.forms import PURE_ENV, long_but
+from tests.gtfs import START_S, snapshot, vehicle
+from tests.http_server import GTFS, ok, serving
+from tests.mutations import facts, gtfs_answers, json_answers, ping
 from tests.runtime.harness import CONFIG, fleet_log, frames_of, ledger_at, runtime_on
+from tests.unit.test_http_source import source
 from udp_stream.cli.report import print_summary
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
+from udp_stream.pings.snapshots import GTFS_REALTIME
 from udp_stream.release import forecaster
 from udp_stream.release import record as release
 from udp_stream.settings import load
@@ -50,7 +55,6 @@ class Killed(BaseException):
 
 
 def test_settings_are_noted_before_anything_is_charged_under_them(tmp_path, monkeypatch):
-    """A HAT that was charged for may be recorded by any later run: the note must not come second."""
     name = f"policy:{load(None, CONFIG, PURE_ENV).policy.fingerprint()}"
     with ledger_at(tmp_path / "ledger") as (ledger, keys):
 
@@ -84,7 +88,6 @@ def test_a_record_that_another_run_made_first_is_not_counted(tmp_path, monkeypat
 
 
 def test_another_ledger_gives_other_noise_and_the_same_public_parts(tmp_path):
-    """With a mechanism of the papers; plans around forecasts follow from the noise of earlier releases."""
     messages, flags = fleet_log(), (*CONFIG, "release.mean=array-averaging")
     one, two = (replay(messages, tmp_path / name, flags)[0] for name in ("one", "two"))
     assert one != two
@@ -98,9 +101,7 @@ NOISY = {"mean": ("value_kmh", "interval95_kmh"), "variance": ("value_kmh2",), "
 
 @pytest.mark.parametrize("mean", long_but(["optimal"], ["baseline", "array-averaging", "optimal"]))
 def test_other_speeds_of_other_lengths_change_nothing_but_the_noisy_numbers(tmp_path, mean, capsys):
-    """All that is exact: statuses, counts, terms, charges, refusals, and every letter of the summary. One ping in three
-    keeps its speed; a faulty log, in lines and in arrays. (Levy's and the quantiles' scales and errors follow from an
-    interval that is itself drawn, so there they are no exact output.)"""
+    """Statuses, counts, terms, charges, refusals, summary. One ping in three keeps its speed; a faulty log."""
     flags = (*CONFIG, f"release.mean={mean}")
 
     def exact(name, speeds):
@@ -118,12 +119,10 @@ def test_other_speeds_of_other_lengths_change_nothing_but_the_noisy_numbers(tmp_
                     assert record[part] is None or record[part].pop(field) is not None
         return records, charges, summary, capsys.readouterr().err
 
-    def redrawn(at, message):
-        value = msgspec.json.decode(message).get("speed") if SPEED.search(message) else None
+    def redrawn(at, text):
+        value = msgspec.json.decode(text).get("speed") if SPEED.search(text) else None
         accepted = isinstance(value, int | float) and 0 <= value <= 200
-        return (
-            SPEED.sub(b'"speed":%d.%s' % (at % 97, b"4" * (at % 40 + 1)), message) if accepted and at % 3 else message
-        )
+        return SPEED.sub(b'"speed":%d.%s' % (at % 97, b"4" * (at % 40 + 1)), text) if accepted and at % 3 else text
 
     one, other = exact("one", lambda _, message: message), exact("other", redrawn)
     assert one == other
@@ -134,7 +133,6 @@ SPEED = re.compile(rb'"speed":[0-9.]+(?=[,}])')
 
 
 def test_messages_shuffled_within_the_grace_give_the_same_releases(tmp_path):
-    """Under a seeded source: every message is delayed by up to half the grace, and delivered in that order."""
     messages = fleet_log(clean=True)
     plain, _ = replay(messages, tmp_path / "plain", entropy=SeededEntropy(5))
     dice = random.Random(3)
@@ -200,7 +198,6 @@ def test_no_record_names_a_plate(tmp_path):
 
 @pytest.mark.parametrize(("count", "reasons"), [(20_000, 8), pytest.param(100_000, 11, marks=pytest.mark.soak)])
 def test_mutated_messages_leave_no_traceback(count, reasons, tmp_path):
-    """Bytes flipped, cut and spliced all over a log: what still reads as a ping counts, the rest has a reason."""
     dice = random.Random(11)
     messages = fleet_log(hours=0.6)
     mutated = []
@@ -221,3 +218,38 @@ def test_mutated_messages_leave_no_traceback(count, reasons, tmp_path):
     _, summary = replay(mutated, tmp_path / "ledger")
     assert summary.pings + sum(summary.refused.values()) >= count
     assert summary.pings > 1_000 and len(summary.refused) >= reasons
+
+
+KINDS = {"json": (json_answers, JSON, "application/json", "kmh"), "gtfs": (gtfs_answers, GTFS_REALTIME, GTFS, "mps")}
+LAST = {
+    "json": f"[{ping(1).replace('GJ05ZZ0001-0', 'LAST')}]".encode(),
+    "gtfs": snapshot(vehicle("LAST", time_s=START_S), header_s=START_S + 10**6),
+}
+
+COUNTS = 2_000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])
+
+
+def is_whole(found):
+    unreadable = {("not_json", "$"), ("not_gtfs_realtime", "$")}
+    return bool(found) and not (len(found) == 1 and next(iter(found))[:2] in unreadable)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_mutated_answers_each_ping_is_handed_on_or_refused_for_its_reason(kind, count):
+    answers, ping_format, content_type, unit = KINDS[kind]
+    bodies = list(answers(4711, count))
+    expected = [facts([body], ping_format) for body in bodies]
+    whole = [one for one in expected if is_whole(one)]
+    handed_on, last = Counter(), LAST[kind]
+    with serving(*(ok(body, content_type) for body in (*bodies, last))) as running:
+        live = source(running.url, every_s=0.0, timeout_s=30, max_bytes=10**8, unit=unit)
+        for frame in live.messages():
+            handed_on += facts(frame)
+            if "LAST" in str(frame):
+                break
+        live.stop()
+    whole.append(facts([last], ping_format))
+    lost = set().union(*whole) - set(handed_on)
+    assert not lost and not set(handed_on) - set().union(*whole)
+    assert len(whole) <= len(bodies) and sum(len(one) == 3 for one in handed_on) > count / 50

@@ -25,7 +25,6 @@ def log(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """The command line in this process: its status, and what it wrote to stdout and stderr, on single lines."""
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
 

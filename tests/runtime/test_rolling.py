@@ -37,7 +37,6 @@ def worst_of(ledger, plate):
 
 @pytest.fixture(scope="module")
 def charged(tmp_path_factory):
-    """The folder of a replay of two and a half hours under a budget of epsilon 2 in any hour."""
     tmp_path = tmp_path_factory.mktemp("rolling")
     (tmp_path / "log.ndjson").write_bytes(b"\n".join(fleet_log(hours=2.5, clean=True)) + b"\n")
     done = run("replay", "log.ndjson", *options(*FLAGS, *FIXED), "--ledger", "l", "--out", "out", cwd=tmp_path)
@@ -83,7 +82,6 @@ def test_show_tells_what_is_left_in_the_latest_window_and_export_what_is_promise
 
 
 def test_verify_finds_a_window_that_was_overspent_by_hand(charged, tmp_path):
-    """An entry and its balance are changed alike, so that each balance is still the sum of its charges."""
     charged = shutil.copytree(charged, tmp_path / "copy")
     sound = run("ledger", "verify", "--ledger", "l", *options(*FLAGS), cwd=charged)
     assert sound.returncode == 0 and b"none is over its budget" in sound.stdout

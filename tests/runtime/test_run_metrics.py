@@ -24,7 +24,6 @@ JUNK = [b"?", b"[]", b'{"license_plate": "GJ05ZZ0001"}', b'{"speed": "\\n# TYPE 
 
 @contextmanager
 def piped(folder, *words):
-    """A `run` of its standard input: the process, and what writes to it; the run goes on until that is closed."""
     reads, feeds = os.pipe()
     with (folder / "log").open("wb") as log, os.fdopen(feeds, "wb") as pipe:
         process = Forked("tests.forked", ["run", "-", *words, *FLAGS], [reads, log.fileno(), log.fileno()], folder)

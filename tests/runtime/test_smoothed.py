@@ -22,27 +22,20 @@ QUARTERS = (*FLAGS[1:], "hat.slot=15m")
 
 @pytest.fixture(autouse=True)
 def few_plates_are_a_city(monkeypatch):
-    """So that the city is asked for its CDF."""
     monkeypatch.setattr(shape, "PLATES_MIN", 1.0)
     monkeypatch.setattr(shape, "NOISE_MAX", 99.0)
 
 
 def run(ledger, messages, flags=FLAGS):
-    """Releases and estimates of a run with seeded noise; whatever was put out before it died."""
     out, smoothed = io.BytesIO(), io.BytesIO()
 
     def publish(releases):
         out.write(b"".join(one.payload + b"\n" for one in releases))
 
     runtime = Embedded(
-        load(None, flags, PURE_ENV),
-        ledger,
-        SeededEntropy(3),
-        str.encode,
-        "test",
-        publish,
+        load(None, flags, PURE_ENV), ledger, SeededEntropy(3), str.encode, "test", publish,
         smooth=smoothed_writer(smoothed),
-    )
+    )  # fmt: skip
     try:
         runtime.run(frames_of(messages, 2000))
     except Died:
@@ -96,7 +89,6 @@ def test_killed_at_any_call_of_the_ledger_the_next_run_writes_the_same_bytes(ans
 
 
 def test_started_anew_on_any_day_at_any_hour_it_goes_on_as_if_it_had_never_stopped():
-    """Two days are remembered. Who starts on the third day reads them, and has the same forecasts."""
     messages = fleet_log(clean=True, buses=8, hours=54)
     out, smoothed, _ = run(MemoryLedger(), messages)
     assert len({json.loads(line)["mean"]["value_kmh"] for line in out.splitlines() if b'"released"' in line}) > 20
@@ -112,7 +104,6 @@ def test_started_anew_on_any_day_at_any_hour_it_goes_on_as_if_it_had_never_stopp
 
 
 def test_a_run_over_a_part_of_the_log_knows_what_the_ledger_holds():
-    """Half of the buses: what was released before counts, not what is at hand."""
     messages, ledger = fleet_log(clean=True, buses=20), MemoryLedger()
     _, whole, _ = run(ledger, messages, QUARTERS)
     plates = sorted({json.loads(one)["license_plate"] for one in messages})[::2]

@@ -56,7 +56,6 @@ k = 3
 
 @pytest.fixture(autouse=True)
 def few_rounds(monkeypatch):
-    """As many as make a test quick."""
     monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 12, "pure": 4})
 
 
@@ -68,7 +67,6 @@ def configured(folder, rho=1e6, text=SURAT):
 
 @contextmanager
 def asking(folder, ledger_name, rho=1e6, entropy=None, watched=None, text=SURAT, flags=CONFIG, answers=True):
-    """A runtime with queries on a ledger file; what it has told so far: releases, and results."""
     settings = load(configured(folder, rho, text), flags, {})
     told, out = [], io.BytesIO()
     with ledger_and_keys(msgspec.structs.replace(settings.ledger, url=str(folder / ledger_name))) as (ledger, keys):
@@ -105,7 +103,6 @@ def test_answers_at_a_large_budget_are_the_truth_from_the_pings(tmp_path):
 
 
 def distance(a, b):
-    """Metres between (lon, lat) on the sphere, near enough for a city."""
     lat = np.radians((a[1] + b[1]) / 2)
     return float(np.hypot((a[0] - b[0]) * np.cos(lat), a[1] - b[1]) * 111_200)
 
@@ -165,7 +162,6 @@ def test_a_run_again_writes_the_same_bytes_and_charges_nothing(tmp_path):
 
 @pytest.mark.parametrize("answered", long_but([True], [False, True]))
 def test_a_run_that_dies_anywhere_goes_on_to_the_same_answers(tmp_path, answered):
-    """Killed every so many calls, each time with other bits, until it comes to the end: one answer for each moment."""
     log = frames_of(fleet_log(buses=12, hours=0.6))
     stands, died = {}, 0
     for attempt in range(200):
@@ -216,7 +212,6 @@ def test_how_much_farther_the_nearest_may_be_is_not_told_where_a_plate_gave_noth
 
 @pytest.mark.parametrize("budget", ['accounting = "pure"\nepsilon = 10', 'accounting = "zcdp"\nrho = 2.0'])
 def test_no_plate_loses_more_than_its_one_budget_by_speeds_and_positions_together(tmp_path, budget):
-    """A whole run under one budget: by the ledger, in units of the promise (half a kilometre counts as one)."""
     text = SURAT.replace("rho = {rho}", "share = 0.25\nunit_m = 500") + f"[budget]\n{budget}\n"
     text = text.replace('every = "15m"\n', 'every = "15m"\nbudget = {rho}\n')
     of_positions = 5 if "epsilon" in budget else 2  # a quarter of 10 by half a km; of 2, by its square
@@ -263,7 +258,6 @@ NO_BUDGET = tuple(flag for flag in CONFIG if not flag.startswith("budget.epsilon
 
 
 def test_what_positions_cost_before_counts_in_the_one_budget_of_the_same_day(tmp_path):
-    """Positions under epsilon 4000 per km, and then a share of epsilon 10: refused."""
     log = fleet_log(clean=True)
     morning, rest = log[: len(log) // 2], log
     apart = SURAT.replace("rho = {rho}", "epsilon = 4000")

@@ -28,7 +28,6 @@ share = SHARE
 
 @pytest.fixture(autouse=True)
 def few_rounds(monkeypatch):
-    """As many as make a test quick."""
     monkeypatch.setattr(query_sections, "ROUNDS", {"zcdp": 8, "pure": 8})
     monkeypatch.setattr(query_sections, "EDGE_M", 100.0)
 

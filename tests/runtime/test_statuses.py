@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,6 @@ from udp_stream.release.city import AskShape
 NEEDED = {
     "init": ["pings.ndjson"], "replay": ["pings.ndjson"], "run": ["-"], "ledger show": ["GJ05ZZ0001"],
 }  # fmt: skip
-"""What a verb asks for, of those that ask."""
 
 VERBS = (
     "init", "replay", "run", "demo", "plan", "reproduce", "ledger show", "ledger verify", "ledger export",
@@ -31,7 +32,6 @@ VERBS = (
 
 @pytest.fixture(scope="module")
 def city(tmp_path_factory):
-    """A log, and a ledger that it was released on."""
     folder = tmp_path_factory.mktemp("city")
     (folder / "pings.ndjson").write_bytes(b"\n".join(fleet_log(hours=0.6)) + b"\n")
     assert run("replay", "pings.ndjson", "--ledger", "l", "--out", "out", *FLAGS, cwd=folder).returncode == 0
@@ -114,14 +114,12 @@ def test_ctrl_c_is_an_interruption(words, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ("replay", "pings.ndjson", "--ledger", "l", *FLAGS),
-        ("replay", "pings.ndjson", "--dry-run", *FLAGS),
-        ("ledger", "verify", "--ledger", "l"),
-        ("ledger", "show", "nobody", "--ledger", "l"),
+        ("replay", "pings.ndjson", "--ledger", "l", *FLAGS), ("replay", "pings.ndjson", "--dry-run", *FLAGS),
+        ("ledger", "verify", "--ledger", "l"), ("ledger", "show", "nobody", "--ledger", "l"),
         ("init", "pings.ndjson"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_quiet_leaves_results_and_says_nothing_else(words, city):
     loud, quiet = run(*words, cwd=city), run("--quiet", *words, cwd=city)
     assert (loud.returncode, quiet.returncode, quiet.stderr) == (0, 0, b"")
@@ -143,3 +141,23 @@ def test_a_city_s_answer_that_was_not_paid_for_ends_with_5_and_is_not_drawn(tmp_
 def test_after_a_quiet_verb_its_process_is_not_quiet(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert status_of("--quiet", "config") == 0 and not is_quiet()
+
+
+@pytest.mark.parametrize("verb", ["replay", "demo", "kafka"])
+def test_a_verb_that_releases_never_loads_seeded_bits(verb):
+    program = f"import sys, udp_stream.cli.main, udp_stream.cli.commands.{verb}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "udp_stream.ledgers.keys" in loaded and "udp_stream.testing" not in loaded
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["replay", "--help"], ["worker", "--no-such-option"]], ids=str)
+def test_help_and_usage_import_neither_arrays_nor_clients(arguments):
+    program = (
+        "import sys, udp_stream.cli.main as cli\n"
+        "try: cli.main(sys.argv[1:])\n"
+        "except SystemExit: print('imported:', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+    loaded = done.stdout.partition("imported:")[2].split()
+    assert "udp_stream.cli.main" in loaded
+    assert not {"numpy", "h3", "msgspec", "faust", "kafka", "redis"} & set(loaded)

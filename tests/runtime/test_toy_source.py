@@ -23,8 +23,6 @@ FLAGS = [
 
 
 class ToySource(ConnectedSource):
-    """Messages in a list; the third read fails."""
-
     acknowledged: ClassVar[list[int]] = []
 
     def __init__(self, name, settings, say, _folder):
@@ -71,7 +69,6 @@ def test_a_scheme_that_is_not_in_the_table_is_refused_with_those_that_are():
 
 
 def names_of(file):
-    """Modules and classes that a file imports, and its texts."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom):
             yield node.module

@@ -1,10 +1,8 @@
 """docs/tutorial.md, typed as it stands: every command runs, and says what the page says.
 
-How the page is read: of each block that is fenced as `console`, lines that begin with `$ ` are commands, and the lines
-below one are what it prints, standard output and standard error together, on a plain terminal of 80 columns. In a line
-`...` stands for any text, alone on a line for any lines. Everything else is compared letter by letter, but for blanks
-at the ends of lines and lines of blanks. A block behind `<!-- long: ... -->` is not typed: `test_installed.py` installs
-in an environment of its own. The port of the page is replaced by a free one.
+In a `console` block lines that begin with `$ ` are commands; those below are both outputs together, on a plain terminal
+of 80 columns. `...` stands for any text, alone on a line for any lines; blanks at ends do not count. A block behind
+`<!-- long: ... -->` is not typed (`test_installed.py`). The page's port is replaced by a free one.
 """
 
 import os
@@ -37,7 +35,6 @@ class Typed:
 
 
 def commands_of(page):
-    """Every command of the page with the lines below it."""
     found = []
     for block in BLOCK.finditer(page):
         for part in re.split(r"^\$ ", block["text"], flags=re.MULTILINE)[1:]:
@@ -50,7 +47,6 @@ COMMANDS = commands_of(PAGE.read_text(encoding="utf-8"))
 
 
 def differences(shown, said):
-    """None where what was said is what is shown; else the first line that is shown and was not said."""
     shown, said = ([line.rstrip() for line in lines if line.strip()] for lines in (shown, said))
     at = 0
     anywhere = False
@@ -86,7 +82,6 @@ def test_every_command_of_the_page_is_one_that_there_is():
 
 @pytest.fixture
 def folder(tmp_path):
-    """What a checkout has, as far as the page needs it, with this program under its name."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "bin").mkdir()
     for name, module in (("udp-stream", "-m udp_stream "), ("python", "")):
@@ -97,8 +92,6 @@ def folder(tmp_path):
 
 
 class Shell:
-    """A shell at a terminal, command by command; what it leaves running is ended with it."""
-
     def __init__(self, folder):
         self.folder = folder
         self.left = []
@@ -108,7 +101,6 @@ class Shell:
         }  # fmt: skip
 
     def type(self, command):
-        """What it prints; its status must be 0, or that of `timeout`."""
         if command.startswith("cd "):
             self.folder = self.folder / command.removeprefix("cd ")
             return []

@@ -62,13 +62,11 @@ def pool(monkeypatch):
 
 
 def louder(pie, positions, found, factor):
-    """The same round with its noise that many times as large."""
     true = pie.privatised.values(positions[found.plates])
     return Round(found.plates, true + np.rint((found.values - true) * factor).astype(np.int64))
 
 
 def ran(pie, positions, seed, factor=1.0):
-    """The states after each round."""
     states, bits = [pie.begin()], seeded_bits(seed)
     while (due := pie.due(states[-1])) is not None:
         found = pie.draw(states[-1], due.plates, positions[due.plates], bits)
@@ -130,7 +128,6 @@ def wrongly_decided(pie, positions, factor, seed):
 
 
 def near_the_edge(n, seed):
-    """Plates a few deviations of the first round from the edge, on both sides of it."""
     rng = np.random.default_rng(seed)
     return np.column_stack((16_000 + rng.normal(0, 1500, n), rng.uniform(-8000, 8000, n))).astype(np.int64)
 
@@ -160,9 +157,7 @@ def test_lemma_5_2_all_plates_that_leave_are_where_it_says(how, split, place, n,
 
 def loses_a_neighbour(pie, query, positions, factor, seed):
     nearest = set(query.truth(positions).tolist())
-    return any(
-        nearest & set(np.flatnonzero(state.status == ABOVE).tolist()) for state in ran(pie, positions, seed, factor)
-    )
+    return any(nearest & {*np.flatnonzero(one.status == ABOVE).tolist()} for one in ran(pie, positions, seed, factor))
 
 
 @pytest.mark.parametrize("how", METHODS)
@@ -183,7 +178,6 @@ def test_lemma_5_3_the_nearest_are_never_let_go(how, split, runs):
 @pytest.mark.parametrize("baseline", [False, True], ids=["PM", "BM"])
 @pytest.mark.parametrize("runs", [20, pytest.param(300, marks=pytest.mark.soak)])
 def test_answers_are_within_their_bounds_with_probability_beta(how, baseline, runs):
-    """Range counts, densities (with e^-18), and lemmas 6.4 to 6.7 of the nearest; the certain answers are right."""
     where = np.random.default_rng(3).normal(0, 15_000, (60, 2)).astype(np.int64)
     terms = replace(Budgeting.alike(RHO, 60, how, Split.even(8)), beta=0.3)
     terms = terms.baseline() if baseline else terms
@@ -252,14 +246,12 @@ def test_corollary_c_1_a_threshold_that_is_decided_is_right(split, runs):
 
 
 def a_city(n, seed=1):
-    """Plates around three centres, in sixteenths of a metre."""
     rng = np.random.default_rng(seed)
     centres = np.array([[0, 0], [6000, 2000], [-4000, 7000]])[rng.integers(0, 3, n)]
     return np.rint((centres + rng.normal(0, 3500, (n, 2))) * 16).astype(np.int64)
 
 
 def counted(terms, positions, seed, width=2000.0, reach=4000):
-    """The relative error of a count, and what was saved."""
     rng = np.random.default_rng(seed)
     query = RangeCount(Rectangle(*rng.uniform(-reach, reach, 2), width, width))
     pie = query.elimination(terms)
@@ -304,10 +296,7 @@ def ramped(budget, left, m, asked):
 
 
 def error_of_many(m, adaptive, seed, plates=600):
-    """The mean relative error of m counts under one budget, at hours in which the plates are elsewhere.
-
-    And the mean of what a plate may spend on one, over an even part of the budget.
-    """
+    """The mean relative error of m counts under one budget, and the mean share a plate may spend on each."""
     left, errors, allowed = np.full(plates, RHO.nano, np.int64), [], []
     for asked in range(m):
         city = a_city(plates, 1000 * seed + asked) // 4

@@ -1,14 +1,9 @@
 """Each statement of elimination fails under louder noise: at how many times its scale says how wide the bound is.
 
-Plates stand where a statement is nearest to failing: in the middle of a region, or of a kernel, that is much smaller
-than the noise; or half of them near a stop and half as far from it as an excess may be. As drawn, a statement holds at
-its probability. With noise `breaks` times as large it does not: that is the least of 1.25, 1.5, 1.75, ... at which so
-many runs prove it. A bound that was reached exactly would break at 1.25.
-
-Others are wider than they need be. In one dimension lambda is where 2 exp(-x^2 / 2) is beta; noise is beyond it eight
-to twelve times less often than that, and on one side twice as seldom again. The rounds share beta0, though each sees
-the noise of those before. An excess allows for two plates that are off by a radius each, towards each other; and the
-nearest plate is let go only where it is off by two.
+Plates stand where a statement is nearest to failing. `breaks` is the least of 1.25, 1.5, 1.75, ... at which so many
+runs prove that it fails; a bound that was reached exactly would break at 1.25. Others are wider: lambda is where
+2 exp(-x^2 / 2) is beta, and noise is beyond it eight to twelve times less often, on one side twice as seldom again; the
+rounds share beta0; an excess allows for two plates that are off by a radius each.
 """
 
 from collections.abc import Callable
@@ -99,8 +94,6 @@ def a_threshold_is_decided_wrongly(seed, factor):
 
 
 class Statement(NamedTuple):
-    """Whether a run fails it, with which probability it may, and the factor of the noise that so many runs reject."""
-
     fails: Callable[..., bool]
     given: tuple[object, ...]
     beta: float
