@@ -91,8 +91,7 @@ def features_of(counts: SlotCounts) -> SlotFeatures:
 
 
 def _sums(hat: NDArray[np.int64], values: Floats, hats: int) -> Floats:
-    sums: Floats = np.bincount(hat, weights=values, minlength=hats).astype(np.float64)
-    return sums
+    return np.asarray(np.bincount(hat, weights=values, minlength=hats).astype(np.float64))
 
 
 def _hat_of_row(counts: SlotCounts) -> NDArray[np.int64]:
@@ -116,8 +115,7 @@ def _visited_around(counts: SlotCounts, hat: NDArray[np.int64], neighbours: NDAr
     # -1 finds nothing: no known number is negative.
     wanted = np.where(near >= 0, near * many + counts.plate[:, None], -1)
     at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
-    visited: NDArray[np.bool_] = known[at] == wanted
-    return visited
+    return np.asarray(known[at] == wanted)
 
 
 def _pairs_apart(visited: NDArray[np.bool_]) -> Floats:
@@ -126,8 +124,7 @@ def _pairs_apart(visited: NDArray[np.bool_]) -> Floats:
     They tell how long the plate's way through the HAT is: across all of it between neighbours that face each other, and
     across a corner between those that lie next to each other.
     """
-    pairs: Floats = _pairs_of_all()[np.packbits(visited, axis=1, bitorder="little")[:, 0]]
-    return pairs
+    return np.asarray(_pairs_of_all()[np.packbits(visited, axis=1, bitorder="little")[:, 0]])
 
 
 @cache
@@ -147,8 +144,7 @@ def _largest_other(counts: SlotCounts, hat: NDArray[np.int64], pings: Floats, us
     second = np.where(np.diff(counts.hat_rows) > 1, pings[order[np.maximum(last - 1, 0)]], largest)
     is_largest = np.zeros(pings.size, dtype=bool)
     is_largest[order[last]] = True
-    other: Floats = np.log(np.where(is_largest, second[hat], largest[hat]) / usual)
-    return other
+    return np.asarray(np.log(np.where(is_largest, second[hat], largest[hat]) / usual))
 
 
 # One filter: a Gaussian over what all HATs share and an effect of each cell, updated slot by slot in O(cells).
@@ -381,8 +377,7 @@ def relative_speeds(features: SlotFeatures, trained: Coefficients) -> Floats:
     standard -= trained.centre  # in place: a large slot has millions of these
     standard /= trained.scale
     np.clip(standard, -CLIP, CLIP, out=standard)
-    speeds: Floats = standard @ trained.slope
-    return speeds
+    return np.asarray(standard @ trained.slope)
 
 
 def expanded(by_row: Floats) -> Floats:
@@ -542,8 +537,7 @@ class FilterBank:
     def _weights(self) -> Floats:
         # Less the largest: else all of them could become 0 after many slots.
         raw = np.exp(self._log_weights - self._log_weights.max())
-        weights: Floats = raw / raw.sum()
-        return weights
+        return np.asarray(raw / raw.sum())
 
     def _numbers(self, cells: NDArray[np.uint64]) -> NDArray[np.int64]:
         return np.array([self._at.get(cell, -1) for cell in cells.tolist()], dtype=np.int64)

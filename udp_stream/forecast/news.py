@@ -131,8 +131,7 @@ class Outlook:
             at = (low + high) / 2
             is_low = (weights * _normal_below((at - means) / deviations)).sum(axis=0) < share
             low, high = np.where(is_low, at, low), np.where(is_low, high, at)
-        middle: Floats = (low + high) / 2
-        return middle
+        return np.asarray((low + high) / 2)
 
     def with_some(self, at: NDArray[np.int64], other: Outlook) -> Outlook:
         """The same, but for these HATs that of `other`."""
@@ -144,8 +143,7 @@ class Outlook:
 
 def happened_variance(kmh: Floats) -> Floats:
     """What news adds to the variance of HATs of such a forecast, in km2/h2."""
-    variance: Floats = (HAPPENED_SD * np.maximum(kmh, SLOWEST_KMH) / AT_KMH) ** 2
-    return variance
+    return np.asarray((HAPPENED_SD * np.maximum(kmh, SLOWEST_KMH) / AT_KMH) ** 2)
 
 
 def mixed(mean: Floats, variance: Floats, carried: Sequence[Carried]) -> tuple[Floats, Floats]:
@@ -194,8 +192,7 @@ def _columns(carried: Sequence[Carried]) -> tuple[Floats, Floats]:
 
 def _grid(max_kmh: float) -> Floats:
     step = min(STEP_KMH, max_kmh / 16)
-    grid: Floats = np.arange(step / 2, max_kmh, step)
-    return grid
+    return np.asarray(np.arange(step / 2, max_kmh, step))
 
 
 def _density(grid: Floats, mean: Floats, variance: Floats) -> Floats:
@@ -236,5 +233,4 @@ def _normal_below(at: Floats) -> Floats:
     place = (np.clip(at, -NORMAL_MAX, NORMAL_MAX - 0.01) + NORMAL_MAX) * NORMAL_STEPS
     left, table = place.astype(np.int64), _normal_table()
     part = place - left
-    below: Floats = (1 - part) * table[left] + part * table[left + 1]
-    return below
+    return np.asarray((1 - part) * table[left] + part * table[left + 1])

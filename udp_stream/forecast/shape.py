@@ -89,8 +89,7 @@ class CityShape(NamedTuple):
     def weights(self) -> Floats:
         """How likely each shape is."""
         likely = np.exp(self.log_weights - self.log_weights.max())
-        weights: Floats = likely / likely.sum()
-        return weights
+        return np.asarray(likely / likely.sum())
 
     @property
     def mean(self) -> Floats:
@@ -141,16 +140,14 @@ def _scatter(shares: Floats) -> Floats:
 def _of_cdf(covariance: Floats) -> Floats:
     """Standard deviations of cumulative sums."""
     variances = np.diag(np.cumsum(np.cumsum(covariance, axis=0), axis=1))
-    deviations: Floats = np.sqrt(np.maximum(variances, 0.0))
-    return deviations
+    return np.asarray(np.sqrt(np.maximum(variances, 0.0)))
 
 
 def projected(shares: Floats) -> Floats:
     """The nearest shares, none of them below 0, that are 1 in all (Duchi and others, ICML 2008)."""
     descending = np.sort(shares)[::-1]
     excess = (np.cumsum(descending) - 1) / np.arange(1, shares.size + 1)
-    nearest: Floats = np.maximum(shares - excess[descending > excess][-1], 0.0)
-    return nearest
+    return np.asarray(np.maximum(shares - excess[descending > excess][-1], 0.0))
 
 
 @lru_cache(maxsize=16)
@@ -277,8 +274,7 @@ class HatShapes(NamedTuple):
         curves = np.stack([self.cdf, self.low, self.high], axis=-1)
         at = np.clip(np.searchsorted(self.kmh, edges_kmh), 1, self.kmh.size - 1)
         part = (np.array(edges_kmh) - self.kmh[at - 1]) / (self.kmh[at] - self.kmh[at - 1])
-        found: Floats = curves[:, at - 1] + part[:, None] * (curves[:, at] - curves[:, at - 1])
-        return found
+        return np.asarray(curves[:, at - 1] + part[:, None] * (curves[:, at] - curves[:, at - 1]))
 
     def quantiles(self, share: float) -> Floats:
         """In rows: of each HAT the speed that so many drive at or below, and both ends of its interval."""
@@ -327,8 +323,7 @@ def _correction(
         return np.zeros(middles.size)
     ends = (np.clip(mean[here] + sign * deviation[here], 0.0, middles[-1]) for sign in (-1, 1))
     mixture = sum(plates[here] @ _tilted(log_share, middles, end) for end in ends) / (2 * plates.sum())
-    found: Floats = log_share - np.log(mixture)
-    return found
+    return np.asarray(log_share - np.log(mixture))
 
 
 def _tilted(log_share: Floats, middles: Floats, mean: Floats) -> Floats:
@@ -352,5 +347,4 @@ def _crossings(curves: Floats, share: float, kmh: Floats) -> Floats:
     before, rows = np.maximum(at - 1, 0), np.arange(at.size)
     below, above = curves[rows, before], curves[rows, at]
     part = np.clip((share - below) / np.maximum(above - below, 1e-12), 0.0, 1.0)
-    found: Floats = np.where(at == 0, 0.0, kmh[before] + part * (kmh[at] - kmh[before]))
-    return found
+    return np.asarray(np.where(at == 0, 0.0, kmh[before] + part * (kmh[at] - kmh[before])))

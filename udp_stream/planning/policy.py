@@ -367,15 +367,13 @@ def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left
     `slots_left` count whole slots. The pace is that of this slot, or the mean of the period so far if that was faster.
     """
     pace = np.maximum(now, before / max(1, slots_gone))
-    visits: NDArray[np.float64] = now + pace * slots_left
-    return visits
+    return np.asarray(now + pace * slots_left)
 
 
 def fair_shares(budget_nano: int, spent: Integers, visits: NDArray[np.float64]) -> Integers:
     """Nano-units that each plate can spend per HAT if it is to last for `visits` HATs (at least one each)."""
     left = np.maximum(0, budget_nano - spent)
-    shares: Integers = np.floor(left / np.maximum(1.0, visits)).astype(np.int64)
-    return shares
+    return np.asarray(np.floor(left / np.maximum(1.0, visits)).astype(np.int64))
 
 
 def hat_epsilon(shares: Integers) -> int:
@@ -418,8 +416,7 @@ def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers
     if schedule == "spread" and not at.rolls:
         return fair_shares(budget_nano, at.charged, at.visits)
     even = budget_nano / (at.visits if at.rolls else at.charges + at.visits)
-    shares: Integers = np.clip(np.floor(even).astype(np.int64), 0, np.maximum(0, budget_nano - at.charged))
-    return shares
+    return np.asarray(np.clip(np.floor(even).astype(np.int64), 0, np.maximum(0, budget_nano - at.charged)))
 
 
 Mean = Literal[

@@ -327,8 +327,7 @@ def _hats_shared(counts: SlotCounts, policy: Policy) -> NDArray[np.float64]:
     is_asked = np.repeat(sizes >= max(PLATES_MIN, policy.min_plates), sizes)
     hats = np.bincount(counts.plate, weights=is_asked, minlength=len(counts.plates))[counts.plate]
     first = counts.hat_rows[:-1]
-    on_average: NDArray[np.float64] = np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first)
-    return on_average
+    return np.asarray(np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first))
 
 
 class _Mean(NamedTuple):

@@ -92,8 +92,7 @@ class Split:
         ends = np.array(self._ends, np.int64 if whole < _PRODUCTS_FIT else object)
         times, rest = np.divmod(budgets_nano, whole)
         shares = times[:, None] * ends + rest[:, None] * ends // whole  # no product is beyond 64 bits
-        parts: Integers = np.diff(shares.astype(np.int64), prepend=0)
-        return parts
+        return np.asarray(np.diff(shares.astype(np.int64), prepend=0))
 
     @cached_property
     def _ends(self) -> tuple[int, ...]:

@@ -293,8 +293,7 @@ class RegionShare:
     def depth(self, positions: Floats) -> Floats:
         """Phi of one plate: how far inside of the edge it is, in quanta, from -w/2 to w/2."""
         half = self._width / 2
-        depth: Floats = np.clip(-self.region.signed_distance(positions), -half, half)
-        return depth
+        return np.asarray(np.clip(-self.region.signed_distance(positions), -half, half))
 
     def elimination(self, budgeting: Budgeting, plates: int, unknown: int = 0) -> Elimination:
         # A share is surely below q if it is so with all unknown plates inside, and surely not if it is not so with all

@@ -101,8 +101,7 @@ class Plane:
 
     def quanta(self, latitude: Floats, longitude: Floats) -> Integers:
         rounded = np.rint(self.metres(latitude, longitude) * QUANTA_PER_METRE)
-        positions: Integers = np.clip(rounded, -EDGE, EDGE).astype(np.int64)
-        return positions
+        return np.asarray(np.clip(rounded, -EDGE, EDGE).astype(np.int64))
 
     def _east(self, longitude: Floats) -> Floats:
         """Degrees east of the centre's meridian, the short way round: a city may lie across the antimeridian."""
@@ -194,8 +193,7 @@ class Rectangle:
         middle, half = self._middle_and_half
         beyond = np.abs(np.asarray(positions, np.float64) - middle) - half
         outside = np.hypot(*np.maximum(beyond, 0.0).T)
-        distance: Floats = outside + np.minimum(beyond.max(axis=1), 0.0)
-        return distance
+        return np.asarray(outside + np.minimum(beyond.max(axis=1), 0.0))
 
     def threshold(self, deviation: Floats) -> Floats:
         """The shifted threshold of Appendix B, -a g: as much of the plane is wrongly taken in as left out, roughly.
@@ -256,8 +254,7 @@ class Polygon:
         rows = max(1, _AT_ONCE // self._start.shape[0])
         # At least one part, also of no positions: numpy cannot join none.
         parts = [self._of(places[i : i + rows]) for i in range(0, max(1, places.shape[0]), rows)]
-        distances: Floats = np.concatenate(parts)
-        return distances
+        return np.asarray(np.concatenate(parts))
 
     def threshold(self, deviation: Floats) -> Floats:
         # The edge itself: Appendix B is about rectangles.
@@ -275,8 +272,7 @@ class Polygon:
         crosses = ((y1 <= y) & (y < y2) & (left > 0)) | ((y2 <= y) & (y < y1) & (left < 0))
         inside = crosses.sum(axis=1) % 2 == 1
         distance = np.sqrt(square.min(axis=1))
-        signed: Floats = np.where(inside, -distance, distance)
-        return signed
+        return np.asarray(np.where(inside, -distance, distance))
 
 
 Region = Rectangle | Polygon

@@ -140,8 +140,7 @@ class RehearsedCity:
         told = self._slope * (prior.by_hat - usual.by_hat) + (prior.features - usual.features) @ self._features
         mean = self._mean + told
         own = finer * (np.array(here) + self._rng.normal(0, HAT_SD, cells.size))
-        by_hat: Floats = np.maximum(mean + _scatter(mean) * own, SLOWEST)
-        return by_hat
+        return np.asarray(np.maximum(mean + _scatter(mean) * own, SLOWEST))
 
 
 def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext, new_ledger: Callable[[], Ledger]) -> Rehearsed:
@@ -197,8 +196,7 @@ def line_on_counts(truth: Floats, pings: Floats, plates: Floats) -> Floats:
     """Constant + counts, an oracle: the line in log(samples / plates) that fits the truth best, by pings."""
     design, root = np.column_stack([np.ones(truth.size), np.log(pings / plates)]), np.sqrt(pings)
     line, *_ = np.linalg.lstsq(design * root[:, None], truth * root, rcond=None)
-    guess: Floats = design @ line
-    return guess
+    return np.asarray(design @ line)
 
 
 def _scatter(kmh: Floats) -> Floats:

@@ -119,8 +119,7 @@ def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
     """Counts spread like a busy cell's, the same every time."""
     normal = NormalDist()
     spread = np.exp([SPREAD * normal.inv_cdf((i + 0.5) / plates) for i in range(plates)])
-    counts: NDArray[np.int64] = np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64)
-    return counts
+    return np.asarray(np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64))
 
 
 def buy(policy: Policy, plates: int, pings_per_plate: int) -> Bought:
