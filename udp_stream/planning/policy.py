@@ -372,7 +372,7 @@ class PeriodSoFar(NamedTuple):
     def visits(self) -> Floats:
         """Likely HATs from this slot on, at the pace of this slot, or of the period so far if that was faster; >= 1."""
         pace = np.maximum(self.now, self.charges / max(1, self.slots_gone))
-        return np.maximum(1.0, self.now + pace * self.slots_left)
+        return np.asarray(np.maximum(1.0, self.now + pace * self.slots_left))
 
 
 def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers:

@@ -191,10 +191,7 @@ def _root(falling: Callable[[Floats], Floats], away: Floats) -> Floats:
 
 # Each is a *valid triple* (M, g, h) for a 1-Lipschitz function phi (*Adaptive Privacy Budgeting*, Definition 5): M adds
 # noise to a value, g estimates phi from the noisy values of several rounds, h bounds the estimate's error with
-# probability 1 - beta. Two kinds are the paper's:
-#
-# * `PointNoise`: M moves the position, g is phi of the average position, h the average's radius (Corollary 6.1).
-# * `DistanceNoise`: M moves phi of the position, g is the average, h its radius (Corollary 6.2).
+# probability 1 - beta: `PointNoise` is that of Corollary 6.1, `DistanceNoise` of Corollary 6.2.
 #
 # **Exactness.** Positions are on a lattice (`plane.py`), and so is their noise: the guarantee is exact. A distance is a
 # real number. It is computed in floating point, rounded to a lattice 2^-k as fine as the positions', and its noise is
@@ -205,10 +202,9 @@ def _root(falling: Callable[[Floats], Floats], away: Floats) -> Floats:
 # the noise is then 0.12 % larger than a real number's would be, 0.5 % at k = 8, and never more than 8 %.
 
 Phi = Callable[[Floats], Floats]
-"""A 1-Lipschitz function of positions, one row each, in lattice steps; its values are in lattice steps too."""
+"""A 1-Lipschitz function of positions, one row each; both in lattice steps."""
 
-FINE_BITS_MAX = 10
-_FINE_BITS_MIN = 4
+FINE_BITS_MAX, _FINE_BITS_MIN = 10, 4
 
 
 @dataclass(frozen=True)
@@ -324,5 +320,5 @@ class SummedNoise(DistanceNoise):
 
 
 Privatised = PointNoise | DistanceNoise
-"""`values` (in steps) get noise. From the average of noisy values follow an `estimate` of phi, in lattice steps of
-positions, and its `radius`. A value moves by at most `moves` steps for each unit of distance."""
+"""`values` (in steps) get noise; their average gives an `estimate` of phi, in lattice steps of positions, and its
+`radius`. A value moves by at most `moves` steps for each unit of distance."""
