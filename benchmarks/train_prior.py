@@ -1,8 +1,11 @@
-"""Train the counts prior: `python -m benchmarks.train_prior FILE:U:ZONE ... > udp_stream/forecast/coefficients.py`.
+"""Train the counts prior: `python -m benchmarks.train_prior FILE:U:ZONE ...` prints `SHIPPED` of `forecast/model.py`.
 
-Slots are of one hour; H3 6, 7 and 8 apart. Of a file only the coefficients of a ridge regression are printed: give days
-with a licence that allows it.
+Give days with a licence that allows it. Slots are of one hour; H3 6, 7 and 8 are trained apart, as what a long stay in
+a HAT means depends on how large it is. Each plate in a HAT weighs by how precisely its pings tell its mean. Nothing of
+a file is printed but the coefficients of a ridge regression over all of it.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -23,6 +26,7 @@ TRAINED = 6, 7, 8
 
 
 def rows_of(feed: Feed) -> tuple[Floats, Floats, Floats, Floats]:
+    """Columns, relative speed and weight of each plate in a HAT; features of each HAT."""
     by_row, by_hat, speeds, pings = [], [], [], []
     for counts, values in feed.slots():
         features = features_of(counts)
@@ -37,6 +41,7 @@ def rows_of(feed: Feed) -> tuple[Floats, Floats, Floats, Floats]:
 
 
 def trained(feeds: Sequence[Feed]) -> Coefficients:
+    """The coefficients that fit these feeds."""
     parts = [rows_of(feed) for feed in feeds]
     columns, relative, weight, by_hat = (np.concatenate([part[at] for part in parts]) for at in range(4))
     centre = np.average(columns, axis=0, weights=weight)
@@ -50,21 +55,17 @@ def trained(feeds: Sequence[Feed]) -> Coefficients:
 
 
 def written(by_resolution: Mapping[int, Coefficients], names: Sequence[str]) -> Iterator[str]:
-    yield '"""The coefficients of the counts prior, made by `python -m benchmarks.train_prior`: numbers only.'
-    yield ""
-    yield "Trained on (CapMetrics, MIT licence):"
-    yield from names
-    yield '"""'
-    yield ""
+    """The Python text, line by line."""
     yield "# fmt: off"
-    yield "BY_RESOLUTION = {"
+    yield "SHIPPED = {resolution: Coefficients(*map(np.array, columns)) for resolution, columns in {"
     for resolution, coefficients in by_resolution.items():
-        yield f"    {resolution}: {{"
-        for field in fields(coefficients):
-            values = ", ".join(f"{value:.5g}" for value in getattr(coefficients, field.name).tolist())
-            yield from wrap(f'"{field.name}": ({values}),', 120, initial_indent=" " * 8, subsequent_indent=" " * 12)
-        yield "    },"
-    yield "}"
+        columns = (getattr(coefficients, field.name).tolist() for field in fields(coefficients))
+        texts = (f"({', '.join(f'{value:.5g}' for value in column)})" for column in columns)
+        text = f"{resolution}: ({', '.join(texts)}),"
+        yield from wrap(text, 120, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)
+    yield "}.items()}"
+    yield "# fmt: on"
+    yield f'"""By H3 resolution. Trained on {", ".join(names)}."""'
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""One private statistic of speeds that are at hand: for a notebook, without a ledger.
+"""One private statistic of speeds at hand: for a notebook, without a ledger.
 
 Privacy unit: license plate. Neighbours: swap-values, so who is in the table, and with how many speeds, is public.
 Guaranteed: a plate loses at most what it is charged, and no plate more than `epsilon`, to *this one call* (arXiv
 2401.15906 and 2405.06261 for means and variances, 2409.18573 for CDFs). Nothing remembers the call: losses of calls
-over the same plates add up, and adding them up is the caller's part. What has to hold over time needs a ledger
-(`udp-stream replay`). Bits come from the operating system, so two calls give two answers.
+over the same plates add up; a promise over time needs a ledger (`udp-stream replay`). Bits come from the operating
+system, so two calls give two answers.
 """
 
 from __future__ import annotations

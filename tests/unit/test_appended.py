@@ -4,11 +4,11 @@ import io
 import json
 import os
 import threading
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import pytest
 
-from udp_stream.cli.outputs import appended_records, records_out, require_lines
+from udp_stream.cli.outputs import Appended, records_out, require_lines
 from udp_stream.errors import UsageError
 from udp_stream.forms import write_form
 from udp_stream.release.record import Release
@@ -20,9 +20,10 @@ WHOLE = b"".join(payload + b"\n" for payload in PAYLOADS)
 
 
 def add(path, payloads):
-    with appended_records(str(path)) as out:
-        out.write(payloads)
-        return out.ids
+    with closing(Appended(str(path))) as out:
+        ids = out.ids()
+        out.write_records(payloads)
+        return ids
 
 
 def test_run_after_run_a_file_is_what_one_replay_would_write(tmp_path):
@@ -35,9 +36,9 @@ def test_run_after_run_a_file_is_what_one_replay_would_write(tmp_path):
 
 
 def test_what_is_written_can_be_read_along(tmp_path):
-    with appended_records(str(tmp_path / "out")) as out:
+    with closing(Appended(str(tmp_path / "out"))) as out:
         for count in range(len(PAYLOADS)):
-            out.write([PAYLOADS[count]])
+            out.write_records([PAYLOADS[count]])
             assert (tmp_path / "out").read_bytes().count(b"\n") == count + 1
 
 

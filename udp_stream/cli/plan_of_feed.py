@@ -1,7 +1,7 @@
-"""`plan FILE` and `replay --dry-run`: what releases of a file are likely to err by. Nothing is charged or written.
+"""`plan FILE` and `replay --dry-run`: the likely errors of releases of a file. Nothing is charged or written.
 
-A row of `plan FILE` is a rehearsal (`release/rehearsal.py`): invented speeds on the file's counts, released on a ledger
-that is forgotten. The file's speeds decide which pings are refused, and give warnings for the operator.
+Both print rows of one table. A row is a rehearsal (`release/rehearsal.py`): invented speeds on the file's counts,
+released on a ledger that is forgotten. The file's speeds decide on refusals and warnings alone.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
+from rich.console import Console
 
 from udp_stream.cli.first_look import (
     joined,
@@ -28,7 +28,7 @@ from udp_stream.cli.first_look import (
     unclamped,
     warnings_of,
 )
-from udp_stream.cli.report import SOFTWARE, ReadingProgress, console, print_whole, printer, stepwise
+from udp_stream.cli.report import SOFTWARE, ReadingProgress, console, print_rows, printer, stepwise
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -49,12 +49,19 @@ from udp_stream.windows.tables import SlotCounts, cells_of
 SLOTS: Final = "30m", "1h", "3h", "6h"
 """Compared with the configured one, at the configured resolution and its neighbours."""
 
-WORTH, SERVED = 0.8, 0.5
-"""Of a row to start with: the most of the better guess's error, as the expected error may be a tenth or two off; the
-least share of pings in HATs with a mean, as most of what is read is else a forecast."""
+WORTH = 0.8
+"""The largest part of the better guess's error in a row to start with."""
 
-LONGER, HATS_MIN, ABOUT = 1.25, 5, (0.95, 1.05)
-"""The file says nothing of a slot that is this many times as long; of fewer HATs one guess errs next to nothing."""
+SERVED = 0.5
+"""The least share of pings in HATs with a mean in a row to start with."""
+
+LONGER = 1.25
+"""A slot so many times as long as the file is not judged."""
+
+HATS_MIN = 5
+"""Fewer HATs are not judged: a guess for all errs next to nothing."""
+
+ABOUT = 0.95, 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,8 @@ def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> 
     """Rehearse every resolution and slot; ConfigError if none can be. `entropy` is for the noise of rehearsals."""
     require_files(files)
     require_readable_pings(files, settings)
-    positions, rows, left_out = _read(files, settings).positions, [], {}
+    positions, *_ = _read(files, settings)
+    rows, left_out = [], {}
     for candidate in stepwise("rehearsing", list(_candidates(settings))):
         try:
             check(candidate)
@@ -112,7 +120,7 @@ def plan_of_feed(files: Sequence[str], settings: Settings, entropy: Entropy) -> 
 
 
 def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The number of each kept ping's plate; a plate that is new among them gets the next one."""
+    """The number of each kept ping's plate; a new plate gets the next one."""
     there, place = np.unique(pings.plate[kept], return_inverse=True)
     ours = [numbers.setdefault(pings.plates[at], len(numbers)) for at in there.tolist()]
     return np.array(ours, dtype=np.int64)[place]
@@ -120,7 +128,7 @@ def numbered(numbers: dict[str, int], pings: Pings, kept: NDArray[np.bool_]) -> 
 
 def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
     """Tabulate and rehearse; ConfigError if no HAT could be charged so little."""
-    slots = _slots(positions, settings)
+    slots = list(_slots(positions, settings))
     samples = np.concatenate([np.add.reduceat(counts.count, counts.hat_rows[:-1]) for counts in slots])
     plates = np.concatenate([np.diff(counts.hat_rows) for counts in slots])
     visits = np.bincount(np.concatenate([counts.plate for counts in slots]), minlength=positions.plates)
@@ -133,12 +141,14 @@ def row_of(positions: Positions, settings: Settings, entropy: Entropy) -> Row:
     return Row(settings.hat.resolution, settings.hat.slot, *sizes, expected, is_longer)
 
 
-def _slots(positions: Positions, settings: Settings) -> list[SlotCounts]:
+def _slots(positions: Positions, settings: Settings) -> Iterator[SlotCounts]:
     cells = cells_of(positions.lat, positions.lon, settings.hat.resolution)
     plates = [b"%032d" % number for number in range(positions.plates)]
-    of_time = positions.time_ms, cells, np.zeros(cells.size, dtype=np.int32), settings.calendar.slots
+    unread = np.zeros(cells.size, dtype=np.int32)
+    of_time = positions.time_ms, cells, unread, settings.calendar.slots
     moving = None if (rules := settings.movement_rules) is None else (positions.lat, positions.lon, rules)
-    return [counts for counts, _ in slots_of(plates, positions.plate, *of_time, moving)]
+    for counts, _ in slots_of(plates, positions.plate, *of_time, moving):
+        yield counts
 
 
 def _candidates(settings: Settings) -> Iterator[Settings]:
@@ -159,45 +169,55 @@ def start_of(rows: list[Row]) -> tuple[Row | None, str]:
         if row.expected.over_guess <= WORTH and row.expected.served >= SERVED:
             why = f"with at least {SERVED:.0%} of pings in HATs with a mean"
             return row, f"the finest that errs by at most {WORTH:.0%} of what the better guess errs by, {why}"
-    nearest = "with enough pings in HATs with a mean, and this row comes nearest"
     best = min(rows, key=lambda row: row.expected.over_guess)
+    nearest = "with enough pings in HATs with a mean, and this one comes nearest"
     return best, f"none errs by at most {WORTH:.0%} of what the better guess errs by, {nearest}"
 
 
 def verdict(row: Row) -> str:
     """Whether the release is worth its cost: the guesses are free."""
-    verdicts = {
-        "the file is shorter than this slot": row.is_longer,
-        "too few HATs to compare": row.hats < HATS_MIN,
-        "worse than the baseline guess": row.expected.error > row.expected.constant * ABOUT[1],
-        "better than both guesses": row.expected.over_guess < ABOUT[0],
-        "about as good as a guess": True,
-    }
-    return next(words for words, holds in verdicts.items() if holds)
+    expected = row.expected
+    if row.is_longer:
+        return "the file is shorter than this slot"
+    if row.hats < HATS_MIN:
+        return "too few HATs to compare"
+    if expected.error > expected.constant * ABOUT[1]:
+        return "worse than the baseline guess"
+    if expected.over_guess < ABOUT[0]:
+        return "better than both guesses"
+    return "about as good as a guess"
 
 
-def print_feed(plan: FeedPlan, settings: Settings) -> None:
-    """The table, the row to start with, and what the figures are."""
-    rows, positions = plan.rows, plan.positions
+def _print_rows(rows: Sequence[Row], positions: Positions, settings: Settings, start: Row | None = None) -> Console:
     out, grid = printer(width=160), settings.calendar.slots
     first, last = (grid.iso(int(time)) for time in (positions.time_ms.min(), positions.time_ms.max()))
     out.print(
         f"{counted(positions.time_ms.size, 'ping')} of {counted(positions.plates, 'plate')}, {first} to {last}; "
         f"{settings.policy.amount} per plate and {settings.policy.period}. Errors in km/h."
     )
-    start, why = start_of(rows)
-    table = Table(box=None, pad_edge=False)
-    names = "H3", "slot", "HATs", "plates/HAT", "HATs/plate", "served", "expected error", "baseline guess", "+ counts"
-    for name in names:
-        table.add_column(name, justify="right")
-    table.add_column("verdict")
+    sizes = "H3", "slot", "HATs", "plates/HAT", "HATs/plate", "served"
+    names, cells = (*sizes, "expected error", "baseline guess", "+ counts", "verdict"), []
     for row in rows:
         expected = row.expected
         errors = (f"{error:.2f}" for error in (expected.error, expected.constant, expected.counts))
-        sizes = f"{row.hats:,}", str(row.plates), str(row.visits), f"{expected.served:.0%}"
-        mark = "  <- start here" if row is start else ""
-        table.add_row(str(row.resolution), row.slot, *sizes, *errors, verdict(row) + mark)
-    print_whole(out, table)
+        sizes = (
+            str(row.resolution),
+            row.slot,
+            f"{row.hats:,}",
+            str(row.plates),
+            str(row.visits),
+            f"{expected.served:.0%}",
+        )
+        mark = verdict(row) + ("  <- start here" if row is start else "")
+        cells.append(list(zip(names, (*sizes, *errors, mark), strict=True)))
+    print_rows(out, cells)
+    return out
+
+
+def print_feed(plan: FeedPlan, settings: Settings) -> None:
+    """The table, the row to start with, and the meaning of its figures."""
+    start, why = start_of(plan.rows)
+    out = _print_rows(plan.rows, plan.positions, settings, start)
     advice = f"with hat.resolution = {start.resolution} and hat.slot = {start.slot!r}" if start else "here"
     out.print(
         f"Start {advice}: {why}.\n"
@@ -213,43 +233,33 @@ def print_feed(plan: FeedPlan, settings: Settings) -> None:
         out.print(f"Left out: {name}: {reason}.")
 
 
-class _Read(NamedTuple):
-    positions: Positions
-    beginning: Pings
-    refused: Counter[str]
-
-
 def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
-    """`replay --dry-run`: read the files, warn, and tell what to expect: not private. UsageError without a ping."""
-    require_readable_pings(names, settings, warn=lambda _: None)  # what it warns of is said below, of more pings
+    """`replay --dry-run`: read the files, warn, and tell what to expect. The output is not private.
+
+    UsageError if no ping is accepted.
+    """
+    require_readable_pings(names, settings, warn=lambda _: None)  # its warnings are said below, of more pings
     odd: list[str] = []
-    read = _read(names, settings, odd.append)
-    row, times = row_of(read.positions, settings, entropy), read.positions.time_ms
-    expected, grid = row.expected, settings.calendar.slots
-    out, table = printer(width=160), Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("pings", f"{times.size:,} accepted of {counted(read.positions.plates, 'plate')}")
-    for reason, count in (+read.refused).most_common():
-        table.add_row("", f"{count:,} refused: {reason}")
-    table.add_row("times", f"{grid.iso(int(times.min()))} to {grid.iso(int(times.max()))}")
-    half = f"half of the pings lie in HATs of {counted(row.plates, 'plate')} or more"
-    table.add_row("HATs", f"{row.hats:,} of H3 {row.resolution}, {row.slot}; {half}")
-    table.add_row(
-        "expected error",
-        f"{expected.error:.2f} km/h, {expected.served:.0%} of pings in HATs with a mean; the baseline guess errs by "
-        f"{expected.constant:.2f}, a line on counts by {expected.counts:.2f}: {verdict(row)}",
-    )
-    out.print(table)
-    for warning in (*speed_warnings(read.beginning, settings), *warnings_of(read.beginning, settings), *odd):
+    positions, beginning, refused = _read(names, settings, odd.append)
+    out = _print_rows([row_of(positions, settings, entropy)], positions, settings)
+    for reason, count in (+refused).most_common():
+        out.print(f"{count:,} refused: {reason}")
+    for warning in (*speed_warnings(beginning, settings), *warnings_of(beginning, settings), *odd):
         out.print(f"warning: {warning}", markup=False, soft_wrap=True)
     said = "Dry run: nothing was charged, drawn or written. It looked at speeds without noise, so keep it to yourself."
     console().print(said)
 
 
-def _read(names: Sequence[str], settings: Settings, doubt: Callable[[str], None] = lambda _: None) -> _Read:
-    """UsageError if no ping is accepted. `doubt` is given what sources find odd."""
-    numbers, columns, refused = dict[str, int](), list[tuple[NDArray[np.generic], ...]](), Counter[str]()
+def _read(
+    names: Sequence[str], settings: Settings, doubt: Callable[[str], None] = lambda _: None
+) -> tuple[Positions, Pings, Counter[str]]:
+    """Positions, the first pings, refusals by reason. UsageError if no ping is accepted. `doubt` is for sources'."""
+    numbers: dict[str, int] = {}
+    columns: list[tuple[NDArray[np.generic], ...]] = []
+    beginning: Pings | None = None
+    refused: Counter[str] = Counter()
     progress, clock = ReadingProgress(names), AgreementClock(settings.window_rules)  # one log, one clock
-    beginning, rules, said = None, unclamped(settings), list[str]()
+    rules, said = unclamped(settings), list[str]()
     with ExitStack() as stack:
         opened = open_sources(names, settings.speed.unit, progress.of, said.append, form=settings.form)
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
@@ -268,9 +278,10 @@ def _read(names: Sequence[str], settings: Settings, doubt: Callable[[str], None]
                 kept = ~(seen.ahead | seen.rolled_over)
                 where = (column[kept] for column in (pings.time_ms, pings.lat, pings.lon))
                 columns.append((numbered(numbers, pings, kept), *where))
-    for sentence in (one for one in said if isinstance(one, Doubt)):
-        doubt(sentence)
+    for sentence in said:
+        if isinstance(sentence, Doubt):
+            doubt(sentence)
     if beginning is None:
         raise UsageError(f"{named(names)}: no ping was accepted. `udp-stream replay --trial` says why")
     plate, time_ms, lat, lon = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return _Read(Positions(plate, len(numbers), time_ms, lat, lon), beginning, refused)
+    return Positions(plate, len(numbers), time_ms, lat, lon), beginning, refused

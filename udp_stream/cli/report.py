@@ -61,8 +61,14 @@ def printer(width: int) -> Console:
     return _Printer(highlight=False, width=None if sys.stdout.isatty() else width)
 
 
-def print_whole(out: Console, table: Table) -> None:
-    """Every column, even if the table is wider than the terminal."""
+def print_rows(out: Console, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
+    """Cells with the names of their columns: every column, even if the table is wider than the terminal."""
+    table = Table(box=None, pad_edge=False)
+    for name, _ in rows[0]:
+        widest = 15 if name == "mechanism" else None
+        table.add_column(name, justify="left" if name == "verdict" else "right", min_width=widest, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell for _, cell in row))
     needed = out.measure(table, options=out.options.update(width=1000)).maximum
     # A console prints nothing wider than itself, and one without a height takes 80 columns on a plain terminal.
     _Printer(file=out.file, highlight=False, width=max(out.width, needed), height=25).print(table, crop=False)

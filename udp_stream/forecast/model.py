@@ -1,10 +1,9 @@
 """What counts tell of speeds: features of a slot, for each plate in a HAT and for each HAT.
 
-Pings come at regular times, so a plate's pings in a HAT are its time there, and time is way / speed. For the time a
-feature is a ratio of counts, or its logarithm, so that feeds of 10 s and of 120 s look alike. Times are measured in R,
-the upper quartile of the plates' pings in the slot: what a bus reports that drives all of it. For the way features say
-which neighbouring HATs the plate is in, and how these lie to each other. Neither a position nor an hour is a feature:
-with them a model learns cells by heart.
+Pings come at regular times, so a plate's pings in a HAT are its time there, and time is way / speed. Features of the
+time are ratios of counts, or their logarithms: feeds of 10 s and of 120 s look alike. The unit R is the upper quartile
+of the plates' pings in the slot. Features of the way say which neighbouring HATs the plate is in, and how these lie to
+each other. Neither a position nor an hour is a feature: with them a model learns cells by heart.
 
 Everything here is a function of `SlotCounts`, which are public under swap-values.
 """
@@ -14,26 +13,21 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache
 from itertools import product
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from udp_stream.forecast.coefficients import BY_RESOLUTION
 from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, PROBABILITY_MAX, Carried, Clipped, Outlook, measured, mixed
+from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.mechanisms.widths import mean_variance
 from udp_stream.windows.tables import SlotCounts, neighbours_among, resolution_of
 
-Floats = NDArray[np.float64]
-
-PER_ROW = 12
-"""Features of a plate in a HAT."""
-
-PER_HAT = 6
-"""Features of a HAT."""
+PER_ROW, PER_HAT = 12, 6
+"""Features of a plate in a HAT, and of a HAT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +54,12 @@ def features_of(counts: SlotCounts) -> SlotFeatures:
     """The features of a slot: arrays of (rows, 12) and (HATs, 6)."""
     if not counts.plate.size:
         return SlotFeatures(np.zeros((0, PER_ROW)), np.zeros((0, PER_HAT)))
-    hats, plates = counts.cells.size, len(counts.plates)
-    hat, plate, pings = _hat_of_row(counts), counts.plate, counts.count.astype(np.float64)
+    hats, plates, hat = counts.cells.size, len(counts.plates), _hat_of_row(counts)
+    plate, pings = counts.plate, counts.count.astype(np.float64)
     total = np.bincount(plate, weights=pings, minlength=plates)
     visits = np.bincount(plate, minlength=plates).astype(np.float64)
     usual = float(np.percentile(total[total > 0], 75))
-    in_hat = _sums(hat, pings, hats)
+    in_hat = np.bincount(hat, weights=pings, minlength=hats).astype(np.float64)
     in_hat_plates = np.diff(counts.hat_rows).astype(np.float64)
     neighbours = neighbours_among(counts.cells)
     dwell, around = _dwell(in_hat, in_hat_plates, neighbours, usual)
@@ -86,13 +80,8 @@ def features_of(counts: SlotCounts) -> SlotFeatures:
             _pairs_apart(visited),
         ]
     )
-    means = [_sums(hat, pings * by_row[:, at], hats) / in_hat for at in (2, 1, 3)]
+    means = [np.bincount(hat, weights=pings * by_row[:, at], minlength=hats) / in_hat for at in (2, 1, 3)]
     return SlotFeatures(by_row, np.column_stack([dwell, *means, around, np.log(in_hat_plates)]))
-
-
-def _sums(hat: NDArray[np.int64], values: Floats, hats: int) -> Floats:
-    sums: Floats = np.bincount(hat, weights=values, minlength=hats).astype(np.float64)
-    return sums
 
 
 def _hat_of_row(counts: SlotCounts) -> NDArray[np.int64]:
@@ -116,26 +105,23 @@ def _visited_around(counts: SlotCounts, hat: NDArray[np.int64], neighbours: NDAr
     # -1 finds nothing: no known number is negative.
     wanted = np.where(near >= 0, near * many + counts.plate[:, None], -1)
     at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
-    visited: NDArray[np.bool_] = known[at] == wanted
-    return visited
+    return np.asarray(known[at] == wanted)
 
 
 def _pairs_apart(visited: NDArray[np.bool_]) -> Floats:
     """How many pairs of the visited neighbours lie one, two and three places apart around the HAT: (rows, 3).
 
-    They tell how long the plate's way through the HAT is: across all of it between neighbours that face each other, and
-    across a corner between those that lie next to each other.
+    The plate's way through the HAT is longer between neighbours that face each other.
     """
-    pairs: Floats = _pairs_of_all()[np.packbits(visited, axis=1, bitorder="little")[:, 0]]
-    return pairs
+    return np.asarray(_pairs_of_all()[np.packbits(visited, axis=1, bitorder="little")[:, 0]])
 
 
 @cache
 def _pairs_of_all() -> Floats:
-    """The pairs of each of the 64 sets of neighbours, by the number whose bits are the set."""
+    """Of each of the 64 sets of neighbours, by the number whose bits are the set."""
     visited = np.unpackbits(np.arange(64, dtype=np.uint8)[:, None], axis=1, bitorder="little")[:, :6].astype(bool)
     pairs = [(visited & np.roll(visited, places, axis=1)).sum(axis=1) for places in (1, 2, 3)]
-    pairs[2] //= 2  # each of those was found from both of its ends
+    pairs[2] //= 2  # each was found from both of its ends
     return np.column_stack(pairs).astype(np.float64)
 
 
@@ -147,24 +133,17 @@ def _largest_other(counts: SlotCounts, hat: NDArray[np.int64], pings: Floats, us
     second = np.where(np.diff(counts.hat_rows) > 1, pings[order[np.maximum(last - 1, 0)]], largest)
     is_largest = np.zeros(pings.size, dtype=bool)
     is_largest[order[last]] = True
-    other: Floats = np.log(np.where(is_largest, second[hat], largest[hat]) / usual)
-    return other
+    return np.asarray(np.log(np.where(is_largest, second[hat], largest[hat]) / usual))
 
 
-# One filter: a Gaussian over what all HATs share and an effect of each cell, updated slot by slot in O(cells).
-#
-# The model of a HAT's mean speed, in km/h:
+# One filter, updated slot by slot in O(cells). The model of a HAT's mean speed, in km/h:
 #
 #     T = city + slope * prior + beta . features + cell + rest
 #
-# `globals` are what all HATs share: city mean, slope of the prior, six slopes of features, and the skew that a narrow
-# clip adds to what is observed. Given them the cells are independent, so that the covariance is an arrow: cells on the
-# diagonal, globals at the border. It is kept as the globals' mean and covariance, and for each cell the effect given
-# the globals: `intercept + coupling . globals`, with a variance of its own. Each update is exact (a Kalman filter's).
-#
-# Source: the Gaussian conditioning formulas; the model is ours (docs/mechanisms/forecast.md).
-
-Integers = NDArray[np.int64]
+# All HATs share the `globals`: city mean, slope of the prior, six slopes of features, and the skew that a narrow clip
+# adds to what is observed. Given them the cells are independent: the covariance is an arrow. It is kept as the globals'
+# mean and covariance, and for each cell the effect given the globals: `intercept + coupling . globals`, with a variance
+# of its own. Each update is exact (a Kalman filter's). The model is ours (docs/mechanisms/forecast.md).
 
 GLOBALS = 2 + PER_HAT + 1
 """City mean, slope of the prior, slopes of the features, skew: the columns of a design."""
@@ -173,19 +152,18 @@ CITY_MEAN, CITY_SD = 18.0, 5.0
 SLOPE_MEAN, SLOPE_SD = 12.6, 6.0
 CITY_SLOPE_CORRELATION = 0.5
 SKEW_SD = 1.0
-"""What is believed of a city before its first release, in km/h: buses in traffic."""
+"""The prior of a city before its first release, in km/h: buses in traffic."""
 
 NIGHT = 0.1
-"""How much of what was believed at first, as a share of its variance, is open again a day later. The means of recorded
-days lie 1.3 km/h apart, and a tenth of `CITY_SD` squared is 1.6 km/h."""
-
+"""The share of the prior's variance that a night adds. The means of recorded days lie 1.3 km/h apart, and a tenth of
+`CITY_SD` squared is 1.6 km/h."""
 
 CITY_DRIFT = CELL_DRIFT = 0.1
-"""Km2/h2 by which an hour opens again what is known of the mean of the city (its rush hours) and of a cell."""
+"""Km2/h2 that an hour adds to the variance of the mean of the city (its rush hours) and of a cell."""
 
 
 def design_of(prior: Floats, features: Floats, is_clipped: NDArray[np.bool_]) -> Floats:
-    """The design of HATs, shape (HATs, 9); `is_clipped` where it is for what a narrow clip observes."""
+    """The design of HATs, shape (HATs, 9); `is_clipped` where a narrow clip observes."""
     return np.column_stack([np.ones(prior.size), prior, features, is_clipped])
 
 
@@ -193,7 +171,7 @@ class ArrowFilter:
     """Beliefs about one city under one pair of hyperparameters.
 
     `cell_sd` is how far cells differ from what their counts say, `slope_sd` how far the features' slopes are from 0.
-    Cells are numbered by the caller, from 0; `grow` makes room for more.
+    Cells are numbered by the caller, from 0.
 
     >>> arrow = ArrowFilter(cell_sd=2.0, slope_sd=0.5)
     >>> arrow.grow(1)
@@ -217,13 +195,13 @@ class ArrowFilter:
         self._variance = np.zeros(0)
 
     def grow(self, more: int) -> None:
-        """Make room for more cells, of which nothing is known."""
+        """Add cells of which nothing is known."""
         self._intercept = np.append(self._intercept, np.zeros(more))
         self._coupling = np.vstack([self._coupling, np.zeros((more, GLOBALS))])
         self._variance = np.append(self._variance, np.full(more, self._cell_variance))
 
     def predict(self, at: Integers, design: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance of T, without its rest, at cells (-1: one never seen) with these designs."""
+        """Mean and variance of T, without its rest, at cells (-1: never seen) with these designs."""
         intercept, border, variance = self._given_globals(at, design)
         spread = np.einsum("ij,ij->i", border @ self._covariance, border)
         return intercept + border @ self.mean, variance + spread
@@ -268,51 +246,34 @@ class ArrowFilter:
         return intercept, design + coupling, np.where(known, self._variance[at], self._cell_variance)
 
 
-# Linear algebra on one thread, whatever numpy's BLAS would take.
-#
-# The matrices of a slot are long and nine or sixteen columns wide: more threads hardly make them faster. But they go on
-# spinning for a tenth of a second after each product, on cores that the ledger's server needs. And the last bit of a
-# sum over many thousand HATs would depend on how many cores a machine has: forecasts of two workers would differ by it.
+# Linear algebra on one thread. The matrices of a slot are long and narrow: more threads hardly make them faster, but
+# spin for a tenth of a second after each product, on cores that the ledger's server needs. And the last bit of a long
+# sum would depend on the number of cores: forecasts of two workers would differ by it.
 
-P = ParamSpec("P")
-T = TypeVar("T")
+Work = TypeVar("Work", bound=Callable[..., object])
 
-
-def on_one_thread(work: Callable[P, T]) -> Callable[P, T]:
-    """The same function, for whose time BLAS has one thread in the whole process; unless another thread of the process
-    has set its limit before, which is then left alone (threadpoolctl).
-    """
-
-    @wraps(work)
-    def alone(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _controller().limit(limits=1, user_api="blas"):
-            return work(*args, **kwargs)
-
-    return alone
+_BLAS = ThreadpoolController()
 
 
-@cache
-def _controller() -> ThreadpoolController:
-    """Looks once through the libraries that are loaded: numpy's is by then."""
-    return ThreadpoolController()
+def on_one_thread(work: Work) -> Work:
+    """The same function; BLAS has one thread in the whole process meanwhile."""
+    limited: Work = _BLAS.wrap(limits=1, user_api="blas")(work)
+    return limited
 
 
 # The counts prior: relative speeds from counts alone, by shipped coefficients.
 #
-# A ridge regression of (mean speed of a plate in a HAT) / (mean speed of the city) - 1 on the features of
-# the features above and four products, each standardised and clipped to +-4. `coefficients.py` was trained on public,
-# licensed days by `python -m benchmarks.train_prior`, for each of three H3 resolutions: how long a bus stays in a HAT
-# depends on how large it is. How far the city's slope differs from the trained one is learnt from releases,
-# so that a feed in which counts tell less, or the opposite, is not misread for long.
+# A ridge regression of (mean speed of a plate in a HAT) / (mean speed of the city) - 1 on the features above and four
+# products, each standardised and clipped to +-4. It was trained on public, licensed days by `python -m
+# benchmarks.train_prior`, for each of three H3 resolutions, as the size of a HAT decides how long a bus stays. How far
+# the city's slope differs from the trained one is learnt from releases.
 
 PRODUCTS = (2, 4, 6, 8)
 """The features that log(m/R) is multiplied with: what a long stay means depends on how the plate drives elsewhere."""
 
-CLIP = 4.0
-"""Standard deviations beyond which a feature tells nothing more."""
-
-HAT_CLIP = 3.0
-"""The same for the features of HATs, whose slopes are learnt from few releases."""
+CLIP, HAT_CLIP = 4.0, 3.0
+"""Standard deviations beyond which a feature tells nothing more: of rows, and of HATs, whose slopes are learnt from few
+releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,23 +291,36 @@ class Coefficients:
     hat_scale: Floats
 
 
-SHIPPED = {
-    resolution: Coefficients(**{name: np.array(column) for name, column in columns.items()})
-    for resolution, columns in BY_RESOLUTION.items()
-}
-"""By H3 resolution; trained on Austin's licensed days."""
-
-
-def shipped_for(resolution: int) -> Coefficients:
-    """The shipped coefficients of the trained resolution that is nearest."""
-    return SHIPPED[min(SHIPPED, key=lambda trained: abs(trained - resolution))]
+# fmt: off
+SHIPPED = {resolution: Coefficients(*map(np.array, columns)) for resolution, columns in {
+    6: ((-1.0777, 0.42273, 1.1676, 1.7135, -1.185, 3.6333, -1.1944, -0.26748, -1.346, 0.56093, 0.22986, 0.13564,
+        -1.3923, 1.3274, 1.295, 1.4226), (0.61991, 0.22272, 0.37681, 0.79387, 0.22942, 0.91946, 0.13756, 0.37551,
+        0.51982, 0.70595, 0.45385, 0.34413, 1.0599, 0.94459, 0.77526, 0.97001), (0.035141, 0.017029, -0.13875, 0.16181,
+        -0.031569, -0.049867, 0.014571, 0.0067092, -0.0077013, -0.13161, 0.047775, 0.058897, -0.047993, 0.03702,
+        0.11425, 0.078553), (-1.4845, 1.2336, 0.37249, 1.7132, -1.2539, 2.0601), (0.55185, 0.26724, 0.15902, 0.52577,
+        0.23907, 1.3107)),
+    7: ((-1.7139, 0.23628, 1.8273, 1.9289, -1.8204, 2.8052, -1.9036, -1.0526, -1.9152, 0.49711, 0.45208, 0.28812,
+        -3.2707, 3.264, 3.2653, 3.3146), (0.66821, 0.16506, 0.37362, 0.82644, 0.37517, 0.99515, 0.21701, 0.59123,
+        0.3966, 0.78437, 0.62988, 0.48916, 1.632, 1.7246, 1.345, 1.5271), (-0.011208, -0.043273, -0.11875, 0.11018,
+        -0.065567, -0.10696, 0.067704, -0.033178, 0.014987, -0.12211, 0.035233, 0.065148, -0.082481, -0.03814, 0.10295,
+        0.10287), (-2.091, 1.8826, 0.19685, 2.0468, -1.9314, 1.5041), (0.54831, 0.29127, 0.12141, 0.63352, 0.32924,
+        1.1112)),
+    8: ((-2.371, 0.13269, 2.4987, 1.5779, -2.4527, 2.0767, -2.6037, -1.9659, -2.5507, 0.35, 0.3464, 0.24682, -6.0766,
+        6.1123, 6.2209, 6.117), (0.72629, 0.1248, 0.38363, 0.9872, 0.53235, 1.0232, 0.37377, 0.76448, 0.37727, 0.68258,
+        0.58966, 0.449, 2.3871, 2.7899, 2.2651, 2.2934), (-0.10987, -0.11934, -0.18588, -0.14744, -0.19434, -0.16093,
+        -0.0022964, 0.0050041, -0.028867, -0.013878, 0.056176, 0.078842, -0.075112, -0.05467, 0.0042884, 0.070875),
+        (-2.6956, 2.5104, 0.098995, 1.4806, -2.5837, 0.99911), (0.5276, 0.32955, 0.080624, 0.87022, 0.42688, 0.90184)),
+}.items()}
+# fmt: on
+"""By H3 resolution, as `python -m benchmarks.train_prior` prints them. Trained on CapMetrics (MIT licence), Austin,
+2015-06-07, 2016-03-22, 2016-11-24, 2016-11-25 and 2017-03-21."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotPrior:
     """Relative speeds: of each row, and of each HAT (the mean over its pings); and the HATs' standardised features.
 
-    `by_hat` and `features` are what a forecast reads of the HAT: a release carries them.
+    A forecast reads `by_hat` and `features`; a release carries them.
 
     >>> nothing_read = SlotPrior(by_row=np.zeros(2), by_hat=np.zeros(1), features=np.zeros((1, PER_HAT)))
     >>> nothing_read.by_hat.tolist()
@@ -361,15 +335,16 @@ class SlotPrior:
 def prior_of(counts: SlotCounts, trained: Coefficients | None = None) -> SlotPrior:
     """The prior of a slot: shapes (rows,), (HATs,) and (HATs, 6), rounded as records carry them.
 
-    Without coefficients it takes those that are shipped for the resolution of the slot's cells.
+    Without coefficients it takes those that are shipped for the resolution nearest to the cells'.
     """
     rows, hats = counts.plate.size, counts.cells.size
     if not rows:
         return SlotPrior(np.zeros(rows), np.zeros(hats), np.zeros((hats, PER_HAT)))
-    features, trained = features_of(counts), trained or shipped_for(resolution_of(int(counts.cells[0])))
+    features, resolution = features_of(counts), resolution_of(int(counts.cells[0]))
+    trained = trained or SHIPPED[min(SHIPPED, key=lambda known: abs(known - resolution))]
     by_hat = np.clip((features.by_hat - trained.hat_centre) / trained.hat_scale, -HAT_CLIP, HAT_CLIP)
     by_row = relative_speeds(features, trained)
-    hat = np.repeat(np.arange(hats), np.diff(counts.hat_rows))
+    hat = _hat_of_row(counts)
     mean = np.bincount(hat, weights=counts.count * by_row, minlength=hats) / np.bincount(hat, weights=counts.count)
     return SlotPrior(by_row, _rounded(mean), _rounded(by_hat))
 
@@ -381,8 +356,7 @@ def relative_speeds(features: SlotFeatures, trained: Coefficients) -> Floats:
     standard -= trained.centre  # in place: a large slot has millions of these
     standard /= trained.scale
     np.clip(standard, -CLIP, CLIP, out=standard)
-    speeds: Floats = standard @ trained.slope
-    return speeds
+    return np.asarray(standard @ trained.slope)
 
 
 def expanded(by_row: Floats) -> Floats:
@@ -398,16 +372,14 @@ def _rounded(values: Floats) -> Floats:
 
 # Four filters with different hyperparameters, weighed by how well they foretold the releases.
 
-CELL_SDS = 1.5, 3.5
-"""How far cells may differ from what their counts say, in km/h: one value for alike, one for different cells."""
-
-SLOPE_SDS = 0.5, 1.5
-"""How far the slopes of the features may be from 0, in km/h for a standard deviation of the feature."""
+CELL_SDS, SLOPE_SDS = (1.5, 3.5), (0.5, 1.5)
+"""How far cells may differ from what their counts say, in km/h; and the slopes of the features from 0, in km/h for a
+standard deviation of the feature."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Of HATs, in km/h: mean speeds and their variances, without what no forecast can know of the HAT (its rest).
+    """Of HATs, in km/h: mean speeds and their variances, without the HAT's rest, which no forecast can know.
 
     `slope` turns relative speeds of the prior into km/h. `skew` is what a narrow clip adds to what it observes.
 
@@ -424,8 +396,8 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedHats:
-    """What releases tell of HATs of one slot: distinct cells, noisy values, variances of their noise and of what each
-    HAT has of its own (its rest), and how each was clipped; speeds in km/h. The slot is `hours` long.
+    """Releases of one slot: distinct cells, noisy values, variances of their noise and of each HAT's rest, and how each
+    was clipped; speeds in km/h. The slot is `hours` long.
 
     >>> seen = ReleasedHats.of_one(7, value=22.5, noise=4.0)
     >>> bank = FilterBank()
@@ -449,7 +421,7 @@ class ReleasedHats:
 
     @staticmethod
     def of_one(cell: int, value: float, noise: float) -> ReleasedHats:
-        """Of a single HAT of which no count is known, and that nothing clipped."""
+        """A single HAT of unknown counts, without a clip."""
         no_counts = SlotPrior(np.zeros(0), np.zeros(1), np.zeros((1, PER_HAT)))
         columns = np.array([value]), np.array([noise]), np.ones(1)
         return ReleasedHats(np.array([cell], np.uint64), no_counts, *columns, [NOT_CLIPPED])
@@ -477,11 +449,11 @@ class FilterBank:
         return list(self._at)
 
     def predict(self, cells: NDArray[np.uint64], prior: SlotPrior) -> Predicted:
-        """The forecast of these HATs, as usual; the variance counts that the filters differ."""
+        """The forecast of these HATs as usual; the variance counts that the filters differ."""
         return self._predicted(self._numbers(cells), prior)
 
     def guess(self, prior: SlotPrior) -> Predicted:
-        """What is to be said of HATs from their counts and the city alone: the same for cells never seen."""
+        """The forecast of HATs from their counts and the city alone."""
         return self._predicted(np.full(prior.by_hat.size, -1), prior)
 
     def carried(self, cells: NDArray[np.uint64]) -> list[Carried]:
@@ -490,7 +462,9 @@ class FilterBank:
 
     def _predicted(self, at: NDArray[np.int64], prior: SlotPrior) -> Predicted:
         design = design_of(prior.by_hat, prior.features, np.zeros(prior.by_hat.size, dtype=bool))
-        weights = self._weights()
+        # Less the largest: else all of them could become 0 after many slots.
+        raw = np.exp(self._log_weights - self._log_weights.max())
+        weights = raw / raw.sum()
         predicted = [one.predict(at, design) for one in self._filters]
         means, variances = np.array([mean for mean, _ in predicted]), np.array([each for _, each in predicted])
         mean = weights @ means
@@ -500,8 +474,8 @@ class FilterBank:
     def learn(self, seen: ReleasedHats, max_kmh: float) -> Outlook:
         """Condition every filter on the releases of a slot, together; gives what they leave of their HATs.
 
-        A release is learnt with its variance over the probability that its HAT is as usual, so that an incident does
-        not spoil what is known of the cell.
+        A release's variance is divided by the probability that its HAT is as usual: an incident does not spoil what is
+        known of the cell.
         """
         carried, before = self.carried(seen.cells), self.predict(seen.cells, seen.prior)
 
@@ -513,8 +487,7 @@ class FilterBank:
         taken = (seen.noise + seen.rest) / (1 - np.minimum(news, PROBABILITY_MAX))
         self._update(seen, taken)
         after = self.predict(seen.cells, seen.prior)
-        # The slot's other releases have been learnt by now, and with them what all HATs share. The HAT's own release is
-        # taken out of its forecast again: the mixture weighs it.
+        # The HAT's own release is taken out of its forecast again: the mixture weighs it.
         precision = 1 / after.variance - 1 / taken
         without = (after.mean / after.variance - (seen.value - after.skew * seen.is_clipped) / taken) / precision
         is_known = precision > 1 / before.variance
@@ -534,33 +507,25 @@ class FilterBank:
             self._log_weights[number] += one.update(at, design, seen.value, variance)
 
     def next_day(self) -> None:
-        """A night has passed, and with it what happened."""
+        """A night has passed, and with it the news."""
         self._carried.clear()
         for one in self._filters:
             one.next_day()
-
-    def _weights(self) -> Floats:
-        # Less the largest: else all of them could become 0 after many slots.
-        raw = np.exp(self._log_weights - self._log_weights.max())
-        weights: Floats = raw / raw.sum()
-        return weights
 
     def _numbers(self, cells: NDArray[np.uint64]) -> NDArray[np.int64]:
         return np.array([self._at.get(cell, -1) for cell in cells.tolist()], dtype=np.int64)
 
 
-# What a deployment remembers: the releases of today and of yesterday, in the order of their slots.
-#
-# The memory ends by itself, so that a worker that starts later and reads two days of releases has the same forecasts as
-# one that ran all the time. Two banks do it: the older one has learnt from yesterday and today, the younger one from
-# today; at midnight the younger one becomes the older one.
+# A deployment remembers the releases of today and of yesterday, in the order of their slots. So a worker that starts
+# later and reads two days of releases has the same forecasts. The older of two banks has learnt from yesterday and
+# today, the younger one from today; at midnight the younger one becomes the older one.
 
 DAYS = 2
 """How many local days are remembered, the one of the slot among them."""
 
 LIKE_YESTERDAY = 0.5
-"""The part of the pace that follows yesterday's traffic. The other follows the clock: after a day that was recorded in
-part, or a holiday, no hour is left without."""
+"""The part of the pace that follows yesterday's traffic. The rest follows the clock, as yesterday may be a holiday, or
+recorded in part."""
 
 
 class Memory:
@@ -587,18 +552,17 @@ class Memory:
 
     @on_one_thread
     def guess(self, day: dt.date, prior: SlotPrior) -> Predicted:
-        """What counts and the city alone say of HATs in a slot of that day."""
+        """The forecast from counts and the city alone."""
         self._turn_to(day)
         return self._older.guess(prior)
 
     @on_one_thread
     def learn(self, day: dt.date, seen: ReleasedHats, max_kmh: float) -> Outlook:
-        """What the slot's releases say, and what they leave of their HATs."""
+        """Learn the slot's releases; gives what they leave of their HATs."""
         self._turn_to(day)
-        found = self._older.learn(seen, max_kmh)
-        # Also of the news it has its own opinion: what it knows must not follow from yesterday.
+        # The younger bank judges the news by itself: nothing in it may follow from yesterday.
         self._younger.learn(seen, max_kmh)
-        return found
+        return self._older.learn(seen, max_kmh)
 
     def carried(self, day: dt.date, cells: NDArray[np.uint64]) -> list[Carried]:
         """What the last slot hands on of the news in these cells."""
@@ -611,16 +575,15 @@ class Memory:
         self._traffic.setdefault(day, []).append((part_of_day, pings))
 
     def ahead(self, day: dt.date, part_of_day: float) -> float:
-        """By how much the pace is to be ahead of the clock then, as a part of a day's budget: traffic comes when it did
-        yesterday. 0 if nothing is known of that.
-        """
+        """How far the pace is ahead of the clock then, as a part of a day's budget, if traffic comes as yesterday; 0 if
+        that is unknown."""
         self._turn_to(day)
         slots = self._traffic.get(day - dt.timedelta(days=1), [])
         in_all, over = (sum(pings for end, pings in slots if end <= most) for most in (1.0, part_of_day))
         return LIKE_YESTERDAY * (over / in_all - part_of_day) if in_all else 0.0
 
     def cells(self, day: dt.date) -> list[int]:
-        """The cells that have been observed as far as is remembered on that day."""
+        """The observed cells that are remembered on that day."""
         self._turn_to(day)
         return self._older.cells
 
@@ -636,8 +599,6 @@ class Memory:
         self._traffic = {known: slots for known, slots in self._traffic.items() if (day - known).days < DAYS}
 
 
-# The forecast of one slot: for each HAT, and for each plate in it, before any of its speeds is seen.
-
 EDGE_KMH = 1.0
 """No plate is forecast to be nearer than this to 0 or U: a clip needs room on both sides."""
 
@@ -645,10 +606,9 @@ EDGE_KMH = 1.0
 @dataclass(frozen=True, slots=True)
 class SlotForecast:
     """In km/h, HAT by HAT: mean speed, variance as usual without the HAT's rest, the rest's variance, and the standard
-    deviation with all that may have happened.
+    deviation with possible news. It follows from public data alone.
 
-    `plates` has the mean speed of each row of the slot's counts; `ahead` is how far the day's traffic is ahead of the
-    clock at the slot's end, as far as budgets follow it. What makes the forecast is public, and so is it.
+    `plates` has the mean speed of each row of the slot's counts; `ahead` is `Memory.ahead` at the slot's end.
 
     >>> nothing_read, columns = SlotPrior(np.zeros(2), np.zeros(1), np.zeros((1, 6))), np.array([[18.0], [25.0], [9.0]])
     >>> one = SlotForecast(nothing_read, *columns, np.array([17.0, 19.0]), deviation=np.array([7.0]))
@@ -666,11 +626,8 @@ class SlotForecast:
 
 
 def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, part_of_day: float, max_kmh: float) -> SlotForecast:
-    """The forecast of a slot of that local day, from its counts and from what was released before it; such a part of
-    the day is over when it ends.
-    """
-    prior, hats = prior_of(counts), counts.cells.size
-    hat = np.repeat(np.arange(hats), np.diff(counts.hat_rows))
+    """The forecast of a slot from its counts and earlier releases; `part_of_day` is over when it ends."""
+    prior, hats, hat = prior_of(counts), counts.cells.size, _hat_of_row(counts)
     predicted, rest = memory.predict(day, counts.cells, prior), mean_variance(counts.count, hat, hats)
     usual = np.clip(predicted.mean, 0.0, max_kmh)
     mean, variance = mixed(usual, predicted.variance + rest, memory.carried(day, counts.cells))
@@ -678,6 +635,5 @@ def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, part_of_day:
     plates = mean[hat] + predicted.slope * (prior.by_row - prior.by_hat[hat])
     # A quarter at most: where U is small, the edges would else meet.
     edge = min(EDGE_KMH, max_kmh / 4)
-    plates = np.clip(plates, edge, max_kmh - edge)
-    ahead = memory.ahead(day, part_of_day)
-    return SlotForecast(prior, mean, predicted.variance, rest, plates, np.sqrt(variance), ahead)
+    columns = mean, predicted.variance, rest, np.clip(plates, edge, max_kmh - edge), np.sqrt(variance)
+    return SlotForecast(prior, *columns, memory.ahead(day, part_of_day))

@@ -1,11 +1,8 @@
-"""As usual, or something happened: what a release says of its HAT where either may be.
+"""News: a HAT's mean is as forecast or, with probability `HAPPENS`, off by far more: an accident, a flood, a free road.
 
-A HAT's mean is as forecast or, with a probability of `HAPPENS`, off by far more: an accident, a flood, a free road. So
-its forecast is a mixture of two normal distributions, and so is what a release leaves of it. A clip lets only so much
-of a large difference through. The posterior is taken on a grid of speeds with what the clip lets through of each
-(`widths.response`), not by dividing by a gain.
-
-Everything here is post-processing of releases and counts. The model is ours (docs/mechanisms/forecast.md).
+So the forecast is a mixture of two normal distributions, and so is the posterior after a release. A clip lets only a
+part of a large difference through (`widths.response`), so the posterior is taken on a grid of speeds. All of it is
+post-processing of releases and counts. The model is ours (docs/mechanisms/forecast.md).
 """
 
 from __future__ import annotations
@@ -18,22 +15,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.noise import normal_below
+from udp_stream.mechanisms.noise import Floats, normal_below
 from udp_stream.mechanisms.widths import response
 
-Floats = NDArray[np.float64]
-
 HAPPENS = 0.15
-"""The share of HATs in which something is taken to have happened: the one constant that trades the error of ordinary
-days for what is shown of others (docs/measurements.md has the curve)."""
+"""The share of HATs with news: it trades the error of ordinary days for that of others (docs/measurements.md)."""
 
 HAPPENED_SD, AT_KMH, SLOWEST_KMH = 10.0, 20.0, 10.0
-"""The standard deviation of what then happened, in km/h, where 20 km/h are forecast; in proportion to the forecast, but
-for forecasts below 10 km/h."""
+"""The standard deviation of news, in km/h, where 20 are forecast; in proportion to forecasts of 10 km/h or more."""
 
 GOES_ON, GOES_ON_BY = 0.5, 0.6
-"""An hour later: the part of a cell's probability of news that goes on, and the part of the difference that is then
-expected again."""
+"""The parts of a cell's probability of news, and of its difference, that are left an hour later."""
 
 SPREAD_POWER, SPREAD_SLOWEST_KMH = 0.7, 5.0
 """Where all is slower than forecast, plates differ by less: by this power of the ratio of speeds."""
@@ -42,8 +34,7 @@ PROBABILITY_MAX = 0.999
 """Of news, where a weight is divided by its complement."""
 
 STEP_KMH = 1.0
-"""Of the grid of speeds: HATs' means have a standard deviation of at least 1, and sums of normal densities at such
-steps are exact to 1e-8."""
+"""Of the grid: means have a standard deviation of at least 1, so sums of normal densities are exact to 1e-8."""
 
 QUANTILE_STEPS = 20
 """Halvings of a range of at most 16 deviations and the distance of two means: a quantile is right to 0.001 km/h."""
@@ -56,7 +47,7 @@ NEGLIGIBLE = 1e-300
 
 
 class Carried(NamedTuple):
-    """What a cell's last slot hands on: the probability that its news goes on, and by how much it was off, in km/h.
+    """Of a cell's last slot: the probability that its news goes on, and by how much it was off, in km/h.
 
     >>> Carried(0.5, -10.0).later(hours=1.0)
     Carried(probability=0.25, off=-6.0)
@@ -66,7 +57,7 @@ class Carried(NamedTuple):
     off: float
 
     def later(self, hours: float) -> Carried:
-        """What is left of it after so many hours."""
+        """The same after so many hours."""
         return Carried(self.probability * GOES_ON**hours, self.off * GOES_ON_BY**hours)
 
 
@@ -74,9 +65,7 @@ NOTHING = Carried(0.0, 0.0)
 
 
 class Clipped(NamedTuple):
-    """How a release was clipped: around what, half width and HATs that share it, gain, a plate's deviation in km/h.
-
-    A half width of 0 stands for a release that nothing clipped.
+    """A release's clip: centre, half width (0: none), HATs that share it, gain, a plate's deviation in km/h.
 
     >>> Clipped(centre=20.0, half_width=0.75, hats=5, gain=0.6, scatter=8.0).hats
     5
@@ -95,6 +84,7 @@ NOT_CLIPPED = Clipped(0.0, 0.0, 1, 1.0, 1.0)
 @dataclass(frozen=True)
 class Outlook:
     """HAT by HAT: the probability of news, and mean and variance of the HAT's mean speed without news and with it.
+    Properties are of the mixture.
 
     >>> one = Outlook(np.array([0.25]), np.array([20.0]), np.array([4.0]), np.array([8.0]), np.array([9.0]))
     >>> one.mean.tolist(), one.variance.tolist(), one.median.round(2).tolist()
@@ -109,33 +99,30 @@ class Outlook:
 
     @property
     def mean(self) -> Floats:
-        """Of the mixture."""
         return (1 - self.news) * self.usual_mean + self.news * self.news_mean
 
     @property
     def variance(self) -> Floats:
-        """Of the mixture."""
         within = (1 - self.news) * self.usual_variance + self.news * self.news_variance
         return within + self.news * (1 - self.news) * (self.news_mean - self.usual_mean) ** 2
 
     @cached_property
     def median(self) -> Floats:
-        """Of the mixture: no other value has a smaller expected distance."""
+        """No other value has a smaller expected distance."""
         return self.quantile(0.5, np.sqrt(np.array([self.usual_variance, self.news_variance])))
 
     def quantile(self, share: float, deviations: Floats) -> Floats:
-        """Of the mixture with these standard deviations without news and with it, of shape (2, HATs)."""
+        """With these standard deviations without news and with it, of shape (2, HATs)."""
         means, weights = np.array([self.usual_mean, self.news_mean]), np.array([1 - self.news, self.news])
         low, high = (means - 8 * deviations).min(axis=0), (means + 8 * deviations).max(axis=0)
         for _ in range(QUANTILE_STEPS):
             at = (low + high) / 2
             is_low = (weights * _normal_below((at - means) / deviations)).sum(axis=0) < share
             low, high = np.where(is_low, at, low), np.where(is_low, high, at)
-        middle: Floats = (low + high) / 2
-        return middle
+        return np.asarray((low + high) / 2)
 
     def with_some(self, at: NDArray[np.int64], other: Outlook) -> Outlook:
-        """The same, but for these HATs that of `other`."""
+        """The same, with these HATs taken from `other`."""
         columns = [column.copy() for column in astuple(self)]
         for column, of_other in zip(columns, astuple(other), strict=True):
             column[at] = of_other
@@ -144,8 +131,7 @@ class Outlook:
 
 def happened_variance(kmh: Floats) -> Floats:
     """What news adds to the variance of HATs of such a forecast, in km2/h2."""
-    variance: Floats = (HAPPENED_SD * np.maximum(kmh, SLOWEST_KMH) / AT_KMH) ** 2
-    return variance
+    return np.asarray((HAPPENED_SD * np.maximum(kmh, SLOWEST_KMH) / AT_KMH) ** 2)
 
 
 def mixed(mean: Floats, variance: Floats, carried: Sequence[Carried]) -> tuple[Floats, Floats]:
@@ -162,14 +148,9 @@ def unmeasured(mean: Floats, variance: Floats, carried: Sequence[Carried], max_k
 
 
 def measured(
-    mean: Floats,
-    variance: Floats,
-    carried: Sequence[Carried],
-    value: Floats,
-    noise: Floats,
-    clipped: Sequence[Clipped],
-    max_kmh: float,
-) -> Outlook:
+    mean: Floats, variance: Floats, carried: Sequence[Carried], value: Floats, noise: Floats,
+    clipped: Sequence[Clipped], max_kmh: float,
+) -> Outlook:  # fmt: skip
     """Of HATs with a release each: its value, the variance of its noise, and how it was clipped."""
     distance = (value[:, None] - _expected(_grid(max_kmh), variance, clipped)) ** 2 / (2 * noise[:, None])
     likelihood = np.exp(distance.min(axis=1, keepdims=True) - distance)
@@ -194,8 +175,7 @@ def _columns(carried: Sequence[Carried]) -> tuple[Floats, Floats]:
 
 def _grid(max_kmh: float) -> Floats:
     step = min(STEP_KMH, max_kmh / 16)
-    grid: Floats = np.arange(step / 2, max_kmh, step)
-    return grid
+    return np.arange(step / 2, max_kmh, step)
 
 
 def _density(grid: Floats, mean: Floats, variance: Floats) -> Floats:
@@ -207,13 +187,11 @@ def _moments(grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
     total = weights.sum(axis=1)
     mean = (weights * grid).sum(axis=1) / total  # no product of matrices: its last bits follow the number of cores
     variance = (weights * (grid - mean[:, None]) ** 2).sum(axis=1) / total
-    return mean, np.maximum(
-        variance, (grid[1] - grid[0]) ** 2 / 12
-    )  # of the mass within a step, where there is but one
+    return mean, np.maximum(variance, (grid[1] - grid[0]) ** 2 / 12)  # at least that of the mass within a step
 
 
 def _expected(grid: Floats, variance: Floats, clipped: Sequence[Clipped]) -> Floats:
-    """What each release shows on average at each speed of the grid."""
+    """The mean of each release at each speed of the grid."""
     centre, half_width, hats, gain, scatter = np.array(clipped, dtype=np.float64).reshape(-1, 5).T[:, :, None]
     expected = np.tile(grid, (len(clipped), 1))
     at = np.flatnonzero(half_width)
@@ -236,5 +214,4 @@ def _normal_below(at: Floats) -> Floats:
     place = (np.clip(at, -NORMAL_MAX, NORMAL_MAX - 0.01) + NORMAL_MAX) * NORMAL_STEPS
     left, table = place.astype(np.int64), _normal_table()
     part = place - left
-    below: Floats = (1 - part) * table[left] + part * table[left + 1]
-    return below
+    return np.asarray((1 - part) * table[left] + part * table[left + 1])

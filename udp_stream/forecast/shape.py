@@ -1,7 +1,7 @@
-"""What speeds are distributed like: the city's shape, as its answers tell it, and each HAT's, tilted to its mean.
+"""Distributions of speeds: the city's shape by its answers, and each HAT's, tilted to its mean.
 
-Public in, public out: it reads answers of the city (`mechanisms/city_tree.py`), smoothed means and counts, and costs
-nothing. Measured in docs/mechanisms/shapes.md.
+It reads the city's answers (`mechanisms/city_tree.py`), smoothed means and counts: post-processing, which costs no
+budget. Measured in docs/mechanisms/shapes.md.
 """
 
 from __future__ import annotations
@@ -17,51 +17,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.forecast.model import DAYS, on_one_thread
+from udp_stream.mechanisms.noise import Floats
 
-Floats = NDArray[np.float64]
-
-# The city: shares of speeds in the bins of its tree.
-#
-# Before any answer they are those of some shape of an untrained family (some buses stand, some crawl, the speeds of the
-# others are a Weibull variable), plus a normal rest. Each answer weighs the shapes by how well they explain it, and
-# conditions each one's rest on it. An answer errs by its noise, by what plates differ by, and by what its slot differs
-# from the day by: much at night, when few plates are out.
+# The city: shares of speeds in the bins of its tree. They are those of some shape of an untrained family (some buses
+# stand, some crawl, the speeds of the others are a Weibull variable), plus a normal rest. Each answer weighs the shapes
+# by their likelihood, and conditions each rest. An answer errs by its noise, by the scatter of plates, and by its
+# slot's difference from the day: much at night, when few plates are out.
 
 STANDING = 0.02, 0.08, 0.16, 0.24, 0.32, 0.4, 0.48
 """Shares of exact zeros in the family."""
 
 CRAWLING, CRAWL_KMH = (0.02, 0.08, 0.2), 1.5
-"""Shares of buses that stand with a jittering position, and the mean of their exponential speed."""
+"""Shares of standing buses whose position jitters, and the mean of their exponential speed."""
 
 MOVING_KMH, WEIBULL = (12.0, 16.0, 20.0, 25.0, 31.0, 38.0), (1.2, 1.6, 2.0, 2.6, 3.2)
 """Scales and exponents of the others' speeds."""
 
 REST = 0.03
-"""Standard deviation of what a city's CDF has of its own at a half."""
+"""Standard deviation of a city's CDF around the family's at a half."""
 
 DRIFT = 0.02
-"""The same for one day beside the day before."""
+"""The same of a day's CDF around that of the day before."""
 
 SLOT_PLATES, SLOT_APART = 7.0, 0.03
-"""Of n plates, a slot's CDF differs from the day's at a half by 3.5 / n, beside what plates differ by; and by 0.03
-however many they are."""
+"""Of n plates, a slot's CDF differs from the day's at a half by 3.5 / n and by 0.03, beside the scatter of plates."""
 
 SLOTS_APART_DAYS = 6
-"""Two slots of one day differ as days do that are so far apart: mornings are not like noon."""
+"""Two slots of a day differ like days so far apart: mornings are not like noon."""
 
 TOLD = 0.05
-"""When the CDF of the city is known as well at every edge, nothing more is asked."""
+"""Nothing more is asked once the city's CDF has this deviation at every edge, or less."""
 
 PLATES_MIN = 75.0
-"""Fewer plates of full weight are not a city: at night those that are out are like no others. Those that were in one
-HAT all slot long do not count: they may be parked."""
+"""Fewer plates of full weight are not a city: night buses are like no others. Plates in one HAT all slot long do not
+count: they may be parked."""
 
 NOISE_MAX = 2.0
-"""The most that an answer may err by, over what is uncertain."""
+"""The largest error of an answer, over the uncertainty."""
 
 
 class Answer(NamedTuple):
-    """What a slot's plates told: noisy shares of the bins, the variance of that noise, and how many plates told it.
+    """A slot's answer: noisy shares of the bins, the variance of that noise, and how many plates took part.
 
     >>> Answer(np.array([0.4, 0.6]), variance=0.01, plates=90.0).plates
     90.0
@@ -89,12 +85,11 @@ class CityShape(NamedTuple):
     def weights(self) -> Floats:
         """How likely each shape is."""
         likely = np.exp(self.log_weights - self.log_weights.max())
-        weights: Floats = likely / likely.sum()
-        return weights
+        return np.asarray(likely / likely.sum())
 
     @property
     def mean(self) -> Floats:
-        """Expected shares, projected on those that there can be: none below 0, and 1 in all."""
+        """Expected shares, projected: none below 0, and 1 in all."""
         return projected(self.weights @ self.shapes)
 
     @property
@@ -120,7 +115,7 @@ class CityShape(NamedTuple):
 
     @on_one_thread
     def is_worth_asking(self, variance: float, plates: float) -> bool:
-        """Whether an answer with this noise, of so many plates, tells enough of what is uncertain."""
+        """Whether an answer with this noise, of so many plates, tells enough."""
         uncertain = self.deviations
         if plates < PLATES_MIN or uncertain.max() <= TOLD:
             return False
@@ -128,7 +123,7 @@ class CityShape(NamedTuple):
         return bool(np.mean(error**2) < NOISE_MAX**2 * np.mean(uncertain[:-1] ** 2))
 
     def _error_of(self, variance: float, plates: float) -> Floats:
-        """Covariance of what an answer errs by."""
+        """Covariance of an answer's error."""
         error: Floats = variance * np.eye(self.rest.shape[0])
         return error + (1 / plates + (SLOT_PLATES / plates) ** 2 + 4 * SLOT_APART**2) * _scatter(self.mean)
 
@@ -141,16 +136,14 @@ def _scatter(shares: Floats) -> Floats:
 def _of_cdf(covariance: Floats) -> Floats:
     """Standard deviations of cumulative sums."""
     variances = np.diag(np.cumsum(np.cumsum(covariance, axis=0), axis=1))
-    deviations: Floats = np.sqrt(np.maximum(variances, 0.0))
-    return deviations
+    return np.asarray(np.sqrt(np.maximum(variances, 0.0)))
 
 
 def projected(shares: Floats) -> Floats:
     """The nearest shares, none of them below 0, that are 1 in all (Duchi and others, ICML 2008)."""
     descending = np.sort(shares)[::-1]
     excess = (np.cumsum(descending) - 1) / np.arange(1, shares.size + 1)
-    nearest: Floats = np.maximum(shares - excess[descending > excess][-1], 0.0)
-    return nearest
+    return np.asarray(np.maximum(shares - excess[descending > excess][-1], 0.0))
 
 
 @lru_cache(maxsize=16)
@@ -169,7 +162,7 @@ def family(edges_kmh: tuple[float, ...]) -> CityShape:
 
 
 class CityMemory:
-    """What answers told of the city, for as many days as forecasts remember.
+    """The city's answers, for as many days as forecasts remember.
 
     >>> memory, day = CityMemory((0.0, 10.0, 65.0)), dt.date(2024, 1, 8)
     >>> memory.told(day) is None, memory.asked(day)
@@ -185,7 +178,7 @@ class CityMemory:
         self._known: tuple[dt.date, CityShape] | None = None
 
     def learn(self, day: dt.date, answer: Answer) -> None:
-        """An answer of a slot of that day; one of other bins, as of another U, tells nothing."""
+        """An answer of a slot of that day; answers of other bins, as of another U, are ignored."""
         if answer.shares.size == len(self._edges):
             self._answers.append((day, answer))
             self._known = None
@@ -216,15 +209,13 @@ class CityMemory:
         return self._known[1]
 
 
-# A HAT: of all distributions with its mean the one nearest to a base in Kullback-Leibler: p(v) exp(t v), and t is found
-# by bisection. Speeds are spread evenly over each km/h, and over each bin of the city.
+# A HAT: of all distributions with its mean the nearest to a base in Kullback-Leibler: p(v) exp(t v), t by bisection.
+# Speeds are spread evenly over each km/h, and over each bin of the city.
 #
-# The base is the city, corrected for what tilting adds: the HATs of a slot, each tilted from the city to where its mean
-# may be, mix to a distribution that is wider than the city. A HAT of many plates takes the city divided by that mixture
-# once more, one of few plates the city alone. Costs nothing; takes 0.02 to 0.03 off errors over the city's.
-#
-# Its CDF is off by what the mean is off by, by what is uncertain of the city, and by what a HAT has of its own: less
-# where many plates make it. Constants fixed on Austin's days.
+# The base is the city, corrected for tilting: the tilted HATs of a slot mix to a distribution wider than the city. A
+# HAT of many plates takes the city divided by that mixture, a HAT of few plates the city alone. That takes 0.02 to 0.03
+# off errors. Its CDF errs by its mean's error, the city's uncertainty, and the HAT's own difference: less with many
+# plates. Constants fixed on Austin's days.
 
 SHARE_MIN = 2e-4
 """The least share of a km/h, so that each mean has a tilt."""
@@ -232,28 +223,24 @@ SHARE_MIN = 2e-4
 TILT_MAX, HALVINGS = 4.0, 27
 
 PLATES_HALF_CORRECTED = 10
-"""A HAT of so many plates has half of the correction. Chosen from 0, 10, 20, 40 on Austin's days."""
+"""A HAT of so many plates has half of the correction. Chosen from 0, 10, 20, 40."""
 
 PLATES_APART, HATS_APART = 0.2, 0.025
-"""Variance of a HAT's CDF around the tilted one, over F (1 - F): that of one plate, and what many plates leave."""
+"""Variance of a HAT's CDF around the tilted one, over F (1 - F): of a single plate, and of many plates."""
 
 DEVIATIONS = 1.8
-"""Of a band of 95 %, on either side; fewer than of a normal variable, as plates of most HATs differ less."""
+"""Of a band of 95 %, on either side: below a normal variable's, as plates of most HATs differ less."""
 
 SUP_PER_DEVIATION = 1.25
 """Expected sup-error over the largest standard deviation at any speed."""
 
 
 SCATTERED, SLOPE = 0.19, 0.015
-"""F (1 - F), and what a CDF changes by for a km/h of its mean: typical of a city's edges."""
+"""F (1 - F), and the change of a CDF for a km/h of its mean: typical of a city's edges."""
 
 
 def tilted_error(plates: int, deviation_kmh: float) -> float:
-    """What a tilted CDF is likely to err by at an edge, in shares, where the mean errs by so much.
-
-    >>> round(tilted_error(10, 4.0), 3), round(tilted_error(400, 1.0), 3)
-    (0.121, 0.087)
-    """
+    """The likely error of a tilted CDF at an edge, in shares, where the mean errs by so much."""
     return hypot(sqrt(SCATTERED * (PLATES_APART / plates + HATS_APART)), SLOPE * deviation_kmh, TOLD)
 
 
@@ -277,18 +264,16 @@ class HatShapes(NamedTuple):
         curves = np.stack([self.cdf, self.low, self.high], axis=-1)
         at = np.clip(np.searchsorted(self.kmh, edges_kmh), 1, self.kmh.size - 1)
         part = (np.array(edges_kmh) - self.kmh[at - 1]) / (self.kmh[at] - self.kmh[at - 1])
-        found: Floats = curves[:, at - 1] + part[:, None] * (curves[:, at] - curves[:, at - 1])
-        return found
+        return np.asarray(curves[:, at - 1] + part[:, None] * (curves[:, at] - curves[:, at - 1]))
 
     def quantiles(self, share: float) -> Floats:
-        """In rows: of each HAT the speed that so many drive at or below, and both ends of its interval."""
+        """In rows: each HAT's quantile, and both ends of its interval."""
         return np.column_stack([_crossings(curve, share, self.kmh) for curve in (self.cdf, self.high, self.low)])
 
 
 @on_one_thread
 def hat_shapes(city: CityShape, mean: Floats, deviation: Floats, plates: NDArray[np.int64]) -> HatShapes:
-    """Of all HATs of a slot: with these means (km/h), which are off by such deviations, and so many plates; 0 plates
-    for a cell without pings."""
+    """Of all HATs of a slot, by means and their deviations (km/h) and plates; 0 plates for a cell without pings."""
     high = city.edges_kmh[-1]
     kmh = np.unique(np.append(np.arange(np.floor(high) + 1), high))
     middles = np.append(0.0, (kmh[1:] + kmh[:-1]) / 2)
@@ -310,7 +295,7 @@ def hat_shapes(city: CityShape, mean: Floats, deviation: Floats, plates: NDArray
         + np.interp(kmh, city.edges_kmh, city.deviations) ** 2
         + cdf * (1 - cdf) * apart[:, None]
     )
-    # A CDF rises: what holds of a speed holds of all higher ones from below, of all lower ones from above.
+    # A CDF rises: a lower bound holds for all higher speeds too, an upper bound for all lower ones.
     low = np.maximum.accumulate(np.maximum(cdf - DEVIATIONS * spread, 0.0), axis=1)
     upper = np.minimum(cdf + DEVIATIONS * spread, 1.0)
     upper = np.minimum.accumulate(upper[:, ::-1], axis=1)[:, ::-1]
@@ -321,19 +306,17 @@ def hat_shapes(city: CityShape, mean: Floats, deviation: Floats, plates: NDArray
 def _correction(
     log_share: Floats, middles: Floats, mean: Floats, deviation: Floats, plates: NDArray[np.int64]
 ) -> Floats:
-    """log(city / mixture): what takes the mixture of a slot's HATs, each by its plates, back to the city."""
+    """log(city / mixture of the slot's tilted HATs, weighed by plates)."""
     here = plates > 0
     if not here.any():
         return np.zeros(middles.size)
     ends = (np.clip(mean[here] + sign * deviation[here], 0.0, middles[-1]) for sign in (-1, 1))
     mixture = sum(plates[here] @ _tilted(log_share, middles, end) for end in ends) / (2 * plates.sum())
-    found: Floats = log_share - np.log(mixture)
-    return found
+    return np.asarray(log_share - np.log(mixture))
 
 
 def _tilted(log_share: Floats, middles: Floats, mean: Floats) -> Floats:
-    """Shares in each row that have the mean of the row, or one as near to it as tilts go; from shares of all, or of
-    each row."""
+    """Shares in each row with the row's mean, or the nearest that tilts reach; from shares of all, or of each row."""
     low, high = np.full(mean.size, -TILT_MAX), np.full(mean.size, TILT_MAX)
     shares = np.empty((mean.size, middles.size))
     for _ in range(HALVINGS):
@@ -347,10 +330,9 @@ def _tilted(log_share: Floats, middles: Floats, mean: Floats) -> Floats:
 
 
 def _crossings(curves: Floats, share: float, kmh: Floats) -> Floats:
-    """Where each curve comes to the share: 0 if exact zeros do."""
+    """Where each curve reaches the share: 0 if exact zeros do."""
     at = np.minimum(np.sum(curves < share, axis=1), kmh.size - 1)
     before, rows = np.maximum(at - 1, 0), np.arange(at.size)
     below, above = curves[rows, before], curves[rows, at]
     part = np.clip((share - below) / np.maximum(above - below, 1e-12), 0.0, 1.0)
-    found: Floats = np.where(at == 0, 0.0, kmh[before] + part * (kmh[at] - kmh[before]))
-    return found
+    return np.asarray(np.where(at == 0, 0.0, kmh[before] + part * (kmh[at] - kmh[before])))

@@ -23,17 +23,17 @@ from udp_stream.mechanisms.base import (
     StatisticTerms,
 )
 from udp_stream.mechanisms.means import MeanPlan
-from udp_stream.mechanisms.noise import MEASURES, Cost, require_measure
+from udp_stream.mechanisms.noise import MEASURES, Cost, Floats, Integers, require_measure
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.policy import EPSILON_NANO_MAX, PeriodSoFar, Policy, SlotInPeriod, hat_epsilon, shares_of
 from udp_stream.windows.tables import SlotCounts
 
 
 class HatForecast(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is forecast of a HAT's mean before it is taken, in km/h, and what the forecast reads of its counts.
+    """The forecast of a HAT's mean, in km/h, with its standard deviation.
 
-    `deviation` is its standard deviation; `rest` the part of that which no release of another HAT can tell. `prior` is
-    the relative speed and the six features of `forecast/model.py`, standardised.
+    `rest` is the part of the deviation that no release of another HAT can tell. `prior` is the relative speed and the
+    six features of `forecast/model.py`, standardised.
 
     >>> HatForecast(value=18.0, deviation=5.0, rest=3.0, prior=7 * (0.0,)).deviation
     5.0
@@ -46,17 +46,17 @@ class HatForecast(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag="terms.3", tag_field="v"):
-    """What a HAT's admission was asked on: each statistic's price and mechanism, or why nothing is asked.
+    """The terms of a HAT's admission: each statistic's price and mechanism, or why nothing is asked.
 
     With counts and U they fix every plate's charge and, once all is chosen, the plan: retries and shards search no
-    more, whatever the policy and the software are by then. `period` and `budget_nano` are the promise, for the record.
-    `kept` has a bit for each of the HAT's rows that contributes, the first row's the highest of the first byte; empty:
-    all do. `allowance_nano` is the most that a plate may have been charged in the period, this HAT included; 0: its
-    budget. If fewer than `admitted_min` or `min_plates` can pay, none is charged. HATs of a slot are charged by `turn`,
-    lowest first, then by size. "unplanned" are HATs that no plan knows.
+    more, whatever policy and software are by then. `period` and `budget_nano` are the promise, for the record. `kept`
+    has a bit for each of the HAT's rows, set if it contributes, highest bit first; empty: all do. `allowance_nano` is
+    the most that a plate may have been charged in the period, this HAT included; 0: its budget. If fewer than
+    `admitted_min` or `min_plates` can pay, none is charged. HATs of a slot are charged by `turn`, lowest first, then by
+    size. "unplanned" are HATs that no plan knows.
 
     A ledger keeps terms for ever, and refuses other versions: change the tag with the fields. A field that is left out
-    where it says nothing new keeps the tag.
+    at its default keeps the tag.
 
     >>> Terms((StatisticTerms("mean", 10**9), StatisticTerms("variance", 5 * 10**8))).charge_nano
     1500000000
@@ -80,7 +80,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     @property
     def in_ball(self) -> bool:
-        """Whether a plate shares one clip among this HAT and others of the slot."""
+        """Whether a plate shares one clip among HATs of the slot."""
         return any(one.around is not None and one.around.ball for one in self.statistics)
 
     def within(self, policy: Policy) -> Terms:
@@ -109,18 +109,13 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     def asked_of(self, statistic: str) -> StatisticTerms | None:
         return next((one for one in self.statistics if one.statistic == statistic), None)
 
-    def select_offered(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What the rows that contribute have, of what each of the HAT's rows has; no copy is made if all contribute."""
-        if self._keeps_all(values.size):
-            return values
+    def select_offered(self, values: Integers) -> Integers:
+        """The values of the rows that contribute; no copy is made if all do."""
         kept = self.rows_kept(values.size)
         return values if kept.all() else values[kept]
 
-    def _keeps_all(self, rows: int) -> bool:
-        return not self.kept and all(one.around is None or one.around.plates_count == rows for one in self.statistics)
-
-    def restore_rows(self, offered: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-        """Undo `select_offered`: what each of that many rows has, 0 for those that do not contribute."""
+    def restore_rows(self, offered: Integers, rows: int) -> Integers:
+        """Undo `select_offered`: the value of each row, 0 for those that do not contribute."""
         if offered.size == rows:
             return offered
         values = np.zeros(rows, dtype=np.int64)
@@ -128,22 +123,16 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         return values
 
     def rows_kept(self, rows: int) -> NDArray[np.bool_]:
-        """Which of that many rows contribute; none if that was said of another number of rows."""
-        kept = self._rows_offered(rows)
+        """Which of that many rows contribute; none if the terms are of another number of rows."""
+        kept = np.full(rows, not self.kept)
+        if self.kept and len(self.kept) == -(-rows // 8):
+            kept = np.unpackbits(np.frombuffer(self.kept, dtype=np.uint8), count=rows).astype(bool)
         forecast = (one.around.plates_count for one in self.statistics if one.around is not None)
         return np.zeros(rows, dtype=bool) if any(plates != kept.sum() for plates in forecast) else kept
 
-    def _rows_offered(self, rows: int) -> NDArray[np.bool_]:
-        if not self.kept:
-            return np.ones(rows, dtype=bool)
-        packed = np.frombuffer(self.kept, dtype=np.uint8)
-        if packed.size != -(-rows // 8):
-            return np.zeros(rows, dtype=bool)
-        return np.unpackbits(packed, count=rows).astype(bool)
-
 
 def terms_of(policy: Policy, nanos: Mapping[str, int]) -> Terms:
-    """Terms with these epsilons, by statistic, as a policy has it; a statistic with epsilon 0 is not asked for."""
+    """The policy's terms with these epsilons by statistic; a statistic with epsilon 0 is not asked for."""
     measure = policy.measure
     follows_charge = policy.mean_nano is None and MEASURES[measure].noise.power == 1
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
@@ -154,7 +143,7 @@ def terms_of(policy: Policy, nanos: Mapping[str, int]) -> Terms:
 
 
 def automatic_nano(allowance_nano: int, policy: Policy) -> int:
-    """Each automatic epsilon of what plates can spend on a HAT, after fixed ones; may be below the least, and 0."""
+    """Each automatic epsilon of a HAT's allowance, after fixed ones; may be below the least, and 0."""
     fixed = sum(nano or 0 for nano in policy.prices.values())
     return min((allowance_nano - fixed) // policy.automatic, EPSILON_NANO_MAX)
 
@@ -164,7 +153,7 @@ def terms_at(automatic_nano: int, policy: Policy) -> Terms:
     return terms_of(policy, {name: automatic_nano if nano is None else nano for name, nano in policy.prices.items()})
 
 
-# Plans follow from counts, budgets and settings, and never from a speed.
+# Plans follow from counts, budgets and settings, and never from a speed. Unit: license plate. Neighbours: swap-values.
 #
 # **The guarantee.** For each HAT, a statistic's query changes by at most its sensitivity when one plate's speeds
 # change, and its noise makes that private at the statistic's price (private intervals included; the levels of a CDF
@@ -174,18 +163,16 @@ def terms_at(automatic_nano: int, policy: Policy) -> Terms:
 # (`mechanisms/around.py`).
 #
 # **Charge first, plan last.** `plan_hat` plans for all plates of the HAT and prices each; the ledger admits some;
-# `HatPlan.subset` takes the others out of that very plan, keeping its mechanism, cap and arrays, and sets the noise so
-# that each admitted plate's loss stays within its charge, which is checked. All follows from counts, terms and verdict.
-#
-# Unit: license plate. Neighbours: swap-values.
+# `HatPlan.subset` takes the others out of that plan, keeps its mechanism, cap and arrays, and sets the noise so that
+# each admitted plate's loss stays within its charge, which is checked.
 
 
 @dataclass(frozen=True, slots=True)
 class HatPlan:
-    """What will be computed for one HAT from the samples of plates with these counts: a plan for each statistic.
+    """A plan for each statistic of one HAT, for plates with these counts.
 
-    `charges` are what each of them pays, in nano-epsilon or nano-rho: never less than it loses, and at least 1, so that
-    a plate that gives nothing is admitted like others.
+    Each plate pays its `charges`, in nano-epsilon or nano-rho: never less than it loses, and at least 1, so that a
+    plate that gives nothing is admitted like others.
 
     >>> from udp_stream.settings import load
     >>> policy = load(None, ("budget.accounting=pure",), {}).policy
@@ -195,9 +182,9 @@ class HatPlan:
     """
 
     terms: Terms
-    by_plate: NDArray[np.int64]
+    by_plate: Integers
     statistics: Mapping[str, StatisticPlan]
-    charges: NDArray[np.int64]
+    charges: Integers
 
     @property
     def mean(self) -> MeanPlan | ForecastClipPlan | None:
@@ -243,24 +230,18 @@ def slot_terms(
     return _hats_terms(counts, enough, affordable, policy)
 
 
-def _hats_terms(
-    counts: SlotCounts, enough: NDArray[np.bool_], allowances: NDArray[np.int64], policy: Policy
-) -> list[Terms]:
+def _hats_terms(counts: SlotCounts, enough: NDArray[np.bool_], allowances: Integers, policy: Policy) -> list[Terms]:
+    each = zip(counts.each_rows(), enough.tolist(), strict=True)
     of_plate = allowances[counts.plate]
-    return [
-        _terms(of_plate[rows], policy) if is_enough else Terms(withheld="few_plates")
-        for rows, is_enough in zip(counts.each_rows(), enough.tolist(), strict=True)
-    ]
+    return [_terms(of_plate[rows], policy) if is_enough else Terms(withheld="few_plates") for rows, is_enough in each]
 
 
-def _usual_shares(counts: SlotCounts, priced: Sequence[HatPlan | None]) -> NDArray[np.float64]:
-    """Which part of a HAT's epsilon each plate is charged, on average over its HATs in this slot; 1 where unknown.
+def _usual_shares(counts: SlotCounts, priced: Sequence[HatPlan | None]) -> Floats:
+    """The part of a HAT's epsilon that each plate is charged, on average over its HATs in this slot; 1 where unknown.
 
-    A plate that pays a third of epsilon can afford three times the epsilon. (Austin, 2015-06-07: the expected error
-    falls from 53 to 45 km/h for Array-Averaging and from 114 to 45 for Baseline.)
+    A plate that pays a third of epsilon can afford three times the epsilon.
     """
-    known = [plan for plan in priced if plan is not None]
-    if not known:
+    if not (known := [plan for plan in priced if plan is not None]):
         return np.ones(len(counts.plates))
     is_priced = np.repeat([plan is not None for plan in priced], np.diff(counts.hat_rows))
     parts = np.concatenate([plan.charges / plan.terms.charge_nano for plan in known])
@@ -271,7 +252,7 @@ def _usual_shares(counts: SlotCounts, priced: Sequence[HatPlan | None]) -> NDArr
 
 def _shares(
     counts: SlotCounts, enough: NDArray[np.bool_], balance: Balance, in_period: SlotInPeriod, policy: Policy
-) -> NDArray[np.int64]:
+) -> Integers:
     hat_of_row = np.repeat(np.arange(counts.cells.size), np.diff(counts.hat_rows))
     now = np.bincount(counts.plate[enough[hat_of_row]], minlength=len(counts.plates))
     place = in_period.slots_gone, in_period.slots_left, in_period.rolls
@@ -279,17 +260,17 @@ def _shares(
     return shares_of(policy.schedule, policy.budget_nano, so_far)
 
 
-def _terms(shares: NDArray[np.int64], policy: Policy) -> Terms:
+def _terms(shares: Integers, policy: Policy) -> Terms:
     if not policy.automatic:
         return terms_at(0, policy)
     each = automatic_nano(hat_epsilon(shares), policy)
     return Terms(withheld="budget") if each < policy.accounted.measure.least_nano else terms_at(each, policy)
 
 
-def plan_hat(by_plate: NDArray[np.int64], terms: Terms, policy: Policy) -> HatPlan:
+def plan_hat(by_plate: Integers, terms: Terms, policy: Policy) -> HatPlan:
     """The plan for plates with these counts (at least one, each with a sample) on these terms, and its price.
 
-    The plan's own terms name what was chosen: on those, the plan is made again without a search.
+    The plan's terms name what was chosen: on them, the plan is made again without a search.
     """
     return HatPlans(policy.public).plan_hat(by_plate, terms)
 
@@ -298,8 +279,7 @@ _Key = tuple[bytes, str, AroundForecast | None]
 
 
 class HatPlans:
-    """The plans of a slot, each made once, from counts and terms alone: the planner prices with them, releases use
-    them.
+    """The plans of a slot, each made once, from counts and terms alone: for prices and for releases.
 
     >>> from udp_stream.settings import load
     >>> policy = load(None, ("budget.accounting=pure",), {}).policy
@@ -314,22 +294,20 @@ class HatPlans:
         self._counts: dict[bytes, SamplesPerPlate] = {}
         self._made: dict[_Key, tuple[StatisticTerms, StatisticPlan]] = {}
 
-    def plan_hat(self, by_plate: NDArray[np.int64], terms: Terms) -> HatPlan:
+    def plan_hat(self, by_plate: Integers, terms: Terms) -> HatPlan:
         plans = {asked.statistic: self.plan_statistic(by_plate, asked) for asked in terms.statistics}
         chosen = tuple(asked.chosen(plans[asked.statistic].choice) for asked in terms.statistics)
         charges = np.maximum(1, reduce(np.add, (plan.charges for plan in plans.values())))
         return HatPlan(msgspec.structs.replace(terms, statistics=chosen), by_plate, plans, charges)
 
-    def plan_statistic(self, by_plate: NDArray[np.int64], asked: StatisticTerms) -> StatisticPlan:
+    def plan_statistic(self, by_plate: Integers, asked: StatisticTerms) -> StatisticPlan:
         written = by_plate.tobytes()
         key = written, asked.statistic, asked.around
         plan = self._plan(self._samples(written, by_plate), self._made.get(key), asked)
         self._made[key] = asked, plan
         return plan
 
-    def plan_around(
-        self, by_plate: Sequence[NDArray[np.int64]], asked: Sequence[StatisticTerms]
-    ) -> list[ForecastClipPlan]:
+    def plan_around(self, by_plate: Sequence[Integers], asked: Sequence[StatisticTerms]) -> list[ForecastClipPlan]:
         written = [one.tobytes() for one in by_plate]
         samples = [self._samples(*one) for one in zip(written, by_plate, strict=True)]
         plans = AROUND.plan_each(samples, asked, self.public)
@@ -337,11 +315,10 @@ class HatPlans:
             self._made[counts, terms.statistic, terms.around] = terms, plan
         return plans
 
-    def _samples(self, written: bytes, by_plate: NDArray[np.int64]) -> SamplesPerPlate:
-        found = self._counts.get(written)
-        if found is None:
-            found = self._counts[written] = SamplesPerPlate(by_plate)
-        return found
+    def _samples(self, written: bytes, by_plate: Integers) -> SamplesPerPlate:
+        if written not in self._counts:
+            self._counts[written] = SamplesPerPlate(by_plate)
+        return self._counts[written]
 
     def _plan(
         self, counts: SamplesPerPlate, known: tuple[StatisticTerms, StatisticPlan] | None, asked: StatisticTerms

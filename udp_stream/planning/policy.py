@@ -16,20 +16,18 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from udp_stream.ledger.filters import Loss
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import ROLLING, span_name, span_of
 from udp_stream.mechanisms.base import BinsAsked, Branching, Cap, PublicSettings, Range
-from udp_stream.mechanisms.noise import MEASURES, Measure
+from udp_stream.mechanisms.noise import MEASURES, Floats, Integers, Measure
 from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting, NeighbourRelation
 from udp_stream.units import NANO, QUANTA_PER_KMH, amount_text, duration_name, parse_duration, plain
 from udp_stream.windows.tables import SlotGrid
 
 # Budget periods: a balance belongs to a period's name, such as `1d from 2024-01-08T00:00:00+05:30`. Other zones,
-# lengths and measures have other names (of rho they end in ` in rho`), hence other balances. A plate whose pings lie in
-# several periods can lose the sum of their budgets.
+# lengths and measures have other names (of rho they end in ` in rho`), hence other balances.
 #
 # Privacy: the unit is one plate with all its pings in a period. By releases charged to the period it loses at most the
 # period's budget; by releases charged to a period that overlaps it, that one's budget too (basic composition).
@@ -37,8 +35,8 @@ from udp_stream.windows.tables import SlotGrid
 # A name tells the start, with its offset from UTC, and the length on the wall clock, but not the zone. So:
 #
 # 1. A period lasts from its start to the next multiple of its length on the wall clock, at the offset of its start.
-#    `lifetime`, and a name that cannot be read, is all of time. A span of a rolling budget (`ledger/rules.py`) tells
-#    both its ends, and its window's length.
+#    `lifetime`, and a name that cannot be read, is all of time. The span of a rolling budget (`ledger/rules.py`) names
+#    both ends, and its window's length.
 # 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next one. Two periods of
 #    one length that follow each other on the wall clock, at offsets that differ by at most an hour, count as periods of
 #    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same. Periods
@@ -51,7 +49,7 @@ CLOCK_CHANGE_S = 3600
 DAY_S = 86_400
 
 POSITIONS = "positions "
-"""What the name of a period begins with whose balances are for positions: per kilometre, or per square kilometre."""
+"""The prefix of periods of positions, whose balances are per kilometre, or per square kilometre."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,7 @@ class Period:
     window: float = 0.0
 
     def overlaps(self, other: Period) -> bool:
-        """Whether some time lies in both, or in one window with both, and they are not of one calendar or rolling
-        budget; a period does not overlap itself."""
+        """Whether they share time or a window, and are not of one calendar or rolling budget."""
         if is_of_positions(self.name) != is_of_positions(other.name):
             return False
         both = min(self.end, other.end) - max(self.start, other.start)
@@ -94,7 +91,7 @@ class Period:
 
 @lru_cache(maxsize=2**16)
 def period_of(name: str) -> Period:
-    """When a period is."""
+    """The times of a period."""
     if (span := span_of(name)) is not None:
         return Period(name, span.start, span.end, window=span.seconds)
     length, _, start = without_measure(name).removeprefix(POSITIONS).partition(" from ")
@@ -117,7 +114,7 @@ def overlapping(period: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
-    """Of each period, those that overlap it; as much work as there are such pairs."""
+    """Of each period, those that overlap it."""
     found: dict[str, set[str]] = {name: set() for name in names}
     going: list[Period] = []
     periods = sorted(map(period_of, found), key=lambda one: (one.start, one.name))
@@ -133,12 +130,12 @@ def overlaps_of(names: Iterable[str]) -> dict[str, set[str]]:
 
 
 def name_in(measure: str, name: str) -> str:
-    """The name of the period in which losses of this measure are counted."""
+    """The period's name with its measure."""
     return name + MEASURES[measure].ending
 
 
 def is_of_positions(name: str) -> bool:
-    """Whether what is counted in a period is of positions, not of speeds."""
+    """Whether a period's balances are of positions, not of speeds."""
     return name.startswith(POSITIONS)
 
 
@@ -149,13 +146,12 @@ def length_of(name: str) -> str:
 
 
 def measure_of(name: str) -> Measure:
-    """In what losses of this period are counted."""
-    others = (one for one in MEASURES.values() if one.ending and name.endswith(one.ending))
-    return next(others, MEASURES["pure"])
+    """The measure of a period's losses."""
+    return max((one for one in MEASURES.values() if name.endswith(one.ending)), key=lambda one: len(one.ending))
 
 
 def without_measure(name: str) -> str:
-    """The name of a period, or its length, without what its losses are counted in."""
+    """The name of a period, or its length, without the measure."""
     return name.removesuffix(measure_of(name).ending)
 
 
@@ -164,21 +160,16 @@ def loss_in(name: str, nano: int) -> Loss:
     return measure_of(name).loss(nano)
 
 
-def sum_of(budgets: Mapping[str, int], names: Iterable[str]) -> Loss:
-    """The sum of the budgets of these periods."""
-    return sum((loss_in(name, budgets[name]) for name in names), Loss())
-
-
 def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> Loss:
-    """The most that a plate can lose by its pings in this period, or one of its windows, with overlapping ones."""
-    # `others` may name the period itself, whose budget counts once.
+    """The most that a plate can lose by its pings in this period, or one of its windows, with overlapping periods."""
+    # `others` may name the period itself: its budget counts once.
     names = [name for name in dict.fromkeys((period, *others)) if name in budgets]
     spans: dict[str, list[Period]] = {}
     for one in map(period_of, names):
         if one.window:
             spans.setdefault(length_of(one.name), []).append(one)
     ours = period_of(period)
-    most = sum_of(budgets, (name for name in names if not period_of(name).window))
+    most = sum((loss_in(name, budgets[name]) for name in names if not period_of(name).window), Loss())
     for account in spans.values():
         touched = max(one.end for one in account) - min(one.start for one in account)
         windows = max(1, ceil(min(ours.window or ours.end - ours.start, touched) / account[0].window))
@@ -187,7 +178,7 @@ def most_in(budgets: Mapping[str, int], period: str, others: Iterable[str]) -> L
 
 
 def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
-    """Each period's budget with those of the periods that overlap it: what a plate can lose by its pings in it."""
+    """The most that a plate can lose by its pings in each period: its budget and those of overlapping periods."""
     return {name: most_in(budgets, name, others) for name, others in overlaps_of(budgets).items()}
 
 
@@ -197,18 +188,18 @@ def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
 # Corollary 5.1: a mechanism on one component costs the same in the product, by unit of distance (squared for a rho). So
 # charges of components add up in one filter. Remark 4: data that change, as positions do, are new components.
 #
-# A *unit* of distance means the same in all: a swapped speed, or positions `unit_m` metres apart. So an epsilon per
-# kilometre counts times the unit in kilometres, and a rho per square kilometre times its square. Two inputs are told
-# apart by at most e^(B d), d the largest distance in those units.
+# A unit of distance is a swapped speed, or positions `unit_m` metres apart. So an epsilon per kilometre counts times
+# the unit in kilometres, and a rho per square kilometre times its square. Two inputs are told apart by at most e^(B d),
+# d the largest distance in those units.
 
 NOTE = "one budget: "
-"""Before the name of a period, in the note by which a ledger remembers that both kinds had one budget in it."""
+"""The prefix of a ledger's note that both kinds had one budget in the period."""
 
 
 def component_charge_nano(cost_nano: int, measure: str, unit: Fraction) -> int:
-    """What a mechanism on one component costs of a budget over all of them, rounded up (Theorem 5.1, Corollary 5.1).
+    """The cost of a mechanism on one component in a budget over all, rounded up (Theorem 5.1, Corollary 5.1).
 
-    `cost_nano` is per unit of the component's own metric, squared for a rho; `unit` is how far there is one apart.
+    `cost_nano` is per unit of the component's own metric, squared for a rho; `unit` is the distance of one unit there.
     """
     return ceil(cost_nano * unit ** MEASURES[measure].noise.power)
 
@@ -238,7 +229,7 @@ class OneBudget(msgspec.Struct, frozen=True):
 
     @property
     def by_distance_nano(self) -> int:
-        """The most that positions may cost by kilometre, squared for a rho: rounded down, so within their part."""
+        """The positions' part by kilometre, squared for a rho; rounded down."""
         return floor(self.positions_nano / self._unit_km ** MEASURES[self.measure].noise.power)
 
     @property
@@ -249,13 +240,13 @@ class OneBudget(msgspec.Struct, frozen=True):
         return self.positions_nano if is_of_positions(name) else self.whole_nano - self.positions_nano
 
     def nano_of(self, name: str, nano: int) -> int:
-        """What an amount of this period's balances counts, rounded up."""
+        """An amount of this period's balances in the one budget, rounded up."""
         if not is_of_positions(name):
             return nano
         return component_charge_nano(nano, measure_of(name).name, self._unit_km)
 
     def most_in(self, budgets: Mapping[str, int], period: str) -> Loss:
-        """The most of both kinds by pings in a period, under these budgets and the parts of both kinds."""
+        """The most of both kinds by pings in a period, under these budgets and both parts."""
         amounts = {name: self.nano_of(name, nano) for name, nano in budgets.items()}
         time = name_in(self.measure, without_measure(time_of(period)))
         for name in (time, f"{POSITIONS}{time}"):
@@ -271,12 +262,12 @@ def of_same_time(period: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def time_of(period: str) -> str:
-    """The name of a period without the kind of data that is counted in it."""
+    """The name of a period without the kind of data."""
     return period.removeprefix(POSITIONS)
 
 
 def noted(meta: Mapping[str, str]) -> dict[str, OneBudget]:
-    """The one budget of each period for which a ledger remembers one, by the name of its time."""
+    """The one budgets that a ledger remembers, by the period's time."""
     notes = sorted((name, text) for name, text in meta.items() if name.startswith(NOTE))
     return {name.removeprefix(NOTE): msgspec.json.decode(text, type=OneBudget) for name, text in notes}
 
@@ -286,15 +277,12 @@ def note_of(one: OneBudget) -> str:
     return msgspec.json.encode(one).decode()
 
 
-# Budget periods of positions. A moment belongs to the period of the time before it: midnight's answer is of the day
-# that ends.
-
-
 @dataclass(frozen=True)
 class PositionPeriods:
-    """Periods of one length in a zone, or one for a lifetime; and each plate's budget for one, in nano-units.
+    """Periods of positions of one length in a zone, or one for a lifetime; and each plate's budget in nano-units.
 
-    Where it is a part of one budget, `whole` says that in words.
+    A moment belongs to the period of the time before it: midnight's answer is of the day that ends. `whole` is the one
+    budget in words, where there is one.
 
     >>> from datetime import UTC
     >>> periods = PositionPeriods("zcdp", 100 * 10**9, "1d", SlotGrid(86_400, UTC))
@@ -340,15 +328,13 @@ class PositionPeriods:
 
 
 def amount_by_distance(measure: str, nano: int) -> str:
-    """An amount of a plate's positions, with the distance that it is for."""
-    counted = MEASURES[measure]
-    return f"{counted.unit} {amount_text(nano)} per {counted.distance}"
+    """An amount of a plate's positions, with its distance."""
+    return f"{MEASURES[measure].unit} {amount_text(nano)} per {MEASURES[measure].distance}"
 
 
 # Allowances: `auto` spreads a plate's remaining budget over the HATs that it is likely still to visit in the period. It
 # reads counts and balances alone; the ledger holds every plate to its budget.
 
-Integers = NDArray[np.int64]
 Schedule = Literal["spread", "uniform"]
 
 FIXED_NANO_MIN = 1000
@@ -360,37 +346,16 @@ EPSILON_NANO_MAX = 1000 * NANO
 most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise (`noise.lattice_of`, `variance`)."""
 
 
-def expected_visits(now: Integers, before: Integers, slots_gone: int, slots_left: int) -> NDArray[np.float64]:
-    """HATs that each plate is likely to visit from this slot on, in the period.
-
-    `now` counts the plate's HATs in this slot, `before` its charges earlier in the period; `slots_gone` and
-    `slots_left` count whole slots. The pace is that of this slot, or the mean of the period so far if that was faster.
-    """
-    pace = np.maximum(now, before / max(1, slots_gone))
-    visits: NDArray[np.float64] = now + pace * slots_left
-    return visits
-
-
-def fair_shares(budget_nano: int, spent: Integers, visits: NDArray[np.float64]) -> Integers:
-    """Nano-units that each plate can spend per HAT if it is to last for `visits` HATs (at least one each)."""
-    left = np.maximum(0, budget_nano - spent)
-    shares: Integers = np.floor(left / np.maximum(1.0, visits)).astype(np.int64)
-    return shares
-
-
 def hat_epsilon(shares: Integers) -> int:
-    """One epsilon for all plates of a HAT, from what each can spend: the lower quartile.
+    """One epsilon for all plates of a HAT, from their shares: the lower quartile.
 
-    By the least share the busiest plate would starve the statistic; by the median half of the plates would run down. A
-    plate below the quartile spends ahead of its pace and gets less later.
+    By the least share the busiest plate would starve the statistic; by the median half of the plates would run down.
     """
-    ordered = np.sort(shares)
-    return int(ordered[ordered.size // 4])
+    return int(np.sort(shares)[shares.size // 4])
 
 
 class PeriodSoFar(NamedTuple):
-    """Of each plate: nano-units and HATs charged so far (where budgets roll, the most in any window), HATs in this
-    slot.
+    """Of each plate: nano-units and HATs charged so far (where budgets roll, the most in any window), HATs now.
 
     >>> PeriodSoFar(np.array([40]), np.array([4]), np.array([2]), slots_gone=2, slots_left=3).visits.tolist()
     [8.0]
@@ -404,22 +369,23 @@ class PeriodSoFar(NamedTuple):
     rolls: bool = False
 
     @property
-    def visits(self) -> NDArray[np.float64]:
-        expected = expected_visits(self.now, self.charges, self.slots_gone, self.slots_left)
-        return np.maximum(1.0, expected)
+    def visits(self) -> Floats:
+        """Likely HATs from this slot on, at the pace of this slot, or of the period so far if that was faster; >= 1."""
+        pace = np.maximum(self.now, self.charges / max(1, self.slots_gone))
+        return np.asarray(np.maximum(1.0, self.now + pace * self.slots_left))
 
 
 def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers:
-    """What each plate may spend on each of its HATs in this slot, in nano-units; never more than it has left.
+    """Each plate's allowance for each of its HATs in this slot, in nano-units; never more than it has left.
 
-    "spread": the rest over the HATs that it is likely still to visit. "uniform": an even part of the budget for every
-    HAT of the period. Of a rolling budget both are an even part for each HAT of a window: spent budget comes back.
+    "spread": the rest over the likely visits. "uniform": an even part of the budget for every HAT of the period. Of a
+    rolling budget both are an even part for each HAT of a window: spent budget comes back.
     """
+    left = np.maximum(0, budget_nano - at.charged)
     if schedule == "spread" and not at.rolls:
-        return fair_shares(budget_nano, at.charged, at.visits)
+        return np.floor(left / at.visits).astype(np.int64)
     even = budget_nano / (at.visits if at.rolls else at.charges + at.visits)
-    shares: Integers = np.clip(np.floor(even).astype(np.int64), 0, np.maximum(0, budget_nano - at.charged))
-    return shares
+    return np.clip(np.floor(even).astype(np.int64), 0, left)
 
 
 Mean = Literal[
@@ -432,19 +398,17 @@ CdfAsked = Literal["auto", "tree", "smoothed", "off"]
 SpeedFrom = Literal["field", "movement"]
 
 _FIRST = "mean", "variance", "cdf"
-"""The statistics that there were first: fingerprints and notes have their prices also where these are 0."""
+"""The first statistics: fingerprints and notes have their prices also where these are 0."""
 
 
 class Policy(msgspec.Struct, frozen=True, dict=True):
-    """What a deployment promises and how it computes. Amounts are nano-units; None means "auto"; speeds are in quanta.
+    """A deployment's promise and its computation. Amounts are nano-units; None means "auto"; speeds are in quanta.
 
     Budget and prices are in the measure of `accounting`, a key of `ACCOUNTINGS`; `delta` converts a rho. `slot_seconds`
     and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: a lifetime); of a rolling period,
-    such as "rolling 1d", that of its windows, on any clock. `bins` is "auto", a number of equal bins, or edges in km/h,
-    `branching` "auto" or that of a CDF's tree, `cap` that of Array-Averaging. `prices` are by statistic; a statistic
-    that it lacks is not asked for. `hats_max`: in how many HATs of a slot suppression leaves a plate (0: as many as
-    CHOP-USER does). `schedule`: how automatic epsilons are spread over a period. `source`: fields of a ping in a feed
-    of another form, by keys of `[source]`. `speed_from`: speeds of the pings, or derived from positions.
+    such as "rolling 1d", that of its windows, on any clock. `bins` is "auto", a number of equal bins, or edges in km/h.
+    `prices` are by statistic; a missing statistic is not asked for. `hats_max`: suppression leaves a plate in so many
+    HATs of a slot (0: CHOP-USER decides). `source`: fields of a ping in a feed of another form, by keys of `[source]`.
 
     >>> from udp_stream.settings import Settings
     >>> policy = Settings().policy
@@ -523,34 +487,34 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def automatic(self) -> int:
-        """How many statistics share what a HAT's plates can spend. Automatic trees cost a mean's price on top."""
+        """How many statistics share an allowance. Automatic trees cost a mean's price on top."""
         return list(self.prices.values()).count(None) - self.has_automatic_trees
 
     @cached_property
     def forecasts(self) -> bool:
-        """Whether means are taken around forecasts, where that errs less."""
+        """Whether means may be taken around forecasts."""
         asked = self.mean == "forecast-clip" or (self.mean == "auto" and self.suppression == "off")
         return asked and self.mean_nano != 0
 
     @cached_property
     def shapes(self) -> bool:
-        """Whether the city is asked for its CDF, and smoothed estimates have each HAT's."""
+        """Whether the city is asked for its CDF, for those of smoothed estimates."""
         return self.cdf in ("auto", "smoothed") and self.forecasts
 
     @cached_property
     def has_automatic_trees(self) -> bool:
-        """Whether HATs have a CDF of their own, at the mean's price, where that errs less than the city's shape."""
+        """Whether HATs may have a CDF of their own, at the mean's price."""
         return self.shapes and self.cdf_nano is None
 
     @cached_property
     def is_only_mean(self) -> bool:
-        """Whether HATs are asked for nothing but their means, a CDF of their own aside that few have."""
+        """Whether HATs are asked for nothing but their means, automatic trees aside."""
         asked = {name for name, nano in self.prices.items() if nano != 0} - {"mean"}
         return not asked or (asked == {"cdf"} and self.has_automatic_trees)
 
     @cached_property
     def in_balls(self) -> bool:
-        """Whether a plate's HATs of a slot share one clip around their forecasts."""
+        """Whether a plate's HATs of a slot share one clip."""
         return self.forecasts and self.accounted.measure.noise.power == 2
 
     @cached_property
@@ -580,28 +544,31 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
 
 
-# A ledger notes the keys and values of every policy before a charge under it, as a fingerprint cannot be read back.
-# Older ledgers note none: there fingerprints are named.
-
 POLICY_NOTE = "policy:"
-"""Before a fingerprint: the name of the note."""
+"""The prefix, before a fingerprint, of a ledger's note of a policy's keys and values. Older ledgers have none."""
 
 
 def written(policy: Policy) -> dict[str, str]:
-    """Every configuration key of the policy with its value as a user writes it; `neighbours` has no key in settings."""
-    prices = {name: _epsilon(nano, policy) for name, nano in policy.stated_prices.items()}
+    """Every configuration key of the policy with its value as a user writes it, and `neighbours`."""
+    price_text, whole = policy.accounted.measure.price_text, policy.grace_ms and not policy.grace_ms % 1000
+    prices = {name: "auto" if nano is None else price_text(nano) for name, nano in policy.stated_prices.items()}
+    accounting, delta = policy.accounted, {"budget.delta": f"{policy.delta:g}"} if policy.accounted.has_delta else {}
+    period = policy.period
+    if policy.period_seconds is not None:
+        period = f"{ROLLING if policy.rolls else ''}{duration_name(policy.period_seconds)}"
     return {
         "hat.resolution": plain(policy.resolution),
         "hat.slot": duration_name(policy.slot_seconds),
         "hat.timezone": policy.timezone,
-        "hat.grace": _duration(policy.grace_ms),
+        "hat.grace": duration_name(policy.grace_ms // 1000) if whole else f"{plain(Decimal(policy.grace_ms) / 1000)}s",
         "speed.max_kmh": _kmh(policy.max_speed),
         "speed.unit": policy.unit,
         "speed.reject_above_kmh": plain(policy.reject_above_kmh),
         "speed.from": policy.speed_from,
         "pings.box": "none" if policy.box is None else _list(policy.box),
-        **_budget(policy),
-        "budget.period": _period(policy),
+        accounting.key: accounting.promised(policy.budget_nano, policy.delta),
+        **delta,
+        "budget.period": period,
         "budget.accounting": policy.accounting,
         "release.mean": policy.mean,
         "release.grouping": policy.grouping,
@@ -624,25 +591,8 @@ def written(policy: Policy) -> dict[str, str]:
 
 
 def note_policy(ledger: Ledger, policy: Policy) -> None:
-    """Remember in the ledger what the policy's fingerprint stands for; the first note of it stands."""
+    """Note the policy's keys and values in the ledger, as a fingerprint cannot be read back; the first note stands."""
     ledger.note(f"{POLICY_NOTE}{policy.fingerprint()}", msgspec.json.encode(written(policy)).decode())
-
-
-def _budget(policy: Policy) -> dict[str, str]:
-    accounting, delta = policy.accounted, {"budget.delta": f"{policy.delta:g}"} if policy.accounted.has_delta else {}
-    return {accounting.key: accounting.promised(policy.budget_nano, policy.delta)} | delta
-
-
-def _period(policy: Policy) -> str:
-    if policy.period_seconds is None:
-        return policy.period
-    return f"{ROLLING if policy.rolls else ''}{duration_name(policy.period_seconds)}"
-
-
-def _epsilon(nano: int | None, policy: Policy) -> str:
-    if nano is None:
-        return "auto"
-    return policy.accounted.measure.price_text(nano)
 
 
 def _kmh(quanta: int) -> str:
@@ -652,26 +602,20 @@ def _kmh(quanta: int) -> str:
     return plain(next(kmh for kmh in rounded if int(float(kmh) * QUANTA_PER_KMH) == quanta))
 
 
-def _duration(milliseconds: int) -> str:
-    if milliseconds % 1000:
-        return f"{plain(Decimal(milliseconds) / 1000)}s"
-    return duration_name(milliseconds // 1000) if milliseconds else "0s"
-
-
 def _list(numbers: Sequence[Any]) -> str:
     return f"[{', '.join(plain(number) for number in numbers)}]"
 
 
 SPANS_PER_WINDOW = 24
-"""Balances of a rolling budget's window, where slots are no longer. A span counts while a window touches it: up to a
-24th of the window too long. Each span costs a look-up for every charged plate."""
+"""Balances of a rolling budget's window, where slots are no longer: a span counts up to a 24th of the window too long,
+and costs a look-up for every charged plate."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotInPeriod:
-    """Where a slot lies in its budget period: the period's name, and whole slots before and after this one in it.
+    """A slot's budget period: its name, and whole slots before and after this one in it.
 
-    Where budgets roll, the name is that of the slot's span, and the slots are those that share a window with this one.
+    Where budgets roll, the name is that of the slot's span, and the slots share a window with this one.
 
     >>> SlotInPeriod("1d from 2024-01-08T00:00:00+05:30", slots_gone=6, slots_left=17).slots_left
     17
@@ -684,7 +628,7 @@ class SlotInPeriod:
 
 
 def span_seconds(window_seconds: int, slot_seconds: int) -> int:
-    """How long a balance of a rolling budget is: whole slots, which divide a day or are whole days."""
+    """The length of a rolling budget's balance: whole slots, which divide a day or are whole days."""
     least = max(slot_seconds, ceil(window_seconds / SPANS_PER_WINDOW))
     if least <= DAY_S:
         some = range(slot_seconds * ceil(least / slot_seconds), DAY_S + 1, slot_seconds)
@@ -709,10 +653,7 @@ class BudgetCalendar:
         self, policy: Policy, slots: SlotGrid, periods: SlotGrid | None, one_budget: OneBudget | None = None
     ) -> None:
         """`periods` is None where one budget is for a lifetime; of a rolling budget they are its spans."""
-        self.slots = slots
-        self.one_budget = one_budget
-        self._policy = policy
-        self._periods = periods
+        self.slots, self.one_budget, self._policy, self._periods = slots, one_budget, policy, periods
 
     def slot_in_period(self, start_ms: int) -> SlotInPeriod:
         """The slot's period, and its place in it: rounded, as clock changes make days longer and shorter."""

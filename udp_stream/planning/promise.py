@@ -1,4 +1,4 @@
-"""What a plate is promised: which inputs have to look alike, and how a budget is stated."""
+"""The promise to a plate: which inputs have to look alike, and how a budget is stated."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from udp_stream.units import amount_text, nano_allowance
 
 @dataclass(frozen=True)
 class NeighbourRelation:
-    """What may differ between two inputs that have to look alike, and what may not: that is public.
+    """Which inputs have to look alike: one plate's `differing` data, by `speed.from`, with the rest `alike`.
 
-    `differing` is what differs of one plate, by where its speeds come from (`speed.from`); `alike` what is equal, and
-    `public` the quantities that are not protected, both for the statement. Without `public_counts` no record shows
+    `public` are the quantities that are not protected, for the statement. Without `public_counts` no record shows
     counts. Plans and sensitivities are those of "swap-values": a relation that hides more brings its own.
 
     >>> NEIGHBOURS["swap-values"].adjacency("field")
@@ -53,7 +52,7 @@ NEIGHBOURS: dict[str, NeighbourRelation] = {
 
 @dataclass(frozen=True)
 class Accounting:
-    """One way to state a budget, and the measure that its losses are counted in: this one promises an amount of it.
+    """A way to state a budget, and the measure of its losses: this class promises an amount of the measure.
 
     `key` is the setting that holds the promise, `variant` its name in OpenDP's registry of deployments.
 
@@ -74,7 +73,7 @@ class Accounting:
         return amount_text(nano)
 
     def in_words(self, nano: int, delta: float) -> str:
-        """An amount that a plate can lose: what is promised, and of a rho the epsilon that it implies."""
+        """An amount that a plate can lose, as promised; of a rho with the epsilon that it implies."""
         amount = f"{self.measure.unit} {amount_text(nano)}"
         return f"{amount} (epsilon {_with_delta(nano, delta)})" if self.has_delta else amount
 
@@ -105,7 +104,7 @@ ACCOUNTINGS: dict[str, Accounting] = {
 
 
 def accounting_of(measure: str, configured: str) -> str:
-    """The accounting of a charge in this measure: the configured one, or where that is of another measure, the last."""
+    """The accounting of a charge in this measure: the configured, or the last where that is of another measure."""
     found = [name for name, one in ACCOUNTINGS.items() if one.measure.name == measure]
     return configured if configured in found else found[-1]
 

@@ -1,7 +1,7 @@
-"""The plan of a slot: for each HAT its terms, and what the ledger charged each of its plates.
+"""The plan of a slot: for each HAT its terms, and the ledger's charge of each of its plates.
 
-One plan serves all shards. It names no plate and holds no speed: rows are in the order of `SlotCounts`, and a digest of
-their plates and samples tells a shard whether its rows are the same. A HAT with another digest is not admitted.
+One plan serves all shards. It names no plate and holds no speed: rows are in the order of `SlotCounts`. A digest of
+their plates and samples tells a shard whether its rows are the same; a HAT with another digest is not admitted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from udp_stream.mechanisms.around import FORECAST_CLIP, ForecastClipPlan
 from udp_stream.mechanisms.base import AroundForecast, StatisticPlan, StatisticTerms
 from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
-from udp_stream.mechanisms.noise import Cost, expected_noise
+from udp_stream.mechanisms.noise import Cost, Floats, Integers, expected_noise
 from udp_stream.mechanisms.statistics import STATISTICS, priced, spread
 from udp_stream.mechanisms.widths import ClipWidth, ball_widths, clip_width, clip_widths, mean_variance, plate_variance
 from udp_stream.planning.plan import HatForecast, HatPlan, HatPlans, Terms, slot_terms, terms_of
@@ -40,16 +40,16 @@ DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class CityPlan:
-    """A question to the whole city in a slot: row by row the weight in its sums (0: no part), and what the row's plate
-    is charged for the answer, in nano-units. `plates` take part. Sums and noise follow from `about` and the weights.
+    """A question to the whole city in a slot: row by row the weight in its sums (0: no part), and the plate's charge,
+    in nano-units. `plates` take part. Sums and noise follow from `about` and the weights.
 
     >>> plan = CityPlan(np.array([26214, 0]), np.array([500, 0]), plates=1, about=b"")
     >>> plan.subset(np.array([True, False])).charged.tolist()
     [500]
     """
 
-    weights: NDArray[np.int64]
-    charged: NDArray[np.int64]
+    weights: Integers
+    charged: Integers
     plates: int
     about: bytes
 
@@ -61,9 +61,8 @@ class CityPlan:
 class SlotPlan:
     """HAT h is `cells[h]` (ascending); `charged` has its rows at `hat_rows[h]` to `hat_rows[h + 1]`, in nano-epsilon.
 
-    0 was charged to rows that were suppressed or could not pay. `rows` are the counts; on a shard, a digest for each
-    HAT. `priced`, where at hand, are the plans behind the charges; they do not travel. `city` is the question to the
-    city.
+    Rows that were suppressed or could not pay were charged 0. `rows` are the counts; on a shard, a digest for each HAT.
+    `priced`, where at hand, are the plans behind the charges; they do not travel. `city` is the question to the city.
 
     >>> rows = dict(hat_rows=np.array([0, 1]), plate=np.array([0]), count=np.array([4]), repeats=0)
     >>> counts = SlotCounts(0, 3_600_000, (b"a",), np.array([7], np.uint64), **rows)
@@ -75,21 +74,21 @@ class SlotPlan:
     start_ms: int
     end_ms: int
     cells: NDArray[np.uint64]
-    hat_rows: NDArray[np.int64]
+    hat_rows: Integers
     rows: SlotCounts | tuple[bytes, ...]
     terms: tuple[Terms, ...]
-    charged: NDArray[np.int64]
+    charged: Integers
     priced: tuple[HatPlan | None, ...] | None = None
     city: CityPlan | None = None
 
     @cached_property
     def digests(self) -> tuple[bytes, ...]:
-        """Of each HAT's rows, made where a plan leaves the process or meets rows that are not its own."""
+        """Of each HAT's rows; made only where a plan leaves the process or meets other rows."""
         return tuple(row_digests(self.rows)) if isinstance(self.rows, SlotCounts) else self.rows
 
     @property
     def is_measured(self) -> bool:
-        """Whether something of all plates' speeds has to be known before any of its HATs is drawn."""
+        """Whether all plates' speeds are measured before any HAT is drawn."""
         return self.in_balls or self.city is not None
 
     @property
@@ -116,12 +115,12 @@ class SlotPlan:
         ]
 
     def find_hats(self, counts: SlotCounts) -> list[int | None]:
-        """For each HAT of these counts its number in the plan; None if the plan lacks it, or has it with other rows."""
+        """For each HAT of these counts its number in the plan; None if unknown, or known with other rows."""
         if counts is self.rows:
             return list(range(self.cells.size))
         return self.find_all(counts.cells, row_digests(counts))
 
-    def charged_rows(self, hat: int) -> NDArray[np.int64]:
+    def charged_rows(self, hat: int) -> Integers:
         return self.charged[self.hat_rows[hat] : self.hat_rows[hat + 1]]
 
     def hats_in_balls(self, counts: SlotCounts) -> dict[bytes, int]:
@@ -163,69 +162,62 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
     width = len(counts.plates[0]) if counts.plates else 1
     plates = np.frombuffer(b"".join(counts.plates), dtype=f"V{width}")[counts.plate].tobytes()
     samples = counts.count.astype("<i8").tobytes()
-    ends = counts.hat_rows.tolist()
     return [
         blake2b(plates[a * width : b * width] + samples[a * 8 : b * 8], digest_size=DIGEST_BYTES).digest()
-        for a, b in pairwise(ends)
+        for a, b in pairwise(counts.hat_rows.tolist())
     ]
 
 
 # Terms around a forecast follow from counts, balances, settings, and earlier releases.
 #
-# **Price.** A HAT's largest mover pays a thirty-sixth of a plate's budget for a mean, others their share of that. The
-# less is known of a cell, the more it costs, up to a twelfth. Where too few plates can pay, the HAT is offered at a
-# quarter of its price: `terms_around` foretells the ledger's charges from balances.
+# **Price.** A HAT's largest mover pays a thirty-sixth of a plate's budget for a mean, others their share of that; up to
+# a twelfth where little is known of the cell. Where too few plates can pay, the HAT is offered at a quarter of its
+# price: `terms_around` foretells the ledger's charges from balances.
 #
 # **Pace.** A fifth of the budget may be spent at once; the rest is let out over the period, half by the clock and half
-# by when yesterday's pings came (`Terms.allowance_nano`). A HAT that may cost more than all of the rest is not held to
-# it. A rolling budget has no start to pace it from.
+# by yesterday's pings (`Terms.allowance_nano`). A HAT that may cost more than all of the rest is not held to it. A
+# rolling budget has no start to pace it from.
 #
 # **Order.** HATs are charged by utility: the variance that the release takes from the HAT's estimate, times its pings,
 # over the sum of its charges. HATs whose mean would tell little are withheld as uninformative, without a charge, unless
 # other statistics are asked for. Where an automatic epsilon would be less than the least, all HATs are withheld.
 
 PRICES_PER_BUDGET = 36
-"""How many means a plate's budget of the period buys that it moves the most."""
+"""A plate's budget of the period buys so many means that the plate moves the most."""
 
 KNOWN_VARIANCE, PRICE_OF_UNKNOWN = 2.0, 3.0
 """km2/h2. Where the variance of the forecast as usual is larger, so is the price, up to three times."""
 
 PRICE_STEPS = 4
-"""Of the price, in steps of a quarter: few prices have few scales of noise to compute."""
+"""Prices in steps of a quarter: few prices have few scales of noise to compute."""
 
 PART_OF_PRICE = 4
-"""Where too few plates can pay the price, the HAT is offered at this part of it: its noise is twice as large in rho,
-four times in epsilon."""
+"""Where too few plates can pay, the price is divided by it: noise is twice as large in rho, four times in epsilon."""
 
 HEAD_START = 20
-"""Percent of the budget that a plate may have spent at the very start of the period; the rest is let out evenly."""
+"""Percent of the budget that may be spent at the start of the period; the rest is let out evenly."""
 
 PLATES_MIN = 3
 """A mean around a forecast of fewer plates tells less than its counts do."""
 
 TOLD_MIN = 0.2
-"""The least share of the variance as usual that a release has to take away: what its cell may have moved by since the
-last one counts, what nobody can foresee does not (docs/measurements.md)."""
+"""The least share of the variance as usual that a release has to take away (docs/measurements.md)."""
 
 ADMITTED_MIN = 0.5
-"""The least share of a HAT's plates that have to be able to pay: a mean of few of them is worth less than it costs."""
+"""The least share of a HAT's plates that have to be able to pay: a mean of fewer is worth less than it costs."""
 
 TREE_PART = 0.65
-"""A HAT has a CDF of its own where that is likely to err by so much of what the tilted one does, at most. The largest
-error of a tree is farther above its typical one, and what it costs the plates' later means do not have."""
+"""A HAT has a CDF of its own where its likely error is at most this part of the tilted one's. The largest error of a
+tree is farther above its typical one, and its cost is lost to the plates' later means."""
 
 SD_PER_MEAN_ABS = 1.2533
 """The standard deviation of a normal variable over its expected size: sqrt(pi / 2)."""
 
 
 def terms_around(
-    counts: SlotCounts,
-    forecast: SlotForecast,
-    balance: Balance,
-    in_period: SlotInPeriod,
-    policy: Policy,
+    counts: SlotCounts, forecast: SlotForecast, balance: Balance, in_period: SlotInPeriod, policy: Policy,
     plans: HatPlans,
-) -> list[Terms]:
+) -> list[Terms]:  # fmt: skip
     """The terms of each HAT of a slot around its forecast; `balance` is for `counts.plates`, `plans` for the slot."""
     forecasts, prices = _hat_forecasts(forecast), _prices_nano(forecast, policy)
     is_enough = np.diff(counts.hat_rows) >= policy.min_plates
@@ -265,15 +257,14 @@ def terms_around(
 
 
 def _told(variance: float, error: float) -> float:
-    """The share of a variance that a release takes away that is off by so much, both in km2/h2."""
+    """The share of a variance that a release with this error takes away, both in km2/h2."""
     return variance / (variance + error)
 
 
 def _lower_prices(
     terms: list[Terms], order: Sequence[int], counts: SlotCounts, balance: Balance, policy: Policy, plans: HatPlans
 ) -> None:
-    """Offer HATs that too few plates can pay for at a part of the price, by foretelling the ledger's charges in their
-    order."""
+    """Offer HATs that too few plates can pay for at a part of the price; foretells the ledger's charges in order."""
     spent = np.array(balance.charged, dtype=np.int64)
     for hat in order:
         rows = counts.rows(hat)
@@ -288,20 +279,20 @@ def _lower_prices(
 
 
 def _prices_to_try(terms: Terms, policy: Policy) -> Iterator[Terms]:
-    """The terms, and the same at a part of the mean's price, where that is automatic and still says something."""
+    """The terms, and the same at a part of the mean's price, where that is automatic and not below the least."""
     if terms.withheld:
         return
     yield terms
     mean = terms.statistics[0]
     part = mean.epsilon_nano // PART_OF_PRICE
     if policy.mean_nano is None and part >= policy.accounted.measure.least_nano:
-        # What is automatic beside the mean costs what the mean does. A CDF keeps its price.
+        # Other automatic statistics cost as much as the mean. A CDF keeps its price.
         fixed = {name for name, nano in policy.prices.items() if nano is not None or name == "cdf"}
         lower = (one if one.statistic in fixed else struct_replace(one, epsilon_nano=part) for one in terms.statistics)
         yield struct_replace(terms, statistics=tuple(lower))
 
 
-def terms_of_typical(by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans) -> Terms:
+def terms_of_typical(by_plate: Integers, policy: Policy, plans: HatPlans) -> Terms:
     """The terms of a HAT of plates with these counts, each forecast to drive like a bus in any city."""
     typical = min(CITY_MEAN, policy.range.high / QUANTA_PER_KMH / 2)
     rest = float(mean_variance(by_plate, np.zeros_like(by_plate), 1)[0])
@@ -321,18 +312,16 @@ def _widths(
     return clip_widths(*rows, off_kmh, costs)
 
 
-def _hats_shared(counts: SlotCounts, policy: Policy) -> NDArray[np.float64]:
-    """Of each HAT: among how many HATs its plates are likely to share a clip, on average by their weights."""
-    sizes, sharp = np.diff(counts.hat_rows), 1 / plate_variance(counts.count)
+def _hats_shared(counts: SlotCounts, policy: Policy) -> Floats:
+    """Of each HAT: the likely number of HATs that share its plates' clips, on average by their weights."""
+    sizes, sharp, first = np.diff(counts.hat_rows), 1 / plate_variance(counts.count), counts.hat_rows[:-1]
     is_asked = np.repeat(sizes >= max(PLATES_MIN, policy.min_plates), sizes)
     hats = np.bincount(counts.plate, weights=is_asked, minlength=len(counts.plates))[counts.plate]
-    first = counts.hat_rows[:-1]
-    on_average: NDArray[np.float64] = np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first)
-    return on_average
+    return np.asarray(np.add.reduceat(sharp * hats, first) / np.add.reduceat(sharp, first))
 
 
 class _Mean(NamedTuple):
-    """How a HAT's mean is to be taken, and the variance of what it is likely to be off by, in km2/h2."""
+    """A HAT's mean: its terms and plan, and the variance of its likely error, in km2/h2."""
 
     asked: StatisticTerms
     plan: StatisticPlan
@@ -340,14 +329,10 @@ class _Mean(NamedTuple):
 
 
 def _means(
-    by_plate: Sequence[NDArray[np.int64]],
-    arounds: Sequence[AroundForecast],
-    costs_nano: Sequence[int],
-    variances: Sequence[float],
-    policy: Policy,
-    plans: HatPlans,
-) -> list[_Mean]:
-    """Each HAT's mean around its forecast (`variances` as usual), or under "auto" by a mechanism that errs less."""
+    by_plate: Sequence[Integers], arounds: Sequence[AroundForecast], costs_nano: Sequence[int],
+    variances: Sequence[float], policy: Policy, plans: HatPlans,
+) -> list[_Mean]:  # fmt: skip
+    """Each HAT's mean around its forecast (`variances` as usual), or, if "auto", by a mechanism that errs less."""
     asked = [
         StatisticTerms(FORECAST_CLIP, cost_nano, FORECAST_CLIP, measure=policy.measure, around=around)
         for around, cost_nano in zip(arounds, costs_nano, strict=True)
@@ -357,19 +342,13 @@ def _means(
 
 
 def _mean(
-    by_plate: NDArray[np.int64],
-    asked: StatisticTerms,
-    plan: ForecastClipPlan,
-    usual: float,
-    policy: Policy,
-    plans: HatPlans,
+    by_plate: Integers, asked: StatisticTerms, plan: ForecastClipPlan, usual: float, policy: Policy, plans: HatPlans
 ) -> _Mean:
     error = hypot(plan.noise_deviation, plan.spread)
-    # A rule of thumb that saves the second plan in most HATs. One plate with far more samples than all others makes
-    # Baseline's noise large, and a mechanism that caps it is then not tried: at U = 30 km/h it may err half as much,
-    # from U = 65 on next to never less.
+    # Saves the second plan in most HATs. Where a plate has far more samples than others, a mechanism with a cap is not
+    # tried: at U = 30 km/h it may err half as much, from U = 65 on next to never less.
     least = expected_noise(policy.range.width * plan.counts.largest, asked.cost) / (2 * plan.counts.total)
-    # Where not even that would tell enough of the HAT, nothing is released, whatever mechanism errs least.
+    # Else nothing is released, whatever mechanism errs least.
     is_enough = not policy.is_only_mean or _told(usual, (least / QUANTA_PER_KMH) ** 2) >= TOLD_MIN
     if policy.mean == "auto" and least < error and is_enough:
         other = StatisticTerms("mean", asked.epsilon_nano, "auto", policy.grouping, "epsilon", policy.measure)
@@ -380,7 +359,7 @@ def _mean(
 
 
 def price_nano(policy: Policy) -> int:
-    """What the largest mover pays for a mean where its cell is known."""
+    """The largest mover's price of a mean where the cell is known."""
     if policy.mean_nano is not None:
         return policy.mean_nano
     return min(policy.budget_nano // (PRICES_PER_BUDGET * policy.automatic), EPSILON_NANO_MAX)
@@ -390,7 +369,7 @@ def _prices_nano(forecast: SlotForecast, policy: Policy) -> list[int]:
     least = price_nano(policy)
     if policy.mean_nano is not None:
         return [least] * forecast.variance.size
-    # Rounded before it is cut into steps: the last bits of a forecast must not decide on a price.
+    # Rounded first: the last bits of a forecast must not decide on a price.
     times = np.clip(np.round(forecast.variance, 6) / KNOWN_VARIANCE, 1.0, PRICE_OF_UNKNOWN)
     times = np.floor(times * PRICE_STEPS) / PRICE_STEPS
     return [min(int(least * one), EPSILON_NANO_MAX) for one in times.tolist()]
@@ -411,9 +390,8 @@ def _paced_nano(in_period: SlotInPeriod, ahead: float, policy: Policy) -> int:
         return policy.budget_nano
     gone, all_slots = in_period.slots_gone + 1, in_period.slots_gone + 1 + in_period.slots_left
     at_once = _at_once_nano(policy)
-    rest = policy.budget_nano - at_once
-    # Of a period of several days the clock of each counts its part; of a shorter one there is no yesterday's.
-    days = (policy.period_seconds or 0) // DAY_S
+    rest, days = policy.budget_nano - at_once, (policy.period_seconds or 0) // DAY_S
+    # A day's clock counts its part of a longer period; a shorter one has no yesterday.
     by_traffic = int(rest * round(ahead, 6) / days) if days else 0
     return at_once + min(max(0, rest * gone // all_slots + by_traffic), rest)
 
@@ -428,10 +406,9 @@ def _hat_forecasts(forecast: SlotForecast) -> list[HatForecast]:
 
 
 def _other_nanos(
-    mean: _Mean, deviation_kmh: float, by_plate: NDArray[np.int64], policy: Policy, plans: HatPlans
+    mean: _Mean, deviation_kmh: float, by_plate: Integers, policy: Policy, plans: HatPlans
 ) -> dict[str, int]:
-    """Prices of the other statistics, automatic ones at the mean's. A CDF costs 0 where the tilted city's shape errs
-    less."""
+    """Prices of the other statistics, automatic ones at the mean's; 0 for a CDF that errs more than the tilted city."""
     each = mean.asked.epsilon_nano
     nanos = {name: each if nano is None else nano for name, nano in policy.prices.items() if name != "mean"}
     if policy.shapes and (nano := nanos.get("cdf")):
@@ -447,23 +424,23 @@ def _asked(mean: StatisticTerms, others: Mapping[str, int], forecast: HatForecas
     return struct_replace(beside, statistics=(mean, *beside.statistics), forecast=forecast)
 
 
-# Suppression (`release.suppression = "chop-user"`; `suppression.py`, arXiv 2405.06261) takes plates out of some HATs of
-# at least `min_plates` plates, and leaves each of them that many. It reads counts and the fixed epsilons of mean and
-# variance (the HAT's charge if there is neither), else the median of the automatic ones over the HATs. Then terms are
-# made anew: each plate is in fewer HATs, so "auto" can spend more on each.
+# Suppression (`release.suppression = "chop-user"`; `suppression.py`, arXiv 2405.06261) takes plates out of some HATs,
+# and leaves each HAT `min_plates`. It reads counts and the fixed epsilons of mean and variance (the HAT's charge if
+# there is neither), else the median of the automatic ones over the HATs. Then terms are made anew: each plate is in
+# fewer HATs, so "auto" can spend more on each.
 #
-# **Promise.** A HAT's worst case is, of each statistic, bias, noise and what leaving plates out may miss, and their sum
-# as shares of U and U^2 (`worst_cases`). In no released HAT is any of them above the largest of the slot without
-# suppression, and no HAT is withheld that would be released without. CHOP-USER promises this of the sum alone, where
-# all samples count and epsilons are equal. So HATs in which it does not hold get all their plates back and terms are
-# made anew, until it holds in all; after too many rounds nothing is suppressed. Rows only come back, so K is at most
-# what it was without. Proof: docs/mechanisms/suppression.md.
+# **Promise.** A HAT's worst case is, of each statistic, the sum of bias, noise and the error of leaving plates out, and
+# the sum of these as shares of U and U^2 (`worst_cases`). In no released HAT is any of them above the largest of the
+# slot without suppression, and no HAT is withheld that would be released without. CHOP-USER promises this of the sum
+# alone, where all samples count and epsilons are equal. So HATs that break it get all their plates back and terms are
+# made anew, until none does; after too many rounds nothing is suppressed. Rows only come back, so K is at most what it
+# was without. Proof: docs/mechanisms/suppression.md.
 #
 # With `release.hats_max` plates stay in at most that many HATs of the slot, whatever the cost (`suppress_to`). A HAT
 # that cannot keep `min_plates` is withheld, and no plate pays there.
 #
-# Privacy unit: license plate; neighbours: swap-values. Counts are public, so all of this is free. A plate that is taken
-# out of a HAT gives nothing there and pays nothing. `Terms.kept` has the rows, so a retry cannot suppress anew.
+# Privacy unit: license plate; neighbours: swap-values. Counts are public, so all of this is free. A suppressed plate
+# gives nothing in the HAT and pays nothing. `Terms.kept` has the rows, so a retry cannot suppress anew.
 
 _ROUNDS_MAX = 10
 """At a fixed epsilon two are enough, as HATs do not depend on each other; under "auto" up to 5 were seen."""
@@ -498,15 +475,13 @@ def terms_from_counts(
         breaks = np.array(lost, dtype=bool) | (errors > limit).any(axis=1)
         if not breaks.any():
             return suppressed
-        # A HAT that broke the limit gets all of its plates back, and no later round takes them away again.
         kept |= np.repeat(breaks, np.diff(counts.hat_rows))
     return terms
 
 
-def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy, plans: HatPlans) -> NDArray[np.float64]:
-    """The worst case of each HAT of a slot, a row each, from counts: of every statistic in its own unit, bias plus
-    expected noise for all its samples; last their sum in shares of U, U^2 and so on. 0 where none is released.
-    """
+def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy, plans: HatPlans) -> Floats:
+    """The worst case of each HAT, a row each, from counts: of every statistic in its own unit, bias plus expected noise
+    for all its samples; last their sum in shares of U, U^2 and so on. 0 where none is released."""
     compared = [(name, float(policy.range.width**degree)) for name in priced() if (degree := STATISTICS[name].degree)]
     found = np.zeros((len(terms), len(compared)))
     for hat, (rows, of_hat) in enumerate(zip(counts.each_rows(), terms, strict=True)):
@@ -521,23 +496,17 @@ def worst_cases(counts: SlotCounts, terms: Sequence[Terms], policy: Policy, plan
 def kept_rows(counts: SlotCounts, terms: Sequence[Terms], policy: Policy) -> NDArray[np.bool_]:
     """Which rows CHOP-USER leaves; all where nothing is to be released. HATs below `min_plates` are left alone."""
     kept = np.ones(counts.plate.size, dtype=bool)
-    epsilons = sorted(_nanos_of(of_hat) for of_hat in terms if not of_hat.withheld)
+    # Without mean and variance, E is that of a mean for all of the HAT's charge.
+    asked = ((Nanos(one.mean_nano, one.nano_of("variance")), one.charge_nano) for one in terms if not one.withheld)
+    epsilons = sorted(nanos if any(nanos) else Nanos(charge) for nanos, charge in asked)
     if epsilons:
-        large = np.diff(counts.hat_rows) >= policy.min_plates
-        offered = np.repeat(large, np.diff(counts.hat_rows))
-        sizes = np.diff(counts.hat_rows)[large]
-        occupancy = Occupancy(
-            np.append(0, np.cumsum(sizes)), counts.plate[offered], counts.count[offered], len(counts.plates)
-        )
-        nanos = epsilons[len(epsilons) // 2]
+        sizes, nanos = np.diff(counts.hat_rows), epsilons[len(epsilons) // 2]
+        large = sizes >= policy.min_plates
+        offered = np.repeat(large, sizes)
+        hat_rows = np.append(0, np.cumsum(sizes[large]))
+        occupancy = Occupancy(hat_rows, counts.plate[offered], counts.count[offered], len(counts.plates))
         if policy.hats_max:
             kept[offered] = suppress_to(occupancy, nanos, policy.hats_max, policy.min_plates).keep
         else:
             kept[offered] = chop_user(occupancy, nanos, policy.min_plates).keep
     return kept
-
-
-def _nanos_of(terms: Terms) -> Nanos:
-    """What suppression goes by: of a HAT without mean and variance E is that of a mean for all of its charge."""
-    nanos = Nanos(terms.mean_nano, terms.nano_of("variance"))
-    return nanos if any(nanos) else Nanos(terms.charge_nano)

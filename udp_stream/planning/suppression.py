@@ -1,8 +1,7 @@
-"""Worst-case errors of means and variances: of a cap in one HAT, and of many while plates are suppressed. Counts only.
+"""Suppression of plates, and worst-case errors of means and variances under it or a cap. Counts only.
 
-The worst case over all speeds in [0, U] of the bias of the mean of the samples that a rule keeps, plus the expected
-absolute noise for one plate's influence on it; as shares of U (arXiv 2405.06261 and the slides that go with it): with G
-of M samples kept, at most G* of one plate,
+The worst case over all speeds in [0, U] of the bias of the mean of the kept samples, plus the expected absolute noise;
+as shares of U (arXiv 2405.06261 and the slides that go with it): with G of M samples kept, at most G* of one plate,
 
     E = 1 - G / M + G* / (G eps).
 
@@ -10,9 +9,8 @@ The same of the variance, as a share of U^2 (proven in `mechanisms/variance.py`;
 
     E_var = k (M - k) / M^2 + k' (G - k') / (G^2 eps),    k = min(M - G, floor(M / 2)), k' = min(G*, floor(G / 2)).
 
-A HAT's E is the sum over its statistics. The slides add km/h to their squares; as shares the sum has no unit, and is
-theirs at U = 1. A cap m keeps G_l = min(m_l, m) of each plate, so that G* = m; suppression keeps all of a plate's
-samples or none.
+A HAT's E is the sum over its statistics; the slides' at U = 1. A cap m keeps G_l = min(m_l, m) of each plate, so that
+G* = m; suppression keeps all of a plate's samples or none.
 """
 
 from __future__ import annotations
@@ -28,11 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.mechanisms.base import SamplesPerPlate
+from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.mechanisms.variance import share_of_pairs
 from udp_stream.units import NANO
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 def hat_error(total: int, kept: int, largest: int, epsilon: float) -> float:
@@ -52,7 +48,7 @@ def _share_of_pairs(movable: int, total: int) -> float:
 
 
 class Nanos(NamedTuple):
-    """The epsilons that a HAT's mean and variance are released at, in nano-units; 0: not released.
+    """The epsilons of a HAT's mean and variance, in nano-units; 0: not released.
 
     >>> Nanos(10**9)
     Nanos(mean=1000000000, variance=0)
@@ -65,11 +61,10 @@ class Nanos(NamedTuple):
 def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
     """(eps_min, eps_max): m_min is a best cap exactly for eps <= eps_min, m_max exactly for eps >= eps_max.
 
-    E(m_min) <= E(m) means eps <= M (m/G(m) - 1/L) / (G(m) - L m_min), and E(m_max) <= E(m) means
-    eps >= M (m_max/M - m/G(m)) / (M - G(m)); both limits are reached at one of the counts, because E is concave between
-    two of them. (inf, 0) if all counts are equal. The slides state eps_min = m_min / (L M) and
-    eps_max = (M / (L m_min))^2: sufficient, but far off. In fact 1 / (L (L - 1)) <= eps_min and eps_max <= 1: from
-    eps = 1 on, capping never helps in the worst case.
+    E(m_min) <= E(m) means eps <= M (m/G(m) - 1/L) / (G(m) - L m_min), and E(m_max) <= E(m) means eps >= M (m_max/M -
+    m/G(m)) / (M - G(m)); both limits are reached at one of the counts, as E is concave between two of them. (inf, 0) if
+    all counts are equal. The slides' eps_min = m_min / (L M) and eps_max = (M / (L m_min))^2 are sufficient, but far
+    off: 1 / (L (L - 1)) <= eps_min and eps_max <= 1. From eps = 1 on, capping never helps in the worst case.
     """
     if counts.largest == int(counts.descending[-1]):
         return inf, 0.0
@@ -82,10 +77,10 @@ def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Who is in which HAT with how many samples, as in `slots.SlotCounts`: HAT h has rows hat_rows[h]..hat_rows[h+1].
+    """The plates and samples of HATs, as in `SlotCounts`: HAT h has rows hat_rows[h]..hat_rows[h+1].
 
-    Row r says that plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one HAT, no HAT
-    without rows. Raises ValueError where this can be seen not to hold.
+    In row r plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one HAT, no HAT without
+    rows. Raises ValueError where this is seen not to hold.
 
     >>> pairs = Occupancy(np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([3, 1, 5]), plates=2)
     >>> pairs.hats, pairs.hat_of_row().tolist()
@@ -118,8 +113,8 @@ class Occupancy:
 class _Hats:
     """One entry per HAT, as 64-bit integers that Python reads one by one and numpy all at once.
 
-    `total` samples, of which `kept`; `spare` is how many plates may still leave, negative once the HAT is lost; `first`
-    and `second` are its two largest kept counts (0 where there is none), at these places of `_Rows.by_count`.
+    `total` samples, of which `kept`; `spare` plates may still leave, negative once the HAT is lost; `first` and
+    `second` are its two largest kept counts (0: none), at these places of `_Rows.by_count`.
     """
 
     total: array[int]
@@ -133,10 +128,7 @@ class _Hats:
 
 @dataclass(slots=True)
 class _Rows:
-    """One entry per row: its HAT, its count, and whether it is kept; HAT and count once for Python, once for numpy.
-
-    `by_count` lists the rows HAT by HAT, the largest count first.
-    """
+    """One entry per row: HAT, count (for Python, and for numpy), `kept`. `by_count`: by HAT, largest count first."""
 
     hat: list[int]
     count: list[int]
@@ -149,9 +141,8 @@ class _Rows:
 class HatErrors:
     """E of every HAT while rows (one plate's samples in one HAT) are suppressed and restored.
 
-    Amortised constant time per suppression. Rows must be suppressed only while kept, restored only while suppressed. A
-    HAT that keeps fewer than `plates_min` plates (or all, if fewer) is lost: E is infinite, and suppressing more costs
-    nothing.
+    Amortised constant time per suppression. Suppress only kept rows, restore only suppressed ones. A HAT that keeps
+    fewer than `plates_min` plates (or all, if fewer) is lost: E is infinite, and suppressing more costs nothing.
 
     >>> city = Occupancy(np.array([0, 3]), np.array([0, 1, 2]), np.array([4, 2, 2]), plates=3)
     >>> errors = HatErrors(city, Nanos(10**9))
@@ -192,12 +183,10 @@ class HatErrors:
     def error_without(self, row: int) -> float:
         """E of the row's HAT if this kept row were suppressed; -inf if the HAT is lost already."""
         hat, count, hats = self.rows.hat[row], self.rows.count[row], self.hats
-        kept, largest = hats.kept[hat] - count, hats.first[hat]
-        if count == largest:
-            largest = hats.second[hat]
         if hats.spare[hat] <= 0:
             return -inf if hats.spare[hat] else inf
-        return self._error(hats.total[hat], kept, largest)
+        largest = hats.second[hat] if count == hats.first[hat] else hats.first[hat]
+        return self._error(hats.total[hat], hats.kept[hat] - count, largest)
 
     def _error(self, total: int, kept: int, largest: int) -> float:
         error = hat_error(total, kept, largest, self.epsilon) if self.epsilon else 0.0
@@ -232,7 +221,7 @@ class HatErrors:
         self.rows.kept[row] = 1
         self.hats.spare[hat] += 1
         self.hats.kept[hat] += self.rows.count[row]
-        # From the start again: the row may be larger than both marks.
+        # The row may be larger than both marks.
         self.hats.first_at[hat] = self.hats.second_at[hat] = self.rows_from[hat]
         self._settle(hat)
 
@@ -254,11 +243,7 @@ class HatErrors:
 #
 # Privacy unit: license plate; neighbours: swap-values. Suppression reads counts alone, so it costs nothing. If every
 # HAT is released eps-DP, a plate that is kept in K_l HATs loses K_l eps, and the slot is (eps max K_l)-DP: the slides'
-# composition theorem for mechanisms on disjoint HATs.
-#
-# **The error of a HAT** is E above, the sum over its statistics, with M samples of which suppression leaves G > 0, the
-# largest share of one plate being G*. It is infinite where fewer than a given number of plates would be left (1 unless
-# told otherwise; all of the HAT's, if those are fewer): that HAT is lost. Under CHOP-USER no HAT is ever lost.
+# composition theorem for mechanisms on disjoint HATs. Under CHOP-USER no HAT is ever lost.
 #
 # **CHOP-USER.** E_thresh is the largest E at the start. Level by level, from the largest number n of HATs that any
 # plate is in: every plate that is in n HATs gives up the one in which its suppression leaves the least E. The first
@@ -270,21 +255,20 @@ class HatErrors:
 # * E is computed in doubles exactly as `hat_error` and `variance_error` write it.
 #
 # **Promises.** (1) No HAT's E exceeds E_thresh afterwards: none did at the start, and each step changes the E of one
-# HAT, to a value that was compared. (2) K = max_l K_l is at most what it was: HATs are only ever given up. (3) So
-# neither the slot's loss K eps nor the largest E grows. E is the worst case of Baseline, and of the variance of all
-# samples; for other mechanisms `slot.py` checks.
+# HAT, to a value that was compared. (2) K = max_l K_l never grows: HATs are only given up. (3) So neither the slot's
+# loss K eps nor the largest E grows. E is the worst case of Baseline, and of the variance of all samples; for other
+# mechanisms `slot.py` checks.
 
 _BATCH = 256
-"""Plates whose HATs are looked at together: enough that numpy's overhead is small, few enough that most of their HATs
-have not changed by the time that their turn comes."""
+"""Plates whose HATs are looked at together: numpy's overhead is small, and most HATs are unchanged at their turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """What is left: `keep[r]` says whether row r still counts; errors are shares of U.
+    """The result: `keep[r]` says whether row r still counts; errors are shares of U.
 
-    `hats_before` and `hats_after` (the papers' K) are the most HATs that one plate is in; `threshold` is E_thresh, the
-    largest noise error before; `errors[h]` is E of HAT h now.
+    `hats_before` and `hats_after` (the papers' K) are the most HATs of one plate; `threshold` is E_thresh, the largest
+    error before; `errors[h]` is E of HAT h now.
 
     >>> left = Suppression(np.array([True, False]), 2, 1, threshold=0.5, errors=np.array([0.25, 0.5]))
     >>> left.worst_error
@@ -316,10 +300,9 @@ def chop_user(occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> Suppre
 def suppress_to(occupancy: Occupancy, nanos: Nanos, hats_max: int, plates_min: int = 1) -> Suppression:
     """No plate in more than `hats_max` >= 1 HATs: CHOP-USER without a threshold, down to there.
 
-    arXiv 2405.06261 names "fixed numbers of users contributing to each subset"; we read HATs per plate, by which its
-    loss goes. A plate that can only leave HATs that are lost by it leaves the one with the fewest samples left (the
-    lowest on ties). At last lost HATs give all their places away, and come back one by one if enough plates still have
-    a place.
+    arXiv 2405.06261 names "fixed numbers of users contributing to each subset"; we read HATs per plate, as its loss
+    goes by them. A plate whose leaving loses every HAT leaves the one with the fewest samples left (the lowest on
+    ties). At last lost HATs give all their places away, and come back one by one if enough plates still have a place.
 
     Promises: max K_l <= hats_max. Every HAT keeps `plates_min` plates (all, if it had fewer), or none and has infinite
     E. If hats_max >= K of `chop_user`, none is lost and no E exceeds E_thresh: both take the same steps down to there.
@@ -351,7 +334,7 @@ class _Plates:
 
     def descend(self, floor: int, limit: float) -> None:
         """Level by level to `floor` HATs per plate; stops before a suppression that would leave an E above `limit`."""
-        initially = np.array(self.in_hats)
+        initially, kept, in_hat = np.array(self.in_hats), self.errors.hats.kept, self.errors.rows.hat
         by_hats = np.argsort(-initially, kind="stable")
         fewer = -initially[by_hats]
         for level in range(self.before, floor, -1):
@@ -362,12 +345,12 @@ class _Plates:
                 for error, row, of_plate in self._turns(rows[hardest_first[start : start + _BATCH]]):
                     if error > limit:
                         return
-                    self._suppress(row if error < inf else min(of_plate, key=self._samples_left))
+                    self._suppress(row if error < inf else min(of_plate, key=lambda row: kept[in_hat[row]]))
 
     def _turns(self, rows: Integers) -> Iterator[tuple[float, int, list[int]]]:
         """Plate by plate (a line of `rows` each): its least E by now, the row (lowest on ties), and all of its rows."""
         table, hats = self.errors.errors_without(rows), self.errors.rows.hats[rows]
-        self._changed.clear()  # the table was made just now: only what this batch changes is missing in it
+        self._changed.clear()  # only changes of this batch are missing in the table
         for errors, own, near in zip(table.tolist(), rows.tolist(), hats.tolist(), strict=True):
             if not self._changed.isdisjoint(near):
                 for place, hat in enumerate(near):
@@ -377,7 +360,7 @@ class _Plates:
             yield least, own[errors.index(least)], own
 
     def share_out(self, hats_max: int) -> None:
-        """Lost HATs give all of their places away; each comes back if enough of its plates have a place by then."""
+        """Lost HATs give their places away; each comes back if enough of its plates still have a place."""
         errors = self.errors
         lost = [range(errors.rows_from[hat], errors.rows_from[hat + 1]) for hat in range(self.hats) if errors.lost(hat)]
         for row in chain.from_iterable(lost):
@@ -391,7 +374,7 @@ class _Plates:
                     errors.restore(row)
 
     def outcome(self) -> Suppression:
-        # A copy, as the buffer itself changes with every row that goes or comes back.
+        # A copy: the buffer itself changes.
         keep = np.frombuffer(bytes(self.errors.rows.kept), dtype=bool)
         errors = np.array([self.errors.error(hat) for hat in range(self.hats)])
         return Suppression(keep, self.before, max(self.in_hats, default=0), self.threshold, errors)
@@ -407,6 +390,3 @@ class _Plates:
         asked[plates] = True
         kept = np.frombuffer(self.errors.rows.kept, dtype=bool)
         return self.by_plate[(kept & asked[self.plate_of])[self.by_plate]]
-
-    def _samples_left(self, row: int) -> int:
-        return self.errors.hats.kept[self.errors.rows.hat[row]]

@@ -47,7 +47,7 @@ from udp_stream.queries.privatised import (
 ROUNDS_MAX = 1000
 _DOUBLINGS_MAX = 40
 _PRODUCTS_FIT = 2**31
-"""Products of two numbers below it are whole numbers of 64 bits."""
+"""Products of two smaller numbers fit in 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Split:
 
     @classmethod
     def even(cls, rounds: int) -> Split:
-        """The same part for every round: the paper's c4 and c64."""
+        """The paper's c4 and c64."""
         return cls((1,) * rounds)
 
     @classmethod
@@ -92,8 +92,7 @@ class Split:
         ends = np.array(self._ends, np.int64 if whole < _PRODUCTS_FIT else object)
         times, rest = np.divmod(budgets_nano, whole)
         shares = times[:, None] * ends + rest[:, None] * ends // whole  # no product is beyond 64 bits
-        parts: Integers = np.diff(shares.astype(np.int64), prepend=0)
-        return parts
+        return np.asarray(np.diff(shares.astype(np.int64), prepend=0))
 
     @cached_property
     def _ends(self) -> tuple[int, ...]:
@@ -123,7 +122,6 @@ class Tariff:
     """
 
     def __init__(self, measure: str, split: Split, budgets_nano: Integers, moves: int, dimensions: int) -> None:
-        # Plates of one budget are worked out together.
         distinct, self._of = np.unique(budgets_nano, return_inverse=True)
         self._charge = split.parts_of_each(distinct)
         charges, place = np.unique(self._charge, return_inverse=True)
@@ -138,12 +136,12 @@ class Tariff:
 
 
 IN, BELOW, ABOVE, REFUSED = 0, 1, 2, 3
-"""The status of a plate: still in, surely below, surely above (or surely not near), or not admitted to a round."""
+"""The status of a plate: still in, surely below, surely above (or not near), or not admitted to a round."""
 
 
 @dataclass(frozen=True)
 class Between:
-    """A plate leaves below `low` or above `high`, which may be infinite; lattice steps.
+    """A plate leaves below `low` or above `high`, in lattice steps; either may be infinite.
 
     >>> low, high = np.array([-9.0, -1.0, 4.0]), np.array([-5.0, 3.0, 6.0])  # what phi may be of three plates
     >>> Between(0, 0).decide(low, high).tolist()
@@ -160,7 +158,7 @@ class Between:
             raise ValueError(f"expected low <= high, got {self.low} and {self.high}")
 
     enough: ClassVar = 0
-    """With at most this many plates left there is nothing more to ask."""
+    """With so few plates left nothing more is asked."""
 
     def decide(self, low: Floats, high: Floats) -> NDArray[np.int8]:
         """IN, BELOW or ABOVE for each plate whose phi is surely from `low` to `high`."""
@@ -189,7 +187,7 @@ class Smallest:
         return self.k
 
     def decide(self, low: Floats, high: Floats) -> NDArray[np.int8]:
-        """Those beyond the k-th smallest upper end are ABOVE: their interval does not meet that plate's."""
+        """ABOVE for plates whose interval lies beyond the k-th smallest upper end."""
         if low.size <= self.k:
             return np.full(low.size, IN, np.int8)
         kth = np.partition(high, self.k - 1)[self.k - 1]
@@ -211,8 +209,8 @@ class Due:
 
 @dataclass(frozen=True)
 class Round:
-    """A round: the plates that were admitted, their noisy values in steps, a row each, and the status of each after it
-    (`decided`: IN, BELOW or ABOVE; None if it is not computed yet)."""
+    """A round: the admitted plates, their noisy values in steps, a row each, and the status of each after it: `decided`
+    is IN, BELOW or ABOVE, None if not computed yet."""
 
     plates: Integers
     values: Integers
@@ -221,11 +219,10 @@ class Round:
 
 @dataclass(frozen=True)
 class State:
-    """All that is known after some rounds; it is public. Arrays have an element for every plate of the query.
+    """The public state after some rounds. Arrays have an element for every plate of the query.
 
-    `status` is IN, BELOW, ABOVE or REFUSED; `weighed` the sum of noisy values by their weights, `precision` the sum of
-    the weights, `sharpest` the largest 1/scale; `asked` rounds; `charged` nano-units; `survivors` the number of
-    plates that were in after each round.
+    `status` is IN, BELOW, ABOVE or REFUSED; `weighed` the weighted sum of noisy values, `precision` the sum of weights,
+    `sharpest` the largest 1/scale; `asked` rounds; `charged` nano-units; `survivors` counts plates after each round.
 
     >>> begun = Budgeting("zcdp", np.array([10**9]), "point").elimination(np.ravel, EVERYONE, dimensions=1).begin()
     >>> begun.still_in.tolist(), begun.unknown, begun.survivors
@@ -243,17 +240,17 @@ class State:
 
     @property
     def still_in(self) -> Integers:
-        """The plates that no round has decided, and that were admitted to every round."""
+        """The plates that were admitted to every round, undecided."""
         return np.flatnonzero(self.status == IN)
 
     @property
     def undecided(self) -> Integers:
-        """These, and the plates that were not admitted to a round after their first."""
+        """These, and the plates that were refused after their first round."""
         return np.flatnonzero((self.status == IN) | (self.status == REFUSED) & (self.precision > 0))
 
     @property
     def unknown(self) -> int:
-        """The number of plates that were never admitted: nothing is known of them."""
+        """The number of plates that were never admitted."""
         return int(((self.status == REFUSED) & (self.precision == 0)).sum())
 
 
@@ -290,7 +287,7 @@ class Elimination:
             raise ValueError(f"expected 0 < beta0 < 1, got {self.beta0}")
         if self.budgets_nano.ndim != 1 or (self.budgets_nano.size and self.budgets_nano.min() < 1):
             raise ValueError("expected a budget of at least one nano-unit for every plate")
-        _ = self._tariff  # ValueError now, and not in a round
+        _ = self._tariff  # ValueError now, not in a round
 
     @property
     def plates(self) -> int:
@@ -302,9 +299,8 @@ class Elimination:
         return Tariff(kind.measure, self.split, self.budgets_nano, kind.moves, kind.dimensions)
 
     def begin(self) -> State:
-        # Columns may share an array: `advance` copies before it changes one.
-        n, nothing = self.plates, np.zeros(self.plates)
-        count = np.zeros(n, np.int64)
+        # Columns may share an array: `advance` copies.
+        n, nothing, count = self.plates, np.zeros(self.plates), np.zeros(self.plates, np.int64)
         weighed = np.zeros((n, self.privatised.dimensions))
         return State(0, np.zeros(n, np.int8), weighed, nothing, nothing, count, count, ())
 
@@ -315,9 +311,9 @@ class Elimination:
         return Due(plates, self._tariff.parts(state.rounds, plates).charge)
 
     def draw(self, state: State, plates: Integers, positions: Integers, bits: Bits, noise: Draw | None = None) -> Round:
-        """The next round's noisy values, of plates that were charged for it; positions have a row for each of them.
+        """The next round's noisy values, of plates that were charged for it; positions have a row for each plate.
 
-        `noise` draws them in place of `draw_radial`. Raises ValueError for a plate that is not asked.
+        `noise` replaces `draw_radial`. Raises ValueError for a plate that is not asked.
         """
         self._require_asked(state, plates)
         values, kind = self.privatised.values(positions), self.privatised
@@ -327,13 +323,9 @@ class Elimination:
         return Round(plates, values + (noise or draw_radial)(kind.measure, bits, parts.t, parts.s, kind.dimensions))
 
     def advance(self, state: State, found: Round) -> State:
-        """The state after a round. Plates that were asked and are not in it were not admitted.
-
-        Decisions of the round stand; where it has none, they are made here.
-        """
+        """The state after a round. Asked plates that are missing in it were not admitted. Its decisions stand."""
         self._require_asked(state, found.plates)
-        at = found.plates
-        parts = self._tariff.parts(state.rounds, at)
+        at, parts = found.plates, self._tariff.parts(state.rounds, found.plates)
         sharp = 1 / parts.scale
         weight = sharp * sharp
         # Copies: `settled` advances a state that its caller goes on from.
@@ -349,16 +341,16 @@ class Elimination:
             state, rounds=state.rounds + 1, status=status, weighed=weighed, precision=precision, sharpest=sharpest,
             asked=asked, charged=charged,
         )  # fmt: skip
-        status[at] = self._decide(after, at) if found.decided is None else found.decided
+        if found.decided is None:
+            beta = self.beta0 / (self.split.rounds * self.sharing(at))
+            estimate, radius = self.estimate(after, at), self.radius(after, at, beta)
+            status[at] = self.rule.decide(estimate - radius, estimate + radius)
+        else:
+            status[at] = found.decided
         return replace(after, survivors=(*state.survivors, int((status == IN).sum())))
 
     def settled(self, state: State, found: Round) -> Round:
         return replace(found, decided=self.advance(state, found).status[found.plates])
-
-    def _decide(self, after: State, plates: Integers) -> NDArray[np.int8]:
-        beta = self.beta0 / (self.split.rounds * self.sharing(plates))
-        estimate, radius = self.estimate(after, plates), self.radius(after, plates, beta)
-        return self.rule.decide(estimate - radius, estimate + radius)
 
     def estimate(self, state: State, plates: Integers) -> Floats:
         return self.privatised.estimate(state.weighed[plates] / state.precision[plates, None])
@@ -367,7 +359,7 @@ class Elimination:
         return self.privatised.radius(self.average(state, plates), beta)
 
     def sharing(self, plates: Integers) -> int:
-        """The number of plates among which a chance is divided for these."""
+        """The number of plates that share a chance of error with these."""
         return max(1, plates.size if self.shared == "survivors" else self.plates)
 
     def average(self, state: State, plates: Integers) -> Average:
@@ -391,7 +383,7 @@ class Elimination:
 
 @dataclass(frozen=True)
 class Undecided:
-    """The plates that no round decided: their estimates of phi, and the radius that holds for all of them at once."""
+    """Plates that no round decided: their estimates of phi, and radii that hold for all at once."""
 
     plates: Integers
     estimate: Floats
@@ -407,9 +399,8 @@ class Undecided:
 
 
 def undecided(pie: Elimination, state: State, beta1: float) -> Undecided:
-    """The plates that are left after a run, each with an even part of beta1."""
+    """The plates that are left after a run, each with an even part of beta1; any radius before a first round."""
     plates = state.undecided
-    # Before its first round a plate may be anywhere.
     estimate, radius = np.zeros(plates.size), np.full(plates.size, np.inf)
     known = state.precision[plates] > 0
     estimate[known] = pie.estimate(state, plates[known])
@@ -417,18 +408,17 @@ def undecided(pie: Elimination, state: State, beta1: float) -> Undecided:
     return Undecided(plates, estimate, radius)
 
 
-# `beta`, the chance of an error, is divided as in Remark 6: a quarter for all decisions of rounds, the rest
-# for undecided plates. Bounds are then no wider than the baseline's once a quarter of the plates has left.
-
 How = Literal["point", "distance"]
 """What gets noise: the position (the paper's methods 0) or its distance (its methods 1)."""
 
 _ROUNDS_SHARE = 0.25
+"""Of beta, for all decisions of rounds; the rest is for undecided plates (Remark 6). Bounds are then no wider than the
+baseline's once a quarter of the plates has left."""
 
 BETA = 0.05
 
 DEFAULT_SPLIT = Split.even(64)
-"""The paper's c64: of its three splits, the one that saves most."""
+"""The paper's c64, which saves most of its three splits."""
 
 
 @dataclass(frozen=True)
@@ -459,17 +449,17 @@ class Budgeting:
         return cls(cost.measure, np.full(plates, cost.nano, np.int64), how, split)
 
     def baseline(self) -> Budgeting:
-        """The paper's BM0 and BM1: every plate is asked once, for all of its budget."""
+        """BM0 and BM1: every plate is asked once, for all of its budget."""
         return replace(self, split=Split.even(1), eliminates=False)
 
     @property
     def beta0(self) -> float:
-        """The chance that a decision of any round is wrong. The baseline's one round decides nothing."""
+        """The chance that a decision of any round is wrong."""
         return self.beta * _ROUNDS_SHARE
 
     @property
     def beta1(self) -> float:
-        """The chance that the estimate of any undecided plate is farther off than its radius."""
+        """The chance that any undecided plate's estimate is farther off than its radius."""
         return self.beta * (1 - _ROUNDS_SHARE) if self.eliminates else self.beta
 
     @property
@@ -482,13 +472,13 @@ class Budgeting:
     ) -> Elimination:
         """The rounds for a 1-Lipschitz phi of positions, both in lattice steps.
 
-        Raises ValueError for a budget of which a round's part is too small for its noise to be drawn.
+        Raises ValueError for a budget with a part too small for its noise to be drawn.
         """
-        kind: PointNoise | DistanceNoise
-        if self.how == "point":
-            kind = PointNoise(self.measure, phi, dimensions, steps_per_unit)
-        else:
-            kind = DistanceNoise.finest(phi, steps_per_unit, self.least)
+        kind: Privatised = (
+            PointNoise(self.measure, phi, dimensions, steps_per_unit)
+            if self.how == "point"
+            else (DistanceNoise.finest(phi, steps_per_unit, self.least))
+        )
         return Elimination(kind, self.budgets_nano, self.split, rule if self.eliminates else EVERYONE, self.beta0)
 
     def saved(self, state: State) -> float:

@@ -1,7 +1,4 @@
-"""The kinds of queries on positions (*Adaptive Privacy Budgeting*, Liang and Yi), by elimination (`elimination.py`).
-
-Each has phi, the rule by which a plate leaves the rounds, and the answer that follows from the last state.
-"""
+"""The kinds of queries on positions (*Adaptive Privacy Budgeting*, Liang and Yi): phi, rule, and answer of each."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ from udp_stream.queries.elimination import (
     Elimination,
     Smallest,
     State,
-    Undecided,
     undecided,
 )
 from udp_stream.queries.plane import QUANTA_PER_KM, QUANTA_PER_METRE, Region
@@ -39,8 +35,8 @@ class Found:
     admitted `unknown` plates to no round.
 
     `plates` are the nearest, by their estimates, with distances and radii in metres (none for an unknown plate). For
-    every s, the s-th nearest of them is at most `excess_m` farther away than the s-th nearest of all. That is 0 where
-    exactly k plates were left: these are the k nearest, perhaps in another order. It is None if a plate is unknown.
+    every s, the s-th nearest of them is at most `excess_m` farther away than the s-th nearest of all: 0 where exactly k
+    plates were left, None if a plate is unknown.
     """
 
     value: float | None = None
@@ -67,7 +63,7 @@ class FoundNumber(Found):
 # How many plates are in a region (Section 6.2).
 #
 # Phi is the signed distance to the region's edge. A plate leaves when it is surely inside, and then counts, or surely
-# outside. A plate that is left counts if its average position is inside or, with noise on distances, if its average
+# outside. Plates that are left count if their average position is inside or, with noise on distances, if their average
 # distance is below the region's threshold, which a rectangle shifts inwards (Appendix B).
 
 
@@ -96,31 +92,24 @@ class RangeCount:
         return budgeting.elimination(self.region.signed_distance, Between(0.0, 0.0))
 
     def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> FoundNumber:
-        # A plate that may be on either side of the edge is within the bounds on both.
-        left = undecided(pie, state, budgeting.beta1)
-        inside = int((state.status == BELOW).sum())
-        value = inside + int((left.estimate < self._threshold(pie, state, left)).sum())
-        low, high = inside + int((left.high < 0).sum()), inside + int((left.low < 0).sum()) + state.unknown
-        return FoundNumber(float(value), float(low), float(high), unknown=state.unknown)
-
-    def _threshold(self, pie: Elimination, state: State, left: Undecided) -> Floats:
-        if not (self.shifted and isinstance(pie.privatised, DistanceNoise)):
-            return np.zeros(left.plates.size)
-        return self.region.threshold(pie.privatised.deviation(pie.average(state, left.plates)))
+        left, threshold = undecided(pie, state, budgeting.beta1), np.zeros(())
+        if self.shifted and isinstance(pie.privatised, DistanceNoise):
+            threshold = self.region.threshold(pie.privatised.deviation(pie.average(state, left.plates)))
+        inside, beside = (state.status == BELOW).sum(), (left.estimate < threshold, left.high < 0, left.low < 0)
+        value, low, high = (float(inside + some.sum()) for some in beside)
+        return FoundNumber(value, low, high + state.unknown, unknown=state.unknown)
 
 
 # How dense plates are around a place: a Gaussian kernel density estimate (Section 6.3, Algorithm 7).
 #
 # f = 1/n sum_i exp(-|x_i - p|^2 / (2 b^2)). Phi is the distance to the place. A plate leaves the rounds when it is
-# surely farther away than six bandwidths, where it adds at most e^-18 / n to f. (Algorithm 7 as printed passes the
-# projection of range counts; Section 6.3.2 says the length.)
-#
-# Noise on distances biases an estimate upwards, noise on positions downwards, and less: take positions for densities.
+# surely farther away than six bandwidths. (Algorithm 7 as printed passes the projection of range counts; Section 6.3.2
+# says the length.) Noise on distances biases an estimate upwards, noise on positions less, downwards: take those.
 
 REACH = 6.0
 
 FAR = exp(-REACH * REACH / 2)
-"""The most that such a plate adds to n f."""
+"""The most that a plate beyond reach adds to n f."""
 
 
 @dataclass(frozen=True)
@@ -157,11 +146,11 @@ class Density:
         return np.asarray(np.hypot(*(positions - place).T))
 
     def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> FoundNumber:
-        """The density among the plates that gave a value; the bounds allow for the others."""
+        """The density among the plates that gave a value; bounds allow for the others."""
         left, n = undecided(pie, state, budgeting.beta1), max(1, pie.plates)
         far = FAR * int((state.status == ABOVE).sum())
         near = float(self._kernel(left.estimate).sum())
-        # The paper's bias term may be left out where it is larger than the rest; it is far below either bound.
+        # The bias term is left out where it is larger than the rest; it is far below either bound.
         value = (near + far if far <= near else near) / max(1, n - state.unknown)
         low = float(self._kernel(np.maximum(np.abs(left.low), np.abs(left.high))).sum()) / n
         nearest = np.where(left.low > 0, left.low, np.where(left.high < 0, -left.high, 0.0))
@@ -183,9 +172,8 @@ class Density:
 #
 # Phi is the distance to the place. A plate leaves the rounds when k others are surely nearer. If k are left, they are
 # the nearest, with probability 1 - beta0 (Corollary 6.5); else the k with the smallest average distance are taken, and
-# the s-th of them is at most two radii farther away than the s-th nearest (Lemmas 6.6 and 6.7).
-#
-# Noise on a position is sqrt(d) times as long as noise on its distance: take distances.
+# the s-th of them is at most two radii farther away than the s-th nearest (Lemmas 6.6 and 6.7). Noise on a position is
+# sqrt(d) times as long as noise on its distance: take distances.
 
 
 @dataclass(frozen=True)
@@ -248,23 +236,21 @@ class Nearest:
 # Is the share of plates in a region below q? The threshold query of Appendix C on positions.
 #
 # In the central model: the sum over all plates gets noise once, and every plate of the sum is charged for it. The
-# rounds end when the share is surely on one side of q, and no plate is charged for the rounds that were not needed.
+# rounds end when the share is surely on one side of q; further rounds are not charged.
 #
 # **The edge.** A plate that crosses a sharp edge would move the count by one however little it moves: by distance that
 # costs without bound. So the edge has a width w. A plate counts as 1 where it is w/2 or more inside of the edge, as 0
-# where it is w/2 or more outside, and in between by its depth.
-#
-# The sum is that of depths, cut off at w/2 on both sides. A depth is a 1-Lipschitz function of the position, as the
-# signed distance is (Lemma 6.3), and the sum is w (count - plates/2). So noise on the sum costs as much as noise on one
-# plate's distance, and the count has the deviation of that noise divided by w.
+# where it is w/2 or more outside, and in between by its depth, cut off at w/2 on both sides. A depth is a 1-Lipschitz
+# function of the position (Lemma 6.3), and their sum is w (count - plates/2). So noise on the sum costs as much as
+# noise on one plate's distance, and the count has the deviation of that noise divided by w.
 
 
 @dataclass(frozen=True)
 class RegionShare:
     """Is the share of plates in a region, with an edge of `edge` metres, below `share`?
 
-    Its rounds have one "plate", the holder of all positions, with the budget of one plate. Of all plates of the moment,
-    `unknown` plates do not take part.
+    Its rounds have one "plate", the holder of all positions, with the budget of one plate. `unknown` plates of the
+    moment do not take part.
 
     >>> import os
     >>> from udp_stream.queries.plane import Rectangle, rho_per_square_metre
@@ -291,14 +277,11 @@ class RegionShare:
             raise ValueError(f"expected 0 < share < 1 and an edge > 0 m, got {self.share} and {self.edge}")
 
     def depth(self, positions: Floats) -> Floats:
-        """Phi of one plate: how far inside of the edge it is, in quanta, from -w/2 to w/2."""
-        half = self._width / 2
-        depth: Floats = np.clip(-self.region.signed_distance(positions), -half, half)
-        return depth
+        """Phi of one plate: its distance inside of the edge, in quanta, from -w/2 to w/2."""
+        return np.clip(-self.region.signed_distance(positions), -self._width / 2, self._width / 2)
 
     def elimination(self, budgeting: Budgeting, plates: int, unknown: int = 0) -> Elimination:
-        # A share is surely below q if it is so with all unknown plates inside, and surely not if it is not so with all
-        # of them outside.
+        # Surely below q: with all unknown plates inside. Surely not below: with all of them outside.
         taking = plates - unknown
         noise = replace(SummedNoise.finest(self.depth, QUANTA_PER_KM, budgeting.least), terms=taking)
         low, high = (self._width * (self.share * plates - inside - taking / 2) for inside in (unknown, 0))
@@ -306,10 +289,7 @@ class RegionShare:
 
     def answer(self, budgeting: Budgeting, pie: Elimination, state: State, plates: int, unknown: int = 0) -> Found:
         """By the side that a round found, or else by the average of all. `value` is the share of the plates that took
-        part, `low` and `high` bound that of all.
-
-        Bounds hold whichever round was the last: before the end of all rounds they are those that rounds decide by.
-        """
+        part; `low` and `high` bound that of all, and before the last round are those that rounds decide by."""
         if not state.precision[0]:
             return Found(low=0.0, high=1.0, sure=False, unknown=unknown)
         taking = plates - unknown
@@ -340,16 +320,12 @@ class RegionShare:
         return depth / self._width + plates / 2
 
 
-# Whether fewer than a share q of N people have a property, in the central model (Appendix C, Algorithm 9).
-#
-# One holder's count of people moves by at most one with each person (the Hamming distance). Phi is the count. Rounds
-# end when it is surely on one side of q N. As printed, Algorithm 9 takes counts *above* q N for Yes; here Yes is below.
-
-
 @dataclass(frozen=True)
 class Threshold:
-    """Is a count of N people below q N? The count is the only "position" of the run (`how` "point"), and its holder the
-    only "plate". One noisy count, with `Budgeting.baseline`, is BM1.
+    """Is a count of N people below q N, in the central model (Appendix C, Algorithm 9, which prints *above* for Yes)?
+
+    The count is phi, and the only "position" of the run (`how` "point"); it moves by at most one with each person. Its
+    holder is the only "plate". Rounds end when it is surely on one side of q N. With `Budgeting.baseline` it is BM1.
 
     >>> import os
     >>> query, budgeting = Threshold(share=0.3, people=10_000), Budgeting("zcdp", np.array([10**7]), "point")
@@ -376,8 +352,7 @@ class Threshold:
         return budgeting.elimination(np.ravel, Between(self.limit, self.limit), dimensions=1, steps_per_unit=1)
 
     def answer(self, budgeting: Budgeting, pie: Elimination, state: State) -> tuple[bool, bool]:
-        """Whether the count is below q N, by the side that a round found, or else by the average of all; and whether
-        that holds with probability 1 - beta."""
+        """Whether the count is below q N, by a round's side or the average of all; and whether that is sure."""
         if state.status[0] != IN:
             return bool(state.status[0] == BELOW), True
         left = undecided(pie, state, budgeting.beta1)

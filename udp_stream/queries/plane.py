@@ -16,8 +16,7 @@ factor sin(8) / sin(r) across, and to nothing along. Farther away the result is 
 (180 - r) / 90. No distance there is longer than a quarter of that on the ground, and the opposite point of the earth
 is at the centre: there is no seam.
 
-**Cost** is counted per kilometre: nano-epsilon per kilometre, nano-rho per square kilometre. Per square metre a
-round's part of a budget would be a nano or two, and most of it rounding.
+**Cost** is nano-epsilon per kilometre, or nano-rho per square kilometre: per square metre, rounding would decide.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from udp_stream.units import nano_allowance
 from udp_stream.windows.tables import outlines_of
 
 QUANTA_PER_METRE = 16
-"""The lattice is finer than any receiver, and far below any noise."""
+"""Finer than any receiver, and far below any noise."""
 
 QUANTA_PER_KM = 1000 * QUANTA_PER_METRE
 
@@ -43,7 +42,7 @@ EDGE = 2**24
 """Positions lie within +- this, 1049 km: products of two are exact in floating point, and their sums in 64 bits."""
 
 _DEGREES = 8.0
-"""Of arc: a position that is farther from the centre is moved. Regions and places of queries may not lie farther."""
+"""Of arc: positions farther from the centre are moved. Queries' regions and places may not lie farther."""
 
 _LATITUDE_MAX = 80.0
 
@@ -77,10 +76,7 @@ class Plane:
             )
 
     def metres(self, latitude: Floats, longitude: Floats) -> Floats:
-        """East and north of the centre, one row each; positions far away are moved nearer.
-
-        Raises ValueError for a position that is not a number.
-        """
+        """East and north of the centre, one row each; far positions are moved nearer. ValueError for a NaN."""
         lat, lon = np.asarray(latitude, np.float64), np.asarray(longitude, np.float64)
         if not (np.isfinite(lat).all() and np.isfinite(lon).all()):
             raise ValueError("expected positions that are numbers, got one that is not")
@@ -101,11 +97,10 @@ class Plane:
 
     def quanta(self, latitude: Floats, longitude: Floats) -> Integers:
         rounded = np.rint(self.metres(latitude, longitude) * QUANTA_PER_METRE)
-        positions: Integers = np.clip(rounded, -EDGE, EDGE).astype(np.int64)
-        return positions
+        return np.asarray(np.clip(rounded, -EDGE, EDGE).astype(np.int64))
 
     def _east(self, longitude: Floats) -> Floats:
-        """Degrees east of the centre's meridian, the short way round: a city may lie across the antimeridian."""
+        """Degrees east of the centre's meridian, the short way round."""
         return (longitude - self.longitude + 180) % 360 - 180
 
     def _seen(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
@@ -118,7 +113,7 @@ class Plane:
         return np.arctan2(length, along), centre, across / np.maximum(length, np.finfo(np.float64).tiny)[:, None]
 
     def _moved_nearer(self, latitude: Floats, east: Floats) -> tuple[Floats, Floats, Floats]:
-        """Positions, those beyond the circle moved onto it; and the share of their distance that is left."""
+        """Positions, moved onto the circle if beyond it; and the share of their distance that is left."""
         away, centre, direction = self._seen(latitude, east)
         limit = np.radians(_DEGREES)
         x, y, z = (np.cos(limit) * centre + np.sin(limit) * direction).T
@@ -159,9 +154,8 @@ def _transverse_mercator(latitude: Floats, east: Floats) -> Floats:
 # Regions of the plane, by their signed distance: how far a position is from the edge, negative inside.
 #
 # It is 1-Lipschitz (*Adaptive Privacy Budgeting*, Liang and Yi, Lemma 6.3), so it can be made private in place of the
-# position. Lengths are in quanta (sixteenths of a metre). Corners are rounded to whole quanta, so that for a position
-# on the lattice it is exact on which side of each edge it lies; distances are floating point, off by less than 2^-20
-# quanta.
+# position. Lengths are in quanta (sixteenths of a metre). Corners are rounded to whole quanta, so the side of an edge
+# is exact for a position on the lattice; distances are floating point, off by less than 2^-20 quanta.
 
 _AT_ONCE = 1 << 22
 """Pairs of a position and an edge in one pass: 32 MB a column."""
@@ -194,15 +188,14 @@ class Rectangle:
         middle, half = self._middle_and_half
         beyond = np.abs(np.asarray(positions, np.float64) - middle) - half
         outside = np.hypot(*np.maximum(beyond, 0.0).T)
-        distance: Floats = outside + np.minimum(beyond.max(axis=1), 0.0)
-        return distance
+        return np.asarray(outside + np.minimum(beyond.max(axis=1), 0.0))
 
     def threshold(self, deviation: Floats) -> Floats:
         """The shifted threshold of Appendix B, -a g: as much of the plane is wrongly taken in as left out, roughly.
 
-        g is the noise's deviation, w and l are the sides. Corners are square, as in the paper. The band between the
-        rectangle and itself grown by (1 - a) g on each side is as large as the band between it and itself shrunk by
-        (1 + a) g (to nothing where 2 g is at least a side). So both bands begin at the edge, not at -a g.
+        g is the noise's deviation. Corners are square, as in the paper. The band between the rectangle and itself grown
+        by (1 - a) g on each side is as large as the band between it and itself shrunk by (1 + a) g (to nothing where
+        2 g is at least a side).
         """
         width, height = 2 * self._middle_and_half[1]
         g, both = np.asarray(deviation, np.float64), width + height
@@ -244,7 +237,7 @@ class Polygon:
         if not starts:
             raise ValueError("expected a loop of corners, got none")
         start, end = np.concatenate(starts), np.concatenate(ends)
-        # Corners that fell together in rounding: an edge without a length would divide by 0.
+        # Without edges of no length, of corners that rounding joined: they would divide by 0.
         real = (start != end).any(axis=1)
         self._start, self._end = start[real], end[real]
         if not real.any():
@@ -256,8 +249,7 @@ class Polygon:
         rows = max(1, _AT_ONCE // self._start.shape[0])
         # At least one part, also of no positions: numpy cannot join none.
         parts = [self._of(places[i : i + rows]) for i in range(0, max(1, places.shape[0]), rows)]
-        distances: Floats = np.concatenate(parts)
-        return distances
+        return np.asarray(np.concatenate(parts))
 
     def threshold(self, deviation: Floats) -> Floats:
         # The edge itself: Appendix B is about rectangles.
@@ -275,27 +267,22 @@ class Polygon:
         crosses = ((y1 <= y) & (y < y2) & (left > 0)) | ((y2 <= y) & (y < y1) & (left < 0))
         inside = crosses.sum(axis=1) % 2 == 1
         distance = np.sqrt(square.min(axis=1))
-        signed: Floats = np.where(inside, -distance, distance)
-        return signed
+        return np.asarray(np.where(inside, -distance, distance))
 
 
 Region = Rectangle | Polygon
 
 
 def cell_set(cells: Sequence[int], plane: Plane) -> Polygon:
-    """The area of H3 cells, all of one resolution, in a plane.
+    """The area of H3 cells of one resolution. Its straight edges are a few centimetres beside H3's great circles.
 
-    Its edges are straight in the plane; H3's are parts of great circles on its sphere, a few centimetres beside them.
-
-    Raises ValueError for no cells, for cells of several resolutions, for a number that is no cell, and for a cell far
-    from the plane's centre.
+    Raises ValueError for no cells, several resolutions, a number that is no cell, and a cell far from the centre.
     """
-    loops = outlines_of(cells)
-    return Polygon([plane.metres_of_places(loop[:, 0], loop[:, 1]) for loop in loops])
+    return Polygon([plane.metres_of_places(loop[:, 0], loop[:, 1]) for loop in outlines_of(cells)])
 
 
 def positions_inside(region: Region, positions: Integers) -> int:
-    """How many positions lie inside; that is not private."""
+    """How many positions lie inside; not private."""
     return int((region.signed_distance(positions.astype(np.float64)) < 0).sum())
 
 

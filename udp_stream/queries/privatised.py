@@ -34,15 +34,16 @@ for any k; the best of a few is taken.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log, pi, sqrt
+from math import inf, log, pi, sqrt
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise import Cost, Floats, Integers, noise_of
+from udp_stream.mechanisms.noise import MEASURES, Cost, Floats, Integers, noise_of
 from udp_stream.mechanisms.samplers import (
     DIVISOR_MAX,
     SCALE_MAX,
@@ -54,18 +55,74 @@ from udp_stream.mechanisms.samplers import (
 _SLOPES = 1 - 2.0 ** np.arange(-1, -9, -0.5)
 """k: from 0.5, for the average of many rounds, up to 0.996, for few."""
 
-LAPLACE_DIMENSIONS_MAX = 3
-
 _ROOTS = 12
 """Steps of a fixed point that falls towards its root: each of them bounds it."""
 
+Draw = Callable[[str, Bits, Integers, Integers, int], Integers]
+
 
 class Average(NamedTuple):
-    """Of each plate's average: W, in steps^-2; the largest 1/b_j of its rounds, in steps^-1; how many rounds, J."""
+    """Of each plate's average: W, in steps^-2; the largest 1/b_j of its rounds, in steps^-1; J, their number."""
 
     precision: Floats
     sharpest: Floats
     rounds: Integers | int
+
+
+class RadialGaussian:
+    """Gaussian noise in every coordinate. `unit_variance` is that of one coordinate at scale 1."""
+
+    unit_variance, dimensions_max = 1.0, inf
+
+    def scale_max(self, dimensions: int) -> int:  # noqa: ARG002
+        return SCALE_MAX
+
+    def draw(self, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
+        """Noise of scales t/s, one row each."""
+        return discrete_gaussian(bits, np.repeat(t, dimensions), np.repeat(s, dimensions)).reshape(-1, dimensions)
+
+    def radius(self, of: Average, dimensions: int, beta: float) -> Floats:
+        """How far averages are off at most, in steps, with probability 1 - beta each."""
+        slack, half_cube = (0.0, 0.0) if dimensions == 1 else (dimensions * of.precision / 24, sqrt(dimensions) / 2)
+        return np.asarray(
+            gaussian_length(dimensions, np.asarray(log(beta) - slack)) / np.sqrt(of.precision) + half_cube
+        )
+
+
+class RadialLaplace(RadialGaussian):
+    """Radial Laplace noise, in up to three dimensions."""
+
+    unit_variance, dimensions_max = 2.0, 3
+
+    def scale_max(self, dimensions: int) -> int:
+        return radial_scale_max(dimensions)
+
+    def draw(self, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
+        return discrete_radial_laplace(bits, t, s, dimensions)
+
+    def radius(self, of: Average, dimensions: int, beta: float) -> Floats:
+        log_beta = log(beta) - np.sqrt(dimensions * of.rounds * of.precision)
+        rounds = of.precision / of.sharpest**2
+        powers = ((k, rounds * (dimensions + 1) / 2 * log(1 - k * k)) for k in _SLOPES)
+        tails = [_sphere_root(dimensions, -log_beta - power) / k for k, power in powers]
+        # 1 / (b W) times r: a = 1 / (min b W)
+        average = np.min(tails, axis=0) * of.sharpest / of.precision
+        single = _gamma_root(dimensions, -log_beta) / of.sharpest
+        return np.asarray(np.where(of.rounds == 1, single, average) + sqrt(dimensions) / 2)
+
+
+_RADIAL: dict[int, RadialGaussian] = {1: RadialLaplace(), 2: RadialGaussian()}
+"""By the power of a family of noise."""
+
+
+def radial_of(measure: str) -> RadialGaussian:
+    """The noise of a measure."""
+    return _RADIAL[MEASURES[measure].noise.power]
+
+
+def draw_radial(measure: str, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
+    """Noise of scales t/s, one row each, as the measure has it."""
+    return radial_of(measure).draw(bits, t, s, dimensions)
 
 
 def scale_of(moves: int, cost: Cost, dimensions: int) -> tuple[int, int]:
@@ -74,79 +131,38 @@ def scale_of(moves: int, cost: Cost, dimensions: int) -> tuple[int, int]:
     Raises ValueError for a cost that is too small for its noise to be drawn.
     """
     over, under = noise_of(cost).unit_scale(cost)
+    most = radial_of(cost.measure).scale_max(dimensions)
     # The largest divisor first: rounding up adds the least there.
     for shift in range(DIVISOR_MAX.bit_length() - 1, -1, -1):
         t = -((-moves * over << shift) // under)
-        if t <= _scale_max(cost.measure, dimensions):
+        if t <= most:
             return t, 1 << shift
     raise ValueError(
         f"expected charges of at least {least_nano(moves, cost.measure, dimensions)} nano-"
-        f"{'epsilon' if cost.measure == 'pure' else 'rho'} per round, got one of {cost.nano}: take fewer rounds"
+        f"{MEASURES[cost.measure].unit} per round, got one of {cost.nano}: take fewer rounds"
     )
 
 
 def least_nano(moves: int, measure: str, dimensions: int) -> int:
     """The least charge for which noise can be drawn, in nano-units."""
-    most = _scale_max(measure, dimensions)
+    most = radial_of(measure).scale_max(dimensions)
 
     def drawable(nano: int) -> bool:
-        over, under = noise_of(Cost(measure, nano)).unit_scale(Cost(measure, nano))
+        over, under = MEASURES[measure].noise.unit_scale(Cost(measure, nano))
         return -(-moves * over // under) <= most
 
     high = 1
     while not drawable(high):
         high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if drawable(middle) else (middle, high)
-    return high
-
-
-def _scale_max(measure: str, dimensions: int) -> int:
-    return radial_scale_max(dimensions) if measure == "pure" else SCALE_MAX
-
-
-Draw = Callable[[str, Bits, Integers, Integers, int], Integers]
-
-
-def draw_radial(measure: str, bits: Bits, t: Integers, s: Integers, dimensions: int) -> Integers:
-    """Noise of scales t/s, one row each: radial Laplace, or Gaussian in every coordinate."""
-    if measure == "pure":
-        return discrete_radial_laplace(bits, t, s, dimensions)
-    return discrete_gaussian(bits, np.repeat(t, dimensions), np.repeat(s, dimensions)).reshape(-1, dimensions)
+    return bisect_left(range(high), True, lo=high // 2 + 1, key=drawable)
 
 
 def gaussian_length(dimensions: int, log_beta: Floats) -> Floats:
     """lambda(d, beta) of Lemma 6.1: how long a standard normal vector is at most, with probability 1 - beta."""
     away = -log_beta
-    if dimensions == 1:
-        return np.asarray(np.sqrt(2 * (away + log(2))))
-    if dimensions == 2:
-        return np.asarray(np.sqrt(2 * away))
+    if dimensions <= 2:
+        return np.asarray(np.sqrt(2 * (away + (log(2) if dimensions == 1 else 0.0))))
     return np.asarray(np.sqrt(dimensions + 2 * np.sqrt(dimensions * away) + 2 * away))
-
-
-def gaussian_radius(of: Average, dimensions: int, beta: float) -> Floats:
-    """How far averages with Gaussian noise are off at most, in steps, with probability 1 - beta each."""
-    if dimensions == 1:
-        radius: Floats = gaussian_length(1, np.array(log(beta))) / np.sqrt(of.precision)
-        return radius
-    log_beta = log(beta) - dimensions * of.precision / 24
-    length: Floats = gaussian_length(dimensions, log_beta) / np.sqrt(of.precision)
-    return length + sqrt(dimensions) / 2
-
-
-def laplace_radius(of: Average, dimensions: int, beta: float) -> Floats:
-    """The same with radial Laplace noise, in up to three dimensions."""
-    log_beta = log(beta) - np.sqrt(dimensions * of.rounds * of.precision)
-    rounds = of.precision / of.sharpest**2
-    tails = [_sphere_root(dimensions, -log_beta - rounds * (dimensions + 1) / 2 * log(1 - k * k)) / k for k in _SLOPES]
-    # 1 / (b W) times r: a = 1 / (min b W)
-    average = np.min(tails, axis=0) * of.sharpest / of.precision
-    single = _gamma_root(dimensions, -log_beta) / of.sharpest
-    radius: Floats = np.where(of.rounds == 1, single, average) + sqrt(dimensions) / 2
-    return radius
 
 
 def _sphere_root(dimensions: int, away: Floats) -> Floats:
@@ -163,9 +179,7 @@ def _gamma_root(dimensions: int, away: Floats) -> Floats:
     """An x beyond which a Gamma(d) variable lies with probability e^-away at most."""
     if dimensions == 1:
         return away
-    if dimensions == 2:
-        return _root(lambda x: away + np.log1p(x), away)
-    return _root(lambda x: away + np.log1p(x + x * x / 2), away)
+    return _root(lambda x: away + np.log1p(x if dimensions == 2 else x + x * x / 2), away)
 
 
 def _root(falling: Callable[[Floats], Floats], away: Floats) -> Floats:
@@ -175,17 +189,9 @@ def _root(falling: Callable[[Floats], Floats], away: Floats) -> Floats:
     return x
 
 
-def radius_of(measure: str, of: Average, dimensions: int, beta: float) -> Floats:
-    """How far averages are off at most, in steps, with probability 1 - beta each."""
-    return laplace_radius(of, dimensions, beta) if measure == "pure" else gaussian_radius(of, dimensions, beta)
-
-
 # Each is a *valid triple* (M, g, h) for a 1-Lipschitz function phi (*Adaptive Privacy Budgeting*, Definition 5): M adds
 # noise to a value, g estimates phi from the noisy values of several rounds, h bounds the estimate's error with
-# probability 1 - beta. Two kinds are the paper's:
-#
-# * `PointNoise`: M moves the position, g is phi of the average position, h the average's radius (Corollary 6.1).
-# * `DistanceNoise`: M moves phi of the position, g is the average, h its radius (Corollary 6.2).
+# probability 1 - beta: `PointNoise` is that of Corollary 6.1, `DistanceNoise` of Corollary 6.2.
 #
 # **Exactness.** Positions are on a lattice (`plane.py`), and so is their noise: the guarantee is exact. A distance is a
 # real number. It is computed in floating point, rounded to a lattice 2^-k as fine as the positions', and its noise is
@@ -196,10 +202,9 @@ def radius_of(measure: str, of: Average, dimensions: int, beta: float) -> Floats
 # the noise is then 0.12 % larger than a real number's would be, 0.5 % at k = 8, and never more than 8 %.
 
 Phi = Callable[[Floats], Floats]
-"""A 1-Lipschitz function of positions, one row each, in lattice steps; its values are in lattice steps too."""
+"""A 1-Lipschitz function of positions, one row each; both in lattice steps."""
 
-FINE_BITS_MAX = 10
-_FINE_BITS_MIN = 4
+FINE_BITS_MAX, _FINE_BITS_MIN = 10, 4
 
 
 @dataclass(frozen=True)
@@ -217,10 +222,9 @@ class PointNoise:
     steps_per_unit: int
 
     def __post_init__(self) -> None:
-        if self.measure == "pure" and self.dimensions > LAPLACE_DIMENSIONS_MAX:
+        if self.dimensions > (most := radial_of(self.measure).dimensions_max):
             raise ValueError(
-                f"expected positions of up to {LAPLACE_DIMENSIONS_MAX} dimensions under epsilon, "
-                f"got {self.dimensions}: take rho"
+                f"expected positions of up to {most} dimensions under epsilon, got {self.dimensions}: take rho"
             )
 
     @property
@@ -235,7 +239,7 @@ class PointNoise:
 
     def radius(self, of: Average, beta: float) -> Floats:
         # Phi moves at most as far as the position.
-        return radius_of(self.measure, of, self.dimensions, beta)
+        return radial_of(self.measure).radius(of, self.dimensions, beta)
 
 
 @dataclass(frozen=True)
@@ -259,16 +263,15 @@ class DistanceNoise:
 
         Raises ValueError if there is none.
         """
-        for fine_bits in range(FINE_BITS_MAX, _FINE_BITS_MIN, -1):
+        for fine_bits in range(FINE_BITS_MAX, _FINE_BITS_MIN - 1, -1):
             kind = cls(least.measure, phi, steps_per_unit, fine_bits)
             try:
                 scale_of(kind.moves, least, 1)
             except ValueError:
-                continue
-            return kind
-        # The coarsest lattice is tried outside of the loop, so that its error reaches the caller.
-        kind = cls(least.measure, phi, steps_per_unit, _FINE_BITS_MIN)
-        scale_of(kind.moves, least, 1)
+                if fine_bits == _FINE_BITS_MIN:
+                    raise
+            else:
+                break
         return kind
 
     @property
@@ -285,11 +288,11 @@ class DistanceNoise:
 
     def radius(self, of: Average, beta: float) -> Floats:
         # Beside the noise's, half a step of rounding.
-        return (radius_of(self.measure, of, 1, beta) + 0.5) / 2.0**self.fine_bits
+        return (radial_of(self.measure).radius(of, 1, beta) + 0.5) / 2.0**self.fine_bits
 
     def deviation(self, of: Average) -> Floats:
         """The standard deviation of averages, in lattice steps of positions."""
-        variance = (2.0 if self.measure == "pure" else 1.0) / of.precision
+        variance = radial_of(self.measure).unit_variance / of.precision
         return np.asarray(np.sqrt(variance) / 2.0**self.fine_bits)
 
 
@@ -313,9 +316,9 @@ class SummedNoise(DistanceNoise):
 
     def radius(self, of: Average, beta: float) -> Floats:
         # Beside the noise's, half a step of rounding for each term.
-        return (radius_of(self.measure, of, 1, beta) + self.terms / 2) / 2.0**self.fine_bits
+        return (radial_of(self.measure).radius(of, 1, beta) + self.terms / 2) / 2.0**self.fine_bits
 
 
 Privatised = PointNoise | DistanceNoise
-"""`values` (in steps) get noise. From the average of noisy values follow an `estimate` of phi, in lattice steps of
-positions, and its `radius`. A value moves by at most `moves` steps for each unit of distance."""
+"""`values` (in steps) get noise; their average gives an `estimate` of phi, in lattice steps of positions, and its
+`radius`. A value moves by at most `moves` steps for each unit of distance."""

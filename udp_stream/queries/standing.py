@@ -1,8 +1,8 @@
-"""Standing queries: questions about plates' positions that recur, and their rounds over a moment's plates.
+"""Standing queries: recurrent questions about plates' positions, and their rounds over a moment's plates.
 
-A `StandingQuery` has all that its rounds and its answer depend on besides positions and noise, so a run can go on from
-the query that a ledger remembers. In the local model each plate gives values of its own, and is charged for the rounds
-that it is in. In the central model one value is made of all plates that take part, and each is charged for every round.
+Rounds and answer depend on a `StandingQuery`, positions and noise alone, so a run can go on from the query that a
+ledger remembers. In the local model each plate gives values of its own, and is charged for its rounds. In the central
+model one value is made of all plates that take part, and each is charged for every round.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class LocalQuery:
     pie: Elimination
 
     def due(self, state: State) -> Due | None:
-        """The next round: the plates that are charged for it, and how much; None if there is none."""
+        """The next round: its plates and their charges; None after the last."""
         return self.pie.due(state)
 
     def allowances(self, due: Due, number: int, budget_nano: int) -> Integers | None:  # noqa: ARG002
-        """The most that each plate of a round may have been charged before it, where that is less than the budget."""
+        """The most that each plate of a round may have been charged before it, if less than the budget."""
         return None
 
     def among(self, charged: Integers) -> LocalQuery | CentralQuery:  # noqa: ARG002
         return self
 
     def members(self, due: Due, charged: Integers, positions: Integers) -> tuple[Integers, Integers]:
-        """Who gives a value in a round, by index in `pie`, and the positions it is made of: the charged plates."""
+        """The plates that give a value in a round, by index in `pie`, and positions behind it."""
         plates = due.plates[charged >= due.charges]
         return plates, positions[plates]
 
@@ -68,8 +68,8 @@ class LocalQuery:
 class CentralQuery:
     """A query over the plates of a moment, all of them in one noisy value.
 
-    The first round decides who takes part, because fewer plates later on would be another sum. So a plate takes part if
-    it has enough left for *all* rounds; it is charged for those that are asked.
+    The first round decides who takes part, as fewer plates later would be another sum. So a plate takes part if it has
+    enough left for *all* rounds; it is charged for those that are asked.
 
     >>> query = StandingQuery(name="full", kind="threshold", center=(0, 0), box=(-0.01, -0.01, 0.01, 0.01), share=0.3,
     ...     edge_m=500, every_s=900, age_s=600, measure="zcdp", rounds=4, budget_nano=10**9, period="1d",
@@ -90,7 +90,7 @@ class CentralQuery:
     pie: Elimination
 
     def due(self, state: State) -> Due | None:
-        # Every plate is charged alike. The first round asks all plates of the moment to take part.
+        # The first round asks all plates of the moment.
         if (due := self.pie.due(state)) is None:
             return None
         plates = np.arange(self.plates) if state.rounds == 0 else self.taking
@@ -107,8 +107,8 @@ class CentralQuery:
         return replace(self, taking=taking, pie=pie)
 
     def members(self, due: Due, charged: Integers, positions: Integers) -> tuple[Integers, Integers]:
-        # The holder of all positions, if there is one, and every plate that takes part was charged for the round. A
-        # plate was not charged only if other rounds have charged it meanwhile. Then no more rounds are asked.
+        # The holder of all positions, if every plate that takes part was charged. A plate was not charged only if other
+        # rounds have charged it meanwhile; then no more rounds are asked.
         is_whole = self.taking.size > 0 and bool((charged >= due.charges)[np.isin(due.plates, self.taking)].all())
         return np.arange(int(is_whole)), positions[self.taking if is_whole else self.taking[:0]]
 
@@ -123,7 +123,7 @@ class CentralQuery:
 Kind = Literal["range", "density", "nearest", "threshold"]
 
 QUARTERS = 4
-"""Savings are handed on in quarters of a moment's even part, so that few scales of noise are computed."""
+"""Savings are handed on in quarters of a moment's even part: few scales of noise are computed."""
 
 Position = tuple[float, float]
 """Longitude and latitude, degrees: the order of GeoJSON, and of `pings.box`."""
@@ -137,8 +137,8 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
     of positions that are at most `age_s` old. A range count and a threshold have a `box`, a `polygon` or `cells`; the
     other kinds have a `place`. Thresholds alone have `share` and `edge_m`.
 
-    With a `ramp`, a plate's savings go to its later moments. `budget_nano` is then the even part of a moment, which
-    plates may exceed by their savings, and `ramp` has the interval (s) and even part of each query of the budget.
+    With a `ramp`, a plate's savings go to its later moments, which may then exceed `budget_nano`, the even part. `ramp`
+    has the interval (s) and even part of each query of the budget.
 
     >>> query = StandingQuery(name="north", kind="range", center=(-97.74, 30.27), box=(-97.75, 30.27, -97.73, 30.29),
     ...     every_s=900, age_s=600, measure="zcdp", budget_nano=10**9, period="1d", period_budget_nano=10**11)
@@ -175,8 +175,8 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
         return blake2b(msgspec.json.encode(self, order="sorted"), digest_size=8).hexdigest()
 
     def handed_on(self, charged: Integers, gone_ms: int) -> tuple[int, ...]:
-        """What plates may spend of their savings at a moment, beside the even part, in quarters of that; () without a
-        ramp. `charged` is what each was charged in the period so far, which began `gone_ms` before the moment.
+        """The savings that plates may spend at a moment, in quarters of the even part; () without a ramp. `charged` is
+        each plate's charge in the period so far, which began `gone_ms` before the moment.
 
         Algorithm 3 of *Adaptive Privacy Budgeting* (Liang and Yi). Before the moment even parts come to P in all, so a
         plate has saved P - charged. Of that it gets gamma = 3/4 + P / 4 (B - r), r the even part, B the budget: the
@@ -190,7 +190,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
             return ()
         rest = max(1, self.period_budget_nano - self.budget_nano)
         planned = min(rest, sum(nano * ((gone_ms - 1) // (1000 * every_s)) for every_s, nano in self.ramp))
-        # Python's integers: their products do not fit in 64 bits
+        # Python's integers: products do not fit in 64 bits
         saved = np.maximum(planned - charged, 0).astype(object)
         return tuple((saved * (3 * rest + planned) // (rest * self.budget_nano)).tolist())
 
@@ -202,7 +202,7 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
         """The query over so many plates. ValueError for a region, a place or a budget that does not make a query."""
         query, split = self.region_or_place(), Split.even(self.rounds)
         if isinstance(query, RegionShare):
-            # All plates are charged alike: no more than the plate with the least to spend can pay.
+            # All plates are charged alike: what the poorest can pay.
             least = self.budgets(max(plates, 1), handed_on).min(keepdims=True)
             budgeting = Budgeting(self.measure, least, self.privatisation, split)
             pie = query.elimination(budgeting, plates)
@@ -232,12 +232,15 @@ class StandingQuery(msgspec.Struct, frozen=True, kw_only=True):
     def _region(self) -> Region:
         if self.box is not None:
             return _rectangle(self._plane, self.box)
-        if self.polygon is not None:
-            loop = _metres(self._plane, self.polygon)
-            polygon = Polygon([loop])
-            _require_area(loop)
-            return polygon
-        return cell_set([_cell(cell) for cell in self.cells or ()], self._plane)
+        if self.polygon is None:
+            return cell_set([_cell(cell) for cell in self.cells or ()], self._plane)
+        loop = _metres(self._plane, self.polygon)
+        polygon, (x, y) = Polygon([loop]), loop.T
+        area = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
+        # Corners in one line enclose nothing. Not `area < 1`: a NaN is to be refused, too.
+        if not area >= 1:
+            raise ValueError(f"expected corners that enclose an area of at least 1 square metre, got {area:.3g}")
+        return polygon
 
 
 def _metres(plane: Plane, places: Sequence[Position]) -> Floats:
@@ -258,12 +261,3 @@ def _cell(name: str) -> int:
         return int(name, 16)
     except ValueError as error:
         raise ValueError(f"expected H3 cells as 15 hexadecimal digits, got {name!r}") from error
-
-
-def _require_area(loop: Floats) -> None:
-    """ValueError for corners that enclose nothing, as those in one line do."""
-    x, y = loop.T
-    area = abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
-    # Not `area < 1`: a NaN is to be refused, too.
-    if not area >= 1:
-        raise ValueError(f"expected corners that enclose an area of at least 1 square metre, got {area:.3g}")

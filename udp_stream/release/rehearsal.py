@@ -1,8 +1,8 @@
-"""A rehearsal: what a feed's releases are likely to err by, from its counts alone.
+"""A rehearsal: the likely errors of a feed's releases, from its counts alone.
 
 Speeds are invented on the feed's own counts and released by the real road on a ledger that is forgotten; then the error
 is measured. No speed of the feed is read, so nothing is charged. Invented speeds follow the model of forecasts with
-more scatter; the constants were fitted to the recorded feeds together (`docs/measurements.md`).
+more scatter, and other constants, fitted to the recorded feeds together (`docs/measurements.md`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
 from udp_stream.ledger.port import Ledger
+from udp_stream.mechanisms.noise import Floats
 from udp_stream.mechanisms.widths import at_speed
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.record import decode
@@ -23,46 +24,42 @@ from udp_stream.release.road import release_slot
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotValues, resolution_of
 
-Floats = NDArray[np.float64]
-
 CITY_MEAN, CITY_SLOPE = 19.0, 20.0
-"""Of invented cities, in km/h: mean speed, and what counts tell (`forecast/model.py`)."""
+"""Of invented cities, in km/h: mean speed, and slope of counts (`forecast/model.py`)."""
 
 CITY_OFF, SLOPE_OFF = 2.5, 4.0
-"""How far the first city of a pair is below and above these. The second one is as far above and below. Recorded feeds
-have means of 17 to 21 km/h; slopes of 17 to 24 km/h at H3 7 and 8 (once 13), up to 34 at H3 6."""
+"""How far the cities of a pair are below and above these. Recorded feeds have means of 17 to 21 km/h; slopes of 17 to
+24 km/h at H3 7 and 8 (once 13), up to 34 at H3 6."""
 
 FEATURE_SD = 1.1
 """Of the slope of a HAT's standardised feature, in km/h."""
 
 CELL_SD, HAT_SD = 1.8, 1.1
-"""How far a cell, and each of its HATs, differ from what counts say, in km/h at 17 km/h and H3 7."""
+"""Deviation of a cell, and of each of its HATs, from the line on counts, in km/h at 17 km/h and H3 7."""
 
 FINER = 1.2
-"""How many times as much that is in cells of the next finer resolution."""
+"""The same is so many times as large in cells of the next finer resolution."""
 
 PLATE_SD, PING_SD = 5.6, 9.6
 """How far a plate's mean of m pings differs from its HAT's: sqrt(PLATE_SD^2 + PING_SD^2 / m) km/h at 17 km/h, so 11
-for one ping and 6 for ten. It is skewed (gamma): few plates are much faster. Measured on recorded days: a
-ping's speed is that of a moment, and where most plates have one ping in a HAT, that decides the HAT's mean."""
+for one ping and 6 for ten, as measured on recorded days. It is skewed (gamma): few plates are much faster."""
 
 WITHIN_SD = 10.0
 """Of the pings of one plate in one HAT, in km/h."""
 
 SLOWEST, FASTEST_FACTOR = 3.0, 2.0
-"""Km/h that no invented mean is below; and by how much scatter grows at most with speed."""
+"""The least invented mean, in km/h; and the largest growth of scatter with speed."""
 
 PAIRS_MIN, PAIRS_MAX, HATS_OF_PAIRS = 2, 8, 1000
-"""Of invented cities, whose errors are averaged: as many pairs as have so many HATs, and how few and many at most.
-Among few HATs chance decides."""
+"""Pairs of invented cities whose errors are averaged: as many as have so many HATs, within limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """What a feed's HATs are likely to get, in km/h: errors weighed by pings over all HATs, withheld ones too.
+    """Likely errors of a feed's HATs, in km/h, weighed by pings over all HATs, withheld ones too.
 
-    `constant` is the error of one number for all HATs, and `counts` that of a line in log(samples / plates), both the
-    best for the truth. `served` is the share of pings in HATs with a mean.
+    `constant` is the error of the best single number for all HATs, and `counts` that of the best line in
+    log(samples / plates). `served` is the share of pings in HATs with a mean.
 
     >>> Rehearsed(error=2.0, constant=4.0, counts=3.0, served=0.6).over_guess.__round__(2)
     0.67
@@ -81,8 +78,7 @@ class Rehearsed:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What counts tell of a feed's HATs, `by_hat` and `features` as in `SlotPrior`, on average over its pings: an
-    invented city's mean speed is that of its pings.
+    """`by_hat` and `features` of `SlotPrior`, on average over a feed's pings: an invented city's mean is that of pings.
 
     >>> from udp_stream.testing import two_hats
     >>> Usual.from_counts([two_hats()[0]]).features.shape
@@ -139,8 +135,7 @@ class RehearsedCity:
         told = self._slope * (prior.by_hat - usual.by_hat) + (prior.features - usual.features) @ self._features
         mean = self._mean + told
         own = finer * (np.array(here) + self._rng.normal(0, HAT_SD, cells.size))
-        by_hat: Floats = np.maximum(mean + _scatter(mean) * own, SLOWEST)
-        return by_hat
+        return np.asarray(np.maximum(mean + _scatter(mean) * own, SLOWEST))
 
 
 def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext, new_ledger: Callable[[], Ledger]) -> Rehearsed:
@@ -149,26 +144,20 @@ def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext, new_ledger: C
     `context` is for this rehearsal only, and its bits are not those of a deployment. Raises what a release would:
     ConfigError for a budget that is too small, PrivacyRefused for a HAT that is too large.
     """
-    usual = Usual.from_counts(slots)
-    found = [_of_city(RehearsedCity(number, usual), slots, context, new_ledger()) for number in range(cities_of(slots))]
+    usual, hats = Usual.from_counts(slots), sum(counts.cells.size for counts in slots)
+    cities = 2 * min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
+    found = [_of_city(RehearsedCity(number, usual), slots, context, new_ledger()) for number in range(cities)]
     return Rehearsed(*np.mean(found, axis=0).tolist())
-
-
-def cities_of(slots: Sequence[SlotCounts]) -> int:
-    """How many cities are invented for these slots."""
-    hats = sum(counts.cells.size for counts in slots)
-    return 2 * min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
 
 
 def _of_city(
     city: RehearsedCity, slots: Iterable[SlotCounts], context: ReleaseContext, ledger: Ledger
 ) -> tuple[float, float, float, float]:
     """Error, the constant's, that of a line on counts, and the share served."""
-    # New for each city: what one invented city taught says nothing of the next.
+    # New for each city: cities tell nothing of each other.
     context, hats = with_forecaster(context), []
     for counts in slots:
-        values = city.speeds(counts, context.policy.max_speed)
-        hats.append(_released(counts, values, context, ledger))
+        hats.append(_released(counts, city.speeds(counts, context.policy.max_speed), context, ledger))
     truth, pings, plates, value, measured = np.concatenate(hats, axis=1)
     constant = np.full(truth.size, np.average(truth, weights=pings))
     value = np.where(np.isnan(value), constant, value)
@@ -178,9 +167,8 @@ def _of_city(
 
 
 def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger) -> Floats:
-    """Rows: true means, pings, plates, what is said of the HATs (NaN: nothing), whether a mean was released."""
-    out = release_slot(counts, values, context, ledger, lambda _: None)
-    starts = values.starts[counts.hat_rows]
+    """Rows: true means, pings, plates, estimates (NaN: none), whether a mean was released."""
+    out, starts = release_slot(counts, values, context, ledger, lambda _: None), values.starts[counts.hat_rows]
     pings = np.diff(starts)
     truth = np.add.reduceat(values.speed, starts[:-1]) / pings / QUANTA_PER_KMH
     means = [decode(payload).mean for payload in out.payloads.values()]
@@ -196,8 +184,7 @@ def line_on_counts(truth: Floats, pings: Floats, plates: Floats) -> Floats:
     """Constant + counts, an oracle: the line in log(samples / plates) that fits the truth best, by pings."""
     design, root = np.column_stack([np.ones(truth.size), np.log(pings / plates)]), np.sqrt(pings)
     line, *_ = np.linalg.lstsq(design * root[:, None], truth * root, rcond=None)
-    guess: Floats = design @ line
-    return guess
+    return np.asarray(design @ line)
 
 
 def _scatter(kmh: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""`plan`: what to expect of a configuration, for typical HATs or (`cli/plan_of_feed.py`) for files; charges nothing."""
+"""`plan`: the expected errors of a configuration, for typical HATs or (`cli/plan_of_feed.py`) for files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
 
-from udp_stream.cli.report import beside_guess, print_whole, printer
+from udp_stream.cli.report import beside_guess, print_rows, printer
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.logs import counted
 from udp_stream.mechanisms.means import MeanPlan
@@ -34,7 +33,7 @@ HATS_PER_PERIOD = 12
 
 @dataclass(frozen=True, slots=True)
 class Bought:
-    """What one HAT of a kind gets, if it is `served`: smaller ones than `min_plates` are withheld."""
+    """The plan of a typical HAT; one below `min_plates` is not `served`."""
 
     plates: int
     served: bool
@@ -43,7 +42,7 @@ class Bought:
 
 
 def plan(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Print a table and notes. UsageError for options of the other table, and for more pings than a slot may have."""
+    """Print a table and notes. UsageError for options of the other table, or too many pings for a slot."""
     plates, pings_per_plate = arguments.plates, arguments.pings_per_plate
     if arguments.files:
         if plates or pings_per_plate:
@@ -60,14 +59,9 @@ def plan(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _print(bought: list[Bought], policy: Policy) -> None:
-    out, table = printer(width=160), Table(box=None, pad_edge=False)
-    rows = [_cells(one, policy) for one in bought]
-    for name, _ in rows[0]:
-        table.add_column(name, justify="right", min_width=15 if name == "mechanism" else None, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell for _, cell in row))
+    out = printer(width=160)
     out.print(_head(policy))
-    print_whole(out, table)
+    print_rows(out, [_cells(one, policy) for one in bought])
     for note in _notes(policy, [one for one in bought if one.served]):
         out.print(note)
 
@@ -98,8 +92,8 @@ def _notes(policy: Policy, served: list[Bought]) -> list[str]:
 def terms_for(policy: Policy, part: float | None = None) -> Terms:
     """The epsilons of a HAT when a plate's budget is spread over `HATS_PER_PERIOD` HATs; fixed ones unchanged.
 
-    `part` is the share of a HAT's epsilon that a plate is usually charged; None while that is not known.
-    Raises ConfigError if an automatic epsilon is too small for any HAT once it is.
+    `part` is the share of a HAT's epsilon that a plate is usually charged; None while unknown. ConfigError if an
+    automatic epsilon is then too small for any HAT.
     """
     if not policy.automatic:
         return terms_at(0, policy)
@@ -119,15 +113,11 @@ def typical_counts(plates: int, pings_per_plate: int) -> NDArray[np.int64]:
     """Counts spread like a busy cell's, the same every time."""
     normal = NormalDist()
     spread = np.exp([SPREAD * normal.inv_cdf((i + 0.5) / plates) for i in range(plates)])
-    counts: NDArray[np.int64] = np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64)
-    return counts
+    return np.asarray(np.maximum(1, np.round(pings_per_plate * spread / spread.mean())).astype(np.int64))
 
 
 def buy(policy: Policy, plates: int, pings_per_plate: int) -> Bought:
-    """Plan a typical HAT.
-
-    An automatic epsilon follows what plates are charged, as in a slot's plan: twice, from all of epsilon on.
-    """
+    """Plan a typical HAT; an automatic epsilon follows its plates' charges, as in a slot's plan."""
     counts, served = typical_counts(plates, pings_per_plate), plates >= policy.min_plates
     if policy.forecasts:
         if is_too_little(policy):
