@@ -364,7 +364,19 @@ def rejected_writer(write: Callable[[bytes], object]) -> Reject:
 
 
 class SpokenLog:
-    """A `RunLog` by the clock, said in the log of the process: an observer of a run. Call `say_due` once a second."""
+    """A `RunLog` with a clock and a voice: an observer of a run. `say_due` is to be called about once a second.
+
+    >>> import sys
+    >>> from datetime import UTC
+    >>> from udp_stream.logs import begin_log, end_log
+    >>> from udp_stream.release.facts import BatchRead
+    >>> begin_log(sys.stdout, as_json=False)
+    >>> log = SpokenLog(SlotGrid(3600, UTC), grace_ms=120_000)
+    >>> log.observe(BatchRead(messages=3, pings=2, refused={}))
+    >>> log.say_due()  # doctest: +ELLIPSIS
+    udp-stream: 2 pings; next slot closes at ... UTC, in ...
+    >>> end_log()
+    """
 
     def __init__(self, slots: SlotGrid, grace_ms: int) -> None:
         self._log = RunLog(slots, grace_ms)

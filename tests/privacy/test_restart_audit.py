@@ -27,8 +27,7 @@ from udp_stream.release.record import kind_of
 from udp_stream.release.road import release_slot
 from udp_stream.runtime import Embedded
 from udp_stream.settings import load
-from udp_stream.shuffle import protocol
-from udp_stream.shuffle import wire as source
+from udp_stream.shuffle import wire
 from udp_stream.shuffle.wire import Factors
 from udp_stream.testing import SeededEntropy
 from udp_stream.units import NANO, QUANTA_PER_KMH
@@ -194,8 +193,8 @@ def kafka(dies=0.0):
         with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:
             patch.setattr(test_processors, "SeededEntropy", Named)
             if dies:
-                for module, cut in (source, "cut_pings"), (protocol, "cut_norms"), (protocol, "cut_factors"):
-                    patch.setattr(module, cut, partial(getattr(module, cut), rows_max=2))
+                for cut in "cut_pings", "cut_norms", "cut_factors":
+                    patch.setattr(wire, cut, partial(getattr(wire, cut), rows_max=2))
             try:
                 asyncio.run(live(thread))
             except test_processors.Died as died:

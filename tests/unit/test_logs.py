@@ -199,10 +199,10 @@ def test_an_error_of_ours_by_mistake_is_said_without_its_text(plate, speed):
 
 MISTAKE = """
 import sys
-from udp_stream.cli import main
-def fail(arguments, *rest):
+from udp_stream import settings; from udp_stream.cli import main
+def fail(*given, **options):
     raise {error}
-main._perform = fail
+settings.load = fail
 sys.exit(main.main(["config"]))
 """
 

@@ -118,7 +118,11 @@ class Slot(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """All that readers see at one moment; slots in the order of their starts. `privacy`: of the newest release."""
+    """All that readers see at one moment; slots in the order of their starts. `privacy` is that of the newest release.
+
+    >>> Slots(48).shown.slots
+    ()
+    """
 
     change: int
     slots: tuple[Slot, ...]
