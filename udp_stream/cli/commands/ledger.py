@@ -123,7 +123,7 @@ def _left(period: str, nano: int, policy: Policy) -> str:
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
     """What a plate was charged and has left, a line for each period."""
-    with _open(settings) as (ledger, keys):
+    with open_existing(settings) as (ledger, keys):
         lines = lines_of_plate(ledger, keys.hash_plate(plate_name(arguments.plate)), settings)
         others = other_budgets(ledger.meta(), settings.policy)
     if others:  # as where --config was forgotten
@@ -138,7 +138,7 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def verify(_arguments: argparse.Namespace, settings: Settings) -> None:
     """Recompute every balance; any discrepancy is a refusal to go on (exit status 5)."""
-    with _open(settings) as (ledger, _):
+    with open_existing(settings) as (ledger, _):
         found, entries = ledger.verify(), sum(1 for _ in ledger.entries())
     if found:
         print("\n".join(map(str, found)))
@@ -148,7 +148,7 @@ def verify(_arguments: argparse.Namespace, settings: Settings) -> None:
 
 def export(_arguments: argparse.Namespace, settings: Settings) -> None:
     """The statement as JSON on stdout; on stderr, where the configuration is not what the ledger was charged under."""
-    with _open(settings) as (ledger, _):
+    with open_existing(settings) as (ledger, _):
         stated = statement(settings, ledger)
     if difference := disagreement(settings, stated):
         say(difference, level=WARNING)
@@ -193,7 +193,8 @@ def _why_older(ledger: Ledger, kept: Mark | None) -> str:
 
 
 @contextmanager
-def _open(settings: Settings) -> Iterator[tuple[Ledger, PlateKeys]]:
+def open_existing(settings: Settings) -> Iterator[tuple[Ledger, PlateKeys]]:
+    """An existing ledger and its keys; it is named on stderr."""
     with ledger_and_keys(settings.ledger, must_exist=True) as (ledger, keys):
         say_ledger(settings.ledger, ledger, settings)
         yield ledger, keys

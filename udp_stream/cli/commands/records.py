@@ -1,0 +1,82 @@
+"""`ledger releases`: the records that a ledger holds, and estimates made anew from them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime, tzinfo
+from math import inf
+
+from udp_stream.cli.commands.ledger import open_existing
+from udp_stream.cli.report import SOFTWARE
+from udp_stream.errors import UsageError
+from udp_stream.ledger.port import Ledger
+from udp_stream.ledgers.opening import named, other_policies, slots_of
+from udp_stream.logs import WARNING, say
+from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, encode_smoothed
+from udp_stream.release.record import kind_of, slot_of
+from udp_stream.release.road import witness
+from udp_stream.settings import Settings
+
+CHUNK = 1000
+"""Records that are looked up at a time."""
+
+
+def releases(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Print records slot by slot and by cell, as they were published. The ledger's mark knows them from then on."""
+    with open_existing(settings) as (ledger, _):
+        zone = slots_of(ledger, settings).zone
+        span = read_time(arguments.since, zone, -inf), read_time(arguments.until, zone, inf)
+        if arguments.smoothed:
+            _print(_estimates(ledger, settings, span))
+            return
+        for payloads in _records(ledger, ids_in(ledger, span)):
+            ledger.mark(witness(payloads))
+            _print(payloads.values())
+
+
+def _records(ledger: Ledger, ids: list[str]) -> Iterator[dict[str, bytes]]:
+    for start in range(0, len(ids), CHUNK):
+        some = ids[start : start + CHUNK]
+        found = zip(some, ledger.recorded(some), strict=True)
+        if payloads := {id_: payload for id_, payload in found if payload is not None}:
+            yield payloads
+
+
+def ids_in(ledger: Ledger, span: tuple[float, float]) -> list[str]:
+    """The ids of HATs whose slots start in this span of Unix seconds, slot by slot, and by cell."""
+    found = []
+    for id_ in ledger.newest():
+        with suppress(ValueError):  # an id that tells no slot
+            if kind_of(id_) == "hat" and span[0] <= slot_of(id_)[0] < span[1]:
+                found.append((*slot_of(id_), id_))
+    return [id_ for *_, id_ in sorted(found)]
+
+
+def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) -> Iterator[bytes]:
+    if others := other_policies(ledger, settings.policy):  # as where --config was forgotten
+        different = named(list(others.values()))
+        text = f"estimates follow the configuration, and the ledger holds other settings ({different})"
+        say(text, "ledger", level=WARNING)
+    policy, history = settings.policy, LedgerHistory(ledger)
+    forecaster = Forecaster(slots_of(ledger, settings), policy.max_speed, SOFTWARE, policy.shapes)
+    slots: dict[Slot, None] = {(1000 * start, 1000 * end): None for start, end in map(slot_of, ids_in(ledger, span))}
+    for slot in slots:
+        yield from map(encode_smoothed, forecaster.smoothed(slot, history))
+
+
+def _print(lines: Iterable[bytes]) -> None:
+    sys.stdout.buffer.writelines(line + b"\n" for line in lines)
+
+
+def read_time(text: str | None, zone: tzinfo, otherwise: float = inf) -> float:
+    """Unix seconds of an ISO 8601 date or time, in this zone where it tells none. UsageError for other text."""
+    if text is None:
+        return otherwise
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"expected a date or time such as 2026-10-01 or 2026-10-01T06:00, got {text!r}") from error
+    return (time if time.tzinfo else time.replace(tzinfo=zone)).timestamp()
