@@ -23,7 +23,7 @@ import numpy as np
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.files import draft_of, sync_directory
 from udp_stream.ledger.port import Entropy, Ledger
-from udp_stream.ledger.rules import caveats
+from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.logs import say
 from udp_stream.pings.decode import PingFormat, Reason, Refusal
 from udp_stream.pings.json import JSON
@@ -51,7 +51,7 @@ from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.settings import Settings
 from udp_stream.sources.journal import Arrived, Journal
 from udp_stream.units import parse_duration
-from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.clocks import NEVER, LogPlaces
 from udp_stream.windows.positions import LatestPositions, Moment
 from udp_stream.windows.slots import Look, ReadResult, SourceCheckpoint, SourceReader, Windows
 from udp_stream.windows.tables import SlotGrid, SlotPings, tabulate
@@ -186,11 +186,16 @@ class Embedded(_Runtime):
         report = report_to(self.summary.observe, *observers)
         to = (publish, smooth, reject, answer)
         super().__init__(settings, ledger, entropy, hash_plate, software, report, *to, trial=trial)
-        self._rules, self._windows = settings.reading_rules(hash_plate), Windows(settings.window_rules, hash_plate)
+        self._rules = settings.reading_rules(hash_plate, archived_s=archived_s(ledger.meta()))
+        self._windows = Windows(self._rules.windows, hash_plate)
         self._latest: dict[int, LatestPositions] = {}
         if self._queries is not None:
-            rules = self._queries.moments.age_ms, settings.window_rules.grace_ms, hash_plate
-            self._latest = {every_s: LatestPositions(grid, *rules) for every_s, grid in self._queries.grids.items()}
+            rules, told_ms = self._rules.windows, self._rules.windows.archived_ms
+            of_all = self._queries.moments.age_ms, rules.grace_ms, hash_plate
+            self._latest = {
+                every_s: LatestPositions(grid, *of_all, None if told_ms == NEVER else grid.start_of(told_ms))
+                for every_s, grid in self._queries.grids.items()
+            }
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
         for messages in frames:
@@ -246,7 +251,7 @@ class LiveRuntime(_Runtime):
         self._place = journal.folder / CHECKPOINT
         self._kept = _read_checkpoint(self._place, journal.first_offset)
         moments = None if self._queries is None else self._queries.moments
-        self.reader = SourceReader(settings.reading_rules(hash_plate, moments), self._kept)
+        self.reader = SourceReader(settings.reading_rules(hash_plate, moments, archived_s(ledger.meta())), self._kept)
         self._kept_s = self._active_s = clock()
 
     def start(self) -> None:
