@@ -285,6 +285,7 @@ _LEDGER_EXAMPLES = (
     "udp-stream ledger export --ledger city.ledger > statement.json",
     "udp-stream ledger accept-older --ledger city.ledger        prints what is forgotten; changes nothing yet",
     "udp-stream ledger releases --ledger city.ledger --from 2026-10-01 --to 2026-10-02T06:00 > releases.ndjson",
+    "udp-stream ledger archive --ledger city.ledger --before 2026-10-01",
 )
 
 
@@ -303,7 +304,10 @@ def _ledger(verbs: Verbs) -> None:
     _span(records)
     _switch(records, "--smoothed", "the smoothed estimates instead, made anew from the records")
     _only_prints(records)
-    for parsed, example in zip((show, verify, export, older, records), _LEDGER_EXAMPLES, strict=True):
+    archive = add_verb(inner, "archive", "move budget periods that are over into a file of their own", "records")
+    _option(archive, "--before", "DATE", "nothing before is charged or drawn any more", required=True)
+    _option(archive, "--out", "FILE", "a new file (default: the ledger's name and the date, here for a Redis)")
+    for parsed, example in zip((show, verify, export, older, records, archive), _LEDGER_EXAMPLES, strict=True):
         _ledger_option(parsed)
         parsed.epilog = f"examples:\n  {example}\n"
     parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in _LEDGER_EXAMPLES[:3])

@@ -16,7 +16,7 @@ import msgspec
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
 from udp_stream.files import TLS_FILES, tls_context, with_secrets
 from udp_stream.ledger.port import Ledger, Mark, Progress
-from udp_stream.ledger.rules import caveats
+from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.keys import PlateKeys, adopt, kept_mark, known_ledger, load_or_create_key, replace_mark
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
 from udp_stream.logs import WARNING, counted, say
@@ -326,6 +326,8 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
     first, latest = (slot_start(release_id, slots) for release_id in (progress.oldest, progress.newest))
     holds = [counted_charges(progress.admitted, meta, with_slots=kind_of(progress.newest or "") == CLIPS)]
     holds += [f"the first of the slot {first}"] if first else []
+    if (closed := archived_s(meta)) is not None:
+        holds.append(f"archived before {slots.iso(closed * 1000)}")
     holds += [f"the latest of {'' if first else 'the slot '}{latest}"] if latest else []
     return f"ledger {place}{made}: {', '.join(holds)}"
 

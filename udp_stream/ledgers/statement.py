@@ -17,7 +17,7 @@ import msgspec
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import Loss, epsilon_of_both
 from udp_stream.ledger.port import Entry, Ledger
-from udp_stream.ledger.rules import RollingSums, caveats, span_of
+from udp_stream.ledger.rules import RollingSums, archived_s, caveats, iso_utc, span_of
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.planning import policy as names
@@ -111,6 +111,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     Raises PrivacyRefused if the ledger holds a record that cannot be read.
     """
     policy, account, meta = settings.policy, _Account(), ledger.meta()
+    closed = archived_s(meta)
     for entry in ledger.entries():
         if kind_of(entry.release_id) != CLIPS:
             account.take(entry)
@@ -160,9 +161,16 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         },
         **({"positions": _positions(account, meta)} if account.positions else {}),
         **({"city": _city(account.city)} if account.city else {}),
+        **({"archived": _archived(ledger, closed)} if closed is not None else {}),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),
     }
+
+
+def _archived(ledger: Ledger, closed: int) -> dict[str, Any]:
+    """What the statement does not know: it is in the archives, which have statements of their own."""
+    held = sum(1 for _ in ledger.newest())
+    return {"before": iso_utc(closed), "entries_elsewhere": ledger.progress().admitted - held}
 
 
 def _city(slots: Counter[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`ledger releases`: the records that a ledger holds, and estimates made anew from them."""
+"""`ledger releases`, `ledger archive`: records out of a ledger; periods that are over into a file of their own."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from datetime import datetime, tzinfo
+from datetime import date, datetime, time, tzinfo
 from math import inf
+from pathlib import Path
 
-from udp_stream.cli.commands.ledger import open_existing
+from udp_stream.cli.commands.ledger import open_existing, open_to_read
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Ledger
-from udp_stream.ledgers.opening import named, other_policies, slots_of
-from udp_stream.logs import WARNING, say
+from udp_stream.ledger.rules import end_of
+from udp_stream.ledgers.archive import archive as run_archive
+from udp_stream.ledgers.archive import latest_day, whole_periods
+from udp_stream.ledgers.opening import ledger_place, named, other_policies, slots_of
+from udp_stream.logs import WARNING, counted, say
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, encode_smoothed
-from udp_stream.release.record import kind_of, slot_of
+from udp_stream.release.record import CITY, kind_of, slot_of
 from udp_stream.release.road import witness
-from udp_stream.settings import Settings
+from udp_stream.settings import Settings, is_file
 
 CHUNK = 1000
 """Records that are looked up at a time."""
@@ -26,7 +30,7 @@ CHUNK = 1000
 
 def releases(arguments: argparse.Namespace, settings: Settings) -> None:
     """Print records slot by slot and by cell, as they were published. The ledger's mark knows them from then on."""
-    with open_existing(settings) as (ledger, _):
+    with open_to_read(settings) as ledger:
         zone = slots_of(ledger, settings).zone
         span = read_time(arguments.since, zone, -inf), read_time(arguments.until, zone, inf)
         if arguments.smoothed:
@@ -43,6 +47,43 @@ def _records(ledger: Ledger, ids: list[str]) -> Iterator[dict[str, bytes]]:
         found = zip(some, ledger.recorded(some), strict=True)
         if payloads := {id_: payload for id_, payload in found if payload is not None}:
             yield payloads
+
+
+def archive(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Move periods that are over before a midnight of the ledger's zone; run again, it goes on where it ended."""
+    with open_existing(settings) as (ledger, _):
+        zone = slots_of(ledger, settings).zone
+        asked, latest = _midnight(arguments.before, zone), latest_day(ledger, datetime.now(zone))
+        if asked > latest:
+            raise UsageError(
+                f"--before {asked:%Y-%m-%d}: expected {latest:%Y-%m-%d} or earlier. Later days stay in the ledger: "
+                "forecasts follow from them"
+            )
+        before_s = whole_periods(int(asked.timestamp()), ledger.periods())
+        if before_s < asked.timestamp():
+            say(f"a budget period goes on at {asked:%Y-%m-%d}: what is before it is archived")
+        waiting = [id_ for id_, _ in ledger.unpublished() if kind_of(id_) != CITY and end_of(id_) <= before_s]
+        if waiting:
+            text = f"{counted(len(waiting), 'record')} of that time never reached a reader. The archive has them"
+            say(f"{text}: `ledger releases` prints them", "ledger", level=WARNING)
+        path = Path(arguments.out or _beside(settings, datetime.fromtimestamp(before_s, zone)))
+        done = run_archive(ledger, before_s, path)
+    held = f"{counted(done.entries, 'entry', 'entries')} of {counted(done.periods, 'period')}"
+    until = datetime.fromtimestamp(before_s, zone).isoformat()
+    print(f"{done.path}: {held}. Nothing before {until} is charged or drawn any more")
+
+
+def _beside(settings: Settings, before: datetime) -> str:
+    place = settings.ledger.place
+    name = ledger_place(place) if is_file(place) else "udp-stream.ledger"
+    return f"{name}.before-{before:%Y-%m-%d}"
+
+
+def _midnight(text: str, zone: tzinfo) -> datetime:
+    try:
+        return datetime.combine(date.fromisoformat(text), time(), zone)
+    except ValueError as error:
+        raise UsageError(f"--before: expected a date such as 2026-10-01, got {text!r}") from error
 
 
 def ids_in(ledger: Ledger, span: tuple[float, float]) -> list[str]:
