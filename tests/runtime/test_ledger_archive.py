@@ -213,7 +213,7 @@ def test_another_period_that_reaches_back_into_the_archive_is_refused(city):
     archived(city)
     (city / "more.ndjson").write_bytes(b"\n".join(pings(first=DAYS, days=1)) + b"\n")
     for period in ("lifetime", "30d"):
-        sets = f"budget.period={period}", "release.mean_epsilon=0.01"
+        sets = f"budget.period={period}", "release.mean=baseline", "release.mean_epsilon=2"
         done = replay(city, log="more.ndjson", sets=sets, status=5)
         assert b"reaches back before 2024-01-09T18:30:00+00:00" in done.stderr
     (city / "later.ndjson").write_bytes(b"\n".join(pings(first=40, days=1)) + b"\n")

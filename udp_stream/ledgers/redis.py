@@ -314,7 +314,7 @@ def listed(session: Session) -> Iterator[tuple[str, Entry | None]]:
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
 BATCH_MEMBERS, BATCH_HATS = 50_000, 1000  # that one script admits: 30 ms, during which Redis does nothing else
 ROLLING_MEMBERS = 6000  # that one script admits where budgets roll: it looks each plate up in up to 25 spans
-BATCH_DROPPED = 10_000  # entries that one script drops: likewise
+BATCH_DROPPED = 1000  # entries that one script drops, with a look at all their members
 BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
 MOVED_MAX = 100  # tries of a script while others charge in new spans of time: a slot has one
 EPOCH, ADMITTED = "epoch:", "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
@@ -544,14 +544,12 @@ class RedisLedger:
 
     def drop(self, period: str, release_ids: Sequence[str]) -> None:
         require_closed(release_ids, archived_s(self.meta()))
-        key, some = self._session.key, range(0, max(1, len(release_ids)), BATCH_DROPPED)
-        for start in some:
+        key = self._session.key
+        for start in range(0, len(release_ids), BATCH_DROPPED):
             names = release_ids[start : start + BATCH_DROPPED]
             keys = [key("order"), key("unpublished"), key("periods"), key("spans"), key("balance", period)]
             keys += [key(kind, name) for name in names for kind in ("admission", "release")]
-            is_last = int(start == some[-1])
-            drop = self._session.script("drop", keys, encoded(period), is_last, *map(encoded, names), fenced=False)
-            self._session.run(drop)
+            self._session.run(self._session.script("drop", keys, encoded(period), *map(encoded, names), fenced=False))
 
     def verify(self) -> list[str]:
         """As `Ledger.verify`; the balances of each period are read at one moment, and others may write meanwhile."""
