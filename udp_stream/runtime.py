@@ -48,6 +48,7 @@ from udp_stream.release.facts import (
 from udp_stream.release.forecaster import Smoothed, encode_smoothed
 from udp_stream.release.query_road import QueryContext, QuerySet, report_answers
 from udp_stream.release.road import RecordedSlot, release_slot
+from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_of
 from udp_stream.settings import Settings
 from udp_stream.sources.journal import Arrived, Journal
 from udp_stream.units import parse_duration
@@ -125,15 +126,21 @@ class _Runtime:
         """Charge, draw, record and mark the slot's HATs (`release_slot`), publish them, then their estimates."""
         counts, values = tabulate(slot)
         self._report(SlotCounted(slot.start_ms, counts.repeats))
+        withdrawn = {} if self._due is None else unpublished_withdrawals(self._ledger)  # before the mark is raised
 
         def publish(recorded: RecordedSlot) -> None:
             releases = {name: PublishedRelease(payload) for name, payload in recorded.payloads.items()}
             report_recorded(self._report, counts, recorded, list(releases.values()))
             new = [name for name in releases if self._is_due(name, name in recorded.made)]
-            self._publish([releases[name] for name in new if name not in self._written])
+            if self._due is None:  # a file that is written from its start has each behind its slot
+                withdrawn.update(withdrawals_of(self._ledger, list(releases)))
+            published = releases | {name: PublishedRelease(payload) for name, payload in withdrawn.items()}
+            self._publish([published[name] for name in (*new, *withdrawn) if name not in self._written])
             self._report(slot_published(slot.start_ms, list(releases.values())))
 
         out = release_slot(counts, values, self._context, self._ledger, publish)
+        if withdrawn:
+            self._ledger.published(list(withdrawn))
         if self._smooth is not None:
             estimates = self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger)
             is_new = self._due is None or any(self._is_due(name, name in out.made) for name in out.payloads)

@@ -286,6 +286,7 @@ _LEDGER_EXAMPLES = (
     "udp-stream ledger accept-older --ledger city.ledger        prints what is forgotten; changes nothing yet",
     "udp-stream ledger releases --ledger city.ledger --from 2026-10-01 --to 2026-10-02T06:00 > releases.ndjson",
     "udp-stream ledger archive --ledger city.ledger --before 2026-10-01",
+    "udp-stream ledger withdraw --ledger city.ledger --from 2026-10-01 --to 2026-10-08 --reason 'speeds were in mph'",
 )
 
 
@@ -307,7 +308,14 @@ def _ledger(verbs: Verbs) -> None:
     archive = add_verb(inner, "archive", "move budget periods that are over into a file of their own", "records")
     _option(archive, "--before", "DATE", "nothing before is charged or drawn any more", required=True)
     _option(archive, "--out", "FILE", "a new file (default: the ledger's name and the date, here for a Redis)")
-    for parsed, example in zip((show, verify, export, older, records, archive), _LEDGER_EXAMPLES, strict=True):
+    withdraw = add_verb(inner, "withdraw", "mark records as withdrawn, in public and for ever", "records")
+    withdraw.add_argument("ids", nargs="*", metavar="ID", help="release_id of a record")
+    _span(withdraw)
+    _option(withdraw, "--cell", "CELL", "only of this cell; repeatable", action="append", default=[])
+    _option(withdraw, "--reason", "TEXT", "why; readers see it", required=True)
+    _switch(withdraw, "--dry-run", "print what would be withdrawn; change nothing")
+    parsers = show, verify, export, older, records, archive, withdraw
+    for parsed, example in zip(parsers, _LEDGER_EXAMPLES, strict=True):
         _ledger_option(parsed)
         parsed.epilog = f"examples:\n  {example}\n"
     parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in _LEDGER_EXAMPLES[:3])

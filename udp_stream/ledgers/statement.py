@@ -23,7 +23,9 @@ from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.planning import policy as names
 from udp_stream.planning.policy import OneBudget, Policy, loss_in, measure_of, noted, of_same_time, without_measure
 from udp_stream.planning.promise import ACCOUNTINGS, accounting_of
-from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of
+from udp_stream.release.record import CITY, CLIPS, WITHDRAWN, Release, decode, kind_of
+from udp_stream.release.withdrawal import NOTE
+from udp_stream.release.withdrawal import noted as noted_withdrawals
 from udp_stream.settings import Settings
 from udp_stream.units import NANO
 from udp_stream.version import __version__
@@ -113,7 +115,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     policy, account, meta = settings.policy, _Account(), ledger.meta()
     closed = archived_s(meta)
     for entry in ledger.entries():
-        if kind_of(entry.release_id) != CLIPS:
+        if kind_of(entry.release_id) not in (CLIPS, WITHDRAWN):
             account.take(entry)
     measures = {measure_of(period) for period in account.speeds} or {policy.accounted.measure}
     variants = [ACCOUNTINGS[accounting_of(one.name, policy.accounting)].variant for one in measures]
@@ -162,6 +164,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         **({"positions": _positions(account, meta)} if account.positions else {}),
         **({"city": _city(account.city)} if account.city else {}),
         **({"archived": _archived(ledger, closed)} if closed is not None else {}),
+        **({"withdrawn": noted_withdrawals(meta)} if any(name.startswith(NOTE) for name in meta) else {}),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),
     }

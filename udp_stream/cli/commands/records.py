@@ -1,4 +1,4 @@
-"""`ledger releases`, `ledger archive`: records out of a ledger; periods that are over into a file of their own."""
+"""`ledger releases`, `archive`, `withdraw`: records out of a ledger, periods out of it, marks on it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from udp_stream.ledgers.archive import latest_day, whole_periods
 from udp_stream.ledgers.opening import ledger_place, named, other_policies, slots_of
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, encode_smoothed
-from udp_stream.release.record import CITY, kind_of, slot_of
+from udp_stream.release.record import CITY, WITHDRAWN, kind_of, slot_of
 from udp_stream.release.road import witness
+from udp_stream.release.withdrawal import withdraw as withdraw_hats
 from udp_stream.settings import Settings, is_file
 
 CHUNK = 1000
@@ -86,12 +87,35 @@ def _midnight(text: str, zone: tzinfo) -> datetime:
         raise UsageError(f"--before: expected a date such as 2026-10-01, got {text!r}") from error
 
 
+def withdraw(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Mark records as withdrawn, for ever; a run or worker publishes the marks with its next slot."""
+    names = arguments.since, arguments.until, arguments.cell
+    if bool(arguments.ids) == any(names):
+        raise UsageError("expected the ids of records, or --from, --to or --cell")
+    with open_existing(settings) as (ledger, _):
+        zone, cells = slots_of(ledger, settings).zone, set(arguments.cell)
+        span = read_time(arguments.since, zone, -inf), read_time(arguments.until, zone, inf)
+        found = arguments.ids or [id_ for id_ in ids_in(ledger, span) if not cells or id_.partition("-")[0] in cells]
+        ids = [id_ for some in _records(ledger, list(dict.fromkeys(found))) for id_ in some]
+        if not arguments.ids:
+            ids = [id_ for id_ in ids if kind_of(id_) == "hat"]
+        if missing := set(arguments.ids) - set(ids) or (set() if ids else {"a record there"}):
+            raise UsageError(f"expected {min(missing)} in the ledger, got none: nothing is withdrawn")
+        if arguments.dry_run:
+            print(*ids, sep="\n")
+            return
+        at = datetime.now(zone).isoformat(timespec="seconds")
+        new = withdraw_hats(ledger, ids, arguments.reason, at, SOFTWARE)
+    print(f"{counted(new, 'HAT')} withdrawn, {len(ids) - new:,} before. Their budget stays spent, their records stay.")
+    print("A run or worker publishes the marks with its next slot; `ledger releases` prints them.")
+
+
 def ids_in(ledger: Ledger, span: tuple[float, float]) -> list[str]:
-    """The ids of HATs whose slots start in this span of Unix seconds, slot by slot, and by cell."""
+    """The ids of HATs whose slots start in this span of Unix seconds, and of their withdrawals, slot by slot."""
     found = []
     for id_ in ledger.newest():
         with suppress(ValueError):  # an id that tells no slot
-            if kind_of(id_) == "hat" and span[0] <= slot_of(id_)[0] < span[1]:
+            if kind_of(id_) in ("hat", WITHDRAWN) and span[0] <= slot_of(id_)[0] < span[1]:
                 found.append((*slot_of(id_), id_))
     return [id_ for *_, id_ in sorted(found)]
 
