@@ -24,7 +24,6 @@ from udp_stream.planning import policy as names
 from udp_stream.planning.policy import OneBudget, Policy, loss_in, measure_of, noted, of_same_time, without_measure
 from udp_stream.planning.promise import ACCOUNTINGS, accounting_of
 from udp_stream.release.record import CITY, CLIPS, WITHDRAWN, Release, decode, kind_of
-from udp_stream.release.withdrawal import NOTE
 from udp_stream.release.withdrawal import noted as noted_withdrawals
 from udp_stream.settings import Settings
 from udp_stream.units import NANO
@@ -164,7 +163,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         **({"positions": _positions(account, meta)} if account.positions else {}),
         **({"city": _city(account.city)} if account.city else {}),
         **({"archived": _archived(ledger, closed)} if closed is not None else {}),
-        **({"withdrawn": noted_withdrawals(meta)} if any(name.startswith(NOTE) for name in meta) else {}),
+        **({"withdrawn": msgspec.to_builtins(withdrawals)} if (withdrawals := noted_withdrawals(meta)) else {}),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),
     }
