@@ -134,6 +134,7 @@ def test_withdrawals_are_beside_the_records_that_they_withdraw():
     (slot,) = marked.slots
     assert slot.parts["withdrawals"].opened().read() == withdrawal(CELLS[1]) + b"\n"
     assert slot.parts["releases"] == plain.slots[0].parts["releases"]
+    assert versions(shown([withdrawal(CELLS[1], hour=-30), *lines])) == versions(plain)
 
 
 PING = b'{"license_plate":"GJ05ZZ0001","observationDateTime":"2024-01-08T06:00:00Z","speed":12.0}'

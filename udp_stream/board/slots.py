@@ -253,7 +253,9 @@ class Slots:
                 known[start_ms], change = slot, change + 1
         self._open, self._open_bytes = set(), 0
         if change != self.shown.change:
-            slots = tuple(known[start_ms] for start_ms in sorted(self._filling))
+            # A withdrawal may be of a slot that is kept no more.
+            of_slots = (known[start_ms] for start_ms in sorted(self._filling))
+            slots = tuple(slot for slot in of_slots if slot.hats or slot.parts["estimates"].lines)
             privacy = self._privacy[1] if self._privacy else None
             self.shown = Shown(change, slots, self._listing(slots), self._outlined(), privacy)
 

@@ -25,6 +25,12 @@ for i = 5, #ARGV do
   end
 end
 
+-- Redis undoes nothing of a script that fails halfway. What a user may lack the right to comes first.
+for i = 5, #ARGV do
+  redis.call('LREM', KEYS[2], 1, ARGV[i]) -- from the oldest on, where it is
+  redis.call('ZREM', KEYS[3], ARGV[i])
+  redis.call('DEL', KEYS[2 * i - 3], KEYS[2 * i - 2])
+end
 for plate, sum in pairs(sums) do
   local balance = redis.call('HGET', KEYS[6], plate)
   if balance then
@@ -35,11 +41,6 @@ for plate, sum in pairs(sums) do
       redis.call('HDEL', KEYS[6], plate)
     end
   end
-end
-for i = 5, #ARGV do
-  redis.call('LREM', KEYS[2], 1, ARGV[i]) -- from the oldest on, where it is
-  redis.call('ZREM', KEYS[3], ARGV[i])
-  redis.call('DEL', KEYS[2 * i - 3], KEYS[2 * i - 2])
 end
 if redis.call('EXISTS', KEYS[6]) == 0 then
   redis.call('SREM', KEYS[4], ARGV[4])
