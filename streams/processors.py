@@ -27,7 +27,7 @@ from udp_stream.pings.decode import Refusal
 from udp_stream.pings.times import parse_timestamps
 from udp_stream.planning.policy import PositionPeriods
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release import forecaster, record
+from udp_stream.release import forecaster, record, withdrawal
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.facts import (
     Observer,
@@ -44,6 +44,7 @@ from udp_stream.release.forecaster import Smoothed, encode_smoothed
 from udp_stream.release.query_road import Answered, QuerySet, report_answers
 from udp_stream.release.record import decode, decode_result, kind_of, moment_of
 from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
+from udp_stream.release.withdrawal import decode_withdrawal, unpublished_withdrawals
 from udp_stream.shuffle import protocol as steps
 from udp_stream.shuffle import wire
 from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint, ShardProtocol
@@ -694,15 +695,26 @@ class ShardProcessor(Partitions[ShardAssignment]):
     async def _release(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> None:
         plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
         work = step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
+        withdrawn = await self._in_thread(partial(self._withdrawn, assigned))  # before the mark is raised
         recorded = await self._in_thread(partial(record_slot, *work))
         releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
         report_recorded(self._report, step.counts, recorded, releases)
         protocol, start = assigned.protocol, step.start
-        out = release_records(self._topics, releases)
+        out = release_records(self._topics, releases) + withdrawal_records(self._topics, withdrawn.values())
         published = partial(protocol.recorded, start), partial(protocol.published, start)
         await self._publish(assigned, out, recorded.mark, *published)
         await self._in_thread(partial(recorded.published, assigned.ledger))
+        if withdrawn:
+            await self._in_thread(partial(assigned.ledger.published, list(withdrawn)))
         self._report(slot_published(step.start, releases))
+
+    def _withdrawn(self, assigned: ShardAssignment) -> dict[str, bytes]:
+        shards = self._topics.parts.partitions
+
+        def is_ours(cell: int) -> bool:
+            return int(wire.shard_of(np.array([cell], np.uint64), shards)[0]) == assigned.partition
+
+        return unpublished_withdrawals(assigned.ledger, is_ours)
 
     async def _answer(self, assigned: ShardAssignment, step: steps.AnswerShard) -> None:
         moment = await self._in_thread(partial(wire.merge_moment, step.chunks))
@@ -772,6 +784,13 @@ def release_records(topics: Topics, releases: Sequence[PublishedRelease]) -> lis
             _event(topics.release.name, record.SCHEMA, one.record.release_id, hat.slot_end, hat.cell, one.payload)
         )
     return made + [OutgoingRecord(topics.latest.name, one.value, one.key, one.headers) for one in made]
+
+
+def withdrawal_records(topics: Topics, payloads: Iterable[bytes]) -> list[OutgoingRecord]:
+    """Each withdrawal, where the record is that it withdraws; the latest of a cell stays what it is."""
+    found = [(payload, decode_withdrawal(payload)) for payload in payloads]
+    name, schema = topics.release.name, withdrawal.SCHEMA
+    return [_event(name, schema, one.release_id, one.withdrawn_at, one.hat.cell, payload) for payload, one in found]
 
 
 def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[OutgoingRecord]:

@@ -43,7 +43,7 @@ from streams.topics import (
 from udp_stream.errors import ConfigError, DependencyUnavailable, UdpStreamError
 from udp_stream.files import Heartbeat
 from udp_stream.ledger.port import Entropy, Ledger
-from udp_stream.ledger.rules import caveats
+from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
 from udp_stream.logs import ERROR, WARNING, begin_log, fault, say
@@ -157,7 +157,7 @@ async def _work(
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
         common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries)
-        rules = settings.reading_rules(keys.hash_plate, None if queries is None else queries.moments)
+        rules = settings.reading_rules(keys.hash_plate, None if queries is None else queries.moments, archived_s(meta))
         once = partial(StrictlyOnce.begin, settings.kafka) if settings.kafka.transactions else None
         pings = SourceProcessor(common, rules, idle_s, deployment.look)
         parts = ShardProcessor(common, context, ledger, thread, once)

@@ -37,6 +37,14 @@ def hat(cell, hour, offset="+00:00"):
     return {"cell": cell, "resolution": 7, "center": [72.8, 21.1], "slot_start": ends[0], "slot_end": ends[1]}
 
 
+def withdrawal(cell, hour=0, reason="speeds were in mph"):
+    """A withdrawal of that release."""
+    one = json.loads(release(cell, hour))
+    fields = {"hat": one["hat"], "reason": reason, "withdrawn_at": "2024-01-09T00:00:00+00:00", "software": "test"}
+    ids = {"release_id": f"withdrawn:{one['release_id']}", "withdraws": one["release_id"]}
+    return msgspec.json.encode({"schema": "udp-stream/withdrawal/1"} | ids | fields)
+
+
 @cache
 def template():
     from udp_stream.testing import released_slot

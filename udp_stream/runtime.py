@@ -23,7 +23,7 @@ import numpy as np
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.files import draft_of, sync_directory
 from udp_stream.ledger.port import Entropy, Ledger
-from udp_stream.ledger.rules import caveats
+from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.logs import say
 from udp_stream.pings.decode import PingFormat, Reason, Refusal
 from udp_stream.pings.json import JSON
@@ -48,10 +48,11 @@ from udp_stream.release.facts import (
 from udp_stream.release.forecaster import Smoothed, encode_smoothed
 from udp_stream.release.query_road import QueryContext, QuerySet, report_answers
 from udp_stream.release.road import RecordedSlot, release_slot
+from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_of
 from udp_stream.settings import Settings
 from udp_stream.sources.journal import Arrived, Journal
 from udp_stream.units import parse_duration
-from udp_stream.windows.clocks import LogPlaces
+from udp_stream.windows.clocks import NEVER, LogPlaces
 from udp_stream.windows.positions import LatestPositions, Moment
 from udp_stream.windows.slots import Look, ReadResult, SourceCheckpoint, SourceReader, Windows
 from udp_stream.windows.tables import SlotGrid, SlotPings, tabulate
@@ -125,15 +126,21 @@ class _Runtime:
         """Charge, draw, record and mark the slot's HATs (`release_slot`), publish them, then their estimates."""
         counts, values = tabulate(slot)
         self._report(SlotCounted(slot.start_ms, counts.repeats))
+        withdrawn = {} if self._due is None else unpublished_withdrawals(self._ledger)  # before the mark is raised
 
         def publish(recorded: RecordedSlot) -> None:
             releases = {name: PublishedRelease(payload) for name, payload in recorded.payloads.items()}
             report_recorded(self._report, counts, recorded, list(releases.values()))
             new = [name for name in releases if self._is_due(name, name in recorded.made)]
-            self._publish([releases[name] for name in new if name not in self._written])
+            if self._due is None:  # a file that is written from its start has each behind its slot
+                withdrawn.update(withdrawals_of(self._ledger, list(releases)))
+            published = releases | {name: PublishedRelease(payload) for name, payload in withdrawn.items()}
+            self._publish([published[name] for name in (*new, *withdrawn) if name not in self._written])
             self._report(slot_published(slot.start_ms, list(releases.values())))
 
         out = release_slot(counts, values, self._context, self._ledger, publish)
+        if withdrawn:
+            self._ledger.published(list(withdrawn))
         if self._smooth is not None:
             estimates = self._context.smoothed((slot.start_ms, slot.end_ms), self._ledger)
             is_new = self._due is None or any(self._is_due(name, name in out.made) for name in out.payloads)
@@ -186,11 +193,16 @@ class Embedded(_Runtime):
         report = report_to(self.summary.observe, *observers)
         to = (publish, smooth, reject, answer)
         super().__init__(settings, ledger, entropy, hash_plate, software, report, *to, trial=trial)
-        self._rules, self._windows = settings.reading_rules(hash_plate), Windows(settings.window_rules, hash_plate)
+        self._rules = settings.reading_rules(hash_plate, archived_s=archived_s(ledger.meta()))
+        self._windows = Windows(self._rules.windows, hash_plate)
         self._latest: dict[int, LatestPositions] = {}
         if self._queries is not None:
-            rules = self._queries.moments.age_ms, settings.window_rules.grace_ms, hash_plate
-            self._latest = {every_s: LatestPositions(grid, *rules) for every_s, grid in self._queries.grids.items()}
+            rules, told_ms = self._rules.windows, self._rules.windows.archived_ms
+            of_all = self._queries.moments.age_ms, rules.grace_ms, hash_plate
+            self._latest = {
+                every_s: LatestPositions(grid, *of_all, None if told_ms == NEVER else grid.start_of(told_ms))
+                for every_s, grid in self._queries.grids.items()
+            }
 
     def run(self, frames: Iterable[list[bytes]]) -> Summary:
         for messages in frames:
@@ -246,7 +258,7 @@ class LiveRuntime(_Runtime):
         self._place = journal.folder / CHECKPOINT
         self._kept = _read_checkpoint(self._place, journal.first_offset)
         moments = None if self._queries is None else self._queries.moments
-        self.reader = SourceReader(settings.reading_rules(hash_plate, moments), self._kept)
+        self.reader = SourceReader(settings.reading_rules(hash_plate, moments, archived_s(ledger.meta())), self._kept)
         self._kept_s = self._active_s = clock()
 
     def start(self) -> None:

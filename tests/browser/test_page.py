@@ -210,6 +210,23 @@ def test_what_is_not_as_usual_is_marked_and_comes_first(copy, tmp_path, new_page
     assert order[2 : 2 + len(measured)] == measured
 
 
+def test_what_is_withdrawn_is_marked_with_its_reason_and_measures_nothing(copy, tmp_path, new_page):
+    slot, reason = fullest(copy), "<b>speeds</b> were in mph"
+    cell = sorted(copy.kinds(slot)["solid"])[0]
+    (file,), one = edited(copy, tmp_path, slot, {}), copy.releases[slot, cell]
+    mark = {"schema": "udp-stream/withdrawal/1", "release_id": f"withdrawn:{one['release_id']}"}
+    mark |= {"withdraws": one["release_id"], "hat": one["hat"], "reason": reason}
+    mark |= {"withdrawn_at": "2024-01-09T00:00:00+00:00", "software": "test"}
+    with file.open("ab") as out:
+        out.write(json.dumps(mark).encode() + b"\n")
+    with served([file]) as address:
+        page = new_page(address, cell=cell)
+        assert cell in cells_of(page, ".dotted")
+        assert reason in page.locator("#panel .alert").inner_text()
+        assert "withdrawn" in page.locator(f'#cells tr[data-cell="{cell}"]').inner_text()
+        assert "1 is withdrawn" in page.locator("#summary").inner_text()
+
+
 def test_a_column_sorts_the_table(board, day, new_page):
     slot = fullest(day)
     page = new_page(board, slot=slot)

@@ -395,6 +395,92 @@ def check_notes_and_progress(open_ledger: LedgerFactory) -> None:
         expect(found, ["noted"], "periods are those in which some plate was charged")
 
 
+# Promises of an archive: what is closed stays decided, and what is dropped is gone without a trace but its number.
+
+CELL = "8742d98b6ffffff"
+
+
+def check_archive(open_ledger: LedgerFactory) -> None:
+    """Periods can be dropped once their times are closed, for ever."""
+    _drop(open_ledger)
+    _closed_times(open_ledger)
+
+
+def _closed_times(open_ledger: LedgerFactory) -> None:
+    """Nothing new is admitted or recorded of a time that is closed, in any process; what stands is answered. Ids that
+    tell no time stay open."""
+    plates, start = plates_of("closed", 2), -2_000_000_000  # before the times of all other checks
+    first, second, third, later = (f"{CELL}-{start + 3600 * hour}-3600" for hour in range(4))
+    moments = [f"query:closed 1:{start + 7200}", f"round:closed:{start + 7200}:2", f"clips:{start}-3600"]
+    with open_ledger() as ledger:
+        ledger.admit("closed", 10, plates, [ask(first, [3, 3]), ask(second, [1])])
+        ledger.record([(first, b"stands")])
+        expect(ledger.close_before(start + 7200), start + 7200, "the time that is closed")
+        expect(ledger.close_before(start + 3600), start + 7200, "a time that is closed stays closed")
+    with open_ledger() as ledger:
+        for name in (f"{CELL}-{start}-1800", *moments):
+            expect_refused(lambda name=name: ledger.admit("other", 10, plates, [ask(name, [1])]), "no new HAT")
+        expect_refused(lambda: ledger.admit("closed", 10, plates, [ask(third, [1]), ask(f"{CELL}-{start}-60", [1])]),
+                       "no new HAT beside one of an open time")  # fmt: skip
+        expect(charged_by(ledger.admit("closed", 10, plates, [ask(first, [3, 3])])), [[3, 3]], "a verdict stands")
+        expect_refused(lambda: ledger.record([(second, b"drawn late")]), "no new record")
+        expect(ledger.record([(first, b"again")]), [b"stands"], "a record stands")
+        expect(charged_by(ledger.admit("closed", 10, plates, [ask(third, [2]), ask("closed/any", [1])])), [[2], [1]],
+               "times that are open go on")  # fmt: skip
+        expect(ledger.record([(third, b"third")]), [b"third"], "times that are open go on")
+        expect_sums(ledger)
+        expect(later not in list(ledger.newest()), True, "an id that nobody asked for")
+
+
+def _drop(open_ledger: LedgerFactory) -> None:
+    """What is dropped is gone, with its balances; counts never go back, and all else stands. Open times are refused."""
+    plates, start = plates_of("drop", 2), -3_000_000_000
+    ids = [f"{CELL}-{start + 3600 * hour}-3600" for hour in range(4)]
+    span = span_name("1h", "1874-12-06T18:40:00+00:00", "1874-12-06T19:40:00+00:00")
+    with open_ledger() as ledger:
+        ledger.admit("drop/stays", 10, plates, [ask(ids[2], [5])])
+        ledger.admit("drop/goes", 10, plates, [ask(ids[0], [3, 4]), ask(ids[1], [1])])
+        ledger.admit(span, 10, plates, [ask(ids[3], [1])])
+        ledger.record([(ids[2], b"stays"), (ids[0], b"goes"), (ids[3], b"goes, too")])
+        ledger.published(ids[2:3])
+        before = ledger.progress()
+        for name in ("drop/any", ids[0]):
+            try:
+                ledger.drop("drop/goes", [name])
+            except ValueError:
+                continue
+            raise CheckFailed(f"an id of an open time is not dropped: expected ValueError for {name}, got none")
+        ledger.close_before(start + 4 * 3600)
+        ledger.drop("drop/goes", ids[:2])
+        ledger.drop("drop/goes", ids[:2])  # again, as after a crash
+        ledger.drop(span, ids[3:])
+    with open_ledger() as ledger:
+        expect(ledger.recorded([ids[0], ids[2], ids[3]]), [None, b"stays", None], "records that were dropped are gone")
+        expect({"drop/goes", span} & set(ledger.periods()), set(), "periods that were dropped are gone")
+        expect(balances_of(ledger, "drop/goes", plates), [0, 0], "balances that were dropped are gone")
+        expect(balances_of(ledger, "drop/stays", plates), [5, 0], "other balances stay")
+        expect([name for name in ledger.newest() if name in ids], [ids[2]], "entries that were dropped are gone")
+        expect({name for name, _ in ledger.unpublished()} & set(ids), set(), "nothing of it waits for its reader")
+        after = ledger.progress()
+        expect((after.admitted, after.recorded), (before.admitted, before.recorded), "counts never go back")
+        expect_refused(lambda: ledger.admit("drop/goes", 10, plates, [ask(ids[0], [1])]), "nothing of it is drawn anew")
+        ledger.admit("drop/more", 10, plates, [ask("drop/more", [1])])
+        ledger.record([("drop/more", b"more")])
+        after = ledger.progress()
+        expect((after.admitted, after.recorded), (before.admitted + 1, before.recorded + 1), "counts go on")
+        expect_sums(ledger)
+        expect([one for one in ledger.verify() if "drop" in one], [], "what is left adds up")
+
+
+def expect_refused(call: Callable[[], object], promise: str) -> None:
+    """CheckFailed unless the call raises PrivacyRefused."""
+    try:
+        found = call()
+    except PrivacyRefused:
+        return
+    raise CheckFailed(f"{promise}: expected PrivacyRefused, got {found!r}")
+
+
 # Promises of rolling budgets: whatever is charged, in whatever order, no window is ever over its budget.
 
 HOUR_S = 3600
@@ -603,7 +689,7 @@ ALL_LEDGER_CHECKS: tuple[Callable[[LedgerFactory], None], ...] = (
     check_min_admitted_charges_nobody, check_first_record_stands, check_record_needs_admission,
     check_unpublished_then_published, check_malformed_is_refused, check_table, check_balances_equal_entries,
     check_newest, check_many_at_once, check_large_slots, check_survives_reopen, check_notes_and_progress,
-    check_rolling_table, check_rolling_windows, check_rolling_crowd, check_concurrent_writers,
+    check_rolling_table, check_rolling_windows, check_rolling_crowd, check_concurrent_writers, check_archive,
 )  # fmt: skip
 """Every promise; run each on every store."""
 

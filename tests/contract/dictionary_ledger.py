@@ -11,14 +11,18 @@ from numpy.typing import NDArray
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
 from udp_stream.ledger.rules import (
+    ARCHIVED,
     Decision,
+    archived_s,
     between,
     column,
     decide_in_turn,
     misfits,
     most_elsewhere,
     names_around,
+    require_closed,
     require_not_behind,
+    require_open,
     require_valid,
     see,
     windows_around,
@@ -44,6 +48,7 @@ class DictionaryLedger:
         self._admissions: dict[str, _Remembered] = {}
         self._periods: list[str] = []
         self._recorded: list[str] = []
+        self._dropped = np.zeros(2, np.int64)
         # The address tells apart the ledgers that live at the same time, and none outlives its process.
         self._meta = {"ledger_id": f"memory-{id(self):x}"}
 
@@ -75,6 +80,7 @@ class DictionaryLedger:
                     # The same id twice in one call is a repeat: the first one asks (promise 6).
                     fresh.setdefault(one.release_id, one)
             if fresh:
+                require_open(fresh, archived_s(self._meta))
                 self._decide(period, budget, plates, packed, list(fresh.values()))
             decided = [self._admissions[one.release_id].decision for one in admissions]
         return [
@@ -111,6 +117,9 @@ class DictionaryLedger:
         with self._lock:
             if any(release_id not in self._admissions for release_id, _ in releases):
                 raise PrivacyRefused("expected an admission before each record, got a release id without one")
+            require_open(
+                (name for name, _ in releases if self._admissions[name].payload is None), archived_s(self._meta)
+            )
             return [self._record(release_id, payload) for release_id, payload in releases]
 
     def _record(self, release_id: str, payload: bytes) -> bytes:
@@ -143,7 +152,8 @@ class DictionaryLedger:
             remembered = list(self._admissions.items())
         for release_id, one in remembered:
             plates, charged = tuple(one.decision.names()), one.decision.charged.copy()
-            yield Entry(release_id, one.period, one.budget, plates, charged, one.payload, one.published)
+            terms = one.decision.terms
+            yield Entry(release_id, one.period, one.budget, plates, charged, one.payload, one.published, terms)
 
     def newest(self) -> Iterator[str]:
         with self._lock:
@@ -154,6 +164,24 @@ class DictionaryLedger:
         with self._lock:
             balances = [(*one, amount, self._charges[one]) for one, amount in self._sums.items()]
         return list(misfits(self.entries(), balances))
+
+    def close_before(self, end_s: int) -> int:
+        with self._lock:
+            before = archived_s(self._meta)
+            self._meta[ARCHIVED] = str(end_s if before is None else max(before, end_s))
+            return int(self._meta[ARCHIVED])
+
+    def drop(self, period: str, release_ids: Sequence[str]) -> None:
+        with self._lock:
+            require_closed(release_ids, archived_s(self._meta))
+            for release_id in release_ids:
+                if (gone := self._admissions.pop(release_id, None)) is not None:
+                    self._dropped += np.array([1, gone.payload is not None])
+            self._recorded = [name for name in self._recorded if name in self._admissions]
+            self._periods = [name for name in self._periods if name != period]
+            for sums in (self._sums, self._charges):
+                for key in [key for key in sums if key[0] == period]:
+                    del sums[key]
 
     def bind(self, fingerprint: str) -> None:
         if self.note("key_fingerprint", fingerprint) != fingerprint:
@@ -170,7 +198,8 @@ class DictionaryLedger:
     def progress(self) -> Progress:
         with self._lock:
             ids = list(self._admissions)
-            return Progress(len(ids), len(self._recorded), ids[0] if ids else None, ids[-1] if ids else None)
+            admitted, recorded = (self._dropped + np.array([len(ids), len(self._recorded)])).tolist()
+            return Progress(admitted, recorded, ids[0] if ids else None, ids[-1] if ids else None)
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:
         with self._lock:

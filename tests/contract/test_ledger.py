@@ -228,6 +228,40 @@ class SumsAllNear(DictionaryLedger):
         return sum((self._balances(other, plates).charged for other in windows.others), np.zeros(len(plates), int))
 
 
+class ForgetsClosedTimes(DictionaryLedger):
+    """Breaks promise 9: a time that was closed is open again."""
+
+    def close_before(self, end_s):  # type: ignore[no-untyped-def]
+        self._meta["archived"] = str(end_s)
+        return end_s
+
+
+class RecordsClosedTimes(DictionaryLedger):
+    """Breaks promise 9: what was charged before can still be drawn."""
+
+    def record(self, releases):  # type: ignore[no-untyped-def]
+        closed = self._meta.pop("archived", None)
+        try:
+            return super().record(releases)
+        finally:
+            self._meta |= {} if closed is None else {"archived": closed}
+
+
+class DropsAnything(DictionaryLedger):
+    def drop(self, period, release_ids):  # type: ignore[no-untyped-def]
+        closed, self._meta["archived"] = self._meta.get("archived", ""), str(2**60)
+        super().drop(period, release_ids)
+        self._meta["archived"] = closed or "-9999999999"
+
+
+class CountsWhatIsLeft(DictionaryLedger):
+    """Breaks promise 10: a ledger that was archived looks like an older copy."""
+
+    def drop(self, period, release_ids):  # type: ignore[no-untyped-def]
+        super().drop(period, release_ids)
+        self._dropped[:] = 0
+
+
 class NeverPublishes(DictionaryLedger):
     def published(self, release_ids: Sequence[str]) -> None:
         pass
@@ -260,6 +294,10 @@ BROKEN: list[tuple[type[DictionaryLedger], Check]] = [
     (LooksBackOnly, checks.check_rolling_windows),
     (ChecksThenCharges, checks.check_rolling_crowd),
     (SumsAllNear, checks.check_rolling_windows),
+    (ForgetsClosedTimes, checks.check_archive),
+    (RecordsClosedTimes, checks.check_archive),
+    (DropsAnything, checks.check_archive),
+    (CountsWhatIsLeft, checks.check_archive),
 ]
 
 

@@ -185,6 +185,14 @@ BROKEN: list[tuple[str, str, str, Check]] = [
     ("admit", "sub(windows, start + i, start + i) == '1'", "true", checks.check_rolling_windows),
     ("admit", "redis.call('ZADD', KEYS[3], 0, period)", "", checks.check_rolling_table),
     ("admit", "table.concat(there, '\\n') ~= listing", "false", checks.check_rolling_crowd),
+    ("admit", " or archived(ends, hat, release_id)", "", checks.check_archive),
+    ("record", "archived(ARGV[#ARGV], i, ARGV[2 + 2 * i])", "nil", checks.check_archive),
+    ("close", "tonumber(ARGV[4]) > tonumber(marks[3])", "true", checks.check_archive),
+    ("drop", "redis.call('LREM', KEYS[2], 1, ARGV[i])", "", checks.check_archive),
+    ("drop", "redis.call('DEL', KEYS[2 * i - 3], KEYS[2 * i - 2])", "", checks.check_archive),
+    ("drop", "redis.call('SREM', KEYS[4], ARGV[4])", "", checks.check_archive),
+    ("drop", "redis.call('ZREM', KEYS[5], ARGV[4])", "", checks.check_archive),
+    ("drop", "redis.call('HDEL', KEYS[6], plate)", "", checks.check_archive),
 ]
 
 

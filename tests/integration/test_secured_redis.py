@@ -69,7 +69,7 @@ def empty(running):
 
 
 def life(running, access):
-    """All that verbs do with a ledger: a HAT's road, a rolling period's, epochs, marks, and looking into it."""
+    """All that verbs do with a ledger: a HAT's road, a rolling period's, epochs, marks, looking into it, archiving."""
     opened = partial(open_redis_ledger, running.url, client=access)
     with opened() as ledger:
         ledger.bind("cafe")
@@ -87,6 +87,12 @@ def life(running, access):
         assert list(ledger.entries()) and list(ledger.newest())
         assert ledger.verify() == []
         assert ledger.progress() and ledger.mark(f"{name}/hat") and ledger.periods()
+        start = -2_000_000_000
+        old = [f"8742d98b6ffffff-{start + hours * 3600}-3600" for hours in (0, 1)]
+        ledger.admit("old", 10, [b"x"], [ask(old[0], [3]), ask(old[1], [3])])
+        ledger.close_before(start + 7200)
+        for one in old:
+            ledger.drop("old", [one])
     with opened() as ledger:
         assert ledger.meta()["key_fingerprint"] == "cafe"
 

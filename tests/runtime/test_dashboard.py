@@ -39,7 +39,8 @@ HOURS = 3
 RELEASES = {hour: [release(cell, hour) for cell in CELLS] for hour in range(HOURS)}
 ESTIMATES = {hour: [estimate(cell, hour) for cell in CELLS] for hour in range(HOURS)}
 PATHS = ("/", "/v1/slots", "/v1/releases", "/v1/estimates", "/v1/outlines", "/v1/stream", "/v1/privacy",
-         "/schema/release.schema.json", "/schema/smoothed.schema.json", "/healthz", "/readyz", "/metrics")  # fmt: skip
+         "/v1/withdrawals", "/schema/release.schema.json", "/schema/smoothed.schema.json",
+         "/schema/withdrawal.schema.json", "/healthz", "/readyz", "/metrics")  # fmt: skip
 
 
 def start_of(hour, offset="+00:00"):

@@ -21,12 +21,13 @@ from udp_stream.release.city import AskShape
 
 NEEDED = {
     "init": ["pings.ndjson"], "replay": ["pings.ndjson"], "run": ["-"], "ledger show": ["GJ05ZZ0001"],
+    "ledger archive": ["--before", "2024-01-01"], "ledger withdraw": ["--reason", "wrong", "--cell", "x"],
 }  # fmt: skip
 
 VERBS = (
     "init", "replay", "run", "demo", "plan", "reproduce", "ledger show", "ledger verify", "ledger export",
-    "ledger accept-older", "topics create", "worker", "feed", "releases", "dashboard", "status", "doctor", "services",
-    "config",
+    "ledger accept-older", "ledger releases", "ledger archive", "ledger withdraw", "topics create", "worker",
+    "feed", "releases", "dashboard", "status", "doctor", "services", "config",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.board import cells, estimate, hat, release, write
+from tests.board import cells, estimate, hat, release, withdrawal, write
 from udp_stream.board.follow import GrowingFile, feed, growing
 from udp_stream.board.slots import (
     BLOCK,
@@ -123,6 +123,18 @@ def test_releases_are_counted_by_status_and_every_cell_has_its_outline():
     outlines = json.loads(view.outlines.opened().read())
     assert sorted(outlines) == sorted(CELLS)
     assert all(ring[0] == ring[-1] and len(ring) >= 7 for rings in outlines.values() for ring in rings)
+
+
+def test_withdrawals_are_beside_the_records_that_they_withdraw():
+    lines = [*map(release, CELLS), *map(estimate, CELLS)]
+    plain, marked = shown(lines), shown([withdrawal(CELLS[1]), *lines, withdrawal(CELLS[1])])
+    (before,), (after,) = listed(plain), listed(marked)
+    assert after["withdrawn"] == 1 and "withdrawn" not in before and after["version"] != before["version"]
+    assert after["hats"] == before["hats"]
+    (slot,) = marked.slots
+    assert slot.parts["withdrawals"].opened().read() == withdrawal(CELLS[1]) + b"\n"
+    assert slot.parts["releases"] == plain.slots[0].parts["releases"]
+    assert versions(shown([withdrawal(CELLS[1], hour=-30), *lines])) == versions(plain)
 
 
 PING = b'{"license_plate":"GJ05ZZ0001","observationDateTime":"2024-01-08T06:00:00Z","speed":12.0}'

@@ -125,3 +125,16 @@ def test_a_tick_is_wanted_for_a_moment_too():
     take(reader, [record(0, 5, ping("a", 5))])
     assert not reader.tick_would_close(START + 17 * MINUTE) and reader.tick_would_close(START + 18 * MINUTE)
     assert [m.time_ms for m in take(reader, [record(1, 18, b"", tick=True)]).moments] == [START + 15 * MINUTE]
+
+
+@pytest.mark.parametrize(("every", "age"), GRIDS)
+def test_no_moment_of_an_archived_time_is_told_nor_made_of_its_pings(every, age):
+    """Of a log that is read anew: those that follow are those that there were, but for its pings."""
+    log, rules = placed_log(7), rules_of(every, age=age)
+    whole = told(take(SourceReader(rules, SourceCheckpoint(0)), log))
+    archived_ms = START + HOUR
+    reader = SourceReader(replace(rules, windows=replace(rules.windows, archived_ms=archived_ms)), SourceCheckpoint(0))
+    found = told(take(reader, log))
+    assert all(time_ms > archived_ms for time_ms, *_ in found) and found
+    far = archived_ms + age * MINUTE
+    assert [one for one in found if one[0] > far] == [one for one in whole if one[0] > far]

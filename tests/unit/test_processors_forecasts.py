@@ -23,7 +23,9 @@ from tests.unit.test_processors_planner import (
 )
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledgers.sqlite import MemoryLedger
-from udp_stream.release.record import decode
+from udp_stream.release.forecaster import Forecaster, LedgerHistory, encode_smoothed
+from udp_stream.release.record import decode, slot_of
+from udp_stream.release.withdrawal import decode_withdrawal, unpublished_withdrawals, withdraw
 from udp_stream.shuffle.wire import CountsEnd, PingChunk, Released, decode_message
 
 SETTINGS = settings_of("forecasts")
@@ -243,3 +245,46 @@ def test_without_forecasts_nothing_is_waited_for_and_nothing_new_is_said():
     broker = city()
     asyncio.run(lives(broker, random.Random(0), settings=settings_of("runs out")))
     assert not smoothed(broker) and not any(map(is_released, broker.logs[TP(TOPICS.parts.name, 0)]))
+
+
+def test_withdrawals_are_published_once_by_their_shard_and_nothing_is_learnt_from_their_hats():
+    """They come with the next slot of the shard, into the topic of releases alone; the planner forgets what it knew."""
+
+    async def work(thread):
+        worker = Worker(broker, ledger, thread, SETTINGS, once=True)
+        await sources_alone(worker)
+        await worker.parts.assign(set(parts))
+        at = dict.fromkeys(parts, 0)
+        while any(at[tp] < len(broker.logs[tp]) for tp in parts):
+            for tp in parts:
+                batch = broker.logs[tp][at[tp] : at[tp] + 1]
+                at[tp] += len(batch)
+                if batch:
+                    await worker.parts.process(batch)
+            if len(slots_of(smoothed(broker))) == 2 and not withdrawn:
+                shown = decode(next(iter(outcome(broker)[0].values())))
+                withdrawn.extend(id_ for id_ in ids_at(ledger, shown.hat.slot_start) if id_ not in withdrawn)
+                before.extend(smoothed(broker))
+                new = withdraw(ledger, withdrawn, "a wrong unit", "2024-01-02T00:00:00+00:00", "test")
+                assert new == len(withdrawn)
+
+    broker, ledger = city(), MemoryLedger()
+    parts, withdrawn, before = [TP(TOPICS.parts.name, shard) for shard in range(3)], [], []
+    run(work)
+    marks = [(tp, one) for tp, log in broker.logs.items() for one in log if b"udp-stream/withdrawal/1" in one.value]
+    found = [decode_withdrawal(one.value) for _, one in marks]
+    assert sorted(one.withdraws for one in found) == sorted(withdrawn) and len(withdrawn) > 2
+    assert {tp.topic for tp, _ in marks} == {TOPICS.release.name}
+    assert not list(unpublished_withdrawals(ledger)) and ledger.verify() == []
+    forecaster = Forecaster(SETTINGS.calendar.slots, SETTINGS.policy.max_speed, "test", SETTINGS.policy.shapes)
+    history, later = LedgerHistory(ledger), smoothed(broker)[len(before) :]
+    slots = sorted({slot_of(entry.release_id) for entry in ledger.entries() if entry.release_id.startswith("8")})
+    estimates = [forecaster.smoothed((1000 * start, 1000 * end), history) for start, end in slots]
+    anew = [encode_smoothed(one) for of_slot in estimates for one in of_slot]
+    assert len(later) > 10 and set(later) <= set(anew)
+    assert not set(before[: len(withdrawn)]) & set(anew)
+
+
+def ids_at(ledger, slot_start):
+    payloads = [entry.payload for entry in ledger.entries() if entry.release_id.startswith("8") and entry.payload]
+    return [record.release_id for record in map(decode, payloads) if record.hat.slot_start == slot_start]

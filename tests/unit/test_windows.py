@@ -219,3 +219,11 @@ def test_counts_never_depend_on_a_speed(rows, data):
     for name in ("cells", "hat_rows", "plate", "count"):
         assert np.array_equal(getattr(one, name), getattr(two, name))
     assert (one.plates, one.repeats) == (two.plates, two.repeats)
+
+
+def test_pings_of_slots_that_the_ledger_has_archived_are_late_from_the_first_on():
+    w = windows(archived_ms=2 * HOUR)
+    closed, refused = w.push(frame_of([*everybody(119), *everybody(120)]))
+    assert closed == [] and w.open_slots == {2 * HOUR}
+    assert {(one.row, one.reason, one.lag_ms) for one in refused} == {(row, Reason.LATE, 180_000) for row in range(4)}
+    assert [slot.start_ms for slot in w.push(frame_of(everybody(182)))[0]] == [2 * HOUR]

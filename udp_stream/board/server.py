@@ -36,6 +36,7 @@ from udp_stream.forms import in_form
 from udp_stream.release.forecaster import SCHEMA as SMOOTHED
 from udp_stream.release.record import SCHEMA as RELEASE
 from udp_stream.release.record import described
+from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL
 
 STREAMS_MAX: Final = 2_000
 FILES_MAX: Final = 3 * STREAMS_MAX  # of this process, where the system allows it; often it has 1,024 until it asks
@@ -313,7 +314,8 @@ def application(board: Board) -> web.Application:
         "/v1/stream": board.stream, "/healthz": healthy, "/readyz": board.ready, "/metrics": metrics,
     }  # fmt: skip
     routes |= {f"/v1/{kind}": partial(board.records, kind) for kind in KINDS}
-    for name, of, schema in (("release", KINDS["releases"], RELEASE), ("smoothed", KINDS["estimates"], SMOOTHED)):
+    schemas = ("release", RELEASE), ("smoothed", SMOOTHED), ("withdrawal", WITHDRAWAL)
+    for (name, schema), of in zip(schemas, KINDS.values(), strict=True):
         text = msgspec.json.format(msgspec.json.encode(described(of, schema)), indent=2) + b"\n"
         routes[f"/schema/{name}.schema.json"] = _fixed(text, "application/schema+json")
     for file in STATIC.rglob("*"):

@@ -23,6 +23,7 @@ import msgspec
 
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Hat, Privacy, Release
+from udp_stream.release.withdrawal import Withdrawal
 from udp_stream.windows.tables import cell_boundary, is_cell
 
 CELLS_MAX: Final = 50_000  # ten times those of a large city
@@ -30,8 +31,11 @@ LINE_BYTES_MAX, OPEN_BYTES = 2**20, 4 * 2**20  # of a line; of all lines that ar
 AHEAD_S: Final = 86_400  # a slot that ends later than this from now would push out real slots
 SLOT_MS_MAX: Final = 31 * 86_400_000
 
-Kind = Literal["releases", "estimates"]
-KINDS: Final[dict[Kind, type[Release] | type[Smoothed]]] = {"releases": Release, "estimates": Smoothed}
+Kind = Literal["releases", "estimates", "withdrawals"]
+Record = Release | Smoothed | Withdrawal
+KINDS: Final[dict[Kind, type[Release] | type[Smoothed] | type[Withdrawal]]] = {
+    "releases": Release, "estimates": Smoothed, "withdrawals": Withdrawal,
+}  # fmt: skip
 
 Refused = Literal["no release and no estimate of this version", "no cell or slot", "too many cells", "not over yet"]
 
@@ -50,9 +54,10 @@ def _cell_of(line: bytes) -> str:
     return _HAT_OF(_HEAD_OF(line).hat).cell
 
 
-_RECORD_OF: Final[dict[str, Callable[[bytes], Release | Smoothed]]] = {
+_RECORD_OF: Final[dict[str, Callable[[bytes], Record]]] = {
     "udp-stream/release/1": msgspec.json.Decoder(Release).decode,
     "udp-stream/smoothed/1": msgspec.json.Decoder(Smoothed).decode,
+    "udp-stream/withdrawal/1": msgspec.json.Decoder(Withdrawal).decode,
 }
 
 BLOCK: Final = 256
@@ -114,7 +119,9 @@ class Slot(NamedTuple):
 
     def listed(self) -> dict[str, object]:
         of_times = {"slot_start": self.start, "slot_end": self.end, "version": self.version}
-        return of_times | {"hats": self.hats, "estimates": self.parts["estimates"].lines}
+        withdrawn = self.parts["withdrawals"].lines
+        of_records = {"hats": self.hats, "estimates": self.parts["estimates"].lines}
+        return of_times | of_records | ({"withdrawn": withdrawn} if withdrawn else {})
 
 
 class Shown(NamedTuple):
@@ -231,7 +238,7 @@ class Slots:
                 del self._filling[oldest]
                 self._open.discard(oldest)
             self._filling[start_ms] = _Filling(start_ms, hat)
-        part = self._filling[start_ms].parts["releases" if isinstance(record, Release) else "estimates"]
+        part = self._filling[start_ms].parts[next(kind for kind, of in KINDS.items() if isinstance(record, of))]
         part.lines[hat.cell] = line
         self._open_bytes += len(line)
         self._open.add(start_ms)
@@ -246,7 +253,9 @@ class Slots:
                 known[start_ms], change = slot, change + 1
         self._open, self._open_bytes = set(), 0
         if change != self.shown.change:
-            slots = tuple(known[start_ms] for start_ms in sorted(self._filling))
+            # A withdrawal may be of a slot that is kept no more.
+            of_slots = (known[start_ms] for start_ms in sorted(self._filling))
+            slots = tuple(slot for slot in of_slots if slot.hats or slot.parts["estimates"].lines)
             privacy = self._privacy[1] if self._privacy else None
             self.shown = Shown(change, slots, self._listing(slots), self._outlined(), privacy)
 
@@ -261,7 +270,7 @@ class Slots:
         return packed([b"{" + b",\n".join(rows) + b"\n}\n"])
 
 
-def _read(line: bytes) -> Release | Smoothed | None:
+def _read(line: bytes) -> Record | None:
     """The record; None for anything else. Published are lines, so one with a break in it was not."""
     if len(line) > LINE_BYTES_MAX or b"\n" in line:
         return None

@@ -86,6 +86,11 @@ def _ledger_option(parser: Parser, default: str = "ledger file or URL (default: 
     _option(parser, "--ledger", "FILE", default, type=ledger_place)
 
 
+def _span(parser: Parser) -> None:
+    _option(parser, "--from", "TIME", "slots that start then or later, as 2026-10-01", dest="since")
+    _option(parser, "--to", "TIME", "slots that start before, as 2026-10-01T06:00", dest="until")
+
+
 def _of_long_runs(parser: Parser, *, has_metrics: bool = True) -> None:
     about = "touch this file while the process makes progress, for health checks"
     _option(parser, "--alive", "FILE", about, type=Path)
@@ -279,6 +284,9 @@ _LEDGER_EXAMPLES = (
     "udp-stream ledger verify --ledger redis://ledger:6379/0",
     "udp-stream ledger export --ledger city.ledger > statement.json",
     "udp-stream ledger accept-older --ledger city.ledger        prints what is forgotten; changes nothing yet",
+    "udp-stream ledger releases --ledger city.ledger --from 2026-10-01 --to 2026-10-02T06:00 > releases.ndjson",
+    "udp-stream ledger archive --ledger city.ledger --before 2026-10-01",
+    "udp-stream ledger withdraw --ledger city.ledger --from 2026-10-01 --to 2026-10-08 --reason 'speeds were in mph'",
 )
 
 
@@ -293,7 +301,21 @@ def _ledger(verbs: Verbs) -> None:
     _only_prints(export)
     older = add_verb(inner, "accept-older", "continue with a ledger that was restored from an older copy", "ledger")
     _option(older, "--saying", "WORDS", "the words about what is forgotten, as this verb prints them")
-    for parsed, example in zip((show, verify, export, older), _LEDGER_EXAMPLES, strict=True):
+    records = add_verb(inner, "releases", "print the records that it holds, as they were published", "records")
+    _span(records)
+    _switch(records, "--smoothed", "the smoothed estimates instead, made anew from the records")
+    _only_prints(records)
+    archive = add_verb(inner, "archive", "move budget periods that are over into a file of their own", "records")
+    _option(archive, "--before", "DATE", "nothing before is charged or drawn any more", required=True)
+    _option(archive, "--out", "FILE", "a new file (default: the ledger's name and the date, here for a Redis)")
+    withdraw = add_verb(inner, "withdraw", "mark records as withdrawn, in public and for ever", "records")
+    withdraw.add_argument("ids", nargs="*", metavar="ID", help="release_id of a record")
+    _span(withdraw)
+    _option(withdraw, "--cell", "CELL", "only of this cell; repeatable", action="append", default=[])
+    _option(withdraw, "--reason", "TEXT", "why; readers see it", required=True)
+    _switch(withdraw, "--dry-run", "print what would be withdrawn; change nothing")
+    parsers = show, verify, export, older, records, archive, withdraw
+    for parsed, example in zip(parsers, _LEDGER_EXAMPLES, strict=True):
         _ledger_option(parsed)
         parsed.epilog = f"examples:\n  {example}\n"
     parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in _LEDGER_EXAMPLES[:3])

@@ -19,7 +19,10 @@
 7. A ledger is bound to the key of its plates' hashes: under another key every plate would look new. Like every fact
    about a ledger, the first one noted is kept for ever.
 8. A call takes what a slot may hold: any number of HATs and payloads, and in one HAT 20 million plates.
-9. A ledger that went back in time is noticed: `mark` is called before anything is published, and what the mark says is
+9. What is archived stays decided: from `close_before` on nothing new is admitted or recorded under an id of that time
+   or earlier (`rules.end_of`), in any process (`PrivacyRefused`). Only such entries can be dropped, with the balances
+   of their period, which is over.
+10. A ledger that went back in time is noticed: `mark` is called before anything is published, and what the mark says is
    kept apart from the ledger, where there is a place for it.
 
 Plates appear here only as keyed hashes (`bytes`), distinct and of one length within a call; amounts and budgets stay
@@ -128,6 +131,7 @@ class Entry:
     charged: NDArray[np.int64]
     payload: bytes | None
     published: bool
+    terms: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +253,18 @@ class Ledger(Protocol):
         ...
 
     def compare(self, mark: Mark | None = None) -> None:
-        """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind this one (promise 9)."""
+        """Raise PrivacyRefused if the ledger is behind the mark that is kept, or behind this one (promise 10)."""
+        ...
+
+    def close_before(self, end_s: int) -> int:
+        """Nothing new of this time (Unix seconds) or earlier from now on; returns the latest such time ever given."""
+        ...
+
+    def drop(self, period: str, release_ids: Sequence[str]) -> None:
+        """Take away all that there is of a period that is over: these entries, their records, and its balances.
+
+        They are kept elsewhere. Interrupted, it is to be called again. ValueError if an id is of a time that is open.
+        """
         ...
 
     def periods(self, first: str = "", last: str = LAST_NAME) -> list[str]:

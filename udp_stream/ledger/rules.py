@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import zip_longest
@@ -455,6 +455,62 @@ def amounts_of(values: NDArray[np.int64]) -> bytes:
 #
 # Marks are public: they tell counts, and name a record that is published.
 
+ARCHIVED = "archived"
+"""Among what a ledger knows of itself: up to when nothing new is admitted or recorded, in Unix seconds."""
+
+NEVER_ENDS = AMOUNT_LIMIT
+"""The end of an id that tells no time."""
+
+_SLOT_OF_ID = re.compile(r"(?:(?:withdrawn:)?[0-9a-f]{15}-|city:|clips:)(-?[0-9]{1,12})-([0-9]{1,9})")
+_MOMENT_OF_ID = re.compile(r"(?:query:.*:(-?[0-9]{1,12})|round:.*:(-?[0-9]{1,12}):[0-9]+)", re.DOTALL)
+
+
+def end_of(release_id: str) -> int:
+    """The end of the slot that an id is of, or its moment, in Unix seconds; `NEVER_ENDS` of another id.
+
+    >>> end_of("8742d98b6ffffff-1641009600-3600"), end_of("city:1641009600-3600"), end_of("hat") == NEVER_ENDS
+    (1641013200, 1641013200, True)
+    >>> end_of("query:stop 3:1641009600"), end_of("round:stop 3:1641009600:2")
+    (1641009600, 1641009600)
+    """
+    if (slot := _SLOT_OF_ID.fullmatch(release_id)) is not None:
+        return int(slot[1]) + int(slot[2])
+    moment = _MOMENT_OF_ID.fullmatch(release_id)
+    return NEVER_ENDS if moment is None else int(moment[1] or moment[2])
+
+
+def archived_s(meta: Mapping[str, str]) -> int | None:
+    """Up to when a ledger is archived, Unix seconds; None if it is not."""
+    return int(meta[ARCHIVED]) if ARCHIVED in meta else None
+
+
+def iso_utc(seconds: int) -> str:
+    """A time in words."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).isoformat()
+
+
+def archived(release_id: str, seconds: int) -> PrivacyRefused:
+    """The refusal of an id of a time that is archived."""
+    return PrivacyRefused(
+        f"{release_id} is of a time before {iso_utc(seconds)}, up to which the ledger is archived: nothing of it is "
+        "charged or drawn any more. Start again: then pings of that time are late"
+    )
+
+
+def require_open(release_ids: Iterable[str], closed: int | None) -> None:
+    """PrivacyRefused if one of these ids is of a time that is archived: up to `closed`."""
+    for release_id in release_ids:
+        if closed is not None and end_of(release_id) <= closed:
+            raise archived(release_id, closed)
+
+
+def require_closed(release_ids: Iterable[str], closed: int | None) -> None:
+    """ValueError unless these ids are of times in which nothing new is admitted: up to `closed`."""
+    for release_id in release_ids:
+        if closed is None or end_of(release_id) > closed:
+            raise ValueError(f"expected ids of times that are closed, got {release_id!r}")
+
+
 VOLATILE = "volatile"
 """The note of when a ledger was first used in a store that may lose charges."""
 
@@ -539,7 +595,7 @@ def behind(seen: Seen, mark: Mark) -> str | None:
         if now.era > mark.era:
             return f"it has held {_told(mark)}, more than was accepted as forgotten"
         return f"it holds {_told(now)}, and has held {_told(mark)}"
-    if now.digest != mark.digest:
+    if now.digest != mark.digest and end_of(mark.release_id) > (archived_s(seen.meta) or -NEVER_ENDS):
         return f"its record of {mark.release_id} is gone or another one"
     return None
 

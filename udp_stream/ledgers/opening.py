@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -16,13 +17,14 @@ import msgspec
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused, UsageError, needs
 from udp_stream.files import TLS_FILES, tls_context, with_secrets
 from udp_stream.ledger.port import Ledger, Mark, Progress
-from udp_stream.ledger.rules import caveats
+from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.keys import PlateKeys, adopt, kept_mark, known_ledger, load_or_create_key, replace_mark
 from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
 from udp_stream.release.query_road import QUERY_NOTE
-from udp_stream.release.record import CITY, CLIPS, decode, kind_of, slot_of
+from udp_stream.release.record import CITY, CLIPS, WITHDRAWN, decode, kind_of, slot_of
+from udp_stream.release.withdrawal import NOTE
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
 from udp_stream.settings.rules import check_url
 from udp_stream.windows.tables import SlotGrid
@@ -289,11 +291,17 @@ def named(differences: Sequence[str]) -> str:
 
 
 def _of_ends(ledger: Ledger) -> list[str]:
-    progress, found = ledger.progress(), list[str]()
+    progress, found = progress_of(ledger), list[str]()
     for payload in ledger.recorded([one for one in (progress.newest, progress.oldest) if one is not None]):
         with suppress(msgspec.DecodeError, UnicodeDecodeError):  # `ledger export` and `ledger verify` say so
             found += [] if payload is None else [decode(payload).policy]
     return found
+
+
+def progress_of(ledger: Ledger) -> Progress:
+    """How far a ledger is; its newest entry is no withdrawal, which may be of any time."""
+    newest = next((release_id for release_id in ledger.newest() if kind_of(release_id) != WITHDRAWN), None)
+    return replace(ledger.progress(), newest=newest)
 
 
 def _changes(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
@@ -326,6 +334,8 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
     first, latest = (slot_start(release_id, slots) for release_id in (progress.oldest, progress.newest))
     holds = [counted_charges(progress.admitted, meta, with_slots=kind_of(progress.newest or "") == CLIPS)]
     holds += [f"the first of the slot {first}"] if first else []
+    if (closed := archived_s(meta)) is not None:
+        holds.append(f"archived before {slots.iso(closed * 1000)}")
     holds += [f"the latest of {'' if first else 'the slot '}{latest}"] if latest else []
     return f"ledger {place}{made}: {', '.join(holds)}"
 
@@ -333,6 +343,7 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
 def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = False) -> str:
     """So many admissions in words: HATs, and what else a ledger of these notes has charged for or remembered."""
     others = ["slots"] * with_slots
+    others += ["withdrawals"] * any(name.startswith(NOTE) for name in meta)
     others += ["rounds of queries"] * any(name.startswith(QUERY_NOTE) for name in meta)
     return f"{number:,} HATs and {' and '.join(others)}" if others else counted(number, "HAT")
 
@@ -340,7 +351,7 @@ def counted_charges(number: int, meta: Mapping[str, str], *, with_slots: bool = 
 def say_ledger(asked: LedgerSection, ledger: Ledger, settings: Settings) -> None:
     """Name an open ledger on stderr."""
     place, slots = ledger_place(asked.place), slots_of(ledger, settings)
-    say(ledger_sentence(place, ledger.meta(), ledger.progress(), slots))
+    say(ledger_sentence(place, ledger.meta(), progress_of(ledger), slots))
 
 
 def begin_run(asked: LedgerSection, ledger: Ledger, settings: Settings) -> dict[str, str]:
@@ -400,7 +411,7 @@ class Holdings(NamedTuple):
 
     @classmethod
     def of(cls, ledger: Ledger) -> Holdings:
-        progress = ledger.progress()
+        progress = progress_of(ledger)
         unpublished = sum(kind_of(release_id) != CITY for release_id, _ in ledger.unpublished())
         doubts = caveats(ledger.meta())
         return cls(progress.admitted, progress.recorded, unpublished, len(ledger.periods()), doubts, progress.newest)

@@ -34,15 +34,14 @@ gone.
 **Fencing.** A worker that takes over a shard takes its next epoch (`take_epoch`); an owner with an earlier one can
 neither admit nor record anything new (`Fenced`), only read what is recorded.
 
-**Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, for ever; nothing expires. What may be moved
-away by hand, while nothing runs and after an export of the entries: of HATs whose slots the input log cannot bring
-again (older than its topic keeps), all of a period at once, `admission:ID`, `release:ID`, their places in `order`, and
-at last `balance:PERIOD` and its place in `periods` or `spans`. Never earlier: without its admission a HAT would be
-drawn anew.
+**Size.** A HAT of 50 plates with a payload of 1.5 kB takes 3 kB of memory, until it is archived (`ledger archive`);
+nothing expires. An archive closes times for good in `meta` (`close.lua`) before it takes entries away (`drop.lua`): by
+hand, without the mark, a HAT would be drawn anew.
 
 **Keys**, all behind one prefix with a hash tag:
 
-    PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted, epoch:SHARD, notes by name
+    PREFIX:meta              hash    ledger_id, schema, made, key_fingerprint, admitted, epoch:SHARD, archived, notes
+                                     by name
     PREFIX:balance:PERIOD    hash    plate -> charged, charges: two little endian integers of 8 bytes
     PREFIX:periods           set     every period with a balance, but for
     PREFIX:spans             zset    every span of a rolling budget with a balance, sorted by name
@@ -79,10 +78,14 @@ from udp_stream.ledger.rules import (
     Decision,
     amounts,
     amounts_of,
+    archived,
+    archived_s,
     between,
     column,
+    end_of,
     misfits,
     names_around,
+    require_closed,
     require_valid,
     windows_around,
 )
@@ -144,7 +147,13 @@ def entry_of(release_id: str, blob: bytes, payload: bytes | None, waiting: bool)
     """A remembered admission and what became of it."""
     period, budget, decision = remembered(blob)
     published = payload is not None and not waiting
-    return Entry(release_id, period, budget, tuple(decision.names()), decision.charged, payload, published)
+    names, terms = tuple(decision.names()), decision.terms
+    return Entry(release_id, period, budget, names, decision.charged, payload, published, terms)
+
+
+def ends_of(release_ids: Iterable[str]) -> bytes:
+    """When the slots or moments of ids end: eight bytes each."""
+    return np.array([end_of(release_id) for release_id in release_ids], "<i8").tobytes()
 
 
 def balance(values: Iterable[bytes | None]) -> Balance:
@@ -236,6 +245,8 @@ class Session:
             case "stale", Fence(shard, epoch):
                 sentence = f"expected epoch {epoch} of {shard}, got {int(reply[1])}: the ledger has lost writes"
                 raise PrivacyRefused(f"{sentence} (in a failover?). Restore it")
+            case "archived", _:
+                raise archived(decoded(reply[1]), int(reply[2]))
             case "lost", _:
                 raise PrivacyRefused(
                     f"the balances of {decoded(reply[1])} are gone from the ledger at {name}: restore it"
@@ -303,6 +314,7 @@ def listed(session: Session) -> Iterator[tuple[str, Entry | None]]:
 MEMBERS_MAX = 20_000_000  # of a HAT: 24 bytes each, and Redis takes values of 512 MB
 BATCH_MEMBERS, BATCH_HATS = 50_000, 1000  # that one script admits: 30 ms, during which Redis does nothing else
 ROLLING_MEMBERS = 6000  # that one script admits where budgets roll: it looks each plate up in up to 25 spans
+BATCH_DROPPED = 1000  # entries that one script drops, with a look at all their members
 BATCH_RELEASES, BATCH_BYTES = 5000, 8_000_000  # that one script records: 40 ms, likewise
 MOVED_MAX = 100  # tries of a script while others charge in new spans of time: a slot has one
 EPOCH, ADMITTED = "epoch:", "admitted"  # among the marks: a shard's epoch, and how many HATs were ever admitted
@@ -451,7 +463,8 @@ class RedisLedger:
             arguments += encoded(one.release_id), int(one.min_admitted), head, plates[one.members].tobytes()
             arguments += places[start:end], charges, allowances
         keys += [key("balance", other) for other in near.others]
-        return self._session.script("admit", keys, *arguments, *map(encoded, near.arguments()))
+        ends = ends_of(one.release_id for one in batch)
+        return self._session.script("admit", keys, *arguments, *map(encoded, near.arguments()), ends)
 
     def record(self, releases: Sequence[tuple[str, bytes]]) -> list[bytes]:
         """As `Ledger.record`. A call that ends in the middle (Fenced) keeps some records; a repeat does the rest."""
@@ -474,7 +487,8 @@ class RedisLedger:
         for name, payload in batch:
             keys += key("admission", name), key("release", name)
             arguments += encoded(name), payload
-        (reply,) = self._session.exchange(self._session.script("record", keys, *arguments))
+        ends = ends_of(name for name, _ in batch)
+        (reply,) = self._session.exchange(self._session.script("record", keys, *arguments, ends))
         if reply[0] == b"unadmitted":
             raise _never_admitted(batch[reply[1] - 1][0])
         if reply[0] != b"ok":
@@ -521,6 +535,21 @@ class RedisLedger:
             names = self._session.exchange(("LRANGE", self._session.key("order"), start, end - 1))[0]
             yield from (decoded(name) for name in reversed(names))
             end = start
+
+    def close_before(self, end_s: int) -> int:
+        ((_, stands),) = self._session.run(
+            self._session.script("close", (self._session.key("order"),), end_s, fenced=False)
+        )
+        return int(stands)
+
+    def drop(self, period: str, release_ids: Sequence[str]) -> None:
+        require_closed(release_ids, archived_s(self.meta()))
+        key = self._session.key
+        for start in range(0, len(release_ids), BATCH_DROPPED):
+            names = release_ids[start : start + BATCH_DROPPED]
+            keys = [key("order"), key("unpublished"), key("periods"), key("spans"), key("balance", period)]
+            keys += [key(kind, name) for name in names for kind in ("admission", "release")]
+            self._session.run(self._session.script("drop", keys, encoded(period), *map(encoded, names), fenced=False))
 
     def verify(self) -> list[str]:
         """As `Ledger.verify`; the balances of each period are read at one moment, and others may write meanwhile."""

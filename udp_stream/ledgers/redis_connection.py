@@ -30,7 +30,7 @@ from redis.retry import Retry
 from udp_stream.errors import ConfigError, DependencyUnavailable
 from udp_stream.settings.rules import check_url
 
-SCRIPTS = ("open", "note", "epoch", "admit", "record", "snapshot", "progress")
+SCRIPTS = ("open", "note", "epoch", "admit", "record", "snapshot", "progress", "close", "drop")
 UNGUARDED = ("open",)
 
 

@@ -36,6 +36,7 @@ from udp_stream.files import draft_of, link_first
 from udp_stream.ledger.port import LAST_NAME, Admission, Balance, Entry, Mark, Progress, Verdict
 from udp_stream.ledger.rules import (
     AMOUNT_LIMIT,
+    ARCHIVED,
     Decision,
     amounts,
     amounts_of,
@@ -45,6 +46,8 @@ from udp_stream.ledger.rules import (
     misfits,
     most_elsewhere,
     names_around,
+    require_closed,
+    require_open,
     require_valid,
     windows_around,
 )
@@ -57,7 +60,15 @@ BUSY_TIMEOUT_S = 60.0
 MAGIC = b"SQLite format 3\0"
 """The first bytes of every SQLite database."""
 
-_SCHEMA = f"""
+_ONLY_DROP = {
+    "admissions_stay": "BEFORE DELETE ON admissions BEGIN SELECT RAISE(ABORT, 'admissions stay'); END",
+    "admissions_stand": "BEFORE UPDATE ON admissions BEGIN SELECT RAISE(ABORT, 'admissions stand'); END",
+    "releases_stay": "BEFORE DELETE ON releases BEGIN SELECT RAISE(ABORT, 'releases stay'); END",
+}
+"""What stands against all but `drop`, which takes it away and puts it back in one transaction."""
+
+_KEPT = [f"CREATE TRIGGER {name} {what};" for name, what in _ONLY_DROP.items()]
+SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
 BEGIN;
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -84,9 +95,7 @@ CREATE TABLE releases (
     published INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX releases_unpublished ON releases (sequence) WHERE published = 0;
-CREATE TRIGGER admissions_stay BEFORE DELETE ON admissions BEGIN SELECT RAISE(ABORT, 'admissions stay'); END;
-CREATE TRIGGER admissions_stand BEFORE UPDATE ON admissions BEGIN SELECT RAISE(ABORT, 'admissions stand'); END;
-CREATE TRIGGER releases_stay BEFORE DELETE ON releases BEGIN SELECT RAISE(ABORT, 'releases stay'); END;
+{" ".join(_KEPT)}
 CREATE TRIGGER releases_stand BEFORE UPDATE OF release_id, payload ON releases
     BEGIN SELECT RAISE(ABORT, 'releases stand'); END;
 INSERT INTO meta VALUES ('schema', '{SCHEMA_VERSION}'), ('ledger_id', lower(hex(randomblob(16)))),
@@ -167,7 +176,7 @@ def _create(path: Path) -> None:
             os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             with usable(path), closing(sqlite3.connect(draft, isolation_level=None)) as connection:
                 _make_durable(draft, connection)
-                connection.executescript(_SCHEMA)
+                connection.executescript(SCHEMA)
             link_first(draft, path)
     except OSError as error:
         raise DependencyUnavailable(f"the ledger {path} cannot be made: {error.strerror}") from error
@@ -233,7 +242,7 @@ PERIODS_OF_PLATE = (
 )
 ONLY_ADDED = ("admissions", "releases")
 ENTRIES = """
-SELECT admissions.sequence, release_id, period, budget, plates, charged, payload, published
+SELECT admissions.sequence, release_id, period, budget, plates, charged, payload, published, terms
 FROM admissions LEFT JOIN releases USING (release_id)
 WHERE admissions.sequence > ? ORDER BY admissions.sequence LIMIT ?
 """
@@ -351,6 +360,7 @@ class SqliteLedger:
                 if one.release_id not in decided:
                     fresh.setdefault(one.release_id, one)
             if fresh:
+                require_open(fresh, self._closed())
                 decided |= self._decide(period, budget, plates, packed, fresh)
         return [decided[one.release_id].recalled(packed[one.members].tobytes(), one.members.size) for one in admissions]
 
@@ -361,6 +371,8 @@ class SqliteLedger:
             for release_id in ids:
                 if release_id not in admitted:
                     raise PrivacyRefused(f"expected an admission before the record of {release_id!r}, got none")
+            if (closed := self._closed()) is not None:
+                require_open(set(ids) - self._payloads(ids).keys(), closed)
             query = "INSERT INTO releases (release_id, payload) VALUES (?, ?) ON CONFLICT (release_id) DO NOTHING"
             self._connection.executemany(query, releases)
             payloads = self._payloads(ids)
@@ -384,13 +396,53 @@ class SqliteLedger:
             return dict(self._connection.execute(PERIODS_OF_PLATE, found))
 
     def entries(self) -> Iterator[Entry]:
-        for _, release_id, period, budget, plates, charged, payload, published in self._pages(ENTRIES):
-            each = amounts(charged)
-            yield Entry(release_id, period, budget, tuple(cut(plates, each.size)), each, payload, bool(published))
+        for _, release_id, period, budget, plates, charged, payload, published, terms in self._pages(ENTRIES):
+            each, is_out = amounts(charged), bool(published)
+            yield Entry(release_id, period, budget, tuple(cut(plates, each.size)), each, payload, is_out, terms)
 
     def newest(self) -> Iterator[str]:
         query = "SELECT sequence, release_id FROM admissions WHERE sequence < ? ORDER BY sequence DESC LIMIT ?"
         yield from (release_id for _, release_id in self._pages(query, first=2**62))
+
+    def close_before(self, end_s: int) -> int:
+        later = "CAST(excluded.value AS INTEGER) > CAST(value AS INTEGER)"
+        query = f"INSERT INTO meta VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value WHERE {later}"
+        with self._using("IMMEDIATE"):
+            self._connection.execute(query, (ARCHIVED, str(end_s)))
+            return self._closed() or end_s
+
+    def _closed(self) -> int | None:
+        closed = self._first(f"SELECT value FROM meta WHERE name = '{ARCHIVED}'")
+        return None if closed is None else int(closed)
+
+    def drop(self, period: str, release_ids: Sequence[str]) -> None:
+        with self._using("IMMEDIATE"):
+            require_closed(release_ids, self._closed())
+            for name in _ONLY_DROP:
+                self._connection.execute(f"DROP TRIGGER {name}")
+            before = [self._first(f"SELECT max(sequence) FROM {table}") for table in ONLY_ADDED]
+            for table in ONLY_ADDED:
+                ids = ((release_id,) for release_id in release_ids)
+                self._connection.executemany(f"DELETE FROM {table} WHERE release_id = ?", ids)
+            self._connection.execute("DELETE FROM balances WHERE period = ?", (period,))
+            for table, most in zip(ONLY_ADDED, before, strict=True):
+                self._keep_count(table, most)
+            for trigger in _KEPT:
+                self._connection.execute(trigger)
+
+    def _keep_count(self, table: str, most: int | None) -> None:
+        """The last row that is left takes the place of the last there was: `progress` never goes back."""
+        found = self._connection.execute(
+            f"UPDATE {table} SET sequence = ? WHERE sequence = (SELECT max(sequence) FROM {table})", (most,)
+        )
+        if most is not None and not found.rowcount:
+            raise PrivacyRefused(f"expected later {table} in the ledger {self.path}, got none: its count would go back")
+
+    def shrink(self) -> None:
+        """Give the space of what was dropped back to the disk."""
+        with self._using():
+            self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def verify(self) -> list[str]:
         """As `Ledger.verify`, at one moment; it checks the file, too."""
@@ -503,7 +555,7 @@ class MemoryLedger(SqliteLedger):
     def __init__(self, ledger_id: str | None = None) -> None:
         """Nothing is charged yet. `ledger_id`: as an older copy of another ledger has it."""
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        connection.executescript(_SCHEMA)
+        connection.executescript(SCHEMA)
         if ledger_id is not None:
             connection.execute("UPDATE meta SET value = ? WHERE name = 'ledger_id'", (ledger_id,))
         super().__init__(Path(":memory:"), connection, None)

@@ -17,13 +17,14 @@ import msgspec
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import Loss, epsilon_of_both
 from udp_stream.ledger.port import Entry, Ledger
-from udp_stream.ledger.rules import RollingSums, caveats, span_of
+from udp_stream.ledger.rules import RollingSums, archived_s, caveats, iso_utc, span_of
 from udp_stream.mechanisms.noise import Measure
 from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.planning import policy as names
 from udp_stream.planning.policy import OneBudget, Policy, loss_in, measure_of, noted, of_same_time, without_measure
 from udp_stream.planning.promise import ACCOUNTINGS, accounting_of
-from udp_stream.release.record import CITY, CLIPS, Release, decode, kind_of
+from udp_stream.release.record import CITY, CLIPS, WITHDRAWN, Release, decode, kind_of
+from udp_stream.release.withdrawal import noted as noted_withdrawals
 from udp_stream.settings import Settings
 from udp_stream.units import NANO
 from udp_stream.version import __version__
@@ -111,8 +112,9 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     Raises PrivacyRefused if the ledger holds a record that cannot be read.
     """
     policy, account, meta = settings.policy, _Account(), ledger.meta()
+    closed = archived_s(meta)
     for entry in ledger.entries():
-        if kind_of(entry.release_id) != CLIPS:
+        if kind_of(entry.release_id) not in (CLIPS, WITHDRAWN):
             account.take(entry)
     measures = {measure_of(period) for period in account.speeds} or {policy.accounted.measure}
     variants = [ACCOUNTINGS[accounting_of(one.name, policy.accounting)].variant for one in measures]
@@ -160,9 +162,17 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         },
         **({"positions": _positions(account, meta)} if account.positions else {}),
         **({"city": _city(account.city)} if account.city else {}),
+        **({"archived": _archived(ledger, closed)} if closed is not None else {}),
+        **({"withdrawn": msgspec.to_builtins(withdrawals)} if (withdrawals := noted_withdrawals(meta)) else {}),
         "hats_recorded": account.made.total(),
         "hats_released": account.released.total(),
     }
+
+
+def _archived(ledger: Ledger, closed: int) -> dict[str, Any]:
+    """What the statement does not know: it is in the archives, which have statements of their own."""
+    held = sum(1 for _ in ledger.newest())
+    return {"before": iso_utc(closed), "entries_elsewhere": ledger.progress().admitted - held}
 
 
 def _city(slots: Counter[str]) -> dict[str, Any]:

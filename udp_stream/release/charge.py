@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from udp_stream.errors import PrivacyRefused, UdpStreamError
 from udp_stream.ledger.port import Admission, Balance, Entropy, Ledger, Verdict
-from udp_stream.ledger.rules import budget_balances, largest_budgets, periods_to_compare
+from udp_stream.ledger.rules import archived_s, budget_balances, iso_utc, largest_budgets, periods_to_compare
 from udp_stream.planning.plan import HatPlan, HatPlans, Terms
 from udp_stream.planning.policy import (
     NOTE,
@@ -26,6 +26,7 @@ from udp_stream.planning.policy import (
     PositionPeriods,
     SlotInPeriod,
     is_of_positions,
+    length_of,
     measure_of,
     note_of,
     noted,
@@ -426,6 +427,7 @@ def require_one_promise(
     """PrivacyRefused if a charged period overlaps this one, or these plates could exceed one budget of speeds and
     positions."""
     known = periods_to_compare(ledger, period)
+    require_not_archived(period, known, archived_s(ledger.meta()))
     require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
     require_no_overlap(period, calendar.overlapping(period, known))
 
@@ -461,6 +463,26 @@ def require_no_overlap(period: str, others: Sequence[str]) -> None:
         f"period has a budget of its own: where they overlap, a plate could lose the sum. Set {settings} as they were, "
         f"or release only from {end} of the other period on. Else use another ledger; its budgets add to this one's"
     )
+
+
+def require_not_archived(period: str, known: Collection[str], closed: int | None) -> None:
+    """PrivacyRefused if a period that begins, or whose windows reach, before the archived time was not charged there:
+    it might overlap others whose balances are in the archive. `known` are the ledger's periods."""
+    ours, length = period_of(period), length_of(period)
+    if closed is None or period in known or ours.start - ours.window >= closed:
+        return
+    # Of a rolling budget the ledger keeps the spans that share a window with later ones.
+    if not (ours.window and any(length_of(name) == length and period_of(name).start < closed for name in known)):
+        way_out = (
+            "Start again: then pings of that time are late"
+            if ours.end <= closed
+            else "Set hat.timezone, budget.period and budget.accounting (queries.period and the measure of [queries]) "
+            "as they were, or release only from a later period on"
+        )
+        raise PrivacyRefused(
+            f"the budget period {period} reaches back before {iso_utc(closed)}, up to which the ledger is archived: "
+            f"what plates were charged there is not known any more. {way_out}"
+        )
 
 
 def require_one_budget(

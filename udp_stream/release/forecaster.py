@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -21,6 +22,7 @@ from udp_stream.mechanisms.widths import at_speed, mean_variance
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
 from udp_stream.release.city import CityKnown, SmoothedCdf, decode_city, hat_cdfs
 from udp_stream.release.record import Hat, Release, city_id, decode, kind_of, release_id, slot_of
+from udp_stream.release.withdrawal import NOTE, withdrawal_id, withdrawals_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name
 
@@ -49,6 +51,16 @@ class LedgerHistory:
         name = city_id(start_ms, end_ms)
         (payload,) = self._ledger.recorded([name])
         return None if payload is None else decode_city(name, payload).answer
+
+    def withdrawals(self) -> int:
+        """How often a person has withdrawn HATs."""
+        return sum(name.startswith(NOTE) for name in self._ledger.meta())
+
+    def withdrawn(self, start_ms: int, end_ms: int, cells: Sequence[int]) -> set[int]:
+        """Which of these HATs are withdrawn."""
+        ids = {release_id(cell_name(cell), start_ms, end_ms): cell for cell in cells}
+        found = withdrawals_of(self._ledger, list(ids))
+        return {cell for id_, cell in ids.items() if withdrawal_id(id_) in found}
 
     def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
         """From the newest charge back, until slots are a day older than asked for. Ids of no HAT are passed over."""
@@ -365,9 +377,11 @@ class Forecaster:
     def __init__(self, slots: SlotGrid, max_speed: int, software: str, shapes: bool = False) -> None:
         self._memory, self._slots = Memory(), slots
         self._max_kmh, self._software = max_speed / QUANTA_PER_KMH, software
-        self._shapes = CityMemory(city_bins(max_speed).edges_kmh[1:]) if shapes else None
+        self._new_shapes = partial(CityMemory, city_bins(max_speed).edges_kmh[1:]) if shapes else lambda: None
+        self._shapes = self._new_shapes()
         self._due: dict[Slot, set[int]] = {}
         self._learnt_ms: int | None = None
+        self._withdrawals = 0
 
     def saw(self, counts: SlotCounts) -> None:
         """A slot that is planned now, or is recorded already: its releases are to be learnt."""
@@ -394,27 +408,33 @@ class Forecaster:
 
     def _learn(self, history: LedgerHistory, before_ms: int) -> dict[Slot, list[Smoothed]]:
         """Learn every slot that starts before this time and was not learnt yet; gives their smoothed estimates."""
+        if (withdrawals := history.withdrawals()) != self._withdrawals:  # what was learnt of these HATs is forgotten
+            self._memory, self._shapes, self._learnt_ms = Memory(), self._new_shapes(), None
+            self._withdrawals = withdrawals
         if self._learnt_ms is None:
             self._remember(history, before_ms)
         learnt = {}
         for slot in sorted(slot for slot in self._due if slot[0] < before_ms):
             # Sorted, as a set has no order, and every worker has to come to the same forecasts.
-            found = history.releases(*slot, sorted(self._due.pop(slot)))
+            cells = sorted(self._due.pop(slot))
+            withdrawn = history.withdrawn(*slot, cells) if withdrawals else set()
+            found = history.releases(*slot, [cell for cell in cells if cell not in withdrawn])
             self._learnt_ms = slot[0]
             if records := [record for record in found if record is not None]:
                 self._memory.count(*self._when(slot), sum(record.samples for record in records))
                 when, known = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS), (self._max_kmh, self._software)
                 estimates = smooth_slot(records, self._memory, *when, *known)
-                learnt[slot] = self._with_cdfs(estimates, records, slot, history)
+                answer = None if self._shapes is None or withdrawn else history.city(*slot)
+                learnt[slot] = self._with_cdfs(estimates, records, slot, answer)
         return learnt
 
     def _with_cdfs(
-        self, estimates: Sequence[Smoothed], records: Sequence[Release], slot: Slot, history: LedgerHistory
+        self, estimates: Sequence[Smoothed], records: Sequence[Release], slot: Slot, answer: Answer | None
     ) -> list[Smoothed]:
         if self._shapes is None:
             return [msgspec.structs.replace(one, cdf_withheld="off") for one in estimates]
         day = self._day(slot[0])
-        if (answer := history.city(*slot)) is not None:
+        if answer is not None:
             self._shapes.learn(day, answer)
         return with_cdfs(estimates, {record.release_id: record.plates for record in records}, self._shapes.told(day))
 

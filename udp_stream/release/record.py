@@ -169,6 +169,15 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "band": "lower ends, then upper ends, at each edge: 95 % of true shares lie between, where the model holds",
         "guess": "the same shares of the whole city, as far as it was told",
     },
+    "Withdrawal": {
+        "schema": "name and version of this form",
+        "release_id": "withdrawn, a colon and the id of the withdrawn record; one withdrawal has it, ever",
+        "withdraws": "the release_id of the record that is withdrawn: its bytes stay, and its budget is spent",
+        "hat": "where and when",
+        "reason": "what a person said: why the record is not to be used",
+        "withdrawn_at": "when, ISO 8601",
+        "software": "what made the withdrawal",
+    },
     "Guess": {
         "constant_kmh": "the baseline guess, one value for the city: the mean of the slot's estimates, km/h",
         "counts_kmh": "what the HAT's counts say, km/h",
@@ -343,7 +352,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 _OWN = "mean", "variance", "cdf"
 """The fields of statistics."""
 
-_ID = re.compile(r"(?:[0-9a-f]{15}-|clips:|city:)(-?[0-9]+)-([0-9]+)")
+_ID = re.compile(r"(?:(?:withdrawn:)?[0-9a-f]{15}-|clips:|city:)(-?[0-9]+)-([0-9]+)")
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Release)
 
@@ -379,6 +388,9 @@ def clips_id(start_s: int, seconds: int) -> str:
 
 
 CITY = "city"
+
+WITHDRAWN = "withdrawn"
+"""The kind of the public mark on a HAT's record (`withdrawal.py`)."""
 
 
 def city_id(start_ms: int, end_ms: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 from collections.abc import Callable
@@ -426,10 +427,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def window_rules(self) -> WindowRules:
         return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules)
 
-    def reading_rules(self, hash_plate: Callable[[str], bytes], moments: MomentRules | None = None) -> ReadingRules:
-        """What the readers of a log share."""
-        resolution, slots = self.policy.resolution, self.calendar.slots
-        return ReadingRules(self.decoder, self.window_rules, slots, resolution, hash_plate, moments)
+    def reading_rules(
+        self, hash_plate: Callable[[str], bytes], moments: MomentRules | None = None, archived_s: int | None = None
+    ) -> ReadingRules:
+        """What the readers of a log share; `archived_s` is up to when their ledger is archived, in Unix seconds."""
+        resolution, slots, windows = self.policy.resolution, self.calendar.slots, self.window_rules
+        if archived_s is not None:
+            windows = dataclasses.replace(windows, archived_ms=archived_s * 1000)
+        return ReadingRules(self.decoder, windows, slots, resolution, hash_plate, moments)
 
     @property
     def movement_rules(self) -> PingRules | None:

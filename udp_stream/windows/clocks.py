@@ -39,7 +39,7 @@ class WindowRules:
 
     `ahead_ms`, the quorums: of the agreement clock. `skew_ms`, `disorder_ms`: of the append clock: how far a ping may
     be ahead of the broker, and how long after the newest ping older ones are waited for. `movement`: speeds are derived
-    where a slot closes; None takes those of the pings.
+    where a slot closes; None takes those of the pings. `archived_ms`: the ledger closed all slots that end by then.
 
     >>> WindowRules(grace_ms=60_000).quorum_min
     3
@@ -54,6 +54,13 @@ class WindowRules:
     skew_ms: int = 30_000
     disorder_ms: int = 60_000
     movement: PingRules | None = None
+    archived_ms: int = NEVER
+
+    def late_by(self, slot_end: Times, watermark_before_ms: Times) -> tuple[Times, NDArray[np.bool_]]:
+        """The time that pings are judged by, and which are late: of slots that had closed by then."""
+        judged: Times = np.maximum(watermark_before_ms, self.archived_ms + self.grace_ms)
+        late: NDArray[np.bool_] = slot_end + self.grace_ms <= judged
+        return judged, late
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -262,11 +262,12 @@ class SourceMoments:
         watermark_ms: int | None,
         before_ms: int | None = None,
     ) -> None:
-        self._rules, self._grace_ms = rules, windows.grace_ms
+        self._rules, self._windows, self._grace_ms = rules, windows, windows.grace_ms
         start_ms = watermark_ms if before_ms is None else before_ms
         self._clock = AppendClock(windows, None if start_ms == NEVER else start_ms)
-        until_ms = None if watermark_ms is None else watermark_ms - windows.grace_ms
-        closed = [None if until_ms is None else grid.start_of(until_ms) for grid in rules.grids]
+        # Moments of a time that the ledger has closed count as told.
+        until_ms = max(windows.archived_ms, NEVER if watermark_ms is None else watermark_ms - windows.grace_ms)
+        closed = [None if until_ms == NEVER else grid.start_of(until_ms) for grid in rules.grids]
         of_each = rules.age_ms, windows.grace_ms, hash_plate
         pairs = zip(rules.grids, closed, strict=True)
         self._latest = [LatestPositions(grid, *of_each, closed_ms) for grid, closed_ms in pairs]
@@ -276,7 +277,7 @@ class SourceMoments:
         observed, places = self._clock.observe(frame), frame.places
         if places is None:
             raise ValueError("expected offsets, got a log without them")
-        late = frame.slot_end + self._grace_ms <= observed.watermark_before_ms
+        _, late = self._windows.late_by(frame.slot_end, observed.watermark_before_ms)
         rows = np.flatnonzero(~(late | observed.ahead | observed.rolled_over))
         rows = rows[np.argsort(frame.pings.message[rows], kind="stable")]
         of_rows = RowPlaces(places.offset[frame.pings.message[rows]], observed.watermark_before_ms[rows])

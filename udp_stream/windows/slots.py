@@ -150,8 +150,9 @@ class Windows:
         """Take in a frame; give back the slots that it closes, oldest first, and the rows refused."""
         observed = self._clock.observe(frame)
         wrong = observed.rolled_over
-        late = (frame.slot_end + self._rules.grace_ms <= observed.watermark_before_ms) & ~wrong
-        lag_ms = observed.watermark_before_ms[late] - frame.pings.time_ms[late]
+        judged_ms, late = self._rules.late_by(frame.slot_end, observed.watermark_before_ms)
+        late &= ~wrong
+        lag_ms = judged_ms[late] - frame.pings.time_ms[late]
         rows = zip(np.flatnonzero(late).tolist(), lag_ms.tolist(), strict=True)
         refused = [LateOrFull(row, Reason.LATE, lag) for row, lag in rows]
         refused += [LateOrFull(row, Reason.TIME_ROLLED_OVER) for row in np.flatnonzero(wrong).tolist()]

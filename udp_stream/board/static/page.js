@@ -7,6 +7,7 @@ import {
   cellsOf, clockOf, counted, dayOf, protectedOf, slotWords, STEPS_KMH, summaryOf, warningsOf,
 } from './words.js';
 
+const KINDS = ['releases', 'estimates', 'withdrawals'];
 const KEPT_SLOTS = 6; // decoded, so that a slider goes back and forth at once
 const SOON_MS = 150; // notices of one commit come together
 const AGAIN_MS = 2000;
@@ -59,8 +60,8 @@ const shownSlot = () => state.slots.find(({ slot_start }) => slot_start === stat
 async function cellsIn({ slot_start: slot, version }) {
   const known = state.records.get(slot);
   if (known?.version === version) return known;
-  const [releases, estimates] = await Promise.all([records('releases', { slot }), records('estimates', { slot })]);
-  const found = { version, releases, estimates, cells: cellsOf(releases, estimates) };
+  const [releases, estimates, withdrawals] = await Promise.all(KINDS.map((kind) => records(kind, { slot })));
+  const found = { version, releases, estimates, cells: cellsOf(releases, estimates, withdrawals) };
   state.records.delete(slot);
   state.records.set(slot, found);
   while (state.records.size > KEPT_SLOTS) state.records.delete(state.records.keys().next().value);
@@ -195,22 +196,22 @@ async function drawDay() {
   const [cell, turn] = [chosenCell(), ++days];
   if (!cell) return;
   const query = { cell: cell.id };
-  const [releases, estimates] = await Promise.all([records('releases', query), records('estimates', query)]);
-  if (turn === days) at('day').replaceWith(dayPlot(cell, dayFrom(cell, releases, estimates)));
+  const lists = await Promise.all(KINDS.map((kind) => records(kind, query)));
+  if (turn === days) at('day').replaceWith(dayPlot(cell, dayFrom(cell, lists)));
 }
 
 /** The cell in each slot of the shown slot's day. */
-function dayFrom({ hat }, releases, estimates) {
+function dayFrom({ hat }, lists) {
   const bySlot = new Map();
-  for (const [part, list] of [[0, releases], [1, estimates]]) {
+  for (const [part, list] of lists.entries()) {
     for (const record of list) {
       const { slot_start } = record.hat;
       if (dayOf(slot_start) !== dayOf(hat.slot_start)) continue;
-      if (!bySlot.has(slot_start)) bySlot.set(slot_start, [[], []]);
+      if (!bySlot.has(slot_start)) bySlot.set(slot_start, [[], [], []]);
       bySlot.get(slot_start)[part].push(record);
     }
   }
-  return Array.from(bySlot.values(), ([released, estimated]) => cellsOf(released, estimated)[0]);
+  return Array.from(bySlot.values(), (records) => cellsOf(...records)[0]).filter((cell) => cell);
 }
 
 function close() {

@@ -37,6 +37,8 @@ export function panelOf(cell, close) {
   button.addEventListener('click', close);
   return [
     element('h2', {}, 'Cell ', element('span', { class: 'id', title: cell.id }, nameOf(cell.id))), button,
+    cell.withdrawn === null ? null
+      : element('p', { class: 'alert' }, `Withdrawn: ${cell.withdrawn}. Do not use what was released here.`),
     cell.isNews ? element('p', { class: 'alert' }, 'Not as usual. ', newsWords(estimate)) : null,
     element('p', { class: `figure ${cell.kind}` }, numberOf(cell), element('small', {}, ' km/h')),
     element('p', { class: 'sentences' }, sentencesOf(cell).join(' ')),

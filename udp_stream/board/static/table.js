@@ -97,6 +97,7 @@ export class CellTable {
     const look = `chip ${kind}${step === null ? '' : ` step-${step}`}`;
     return element('tr', { 'data-cell': id, class: id === this.chosen ? 'chosen' : '' },
       element('th', { scope: 'row' }, button,
+        cell.withdrawn === null ? null : element('span', { class: 'news' }, 'withdrawn'),
         cell.isNews ? element('span', { class: 'news' }, 'not as usual') : null),
       element('td', {}, element('span', { class: look }, numberOf(cell))),
       element('td', {}, interval ? rangeOf(interval, '–') : '–'),

@@ -10,25 +10,26 @@ const FEW = 0.25; // of the cells: if fewer say more than a guess, the summary n
 const stepOf = (kmh) => STEPS_KMH.findLastIndex((from) => Math.round(kmh) >= from);
 
 /** A slot's cells: release and estimate of each, its value and its class of certainty. */
-export function cellsOf(releases, estimates) {
+export function cellsOf(releases, estimates, withdrawals = []) {
   const pairs = new Map(releases.map((release) => [release.hat.cell, [release, null]]));
   for (const estimate of estimates) {
     pairs.set(estimate.hat.cell, [pairs.get(estimate.hat.cell)?.[0] ?? null, estimate]);
   }
-  return Array.from(pairs.values(), ([release, estimate]) => cellOf(release, estimate));
+  const reasons = new Map(withdrawals.map(({ hat, reason }) => [hat.cell, reason]));
+  return Array.from(pairs, ([id, [release, estimate]]) => cellOf(release, estimate, reasons.get(id) ?? null));
 }
 
 /** A cell is shown by its estimate, and by its release only where there is no estimate. */
-function cellOf(release, estimate) {
+function cellOf(release, estimate, withdrawn) {
   const { hat } = release ?? estimate;
   const mean = release?.mean ?? null;
   const shown = estimate ?? mean;
   const interval = shown?.interval95_kmh ?? null;
   return {
-    id: hat.cell, hat, release, estimate, mean, interval,
+    id: hat.cell, hat, release, estimate, mean, interval, withdrawn,
     value: shown?.value_kmh ?? null,
     step: shown ? stepOf(shown.value_kmh) : null,
-    kind: kindOf(interval, mean !== null),
+    kind: kindOf(interval, mean !== null && withdrawn === null),
     isNews: (estimate?.news ?? 0) > NEWS,
     guess: estimate?.guess.counts_kmh ?? null,
     plates: release?.counts?.plates ?? null,
@@ -56,6 +57,7 @@ export function byInterest(one, other) {
 
 /** One line: what a mark on the map stands for. */
 export function briefOf(cell) {
+  if (cell.withdrawn !== null) return 'withdrawn';
   if (cell.value === null) return 'nothing released';
   if (cell.kind === 'dotted') return `no more than a guess: ${Math.round(cell.value)} km/h`;
   return `${cell.kind === 'striped' ? 'about ' : ''}${Math.round(cell.value)} km/h, likely ${rangeOf(cell.interval)}`;
@@ -94,7 +96,9 @@ export function summaryOf(cells) {
   const news = cells.filter((cell) => cell.isNews).length;
   const said = `Of ${counted(cells.length, 'cell')}, ${solid} are measured well and ${striped} roughly; `
     + `${dotted} are no more than a guess.`;
-  return { text: news ? `${said} ${news} ${news === 1 ? 'is' : 'are'} not as usual.` : said,
+  const marked = [[news, 'not as usual'], [cells.filter((cell) => cell.withdrawn !== null).length, 'withdrawn']];
+  const more = marked.filter(([n]) => n).map(([n, what]) => ` ${n} ${n === 1 ? 'is' : 'are'} ${what}.`);
+  return { text: said + more.join(''),
     isFew: solid + striped < FEW * cells.length };
 }
 

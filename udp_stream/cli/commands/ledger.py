@@ -8,16 +8,19 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.filters import Loss
 from udp_stream.ledger.port import Ledger, Mark
 from udp_stream.ledger.rules import Forgotten, RollingSums, behind, forget, largest_budgets, see, span_of
+from udp_stream.ledgers.archive import is_archive, open_archive
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import (
     counted_charges,
     has_mark,
     ledger_and_keys,
+    ledger_place,
     mark_beside,
     named,
     other_budgets,
@@ -42,7 +45,7 @@ from udp_stream.planning.policy import (
     without_measure,
 )
 from udp_stream.planning.promise import epsilon_text
-from udp_stream.settings import Settings
+from udp_stream.settings import Settings, is_file
 from udp_stream.units import NANO
 
 
@@ -123,7 +126,7 @@ def _left(period: str, nano: int, policy: Policy) -> str:
 
 def show(arguments: argparse.Namespace, settings: Settings) -> None:
     """What a plate was charged and has left, a line for each period."""
-    with _open(settings) as (ledger, keys):
+    with open_existing(settings) as (ledger, keys):
         lines = lines_of_plate(ledger, keys.hash_plate(plate_name(arguments.plate)), settings)
         others = other_budgets(ledger.meta(), settings.policy)
     if others:  # as where --config was forgotten
@@ -138,7 +141,7 @@ def show(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def verify(_arguments: argparse.Namespace, settings: Settings) -> None:
     """Recompute every balance; any discrepancy is a refusal to go on (exit status 5)."""
-    with _open(settings) as (ledger, _):
+    with open_to_read(settings) as ledger:
         found, entries = ledger.verify(), sum(1 for _ in ledger.entries())
     if found:
         print("\n".join(map(str, found)))
@@ -148,7 +151,7 @@ def verify(_arguments: argparse.Namespace, settings: Settings) -> None:
 
 def export(_arguments: argparse.Namespace, settings: Settings) -> None:
     """The statement as JSON on stdout; on stderr, where the configuration is not what the ledger was charged under."""
-    with _open(settings) as (ledger, _):
+    with open_to_read(settings) as ledger:
         stated = statement(settings, ledger)
     if difference := disagreement(settings, stated):
         say(difference, level=WARNING)
@@ -193,7 +196,21 @@ def _why_older(ledger: Ledger, kept: Mark | None) -> str:
 
 
 @contextmanager
-def _open(settings: Settings) -> Iterator[tuple[Ledger, PlateKeys]]:
+def open_existing(settings: Settings) -> Iterator[tuple[Ledger, PlateKeys]]:
+    """An existing ledger and its keys; it is named on stderr."""
     with ledger_and_keys(settings.ledger, must_exist=True) as (ledger, keys):
         say_ledger(settings.ledger, ledger, settings)
         yield ledger, keys
+
+
+@contextmanager
+def open_to_read(settings: Settings) -> Iterator[Ledger]:
+    """An existing ledger, or an archive of one, which needs no key."""
+    path = Path(ledger_place(settings.ledger.place))
+    if is_file(settings.ledger.place) and path.is_file() and is_archive(path):
+        with open_archive(path) as archived:
+            say_ledger(settings.ledger, archived, settings)
+            yield archived
+        return
+    with open_existing(settings) as (ledger, _):
+        yield ledger

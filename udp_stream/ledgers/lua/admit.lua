@@ -9,7 +9,7 @@
 --       and allowances of 8, little endian.
 --       At the end, of a rolling budget, else '': two names between which all spans near by are; those that the caller
 --       has found there, without ours; the others, whose balances are in KEYS; a line each. The windows, one after the
---       other: for each of the others 1 or 0.
+--       other: for each of the others 1 or 0. Last, when the slot of each HAT ends.
 -- Answers for each HAT 'new' and its amounts charged (0: HALT), or 'known' and what is remembered of it: head, amounts,
 -- plates. A balance is two integers of 8 bytes: the sum of its charges, and their number.
 
@@ -17,9 +17,9 @@ local refused = gone()
 if refused then return refused end
 
 local period, budget = ARGV[4], tonumber(ARGV[5])
-local first, last, listing, others, windows = unpack(ARGV, #ARGV - 4)
+local first, last, listing, others, windows, ends = unpack(ARGV, #ARGV - 5)
 local HEAD, EACH = 10, 7 -- arguments before the HATs, and of each
-local rolls, hats = first ~= '', (#ARGV - HEAD - 5) / EACH
+local rolls, hats = first ~= '', (#ARGV - HEAD - 6) / EACH
 local CHUNK = 1000 -- values that Lua's stack takes at a time
 local HALT = string.rep('\0', 8)
 local sub, pack, unpacked = string.sub, struct.pack, struct.unpack
@@ -199,7 +199,7 @@ for hat = 1, hats do
   if known then
     answers[hat] = {'known', known}
   else
-    refused = stale() or unfit()
+    refused = stale() or unfit() or archived(ends, hat, release_id)
     if refused then return refused end
     if all_pay == nil then all_pay = charge_all() end
     local amounts = all_pay and charges or decide(places, charges, tonumber(least), allowances)

@@ -1,6 +1,6 @@
 -- Keep the first payload of each release id, all of a call or none of it.
 -- KEYS: marks, recorded (a counter), unpublished, then admission and release of each id.
--- ARGV: as the guard, then id and payload of each release.
+-- ARGV: as the guard, then id and payload of each release; last, when the slot of each ends.
 -- Answers 1 where the payload given stands, else the one that does.
 
 local refused = gone()
@@ -18,6 +18,8 @@ for i = 1, count do
   elseif redis.call('EXISTS', KEYS[2 + 2 * i]) == 0 then
     return {'unadmitted', i}
   else
+    refused = archived(ARGV[#ARGV], i, ARGV[2 + 2 * i])
+    if refused then return refused end
     fresh[#fresh + 1] = i
   end
 end

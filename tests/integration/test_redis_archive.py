@@ -1,0 +1,100 @@
+"""`ledger archive` of a ledger in Redis: killed at each script, it loses nothing and goes on."""
+
+import io
+from datetime import timedelta
+
+import pytest
+from redis import Redis
+
+from tests.contract.checks import ask
+from tests.integration.test_redis_replay import Killed, dying_at
+from tests.runtime.harness import ledger_at, runtime_on
+from tests.runtime.test_ledger_archive import DAYS, MONDAY, SETS, pings
+from tests.verbs import run_verb
+from udp_stream.errors import PrivacyRefused
+from udp_stream.ledgers import redis as redis_ledger
+from udp_stream.ledgers.archive import archive
+from udp_stream.ledgers.redis import Fence, Session
+
+BEFORE_S = int((MONDAY + timedelta(days=2)).timestamp())
+
+
+def published(url, flags, days=DAYS):
+    out = io.BytesIO()
+    with ledger_at(url, flags) as (ledger, keys):
+        runtime = runtime_on(ledger, keys, out, list(flags))
+        messages = list(pings(days=days))
+        runtime.run(messages[i : i + 512] for i in range(0, len(messages), 512))
+    return out.getvalue()
+
+
+def verb(name, ledger, *more, folder, flags):
+    words = [word for one in flags for word in ("--set", one)]
+    done = run_verb(["ledger", name, "--ledger", ledger, *more, *words], cwd=folder)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_killed_at_each_script_an_archive_loses_nothing_and_goes_on(redis_server, tmp_path, monkeypatch, answered):
+    monkeypatch.setattr(redis_ledger, "BATCH_DROPPED", 20)
+    flags, url, file = (*SETS, f"ledger.key_file={tmp_path / 'plates.key'}"), redis_server.url, tmp_path / "archive"
+    before = published(url, flags)
+    with Redis.from_url(url) as client:
+        keys, size = client.dbsize(), client.memory_usage("{udp}:meta", samples=0)
+    script = 0
+    while True:
+        script += 1
+        with monkeypatch.context() as patch, ledger_at(url, flags) as (ledger, _):
+            patch.setattr(Session, "exchange", dying_at(script, answered))
+            try:
+                done = archive(ledger, BEFORE_S, file)
+                break
+            except Killed:
+                pass
+    assert script >= 8 and done.entries > 40
+    # The verbs: what is in both is what was published.
+    ours = verb("archive", url, "--before", "2024-01-10", "--out", file, folder=tmp_path, flags=flags)
+    assert b"archive: " in ours
+    found = [verb("releases", one, folder=tmp_path, flags=flags) for one in (file, url)]
+    assert found[0] and found[1] and b"".join(found) == before
+    for one in (file, url):
+        assert b"every balance" in verb("verify", one, folder=tmp_path, flags=flags)
+    with Redis.from_url(url) as client:
+        assert client.dbsize() < 0.7 * keys and client.memory_usage("{udp}:meta", samples=0) < size + 100
+    again = published(url, flags)
+    assert again == found[1]
+    with ledger_at(url, flags) as (ledger, _), pytest.raises(PrivacyRefused, match="archived"):
+        ledger.admit("any", 10, [b"plate"], [ask(f"8742d98b6ffffff-{BEFORE_S - 3600}-3600", [1])])
+
+
+def test_a_worker_that_is_fenced_or_not_charges_nothing_of_that_time(redis_server, tmp_path):
+    """It has opened the ledger before the archive."""
+    flags = (*SETS, f"ledger.key_file={tmp_path / 'plates.key'}")
+    published(redis_server.url, flags)
+    old, new = (f"8742d98b6ffffff-{BEFORE_S + hours * 3600}-3600" for hours in (-1, 0))
+    with ledger_at(redis_server.url, flags) as (ledger, _), ledger_at(redis_server.url, flags) as (other, _):
+        worker = other.fenced(Fence("3", other.take_epoch("3")))
+        worker.admit("a", 10, [b"plate"], [ask(f"8742d98b7ffffff-{BEFORE_S - 3600}-3600", [1])])
+        archive(ledger, BEFORE_S, tmp_path / "archive")
+        for one in (other, worker):
+            with pytest.raises(PrivacyRefused, match="archived"):
+                one.admit("a", 10, [b"plate"], [ask(new, [1]), ask(old, [1])])
+            with pytest.raises(PrivacyRefused, match="archived"):
+                one.record([(f"8742d98b7ffffff-{BEFORE_S - 3600}-3600", b"late")])
+        assert worker.admit("a", 10, [b"plate"], [ask(new, [1])])[0].charged.tolist() == [1]
+        assert ledger.verify() == []
+
+
+def test_a_ledger_of_an_older_version_keeps_its_count(redis_server, tmp_path):
+    """It has none of its own, beside the list of its entries."""
+    flags = (*SETS, f"ledger.key_file={tmp_path / 'plates.key'}")
+    published(redis_server.url, flags)
+    with Redis.from_url(redis_server.url) as client:
+        assert client.hdel("{udp}:meta", "admitted") == 1
+    with ledger_at(redis_server.url, flags) as (ledger, _):
+        before = ledger.progress()
+        archive(ledger, BEFORE_S, tmp_path / "archive")
+        assert ledger.progress().admitted == before.admitted > sum(1 for _ in ledger.newest())
+    with ledger_at(redis_server.url, flags):
+        pass  # it is not taken for an older copy

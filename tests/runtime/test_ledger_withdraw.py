@@ -1,0 +1,251 @@
+"""`ledger withdraw`: a public mark on records that are wrong, of which nothing is learnt."""
+
+import json
+import shutil
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from tests.contract.checks import ask
+from tests.runtime.test_ledger_archive import MONDAY, SETS, archived, releases, replay, run
+from tests.runtime.test_ledger_archive import made as made
+from tests.runtime.test_live_run import Clock, ids, lines, live
+from tests.runtime.test_live_run import frames as frames
+from udp_stream.errors import PrivacyRefused, UsageError
+from udp_stream.ledgers.opening import ledger_and_keys
+from udp_stream.ledgers.sqlite import MemoryLedger
+from udp_stream.release.forecaster import Forecaster, LedgerHistory
+from udp_stream.release.record import decode, kind_of, slot_of
+from udp_stream.release.road import release_slot
+from udp_stream.release.withdrawal import SCHEMA, decode_withdrawal, noted, withdraw
+from udp_stream.settings import LedgerSection, load
+from udp_stream.testing import a_context, two_hats
+
+AT = "2024-01-14T10:00:00+05:30"
+
+
+@pytest.fixture
+def city(made, tmp_path):
+    shutil.copytree(made, tmp_path / "city")
+    return tmp_path / "city"
+
+
+def withdrawn(folder, *more, reason="speeds were in mph", status=0):
+    return run("ledger", "withdraw", "--ledger", "city.ledger", "--reason", reason, *more, cwd=folder, status=status)
+
+
+def is_mark(line):
+    return json.loads(line)["schema"] == SCHEMA
+
+
+def starts(lines_, first, last):
+    return [line for line in lines_ if first <= json.loads(line)["hat"]["slot_start"] < last]
+
+
+def test_a_span_is_marked_in_public_and_the_records_stay(city):
+    published = (city / "out.ndjson").read_bytes().splitlines()
+    budget = run("ledger", "show", "GJ05ZZ0001", "--ledger", "city.ledger", cwd=city).stdout
+    span = "--from", "2024-01-09", "--to", "2024-01-09T06:00"
+    wrong = [decode(line).release_id for line in starts(published, "2024-01-09", "2024-01-09T06")]
+    assert withdrawn(city, *span, "--dry-run").stdout.decode().split() == wrong and len(wrong) == 6
+    assert releases(city).splitlines() == published
+    assert b"6 HATs withdrawn" in withdrawn(city, *span).stdout
+    assert b"0 HATs withdrawn, 6 before" in withdrawn(city, *span, reason="another").stdout
+    found = releases(city).splitlines()
+    marks = [decode_withdrawal(line) for line in found if is_mark(line)]
+    assert [line for line in found if not is_mark(line)] == published
+    assert [one.withdraws for one in marks] == wrong and {one.reason for one in marks} == {"speeds were in mph"}
+    assert all(one.release_id == f"withdrawn:{one.withdraws}" for one in marks)
+    assert [one.hat for one in marks] == [decode(line).hat for line in starts(published, "2024-01-09", "2024-01-09T06")]
+    assert run("ledger", "show", "GJ05ZZ0001", "--ledger", "city.ledger", cwd=city).stdout == budget
+    assert b"every balance" in run("ledger", "verify", "--ledger", "city.ledger", cwd=city).stdout
+    stated = json.loads(run("ledger", "export", "--ledger", "city.ledger", cwd=city).stdout)
+    assert [(one["reason"], one["hats"]) for one in stated["withdrawn"]] == [("speeds were in mph", 6), ("another", 0)]
+    assert stated["hats_recorded"] == len(published)
+    # A file that is written anew has each mark behind its slot.
+    for _ in range(2):
+        replay(city)
+        assert (city / "out.ndjson").read_bytes().splitlines() == found
+    assert releases(city, "city.ledger", "--from", "2024-01-09", "--to", "2024-01-09T02").count(b"\n") == 4
+
+
+def test_cells_and_ids_are_marked_alone(city):
+    published = [decode(line) for line in (city / "out.ndjson").read_bytes().splitlines()]
+    cell, one = published[0].hat.cell, published[9].release_id
+    withdrawn(city, "--cell", cell, "--to", "2024-01-09")
+    withdrawn(city, one)
+    found = [decode_withdrawal(line).withdraws for line in releases(city).splitlines() if is_mark(line)]
+    of_cell = {one.release_id for one in published if one.hat.cell == cell and one.hat.slot_start < "2024-01-09"}
+    wanted = [record.release_id for record in published if record.release_id in of_cell | {one}]
+    assert found == wanted and len(found) > 4
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "--from"), (("--from", "2024-02-01"), "nothing is withdrawn"), (("none",), "none"),
+        (("8742d98b6ffffff-1641009600-3600",), "8742d98b6ffffff-1641009600-3600"),
+        (("--from", "2024-01-09", "--cell", "87"), "nothing"), (("x", "--from", "2024-01-09"), "--from"),
+    ],
+)  # fmt: skip
+def test_what_is_not_meant_is_refused(words, why, city):
+    assert why.encode() in withdrawn(city, *words, status=2).stderr
+    assert not any(map(is_mark, releases(city).splitlines()))
+
+
+@pytest.mark.parametrize("reason", ["", " ", "two\nlines", "x" * 501])
+def test_a_reason_is_a_line(reason, city):
+    assert b"reason" in withdrawn(city, "--from", "2024-01-09", reason=reason, status=2).stderr
+    assert not any(map(is_mark, releases(city).splitlines()))
+
+
+# Estimates.
+
+
+def estimates_since(ledger, day, forecaster=None):
+    """Of each slot from this day on."""
+    settings = load(None, SETS, {})
+    policy = settings.policy
+    one = forecaster or Forecaster(settings.calendar.slots, policy.max_speed, "test", policy.shapes)
+    since = (MONDAY + timedelta(days=day)).timestamp()
+    slots = sorted({slot_of(id_) for id_ in ledger.newest() if kind_of(id_) == "hat" and slot_of(id_)[0] >= since})
+    return [one.smoothed((1000 * start, 1000 * end), LedgerHistory(ledger)) for start, end in slots]
+
+
+def copy_of(folder, leave_out=()):
+    """The records of a ledger in memory, but for those of some HATs."""
+    copy = MemoryLedger()
+    with ledger_and_keys(LedgerSection(url=str(folder / "city.ledger"))) as (ledger, _):
+        for entry in ledger.entries():
+            copy.admit(entry.period, 10, [], [ask(entry.release_id, [])])
+            if entry.payload is not None and entry.release_id not in leave_out:
+                copy.record([(entry.release_id, entry.payload)])
+    return copy
+
+
+def test_estimates_are_as_if_the_hats_had_never_been(city):
+    """Of a forecaster that begins, as after a restart; and of one that had learnt them."""
+    whole = copy_of(city)
+    ids_ = [id_ for id_ in whole.newest() if slot_of(id_)[0] >= (MONDAY + timedelta(days=3, hours=12)).timestamp()]
+    wrong = ids_[::3]
+    lacking, forecaster = copy_of(city, wrong), None
+    settings = load(None, SETS, {})
+    forecaster = Forecaster(settings.calendar.slots, settings.policy.max_speed, "test", settings.policy.shapes)
+    learnt = estimates_since(whole, 3, forecaster)
+    withdraw(whole, wrong, "wrong", AT, "test")
+    anew = estimates_since(whole, 3)
+    assert anew == estimates_since(lacking, 3) != learnt
+    assert estimates_since(whole, 4, forecaster) == estimates_since(lacking, 4)
+    names = {one.release_id for slot in anew for one in slot}
+    assert not names & set(wrong)
+
+
+def test_what_a_slot_told_of_the_whole_city_is_not_learnt_either(monkeypatch):
+    (counts, values), context, ledger = two_hats(), a_context(), MemoryLedger()
+    release_slot(counts, values, context, ledger, lambda _: None)
+    asked = []
+    monkeypatch.setattr(LedgerHistory, "city", lambda *slot: asked.append(slot))
+    slot = counts.start_ms, counts.end_ms
+    for has_mark in (False, True):
+        forecaster = Forecaster(context.calendar.slots, context.policy.max_speed, "test", shapes=True)
+        forecaster.saw(counts)
+        forecaster.smoothed(slot, LedgerHistory(ledger))
+        assert len(asked) == 1
+        if not has_mark:
+            (first, *_) = ledger.newest()
+            withdraw(ledger, [first], "wrong", AT, "test")
+
+
+# The live runtime.
+
+
+def test_a_run_publishes_marks_with_its_next_slot_once_also_if_it_dies_behind_it(frames, tmp_path):
+    clock, half = Clock(), len(frames) // 2
+    with live(tmp_path, clock) as (runtime, _):
+        clock.now_s = frames[0][1]
+        runtime.start()
+        for messages, clock.now_s in frames[:half]:
+            runtime.take(messages)
+        out = lines(tmp_path)
+        wrong = ids(out)[:5]
+        with ledger_and_keys(LedgerSection(url=f"{tmp_path}/ledger")) as (ledger, _):
+            assert withdraw(ledger, wrong, "wrong", AT, "test") == 5
+        ledger, kept = runtime._ledger, runtime._ledger.published
+
+        def dies(release_ids):
+            if any(id_.startswith("withdrawn:") for id_ in release_ids):
+                raise ZeroDivisionError
+            kept(release_ids)
+
+        ledger.published = dies
+        with pytest.raises(ZeroDivisionError):
+            for messages, clock.now_s in frames[half:]:
+                runtime.take(messages)
+    with live(tmp_path, clock) as (runtime, journal):
+        runtime.start()
+        at = 0
+        for messages, clock.now_s in frames:
+            if at >= journal.next_offset:
+                runtime.take(messages)
+            at += len(messages)
+        clock.now_s += 7200
+        runtime.close_what_is_over()
+        found = lines(tmp_path)
+        assert runtime._ledger.verify() == [] and not list(runtime._ledger.unpublished())
+    marks = [json.loads(line)["withdraws"] for line in found if is_mark(line)]
+    assert marks == wrong and len(set(found)) == len(found) > len(out) + 5
+    assert found[: len(out)] == out
+
+
+# The ledger.
+
+
+def test_what_is_archived_cannot_be_withdrawn_and_marks_are_archived_with_their_hats(city):
+    published = [decode(line) for line in (city / "out.ndjson").read_bytes().splitlines()]
+    withdrawn(city, "--to", "2024-01-08T06:00")
+    archived(city)
+    file = "city.ledger.before-2024-01-10"
+    assert sum(map(is_mark, releases(city, file).splitlines())) == 6
+    assert not any(map(is_mark, releases(city).splitlines()))
+    assert run("ledger", "verify", "--ledger", file, cwd=city).stdout
+    assert withdrawn(city, published[0].release_id, status=2).stderr
+    with ledger_and_keys(LedgerSection(url=str(city / "city.ledger"))) as (ledger, _):
+        with pytest.raises(UsageError, match="record"):
+            withdraw(ledger, [published[0].release_id], "wrong", AT, "test")
+        id_ = f"withdrawn:{published[0].release_id}"
+        with pytest.raises(PrivacyRefused, match="archived"):
+            ledger.admit("any", 0, [], [ask(id_, [])])
+
+
+@pytest.mark.parametrize("call", ["admit", "record", "note"])
+def test_interrupted_it_is_to_be_called_again(call, made, tmp_path, monkeypatch):
+    ledger = copy_of(made)
+    wrong = [id_ for id_ in ledger.newest() if kind_of(id_) == "hat"][:4]
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, call, lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            withdraw(ledger, wrong, "wrong", AT, "test")
+    withdraw(ledger, wrong, "wrong", AT, "test")
+    assert all(LedgerHistory(ledger).withdrawn(*(1000 * s for s in slot_of(id_)), [int(id_[:15], 16)]) for id_ in wrong)
+    assert len(noted(ledger.meta())) == 1 and ledger.verify() == []
+
+
+def test_the_mark_costs_nothing_and_draws_nothing(made):
+    ledger = copy_of(made)
+    wrong = [id_ for id_ in ledger.newest() if kind_of(id_) == "hat"]
+    before = ledger.recorded(wrong)
+    withdraw(ledger, wrong, "wrong", AT, "test")
+    assert ledger.recorded(wrong) == before
+    marks = [entry for entry in ledger.entries() if kind_of(entry.release_id) == "withdrawn"]
+    assert len(marks) == len(wrong) and not any(entry.plates or entry.charged.size for entry in marks)
+    for entry in marks[:3]:
+        assert set(msgspec.json.decode(entry.payload)) == {
+            "schema", "release_id", "withdraws", "hat", "reason", "withdrawn_at", "software",
+        }  # fmt: skip
+
+
+def test_the_ledger_is_told_by_its_latest_hat_and_counts_marks_beside_them(city):
+    withdrawn(city, "--to", "2024-01-08T06:00")
+    said = run("ledger", "verify", "--ledger", "city.ledger", cwd=city).stderr.decode()
+    assert "HATs and withdrawals" in said and "the latest of 2024-01-12T22:00:00+05:30" in said
