@@ -111,6 +111,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     def select_offered(self, values: Integers) -> Integers:
         """The values of the rows that contribute; no copy is made if all do."""
+        if not self.kept and all(one.around is None for one in self.statistics):
+            return values
         kept = self.rows_kept(values.size)
         return values if kept.all() else values[kept]
 
