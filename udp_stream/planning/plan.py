@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -138,10 +138,13 @@ def terms_of(policy: Policy, nanos: Mapping[str, int]) -> Terms:
     measure = policy.measure
     follows_charge = policy.mean_nano is None and MEASURES[measure].noise.power == 1
     compare_at: CompareAt = "charge" if follows_charge else "epsilon"
-    asked = (StatisticTerms(name, nano, measure=measure) for name, nano in nanos.items() if nano)
-    mean = {"mechanism": policy.mean, "grouping": policy.grouping, "compare_at": compare_at}
-    taken = (msgspec.structs.replace(one, **mean) if one.statistic == "mean" else one for one in asked)
-    return Terms(tuple(taken), measure=measure)
+    mean: dict[str, Any] = {"mechanism": policy.mean, "grouping": policy.grouping, "compare_at": compare_at}
+    asked = [
+        StatisticTerms(name, nano, measure=measure, **(mean if name == "mean" else {}))
+        for name, nano in nanos.items()
+        if nano
+    ]
+    return Terms(tuple(asked), measure=measure)
 
 
 def automatic_nano(allowance_nano: int, policy: Policy) -> int:
