@@ -82,7 +82,7 @@ def run(ledger, context, contents, dies_at=None, log=None, answered=False):
 def test_charges_come_before_draws_and_only_what_is_recorded_is_published():
     log = []
     published = run(MemoryLedger(), a_context(), slot(), log=log)
-    charging = ["periods", "admit", "periods"]
+    charging = ["periods", "meta", "admit", "periods"]
     releasing = ["recorded", "record", "mark", "(publish)", "published"]
     assert log == ["recorded", "balances", *charging, *releasing]
     assert len(published) == len({id_ for id_, _ in published}) == 3
@@ -93,7 +93,7 @@ def test_the_caller_is_called_before_each_admission_and_not_for_a_slot_that_is_r
     ledger, contents, log = MemoryLedger(), slot(), []
     context = dataclasses.replace(a_context(), before_charge=lambda: log.append("(before)"))
     run(ledger, context, contents, log=log)
-    assert log[2:5] == ["periods", "(before)", "admit"] and log.count("(before)") == 1
+    assert log[2:6] == ["periods", "meta", "(before)", "admit"] and log.count("(before)") == 1
     run(ledger, context, contents, log=(again := []))
     assert "admit" not in again and log.count("(before)") == 1
     log.clear()  # now HATs that no plan has are admitted, as withheld, before they are recorded
@@ -144,7 +144,7 @@ def test_a_second_run_publishes_the_same_bytes_and_charges_nothing():
 
 @pytest.mark.parametrize("epsilon", [(), ("release.mean_epsilon=auto", "release.cdf=tree", "release.cdf_epsilon=auto")])
 @pytest.mark.parametrize("answered", [False, True])
-@pytest.mark.parametrize("dies_at", range(10))  # nine calls and the publishing
+@pytest.mark.parametrize("dies_at", range(11))  # ten calls and the publishing
 def test_dying_between_any_two_calls_loses_nothing_and_repeats_nothing(dies_at, answered, epsilon):
     """After each death another process, with other bits, does the slot again: one payload per id, each plate once."""
     ledger, contents, seen = MemoryLedger(), slot(), {}
@@ -169,7 +169,7 @@ def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
     auto = ("release.mean_epsilon=auto", "release.cdf_epsilon=0")
     ledger, contents = MemoryLedger(), slot()
     with pytest.raises(Died):
-        run(ledger, a_context(*auto), contents, dies_at=5)
+        run(ledger, a_context(*auto), contents, dies_at=6)
     charged = {entry.release_id: max(entry.charged.tolist(), default=0) for entry in ledger.entries()}
     drained = contents[0].plates
     other = Admission("other", np.arange(len(drained)), np.full(len(drained), 10**9), 1, b"{}")
@@ -179,15 +179,15 @@ def test_a_retry_plans_on_the_remembered_terms_not_on_what_is_left_by_then():
     assert sum(charged.values()) > 0
 
 
-@pytest.mark.parametrize("call", range(9))
+@pytest.mark.parametrize("call", range(10))
 def test_a_race_between_two_workers_gives_both_the_same_bytes(call):
     ledger, contents, won = MemoryLedger(), slot(), []
     rivalled = RivalledLedger(ledger, call, lambda: won.extend(run(ledger, a_context(seed=8), contents)))
     drawn_alone = run(MemoryLedger(), a_context(seed=7), contents)
     ours = run(rivalled, a_context(seed=7), contents)
     assert len(won) == 3 and ours == won
-    first = won if call <= 6 else drawn_alone  # whose record came first
-    assert ours == first != (drawn_alone if call <= 6 else run(MemoryLedger(), a_context(seed=8), contents))
+    first = won if call <= 7 else drawn_alone  # whose record came first
+    assert ours == first != (drawn_alone if call <= 7 else run(MemoryLedger(), a_context(seed=8), contents))
     assert ledger.verify() == []
 
 
@@ -288,7 +288,7 @@ def test_a_retry_under_other_settings_keeps_to_the_charges_that_were_made():
     """Mechanism and grouping decide on shares; a retry takes them from the terms and not from the policy."""
     ledger, contents = MemoryLedger(), slot()
     with pytest.raises(Died):
-        run(ledger, a_context("release.mean=baseline"), contents, dies_at=4)
+        run(ledger, a_context("release.mean=baseline"), contents, dies_at=5)
     flags = "release.mean=array-averaging", "budget.epsilon=3"
     records = [decode(payload) for _, payload in run(ledger, a_context(*flags), contents)]
     assert {record.mean.mechanism for record in records if record.mean is not None} == {"baseline"}
@@ -411,7 +411,7 @@ def test_a_period_that_overlaps_another_is_refused_before_anybody_is_charged(kin
     contents = slot(seed=3, start=start)
     with pytest.raises(PrivacyRefused) as refused:
         run(ledger, a_context(*other_cells), contents, log=log)
-    assert log == ["recorded", "balances", "periods"]
+    assert log == ["recorded", "balances", "periods", "meta"]
     said = str(refused.value)
     assert f"{period} overlaps {MORNING}, in which" in said and "use another ledger" in said
     assert [entry.release_id for entry in ledger.entries()] == before
@@ -456,8 +456,8 @@ class Turns:
             self.changed.notify_all()
 
 
-LOOKED = "aaabbb"
-"""Recorded, balances, periods of each: both have looked before either has charged."""
+LOOKED = "aaaabbbb"
+"""Recorded, balances, periods, meta of each: both have looked before either has charged."""
 
 
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations("aabb"))), ids="".join)

@@ -427,7 +427,7 @@ def require_one_promise(
     """PrivacyRefused if a charged period overlaps this one, or these plates could exceed one budget of speeds and
     positions."""
     known = periods_to_compare(ledger, period)
-    require_not_archived(period, known, archived_s(ledger.meta()))
+    require_not_archived(period, known, ledger)
     require_one_budget(period, budget_nano, plates, known, calendar.one_budget, ledger)
     require_no_overlap(period, calendar.overlapping(period, known))
 
@@ -465,11 +465,13 @@ def require_no_overlap(period: str, others: Sequence[str]) -> None:
     )
 
 
-def require_not_archived(period: str, known: Collection[str], closed: int | None) -> None:
+def require_not_archived(period: str, known: Collection[str], ledger: Ledger) -> None:
     """PrivacyRefused if a period that begins, or whose windows reach, before the archived time was not charged there:
     it might overlap others whose balances are in the archive. `known` are the ledger's periods."""
-    ours, length = period_of(period), length_of(period)
-    if closed is None or period in known or ours.start - ours.window >= closed:
+    if period in known:
+        return
+    ours, length, closed = period_of(period), length_of(period), archived_s(ledger.meta())
+    if closed is None or ours.start - ours.window >= closed:
         return
     # Of a rolling budget the ledger keeps the spans that share a window with later ones.
     if not (ours.window and any(length_of(name) == length and period_of(name).start < closed for name in known)):
