@@ -429,7 +429,8 @@ def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
         return CountsPlanner().plan(slot, balances)
 
     plan_slot(city()[0], dataclasses.replace(a_context(), planner=PlannedBy(curious)), MemoryLedger())
-    assert given == ["city", "releases", "slots_since", SlotCounts, SlotInPeriod, Policy, HatPlans, Balance]
+    public = ["city", "releases", "slots_since", "withdrawals", "withdrawn"]
+    assert given == [*public, SlotCounts, SlotInPeriod, Policy, HatPlans, Balance]
 
 
 def test_larger_hats_ask_first_over_the_whole_slot():
