@@ -262,6 +262,7 @@ class _SourceMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     binding: str = ""
     positions: int | None = None
     asked: str = ""
+    unread: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -317,7 +318,8 @@ class SourceProcessor(Partitions[_Source]):
         offset, rejected_through = max(first, committed.offset), metadata.rejected_through
         if (again := self._restart_offset(place, max(committed.offset, rejected_through))) is not None:
             offset, rejected_through = again, min(rejected_through, end)
-        return SourceCheckpoint(offset, metadata.watermark, rejected_through, metadata.positions), metadata.asked
+        known = metadata.watermark, rejected_through, metadata.positions, metadata.unread
+        return SourceCheckpoint(offset, *known), metadata.asked
 
     def _read(self, assigned: _Source, records: Sequence[Any]) -> None:
         if records[0].timestamp_type != LOG_APPEND_TIME:
@@ -358,8 +360,8 @@ class SourceProcessor(Partitions[_Source]):
         return len(slots), sum(reader.open_pings for reader in readers)
 
     def _metadata(self, assigned: _Source, to: SourceCheckpoint) -> str:
-        known = to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms, assigned.protocol.asked
-        return msgspec.json.encode(_SourceMetadata(*known)).decode()
+        known = to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms
+        return msgspec.json.encode(_SourceMetadata(*known, assigned.protocol.asked, to.unread)).decode()
 
     async def tick(self, wall_ms: int) -> None:
         """Append a tick record to each partition that is silent and read to its end, if the time alone closes a slot.

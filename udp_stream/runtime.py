@@ -260,10 +260,13 @@ class LiveRuntime(_Runtime):
         moments = None if self._queries is None else self._queries.moments
         self.reader = SourceReader(settings.reading_rules(hash_plate, moments, archived_s(ledger.meta())), self._kept)
         self._kept_s = self._active_s = clock()
+        self._unread: tuple[int, int] | None = None
 
     def start(self) -> None:
         for arrived in self._journal.frames(self.reader.next_offset):
             self._read(arrived)
+        if (last_ms := self._journal.last_ms) is not None:
+            self._unread = last_ms, self._arrival_ms()  # said with the next frame
         self._keep()
         self._report_waiting()
 
@@ -289,7 +292,7 @@ class LiveRuntime(_Runtime):
         self._keep()
 
     def _append(self, messages: list[bytes]) -> None:
-        arrived = self._journal.append(messages, self._arrival_ms())
+        arrived, self._unread = self._journal.append(messages, self._arrival_ms(), self._unread), None
         # Synced before it is read: no release may rest on pings that a crash can take away.
         self._journal.sync()
         self._read(arrived)
@@ -300,6 +303,8 @@ class LiveRuntime(_Runtime):
     def _read(self, arrived: Arrived) -> None:
         messages = arrived.messages or [b""]  # a tick takes one offset of the journal
         count = len(messages)
+        if arrived.unread is not None:
+            self.reader.not_read(arrived.unread)
         offset, arrival_ms = np.arange(count) + arrived.offset, np.full(count, arrived.arrival_ms)
         places = LogPlaces(offset, arrival_ms, np.full(count, not arrived.messages))
         result = self.reader.read(messages, places)

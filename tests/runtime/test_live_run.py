@@ -166,6 +166,51 @@ def test_after_a_removal_later_records_are_on_the_path(frames, expected, tmp_pat
     assert 0 < len(found) < len(expected) and found == expected[-len(found) :]
 
 
+def from_minute(frames, minute):
+    """Of the fleet's hour, which begins with a slot."""
+    return [frame for frame in frames if frame[1] >= frames[0][1] // 900 * 900 + 60 * minute]
+
+
+def statuses(folder):
+    """The statuses of each slot, in order of time, and the most that any of its HATs cost."""
+    found = {}
+    for line in lines(folder):
+        one = json.loads(line)
+        of_slot = found.setdefault(one["hat"]["slot_start"], (set(), []))
+        of_slot[0].add(one["status"])
+        of_slot[1].append(one["privacy"]["epsilon"])
+    return [(some, max(costs)) for _, (some, costs) in sorted(found.items())]
+
+
+@pytest.mark.parametrize(("minute", "is_partial"), [(6, False), (9, True), (14.5, True)])
+def test_the_first_slot_of_a_run_is_withheld_without_a_charge_if_less_than_half_of_it_was_read(
+    minute, is_partial, frames, tmp_path
+):
+    work(tmp_path, from_minute(frames, minute), Clock())
+    (first, cost), *others = statuses(tmp_path)
+    assert (first == {"withheld_partial"}) == is_partial and (cost == 0) == is_partial
+    assert len(others) == 3 and "released" in others[0][0]
+    assert not any("withheld_partial" in some for some, _ in others)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_so_is_a_slot_in_which_nobody_read_for_more_than_half(killed, frames, tmp_path):
+    """Also if the run that reads on is killed before the slot closes."""
+    (tmp_path / "a").mkdir()
+    before, behind = [frame for frame in frames if frame not in from_minute(frames, 19)], from_minute(frames, 28)
+    for some in [before, behind[:3], behind] if killed else [before, behind]:
+        with live(tmp_path, clock := Clock()) as (runtime, _):
+            clock.now_s = some[0][1]
+            runtime.start()
+            for messages, clock.now_s in some if some is not behind or not killed else behind[3:]:
+                runtime.take(messages)
+            if some is behind:
+                clock.now_s += 7200
+                runtime.close_what_is_over()
+    found = [some == {"withheld_partial"} for some, _ in statuses(tmp_path)]
+    assert found == [False, True, False, False]
+
+
 @pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.soak)])
 def test_killed_at_any_moment_it_loses_nothing_and_repeats_nothing(kills, frames, expected, tmp_path):
     rng, died, rounds = random.Random(20261122), 0, 0

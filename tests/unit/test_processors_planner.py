@@ -67,11 +67,11 @@ def ping(plate, minute, place):
     )
 
 
-def city(dice=None):
+def city(dice=None, first=0):
     """Four hours of ten plates in seven cells, two source partitions: in ever another order, some pings late, some sent
     twice. Some plates stay, some roam, one is in two places at once."""
     broker, content = Broker(), random.Random(6)
-    for minute in range(0, 245, 4):
+    for minute in range(first, 245, 4):
         broker.now_ms = START + minute * MINUTE
         for number, plate in content.sample(list(enumerate("abcdefghij")), 10):
             place = content.randrange(7) if number < 5 else number % 3
@@ -156,6 +156,23 @@ def test_shards_release_and_charge_what_the_embedded_road_does(kind):
     assert kind != "runs out" or statuses["withheld_budget"] > 0
     prices = {record.mean.epsilon for record in records if record.mean is not None}
     assert kind != "prices" or (max(prices) > 4.9 and min(prices) == pytest.approx(1.25))  # and a quarter
+
+
+@pytest.mark.parametrize("dice", [None, random.Random("partial")])
+def test_a_topic_that_begins_in_the_second_half_of_a_slot_has_that_slot_withheld_without_a_charge(dice):
+    broker, ledger, settings = city(dice, first=36), MemoryLedger(), settings_of("auto")
+    asyncio.run(lives(broker, random.Random(0), ledger, settings))
+    expected, expected_ledger = embedded(broker, settings)
+    releases, _ = outcome(broker)
+    assert releases == expected and charges(ledger) == charges(expected_ledger)
+    found = defaultdict(Counter)
+    for one in map(decode, releases.values()):
+        found[one.hat.slot_start][one.status] += 1
+        assert one.status != "withheld_partial" or one.privacy.epsilon == 0
+    first, *others = [found[start] for start in sorted(found)]
+    assert first.keys() == {"withheld_partial"} and all(
+        one["released"] and not one["withheld_partial"] for one in others
+    )
 
 
 @pytest.mark.parametrize("seed", long_but((0,), range(4)))

@@ -73,7 +73,7 @@ def a_log(seed, size=300):
 def outcome(taken):
     """All that a slot says, row by row: what is cut out of it later depends on the order."""
     slots = [
-        (s.start_ms, s.end_ms, s.plates, *(column.tolist() for column in (s.plate, s.time, s.cell, s.speed)))
+        (s.start_ms, s.end_ms, s.partial, s.plates, *(column.tolist() for column in (s.plate, s.time, s.cell, s.speed)))
         for s in taken.closed
     ]
     return slots, [(r.offset, r.refusal.reason, r.original) for r in taken.refused]
@@ -135,9 +135,31 @@ def test_parts_are_the_same_however_fetches_cut_the_log(seed, pings_max):
 def test_the_checkpoint_is_the_oldest_ping_in_an_open_slot():
     reader = SourceReader(RULES, SourceCheckpoint(0))
     take(reader, [record(5, 50, ping("a", 50)), record(6, 61, ping("b", 61))])
-    assert reader.checkpoint() == SourceCheckpoint(5, START + 60 * 60_000, 7)
+    unread = ((START - 24 * HOUR, START + 50 * 60_000),)  # of the slot that is open
+    assert reader.checkpoint() == SourceCheckpoint(5, START + 60 * 60_000, 7, unread=unread)
     assert [s.start_ms for s in take(reader, [record(7, 64, ping("a", 64))]).closed] == [START]
     assert reader.checkpoint() == SourceCheckpoint(6, START + 63 * 60_000, 8)
+
+
+@pytest.mark.parametrize("first", [10, 29, 31, 50])
+@pytest.mark.parametrize("old", [0, 9])
+def test_a_slot_is_partial_if_less_than_half_of_it_was_read_a_few_old_positions_or_not(first, old):
+    pings = [record(at, first, ping("abc"[at % 3], at * first // 9)) for at in range(old)]
+    pings += [
+        record(old + at, first + at // 9, ping("abcdefghi"[at % 9], first + at // 9)) for at in range(9 * (60 - first))
+    ]
+    slots = take(SourceReader(RULES, SourceCheckpoint(0)), [*pings, record(9999, 130, b"", tick=True)]).closed
+    assert [(slot.start_ms, slot.partial) for slot in slots] == [(START, first > 30)]
+
+
+def test_a_recording_that_is_sent_later_is_whole_from_where_it_begins():
+    """It is as it is, and so is what a queue has held meanwhile: nobody reads more of it by beginning earlier."""
+    log = [record(at, 5000, ping("a", 40 + at)) for at in range(20)] + [record(30, 5000, b"", tick=True)]
+    assert [slot.partial for slot in take(SourceReader(RULES, SourceCheckpoint(0)), log).closed] == [False]
+    reader = SourceReader(RULES, SourceCheckpoint(0, START))
+    reader.not_read((START, START + HOUR))
+    held = [record(at, 60, ping("a", at)) for at in range(60)] + [record(70, 130, b"", tick=True)]
+    assert [slot.partial for slot in take(reader, held).closed] == [False]
 
 
 def test_a_tick_closes_what_is_open_and_then_nothing_holds_the_checkpoint():

@@ -65,7 +65,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     """
 
     statistics: tuple[StatisticTerms, ...] = ()
-    withheld: Literal["", "few_plates", "budget", "uninformative", "unplanned"] = ""
+    withheld: Literal["", "few_plates", "budget", "uninformative", "unplanned", "partial"] = ""
     kept: bytes = b""
     period: str = ""
     budget_nano: int = 0

@@ -50,6 +50,7 @@ _WITHHELD: dict[str, Status] = {
     "few_plates": "withheld_few_plates",
     "uninformative": "withheld_uninformative",
     "unplanned": "withheld_unplanned",
+    "partial": "withheld_partial",
 }
 
 NO_ROWS = np.array([], dtype=np.int64)
@@ -347,7 +348,7 @@ def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> Sl
 
 
 def _asked_of_city(question: CityQuestion, slot: SlotToPlan, context: ReleaseContext) -> CityPlan | None:
-    if not slot.policy.forecasts:
+    if not slot.policy.forecasts or slot.counts.partial:
         return None
     forecaster = context.forecaster
     known = None if forecaster is None else forecaster.city(slot.counts.start_ms, slot.history)
@@ -356,6 +357,8 @@ def _asked_of_city(question: CityQuestion, slot: SlotToPlan, context: ReleaseCon
 
 def _price(hats: Sequence[HatInFlight], slot: SlotToPlan, planner: Planner, ledger: Ledger) -> list[HatInFlight]:
     """The terms of each HAT and the plan that its price follows from; PrivacyRefused if the planner leaves one out."""
+    if slot.counts.partial:
+        return [hat.with_price(Terms(withheld="partial").within(slot.policy), None) for hat in hats]
     planned = planner.plan(slot, budget_balances(ledger, slot.in_period.period, slot.counts.plates))
     if len(planned) != len(hats):
         raise PrivacyRefused(f"expected terms for each of {len(hats)} HATs, got {len(planned)}")

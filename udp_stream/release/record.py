@@ -212,7 +212,14 @@ SCHEMA: Final = "udp-stream/release/1"
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Status = Literal["released", "withheld_few_plates", "withheld_budget", "withheld_uninformative", "withheld_unplanned"]
+Status = Literal[
+    "released",
+    "withheld_few_plates",
+    "withheld_budget",
+    "withheld_uninformative",
+    "withheld_unplanned",
+    "withheld_partial",
+]
 
 
 class Hat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

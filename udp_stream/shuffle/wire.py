@@ -215,8 +215,10 @@ class Arriving(Generic[C]):
             self.whole = tuple(chunks[number] for number in sorted(chunks))
 
 
-class PingChunk(PlateChunk, frozen=True, tag="pings.2"):
+class PingChunk(PlateChunk, frozen=True, tag="pings.2", omit_defaults=True):
     """Some pings of a slot. `time`: ms since the slot's start; `speed`: quanta, the only column that is not public.
+
+    `partial`: the source read less than half of the slot.
 
     >>> from udp_stream.testing import seven_pings
     >>> chunk, _ = cut_pings(seven_pings(), source=3, shards=1)
@@ -231,6 +233,7 @@ class PingChunk(PlateChunk, frozen=True, tag="pings.2"):
     time: bytes
     cell: bytes
     speed: bytes
+    partial: bool = False
 
 
 class PingsEnd(EndMarker, frozen=True, tag="pings-end.2"):
@@ -258,7 +261,7 @@ def cut_pings(
     for shard in range(shards):
         rows = np.flatnonzero(of == shard)
         columns = {name: getattr(slot, name)[rows] for name in PingChunk.COLUMNS}
-        chunks = _cut(PingChunk, times, source, shard, slot.plates, columns, rows_max)
+        chunks = _cut(PingChunk, times, source, shard, slot.plates, columns, rows_max, **_marks(slot))
         yield from chunks
         yield PingsEnd(source, shard, *_end(times, chunks))
 
@@ -267,10 +270,15 @@ def merge_pings(chunks: Sequence[PingChunk]) -> SlotPings:
     """The pings of distinct chunks of one slot; ValueError for none, or for chunks of different slots."""
     slot, (plates, plate) = _slot_of(chunks), _joined_plates(chunks)
     time, cell, speed = (_column(chunks, name) for name in ("time", "cell", "speed"))
-    return SlotPings(*slot, plates, plate, time, cell, speed)
+    return SlotPings(*slot, plates, plate, time, cell, speed, partial=any(chunk.partial for chunk in chunks))
 
 
-class CountChunk(PlateChunk, frozen=True, tag="counts.2"):
+def _marks(slot: SlotPings | SlotCounts) -> dict[str, bool]:
+    """Only where it is true: digests of other slots stay as they were."""
+    return {"partial": True} if slot.partial else {}
+
+
+class CountChunk(PlateChunk, frozen=True, tag="counts.2", omit_defaults=True):
     """Some rows of a shard's counts: plates, cells and samples. No field can hold a speed."""
 
     ROWS_MAX: ClassVar[int] = 24_000
@@ -279,6 +287,7 @@ class CountChunk(PlateChunk, frozen=True, tag="counts.2"):
     plate: bytes
     cell: bytes
     count: bytes
+    partial: bool = False
 
 
 class CountsEnd(EndMarker, frozen=True, tag="counts-end.2"):
@@ -300,7 +309,7 @@ def cut_counts(counts: SlotCounts, shard: int, rows_max: int = CountChunk.ROWS_M
     cell = np.repeat(counts.cells, np.diff(counts.hat_rows))
     columns = {"plate": counts.plate, "cell": cell, "count": counts.count}
     slot = counts.start_ms, counts.end_ms
-    chunks = _cut(CountChunk, slot, shard, shard, counts.plates, columns, rows_max)
+    chunks = _cut(CountChunk, slot, shard, shard, counts.plates, columns, rows_max, **_marks(counts))
     yield from chunks
     yield CountsEnd(shard, shard, *_end(slot, chunks))
 
@@ -323,6 +332,7 @@ def merge_counts(chunks: Sequence[CountChunk]) -> SlotCounts:
         plate=plate[order],
         count=_column(chunks, "count").astype(np.int64)[order],
         repeats=0,
+        partial=any(chunk.partial for chunk in chunks),
     )
     require_countable(counts)
     return counts

@@ -38,11 +38,15 @@ _SUFFIX = ".journal"
 
 
 class Arrived(NamedTuple):
-    """A frame: the offset of its first message, its arrival (Unix ms), its messages. A tick has an offset alone."""
+    """A frame: the offset of its first message, its arrival (Unix ms), its messages. A tick has an offset alone.
+
+    `unread`: since and until when (Unix ms) nobody wrote to the journal before it.
+    """
 
     offset: int
     arrival_ms: int
     messages: list[bytes]
+    unread: tuple[int, int] | None = None
 
     @property
     def behind(self) -> int:
@@ -52,6 +56,7 @@ class Arrived(NamedTuple):
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
     arrival_ms: int
     messages: list[bytes]
+    unread: tuple[int, int] | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -93,6 +98,8 @@ class Journal:
             self._take(owner)
             self._segments = sorted(int(path.stem) for path in folder.glob(f"*{_SUFFIX}"))
             self._sizes = {first: self._path(first).stat().st_size for first in self._segments}
+            self.last_ms: int | None = None
+            """The arrival of the last frame; None before the first."""
             self.next_offset = self._mend()
         # A journal that could not be opened is never left by a `with`: its lock would stay.
         except BaseException:
@@ -109,13 +116,13 @@ class Journal:
             self._out.close()
         os.close(self._lock)
 
-    def append(self, messages: Sequence[bytes], arrival_ms: int) -> Arrived:
+    def append(self, messages: Sequence[bytes], arrival_ms: int, unread: tuple[int, int] | None = None) -> Arrived:
         """A frame behind all others: messages, or a tick if there are none. It counts once `sync` has returned.
 
         DependencyUnavailable if the journal would be too large, or cannot be written.
         """
-        arrived = Arrived(self.next_offset, arrival_ms, list(messages))
-        body = _encode(_Stored(arrival_ms, arrived.messages))
+        arrived = Arrived(self.next_offset, arrival_ms, list(messages), unread)
+        body = _encode(_Stored(arrival_ms, arrived.messages, unread))
         frame = _HEAD.pack(len(body), zlib.crc32(body)) + body
         if self.bytes + len(frame) > self._max_bytes:
             raise DependencyUnavailable(
@@ -125,7 +132,7 @@ class Journal:
         out = self._segment(arrival_ms)
         out.write(frame)
         self._sizes[self._segments[-1]] += len(frame)
-        self.next_offset = arrived.behind
+        self.next_offset, self.last_ms = arrived.behind, arrival_ms
         return arrived
 
     def sync(self) -> None:
@@ -207,7 +214,7 @@ class Journal:
             return 0
         behind, good = self._segments[-1], 0
         for arrived, end in self._read(self._segments[-1]):
-            behind, good = arrived.behind, end
+            behind, good, self.last_ms = arrived.behind, end, arrived.arrival_ms
         with self._path(self._segments[-1]).open("r+b") as file:
             file.truncate(good)
         self._sizes[self._segments[-1]] = good
@@ -227,7 +234,7 @@ class Journal:
                     break
                 frame = _decode(body)
                 end += _HEAD.size + length
-                arrived = Arrived(offset, frame.arrival_ms, frame.messages)
+                arrived = Arrived(offset, frame.arrival_ms, frame.messages, frame.unread)
                 offset = arrived.behind
                 yield arrived, end
         later = [one for one in self._segments if one > first]

@@ -75,7 +75,7 @@ def with_speeds(slot: SlotPings, lat: Places, lon: Places, rules: PingRules) -> 
     speed = np.minimum(np.rint(kmh * QUANTA_PER_KMH), rules.max_quanta).astype(np.int32)
     return SlotPings(
         slot.start_ms, slot.end_ms, slot.plates, slot.plate[own], slot.time[own], slot.cell[own], speed,
-        repeats=slot.plate.size - rows.size, unpaired=rows.size - own.size,
+        repeats=slot.plate.size - rows.size, unpaired=rows.size - own.size, partial=slot.partial,
     )  # fmt: skip
 
 

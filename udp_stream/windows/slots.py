@@ -15,7 +15,7 @@ messages, so there a frame may be any run of them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -106,14 +106,43 @@ class _OpenSlot:
     def _row(self) -> np.dtype[np.void]:
         return _ROW if self.movement is None else _MOVING
 
-    def columns(self, hash_plate: Callable[[str], bytes]) -> SlotPings:
+    def columns(self, hash_plate: Callable[[str], bytes], unread: Iterable[Span]) -> SlotPings:
         used = [*self.chunks[:-1], self.chunks[-1][: self.chunks[-1].size - self.room]]
         plate, time, cell, *of_speed = (
             np.concatenate([chunk[name] for chunk in used]) for name in self._row.names or ()
         )
         plates = tuple(hash_plate(plate) for plate in self.plates)
-        pings = SlotPings(self.start_ms, self.end_ms, plates, plate, time, cell, of_speed[0])
+        pings = SlotPings(
+            self.start_ms, self.end_ms, plates, plate, time, cell, of_speed[0],
+            partial=is_partial(time, self.start_ms, self.end_ms, unread),
+        )  # fmt: skip
         return pings if self.movement is None else with_speeds(pings, of_speed[0], of_speed[1], self.movement)
+
+
+Span = tuple[int, int]
+"""From, to, Unix ms."""
+
+PARTS = 60
+"""Of a slot, each of which was read or not."""
+
+FILLED = 0.25
+"""Pings came of a part if it has this share of the fullest part's: a few old positions do not count."""
+
+
+def is_partial(time: NDArray[np.uint32], start_ms: int, end_ms: int, unread: Iterable[Span]) -> bool:
+    """Whether less than half of a slot was read: its parts in which nothing was read, and of which no pings came later.
+
+    `time` is that of its pings, ms after its start.
+
+    >>> is_partial(np.arange(40, 60, dtype=np.uint32), 0, 60, [(-99, 40)]), is_partial(np.zeros(1, "u4"), 0, 60, [])
+    (True, False)
+    """
+    pings = np.bincount(time.astype(np.int64) * PARTS // (end_ms - start_ms), minlength=PARTS)
+    middle = start_ms + (end_ms - start_ms) * (2 * np.arange(PARTS) + 1) / (2 * PARTS)
+    is_read = np.ones(PARTS, bool)
+    for since_ms, until_ms in unread:
+        is_read &= (middle < since_ms) | (until_ms <= middle)
+    return int(np.count_nonzero(is_read | (pings >= max(1, FILLED * pings.max())))) < PARTS / 2
 
 
 class Windows:
@@ -137,6 +166,7 @@ class Windows:
         self._hash_plate = hash_plate
         self._clock = AgreementClock(rules) if clock is None else clock
         self._open: dict[int, _OpenSlot] = {}
+        self.unread = frozenset[Span]()
 
     @property
     def open_slots(self) -> frozenset[int]:
@@ -198,7 +228,7 @@ class Windows:
 
     def _close(self, starts: list[int]) -> list[SlotPings]:
         closed = [self._open.pop(start) for start in starts]
-        return [slot.columns(self._hash_plate) for slot in closed if slot.rows]
+        return [slot.columns(self._hash_plate, self.unread) for slot in closed if slot.rows]
 
 
 def _offset(frame: Frame, row: int) -> int:
@@ -248,7 +278,8 @@ def slots_of(
 class SourceCheckpoint:
     """Resume at `offset` with this watermark; refusals before `rejected_through` were rejected already.
 
-    `positions_ms` is the watermark before the first ping that a moment may need, where it is another one.
+    `positions_ms` is the watermark before the first ping that a moment may need, where it is another one. `unread`:
+    when nothing was read, of slots that are not closed.
 
     >>> SourceCheckpoint(0).watermark_ms is None
     True
@@ -258,6 +289,7 @@ class SourceCheckpoint:
     watermark_ms: int | None = None
     rejected_through: int = 0
     positions_ms: int | None = None
+    unread: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +371,10 @@ class ReadingRules:
         return ReadResult(closed, refused, int((~tick).sum()), taken.size, newest_ms), frame, unplaced
 
 
+LIVE_MS = 86_400_000
+"""Before a log begins nobody reads it. Slots that ended longer before are of a recording, which is as it is."""
+
+
 class SourceReader:
     """The open slots of one source partition, and the position in its log.
 
@@ -354,14 +390,16 @@ class SourceReader:
     >>> read = reader.read([b"junk", b""], LogPlaces(np.array([40, 41]), np.full(2, eight_ms), np.array([False, True])))
     >>> read.closed, read.pings, [(refused.offset, refused.refusal.reason.value) for refused in read.refused]
     ([], 0, [(40, 'not_json')])
-    >>> reader.checkpoint(), reader.through_ms == eight_ms - 3_600_000
-    (SourceCheckpoint(offset=42, watermark_ms=28740000, rejected_through=42, positions_ms=None), True)
+    >>> reader.checkpoint().offset, reader.checkpoint().watermark_ms, reader.through_ms == eight_ms - 3_600_000
+    (42, 28740000, True)
     """
 
     def __init__(self, rules: ReadingRules, start: SourceCheckpoint) -> None:
         self._rules = rules
         self._clock = AppendClock(rules.windows, start.watermark_ms)
         self._windows = Windows(rules.windows, rules.hash_plate, self._clock)
+        self._windows.unread = frozenset(start.unread)
+        self._is_first = start.watermark_ms is None and not start.unread
         of_source = rules.windows, rules.hash_plate, start.watermark_ms, start.positions_ms
         self._moments = None if rules.moments is None else SourceMoments(rules.moments, *of_source)
         self._rejected_through = start.rejected_through
@@ -374,9 +412,16 @@ class SourceReader:
             messages, places = messages[known:], places.behind(known)
         if not messages:
             return ReadResult([], [], 0, 0)
+        if self._is_first:
+            self._is_first, began_ms = False, int(places.append_ms[0])
+            self.not_read((self._rules.grid.start_of(began_ms) - LIVE_MS, began_ms))
         result, frame, _ = self._rules.read(messages, self._windows, places, self._rejected_through)
         self.next_offset = int(places.offset[-1]) + 1
         return result if self._moments is None else replace(result, moments=self._moments.read(frame))
+
+    def not_read(self, span: Span) -> None:
+        """Nobody read meanwhile. The log has it: a slot that is read again is partial again."""
+        self._windows.unread |= {span}
 
     @property
     def through_ms(self) -> int | None:
@@ -420,13 +465,15 @@ class SourceReader:
         """Where to resume after a crash. Commit it only once all that was closed and refused has been written."""
         # The larger one: after a restart the reader is behind what was rejected before it.
         watermark_ms, rejected_through = self._clock.watermark_ms, max(self._rejected_through, self.next_offset)
-        first = self._windows.first_open
+        through_ms, first = self.through_ms, self._windows.first_open
+        unread = tuple(sorted(one for one in self._windows.unread if through_ms is None or one[1] > through_ms))
         offset = self.next_offset if first is None else first
         if self._moments is None:
-            return SourceCheckpoint(offset, watermark_ms, rejected_through)
+            return SourceCheckpoint(offset, watermark_ms, rejected_through, unread=unread)
         needed, before_ms = self._moments.first_needed() or (offset, self._moments.watermark_ms)
         is_same = watermark_ms is None or before_ms == watermark_ms
-        return SourceCheckpoint(min(offset, needed), watermark_ms, rejected_through, None if is_same else before_ms)
+        positions_ms = None if is_same else before_ms
+        return SourceCheckpoint(min(offset, needed), watermark_ms, rejected_through, positions_ms, unread)
 
 
 def _refusal_of(pings: Pings, refused: LateOrFull, path: str) -> Refusal:

@@ -214,7 +214,8 @@ class SlotPings:
     """All accepted pings of one slot, as columns of equal length.
 
     `plates` are keyed hashes; `plate` indexes them; `time` is ms after the slot's start; `speed` is in quanta.
-    `repeats` and `unpaired` count pings that were left out where speeds are derived (`movement.py`).
+    `repeats` and `unpaired` count pings that were left out where speeds are derived (`movement.py`). `partial`: less
+    than half of the slot was read.
 
     >>> columns = (np.array([value], kind) for value, kind in ((0, "u4"), (500, "u4"), (7, "u8"), (4096, "i4")))
     >>> SlotPings(0, 3_600_000, (b"hash of A1",), *columns).time
@@ -230,6 +231,7 @@ class SlotPings:
     speed: NDArray[np.int32]
     repeats: int = 0
     unpaired: int = 0
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +254,7 @@ class SlotCounts:
     plate: NDArray[np.int64]
     count: NDArray[np.int64]
     repeats: int
+    partial: bool = False
 
     def rows(self, hat: int) -> slice:
         return slice(int(self.hat_rows[hat]), int(self.hat_rows[hat + 1]))
@@ -328,6 +331,7 @@ def tabulate(pings: SlotPings) -> tuple[SlotCounts, SlotValues]:
         plate=plate[first],
         count=np.diff(starts),
         repeats=pings.repeats + int(pings.plate.size - chosen.size),
+        partial=pings.partial,
     )
     require_countable(counts)
     return counts, SlotValues(pings.speed[chosen].astype(np.int64), starts)

@@ -86,6 +86,7 @@ function withheldOf({ release, estimate }) {
     withheld_budget: `Nothing was released: the buses here have spent what may be told of them ${within}.`,
     withheld_uninformative: 'Nothing was released: noise would have drowned what there was to learn.',
     withheld_unplanned: 'Nothing was released: the slot’s plan did not know of this cell.',
+    withheld_partial: 'Nothing was released: less than half of this slot was read.',
   }[release?.status] ?? (estimate?.release_id ? 'Its release is not here.' : 'No bus came through in this slot.');
 }
 
