@@ -10,6 +10,7 @@ After a kill, a run on the same log and ledger gives recorded releases as the sa
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +41,7 @@ from udp_stream.release.facts import (
     Summary,
     Waiting,
     batch_read,
+    duration_in_words,
     report_recorded,
     report_to,
     slot_published,
@@ -52,7 +54,7 @@ from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_o
 from udp_stream.settings import Settings
 from udp_stream.sources.journal import Arrived, Journal
 from udp_stream.units import parse_duration
-from udp_stream.windows.clocks import NEVER, LogPlaces
+from udp_stream.windows.clocks import NEVER, LogPlaces, SteadyClock
 from udp_stream.windows.positions import LatestPositions, Moment
 from udp_stream.windows.slots import Look, ReadResult, SourceCheckpoint, SourceReader, Windows
 from udp_stream.windows.tables import SlotGrid, SlotPings, tabulate
@@ -244,63 +246,91 @@ class LiveRuntime(_Runtime):
         journal: Journal,
         outputs: Outputs,
         observers: Sequence[Observer] = (),
-        clock: Callable[[], float] = time.time,
+        clock: SteadyClock | None = None,
         look: Look = lambda _messages, _read: None,
     ) -> None:
-        """`clock` gives Unix seconds: the time of arrival."""
+        """`clock`: the time of arrival."""
         smooth = None if outputs.smoothed is None else smoothed_sink(outputs.smoothed)
         to = (release_sink(outputs.release), smooth, outputs.rejected, outputs.queries)
         super().__init__(settings, ledger, entropy, hash_plate, software, report_to(*observers), *to)
         self._due = frozenset(release_id for release_id, _ in ledger.unpublished())
         self._written = outputs.written
-        self._journal, self._clock, self._look = journal, clock, look
-        self._idle_ms = round(parse_duration(settings.kafka.idle_timeout) * 1000)
+        self._journal, self._look = journal, look
+        self._clock = SteadyClock(time.time, time.monotonic) if clock is None else clock
+        self._idle_s = parse_duration(settings.kafka.idle_timeout)
         self._place = journal.folder / CHECKPOINT
         self._kept = _read_checkpoint(self._place, journal.first_offset)
         moments = None if self._queries is None else self._queries.moments
-        self.reader = SourceReader(settings.reading_rules(hash_plate, moments, archived_s(ledger.meta())), self._kept)
-        self._kept_s = self._active_s = clock()
+        self._rules = settings.reading_rules(hash_plate, moments, archived_s(ledger.meta()))
+        self.reader = SourceReader(self._rules, self._kept)
+        self._kept_s = self._active_s = self._clock.monotonic_s
         self._unread: tuple[int, int] | None = None
 
-    def start(self) -> None:
+    def start(self, resets_clock: bool = False) -> None:
+        """`resets_clock`: if the log's clock is ahead of ours, it goes back. What is recorded and charged stays."""
         for arrived in self._journal.frames(self.reader.next_offset):
             self._read(arrived)
         if (last_ms := self._journal.last_ms) is not None:
             self._unread = last_ms, self._arrival_ms()  # said with the next frame
+        through_ms = self.reader.through_ms
+        ahead_s = 0.0 if through_ms is None else through_ms / 1000 - self._clock.now_s()
+        if ahead_s > 0:
+            self._say_ahead(ahead_s, resets_clock)
+        if ahead_s > 0 and resets_clock:
+            self._write([], self._arrival_ms(), resets=True)
         self._keep()
         self._report_waiting()
 
     def take(self, messages: list[bytes]) -> None:
         """The journal has the messages when this returns, and the slots that they close are out."""
-        self._append(messages)
+        if self._clock.is_in_doubt:
+            self._clock.hear(self._rules.decoder.decode(messages)[0].time_ms)
+        read = self._write(messages, self._arrival_ms())
+        if read.newest_ms is not None:
+            self._clock.hear(np.array([read.newest_ms]))
         self._keep_if_due()
         self._report_waiting()
 
     def tick(self) -> None:
         """Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings: slots close at night."""
-        now_ms = self._arrival_ms()
-        if now_ms - self._active_s * 1000 >= self._idle_ms and self.reader.tick_would_close(now_ms):
+        is_silent = self._clock.monotonic_s - self._active_s >= self._idle_s
+        now_ms = self._tick_ms()  # before it is asked how long the clock has been so
+        if is_silent and self._clock.has_lasted(self._idle_s) and self.reader.tick_would_close(now_ms):
             self.close_what_is_over()
         self._keep_if_due()
         self._report_waiting()
 
     def close_what_is_over(self) -> None:
-        """The source has ended, or is silent: close the slots that are over by the wall clock."""
-        self._append([])
+        """The source has ended, or is silent: close the slots that are over by the clock."""
+        self._write([], self._tick_ms())
 
     def stop(self) -> None:
         self._keep()
 
-    def _append(self, messages: list[bytes]) -> None:
-        arrived, self._unread = self._journal.append(messages, self._arrival_ms(), self._unread), None
+    def _write(self, messages: list[bytes], arrival_ms: int, resets: bool = False) -> ReadResult:
+        arrived, self._unread = self._journal.append(messages, arrival_ms, self._unread, resets), None
         # Synced before it is read: no release may rest on pings that a crash can take away.
         self._journal.sync()
-        self._read(arrived)
+        return self._read(arrived)
+
+    def _say_ahead(self, ahead_s: float, resets_clock: bool) -> None:
+        slots = f"slots that end up to {duration_in_words(ahead_s)} ahead of this machine's clock"
+        text = f"the log's clock had closed {slots}, and is set back" if resets_clock else (
+            f"the log's clock has closed {slots}: their pings are refused as late. If this machine's clock is right, "
+            "stop, and start once with --reset-clock: what is charged and recorded stays"
+        )  # fmt: skip
+        say(text, "clock", {"ahead_s": round(ahead_s), "reset": resets_clock}, logging.WARNING)
 
     def _arrival_ms(self) -> int:
-        return round(self._clock() * 1000)
+        return round(self._clock.now_s() * 1000)
 
-    def _read(self, arrived: Arrived) -> None:
+    def _tick_ms(self) -> int:
+        return round(self._clock.tick_s() * 1000)
+
+    def _read(self, arrived: Arrived) -> ReadResult:
+        if arrived.resets:
+            # Slots that were open begin later than now: nothing is lost with them.
+            self.reader = SourceReader(self._rules, SourceCheckpoint(arrived.offset, rejected_through=arrived.offset))
         messages = arrived.messages or [b""]  # a tick takes one offset of the journal
         count = len(messages)
         if arrived.unread is not None:
@@ -309,21 +339,22 @@ class LiveRuntime(_Runtime):
         places = LogPlaces(offset, arrival_ms, np.full(count, not arrived.messages))
         result = self.reader.read(messages, places)
         if result.pings:
-            self._active_s = self._clock()
+            self._active_s = self._clock.monotonic_s
         self._look(messages, result)
         self._pass_on(result)
+        return result
 
     def _report_waiting(self) -> None:
         unread = self._journal.next_offset - self.reader.next_offset
         self._report(Waiting(len(self.reader.open_slots), self.reader.open_pings, unread, partitions=1))
 
     def _keep_if_due(self) -> None:
-        if self._clock() - self._kept_s >= CHECKPOINT_S:
+        if self._clock.monotonic_s - self._kept_s >= CHECKPOINT_S:
             self._keep()
 
     def _keep(self) -> None:
         """Say on disk from where on the journal is needed, then drop what is before."""
-        self._kept_s = self._clock()
+        self._kept_s = self._clock.monotonic_s
         if (checkpoint := self.reader.checkpoint()) == self._kept:
             return
         with draft_of(self._place) as draft:

@@ -22,6 +22,7 @@ from udp_stream.runtime import LiveRuntime, Outputs
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy
+from udp_stream.windows.clocks import SteadyClock
 
 FLAGS = (*CONFIG, "release.mean=array-averaging")
 """Speeds are charged, too, whatever forecasts tell."""
@@ -49,7 +50,7 @@ def live(folder, clock, answers=True):
         ids, answer = out.ids() | queries.ids(), queries.write_records if answers else None
         outputs = Outputs(out.write_records, written=ids, queries=answer)
         yield LiveRuntime(settings, ledger, SeededEntropy("queries"), keys.hash_plate, "udp-stream test", journal,
-                          outputs, clock=clock), journal, ledger  # fmt: skip
+                          outputs, clock=SteadyClock(clock, clock)), journal, ledger  # fmt: skip
 
 
 def work(folder, frames, answers=True):

@@ -24,6 +24,7 @@ from udp_stream.runtime import CHECKPOINT, LiveRuntime, Outputs
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy
+from udp_stream.windows.clocks import SteadyClock
 
 CONFIG = ("hat.slot=15m", "hat.resolution=7", "release.mean_epsilon=0.4", "release.min_plates=4", "hat.grace=2m")
 FRAME = 150
@@ -51,7 +52,7 @@ class Clock:
 
 
 @contextmanager
-def live(folder, clock, observers=()):
+def live(folder, clock, observers=(), look=lambda _messages, _read: None):
     settings = load(None, CONFIG, {})
     opened = ledger_and_keys(LedgerSection(url=f"{folder}/ledger"))
     with (
@@ -67,7 +68,16 @@ def live(folder, clock, observers=()):
         )
         yield (
             LiveRuntime(
-                settings, ledger, SeededEntropy(1), keys.hash_plate, "test", journal, outputs, observers, clock
+                settings,
+                ledger,
+                SeededEntropy(1),
+                keys.hash_plate,
+                "test",
+                journal,
+                outputs,
+                observers,
+                clock if isinstance(clock, SteadyClock) else SteadyClock(clock, clock),
+                look,
             ),
             journal,
         )

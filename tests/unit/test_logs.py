@@ -22,6 +22,7 @@ from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
 from udp_stream.testing import SeededEntropy
+from udp_stream.windows.clocks import SteadyClock
 
 PLATES = st.one_of(
     st.text(min_size=1, max_size=9), st.sampled_from(["%s", "%(one)s", "{}", "100%", "a\nb", '"', "Topic %s not found"])
@@ -146,7 +147,7 @@ def test_a_real_run_with_hostile_plates_leaves_nothing_of_them_in_its_log(tmp_pa
         refusing = RefusingLedger(ledger)
         runtime = LiveRuntime(
             settings, refusing, SeededEntropy(1), keys.hash_plate, "test", journal, Outputs(out.extend),
-            [log.observe], lambda: now[0],
+            [log.observe], SteadyClock(*[lambda: now[0]] * 2),
         )  # fmt: skip
         runtime.start()
         with pytest.raises(KeyError) as failed:

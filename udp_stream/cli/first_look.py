@@ -21,6 +21,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
@@ -274,6 +275,11 @@ def source_name(name: str) -> str:
     return f"{scheme}://{rest.partition('/')[0].partition('?')[0].rpartition('@')[2]}"
 
 
+def max_age_s(source: str, settings: Settings) -> float:
+    """`live.max_age`; recordings and pipes have no age."""
+    return seconds_of("live.max_age", settings.live.max_age) if scheme_of(source) else math.inf
+
+
 class LiveLook:
     """Looks at the age of a feed, and at its pings, some minutes of them at a time. Recordings and pipes have no age.
 
@@ -290,10 +296,13 @@ class LiveLook:
         settings: Settings,
         warn: Callable[[str, str, Mapping[str, object]], None] = _warn,
         clock: Callable[[], float] = time.time,
+        hear: Callable[[NDArray[np.int64]], None] = lambda _: None,
     ) -> None:
+        """`hear` is told the times of all pings, before the clock is asked."""
         self._name, self._settings, self._warn, self._clock = source_name(source), settings, warn, clock
+        self._hear = hear
         self._decoder = replace(settings.decoder, rules=unclamped(settings))
-        self._max_age_s = seconds_of("live.max_age", settings.live.max_age) if scheme_of(source) else math.inf
+        self._max_age_s = max_age_s(source, settings)
         self._newest_ms = self._said_s = -math.inf
         self._held, self._held_s, self._odd = list[bytes](), clock(), list[str]()
         self.stale = 0
@@ -305,7 +314,9 @@ class LiveLook:
             self.end()
         if self._max_age_s == math.inf:
             return messages
-        pings, now_s = self._decoder.decode(messages)[0], self._clock()
+        pings, _ = self._decoder.decode(messages)
+        self._hear(pings.time_ms)
+        now_s = self._clock()
         times = pings.time_ms[pings.time_ms <= (now_s + FUTURE_S) * 1000]
         self._newest_ms = max(self._newest_ms, times.max(initial=-(2**62)))
         age_s = now_s - self._newest_ms / 1000

@@ -206,6 +206,7 @@ def _run(verbs: Verbs) -> None:
     _option(parser, "--rejected", "FILE", "refused pings, one message a line, with the reason")
     _ledger_option(parser)
     _option(parser, "--journal", "FOLDER", "what arrived, until it is released (default: LEDGER.journal)", type=Path)
+    _switch(parser, "--reset-clock", "once: a log's clock that is ahead goes back to this machine's; no charge is lost")
     _of_long_runs(parser)
     parser.epilog = """\
 examples:

@@ -40,13 +40,15 @@ _SUFFIX = ".journal"
 class Arrived(NamedTuple):
     """A frame: the offset of its first message, its arrival (Unix ms), its messages. A tick has an offset alone.
 
-    `unread`: since and until when (Unix ms) nobody wrote to the journal before it.
+    `unread`: since and until when (Unix ms) nobody wrote to the journal before it. `resets`: the log's clock goes back
+    to the arrival.
     """
 
     offset: int
     arrival_ms: int
     messages: list[bytes]
     unread: tuple[int, int] | None = None
+    resets: bool = False
 
     @property
     def behind(self) -> int:
@@ -57,6 +59,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     arrival_ms: int
     messages: list[bytes]
     unread: tuple[int, int] | None = None
+    resets: bool = False
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -116,13 +119,19 @@ class Journal:
             self._out.close()
         os.close(self._lock)
 
-    def append(self, messages: Sequence[bytes], arrival_ms: int, unread: tuple[int, int] | None = None) -> Arrived:
+    def append(
+        self,
+        messages: Sequence[bytes],
+        arrival_ms: int,
+        unread: tuple[int, int] | None = None,
+        resets: bool = False,
+    ) -> Arrived:
         """A frame behind all others: messages, or a tick if there are none. It counts once `sync` has returned.
 
         DependencyUnavailable if the journal would be too large, or cannot be written.
         """
-        arrived = Arrived(self.next_offset, arrival_ms, list(messages), unread)
-        body = _encode(_Stored(arrival_ms, arrived.messages, unread))
+        arrived = Arrived(self.next_offset, arrival_ms, list(messages), unread, resets)
+        body = _encode(_Stored(arrival_ms, arrived.messages, unread, resets))
         frame = _HEAD.pack(len(body), zlib.crc32(body)) + body
         if self.bytes + len(frame) > self._max_bytes:
             raise DependencyUnavailable(
@@ -234,7 +243,7 @@ class Journal:
                     break
                 frame = _decode(body)
                 end += _HEAD.size + length
-                arrived = Arrived(offset, frame.arrival_ms, frame.messages, frame.unread)
+                arrived = Arrived(offset, frame.arrival_ms, frame.messages, frame.unread, frame.resets)
                 offset = arrived.behind
                 yield arrived, end
         later = [one for one in self._segments if one > first]

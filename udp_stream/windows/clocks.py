@@ -15,6 +15,7 @@ computed message by message, so how a fetch cuts the log changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import compress
 from typing import Protocol
@@ -277,3 +278,93 @@ class AppendClock:
         if times[-1] != NEVER:
             self.watermark_ms = int(times[-1])
         return Observed(times[pings.message], ahead, are_rolled_over(pings.time_ms, places.append_ms[pings.message]))
+
+
+# The clock of the wall, for times of arrival and ticks: what is in a log by then stays.
+
+STEP_S = 2.0
+"""A clock that is corrected moves less between two looks; more is a jump."""
+
+SETTLED_S = 600.0
+"""So long a jump has lasted before it is believed, where the source says nothing."""
+
+SKEW_S = 30.0
+"""So far a source may be ahead."""
+
+
+class SteadyClock:
+    """The wall's time in seconds, unless it jumps against monotonic time. Then the source's own times say which of the
+    two is right; where there are none, monotonic time is for `SETTLED_S`.
+
+    Give it the times of pings with `hear`. `lag_max_s`: pings of a sound source are at most so old.
+
+    An hour ahead for a moment; and an hour ahead from the beginning, until the wall is set right:
+
+    >>> now = {"wall": 7000.0, "steady": 10.0}
+    >>> clock = SteadyClock(lambda: now["wall"], lambda: now["steady"])
+    >>> clock.hear(np.array([6_990_000]))
+    >>> now.update(wall=10_601.0, steady=11.0)
+    >>> clock.now_s()
+    7001.0
+    >>> clock = SteadyClock(lambda: now["wall"], lambda: now["steady"])
+    >>> clock.hear(np.array([7_001_000]))
+    >>> now.update(wall=7002.0, steady=12.0)
+    >>> clock.now_s()
+    7002.0
+    """
+
+    def __init__(
+        self, wall: Callable[[], float], monotonic: Callable[[], float], lag_max_s: float = float("inf")
+    ) -> None:
+        self._wall, self._monotonic, self._lag_max_s = wall, monotonic, lag_max_s
+        # All of them are seconds ahead of monotonic time.
+        self._since_s = monotonic()
+        self._believed = wall() - self._since_s
+        self._jumped: tuple[float, float] | None = None  # and since when
+        self._heard: float | None = None
+        self._newest: float | None = None
+
+    def now_s(self) -> float:
+        steady_s = self._monotonic()
+        ahead = self._wall() - steady_s
+        if self.is_in_doubt:
+            if self._jumped is None or abs(ahead - self._jumped[0]) > STEP_S:
+                self._jumped = ahead, steady_s
+            if not self._is_right(ahead, steady_s):
+                return steady_s + self._believed
+            self._since_s = steady_s
+        self._believed, self._jumped = ahead, None
+        return steady_s + ahead
+
+    def _is_right(self, ahead: float, steady_s: float) -> bool:
+        heard = self._heard
+        if heard is not None and abs(ahead - heard) < abs(self._believed - heard):
+            return True
+        since_s = self._since_s if self._jumped is None else self._jumped[1]
+        if heard is None:  # nothing speaks for what was believed first, either
+            return steady_s - self._since_s < SETTLED_S or steady_s - since_s >= SETTLED_S
+        return steady_s - since_s >= SETTLED_S and -SKEW_S <= ahead - heard <= self._lag_max_s
+
+    @property
+    def monotonic_s(self) -> float:
+        return self._monotonic()
+
+    def has_lasted(self, seconds: float) -> bool:
+        """Whether the wall has not jumped for so long, as far as it was believed."""
+        return self._monotonic() - self._since_s >= seconds
+
+    @property
+    def is_in_doubt(self) -> bool:
+        return abs(self._wall() - self._monotonic() - self._believed) > STEP_S
+
+    def tick_s(self) -> float:
+        """The time of a tick: no later than the newest ping could make it."""
+        now_s = self.now_s()
+        return now_s if self._newest is None else min(now_s, self._monotonic() + self._newest + self._lag_max_s)
+
+    def hear(self, time_ms: Times) -> None:
+        """The times of a frame's pings: what nine tenths of them have not passed counts."""
+        if time_ms.size:
+            self._heard = float(np.quantile(time_ms, 0.9)) / 1000 - self._monotonic()
+            if self._heard <= self._believed + SKEW_S:
+                self._newest = self._heard if self._newest is None else max(self._newest, self._heard)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from udp_stream.cli import outputs
-from udp_stream.cli.first_look import FeedWatch, LiveLook, require_readable_pings, source_name
+from udp_stream.cli.first_look import FeedWatch, LiveLook, max_age_s, require_readable_pings, source_name
 from udp_stream.cli.outputs import PRIVATE, PUBLIC, Appended
 from udp_stream.cli.process import noted, observed, say_of_source
 from udp_stream.cli.report import SOFTWARE
@@ -25,6 +26,7 @@ from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import Journal
 from udp_stream.sources.live import Handover, LiveSource
 from udp_stream.sources.opening import live_source
+from udp_stream.windows.clocks import SteadyClock
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -55,6 +57,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         }
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
         observers = [log.observe, summary.observe, *observers]
+        clock = SteadyClock(time.time, time.monotonic, max_age_s(arguments.source, settings))
         runtime = LiveRuntime(
             settings,
             ledger,
@@ -64,16 +67,17 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             journal,
             _outputs(appended),
             observers,
-            look=watch.look,
+            clock,
+            watch.look,
         )
         # These are left in reverse: what is due, and the summary as the last line.
-        look = LiveLook(arguments.source, settings)
+        look = LiveLook(arguments.source, settings, clock=clock.now_s, hear=clock.hear)
         stack.callback(_summarize, summary, look)
         stack.callback(log.say_due, at_the_end=True)
         say(f"run of {source_name(arguments.source)}, with the journal {folder}", "begun")
         heartbeats = Heartbeat(arguments.alive), Heartbeat(folder / ALIVE)
         stack.callback((folder / ALIVE).unlink, missing_ok=True)
-        runtime.start()
+        runtime.start(arguments.reset_clock)
 
         def reopen_if_asked() -> None:
             if hangups:
