@@ -196,7 +196,7 @@ def now_pings():
 def test_the_verb_accepts_what_comes_behind_a_jump(by, tmp_path):
     (tmp_path / "wrong_s").touch()
     reads, feeds = os.pipe()
-    words = ["run", "-", "--ledger", "l", "--out", "out", "--set", "kafka.idle_timeout=0.2s"]
+    words = ["run", "-", "--ledger", "l", "--out", "out", "--set", "kafka.idle_timeout=0.2s", "--set", "hat.slot=15m"]
     with (tmp_path / "log").open("wb") as log, os.fdopen(feeds, "wb", buffering=0) as pipe:
         process = Forked("tests.jumping", words, [reads, log.fileno(), log.fileno()], tmp_path)
         os.close(reads)
