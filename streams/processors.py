@@ -45,6 +45,7 @@ from udp_stream.release.query_road import Answered, QuerySet, report_answers
 from udp_stream.release.record import decode, decode_result, kind_of, moment_of
 from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.release.withdrawal import decode_withdrawal, unpublished_withdrawals
+from udp_stream.runtime import say_ahead
 from udp_stream.shuffle import protocol as steps
 from udp_stream.shuffle import wire
 from udp_stream.shuffle.protocol import NOT_YET, BarrierCheckpoint, ShardCheckpoint, ShardProtocol
@@ -55,7 +56,8 @@ from udp_stream.windows.tables import SlotCounts, tabulate
 
 
 class Common(NamedTuple):
-    """What both processors of a worker work with. `queries` are those that are asked, if any are."""
+    """What both processors of a worker work with. `queries` are those that are asked, if any are. Clocks of the
+    log that are ahead of `back_to_ms` go back."""
 
     topics: Topics
     offsets: Offsets
@@ -64,6 +66,7 @@ class Common(NamedTuple):
     accept_loss: bool = False
     observers: Sequence[Observer] = ()
     queries: QuerySet | None = None
+    back_to_ms: Callable[[], int] | None = None
 
 
 @dataclass(slots=True)
@@ -103,6 +106,7 @@ class Partitions(ABC, Generic[A]):
     def __init__(self, topic: str, common: Common) -> None:
         self._topic, self._topics, self._offsets, self._producer, self._binding = topic, *common[:4]
         self._accept_loss, self._queries = common.accept_loss, common.queries
+        self._back_to_ms = common.back_to_ms
         self._asked = "" if self._queries is None else self._queries.digest
         self._periods = None if self._queries is None else self._queries.periods
         self._report = report_to(*common.observers)
@@ -251,7 +255,8 @@ UNDER_WAY_MAX = 16
 
 
 TICK = "udp-stream-tick"
-"""The header of a record without a ping: the time at which the broker appends it counts."""
+"""The header of a record without a ping. Its value is its writer's time, Unix ms. The earlier one counts, that or the
+broker's append time: the clock of one of them may be wrong."""
 
 ERROR = "udp-stream.errors"
 
@@ -318,8 +323,15 @@ class SourceProcessor(Partitions[_Source]):
         offset, rejected_through = max(first, committed.offset), metadata.rejected_through
         if (again := self._restart_offset(place, max(committed.offset, rejected_through))) is not None:
             offset, rejected_through = again, min(rejected_through, end)
-        known = metadata.watermark, rejected_through, metadata.positions, metadata.unread
-        return SourceCheckpoint(offset, *known), metadata.asked
+        watermark = metadata.watermark
+        if self._back_to_ms is not None and watermark is not None:
+            ahead_ms = self._rules.through_at(watermark) - self._back_to_ms()
+            if ahead_ms > 0:
+                say_ahead(ahead_ms / 1000, resets=True)
+                return SourceCheckpoint(offset, rejected_through=rejected_through), metadata.asked
+        return SourceCheckpoint(
+            offset, watermark, rejected_through, metadata.positions, metadata.unread
+        ), metadata.asked
 
     def _read(self, assigned: _Source, records: Sequence[Any]) -> None:
         if records[0].timestamp_type != LOG_APPEND_TIME:
@@ -363,6 +375,11 @@ class SourceProcessor(Partitions[_Source]):
         known = to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms
         return msgspec.json.encode(_SourceMetadata(*known, assigned.protocol.asked, to.unread)).decode()
 
+    def ahead_ms(self, wall_ms: int) -> int:
+        """How far slots are closed ahead of this time, on any of our partitions; 0 or less if none is."""
+        through = [assigned.protocol.reader.through_ms for assigned in self._assignments.values()]
+        return max((ms - wall_ms for ms in through if ms is not None), default=0)
+
     async def tick(self, wall_ms: int) -> None:
         """Append a tick record to each partition that is silent and read to its end, if the time alone closes a slot.
         Silent is one from which no ping was accepted for `idle_s`.
@@ -378,7 +395,7 @@ class SourceProcessor(Partitions[_Source]):
             if is_read and self._is_ours(assigned):
                 # Before the write: the tick may be read before the write returns, and reading resets this.
                 assigned.protocol.ticked()
-                record = OutgoingRecord(self._topic, b"{}", headers=[(TICK, b"1")], partition=partition)
+                record = OutgoingRecord(self._topic, b"%d" % wall_ms, headers=[(TICK, b"1")], partition=partition)
                 await self._producer.write([record])
 
 
@@ -407,15 +424,21 @@ def is_tick(headers: Sequence[tuple[str, bytes]]) -> bool:
 
 
 def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
-    """The messages of the consumer's records, and their places; the value of a tick record is ignored."""
+    """The messages of the consumer's records, and their places; ticks have no message."""
     tick = [bool(one.headers) and is_tick(one.headers) for one in records]
     places = LogPlaces(
         np.array([one.offset for one in records], dtype=np.int64),
-        np.array([one.timestamp for one in records], dtype=np.int64),
+        np.array([_time_of(one, ticks) for one, ticks in zip(records, tick, strict=True)], dtype=np.int64),
         np.array(tick, dtype=bool),
     )
     values = [one.value or b"" for one in records]
     return [b"" if ticks else value for value, ticks in zip(values, tick, strict=True)] if any(tick) else values, places
+
+
+def _time_of(one: Any, ticks: bool) -> int:
+    # Earlier versions wrote `{}`.
+    written = int(one.value) if ticks and one.value and one.value.isdigit() else one.timestamp
+    return min(one.timestamp, written)
 
 
 # --- the shard processor: the protocol of each of our shards, and on partition 0 of the planner, over Kafka ---
@@ -626,7 +649,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
             await self._in_thread(partial(self._ledger.compare, found.mark))
             self._remember_mark(found.mark)
         again = self._restart_offset(place, found.checkpoint.read_to)
-        return found.checkpoint if again is None else found.checkpoint.with_offset(again)
+        to = found.checkpoint if again is None else found.checkpoint.with_offset(again)
+        return to if self._back_to_ms is None else to.back_to(self._back_to_ms())
 
     def _remember_mark(self, mark: Mark | None) -> None:
         """Remember the highest mark of the ledger that any worker has seen."""

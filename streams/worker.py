@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import faust
+import numpy as np
 from faust.types import TP
 
 from streams.consumer import batches, build_app
@@ -51,10 +52,11 @@ from udp_stream.planning.policy import Policy
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import Observer, Waiting, report_to
 from udp_stream.release.query_road import QueryContext, QuerySet
-from udp_stream.runtime import SpokenLog
+from udp_stream.runtime import SpokenLog, say_ahead
 from udp_stream.settings import Settings
 from udp_stream.units import parse_duration
-from udp_stream.windows.slots import Look
+from udp_stream.windows.clocks import SteadyClock
+from udp_stream.windows.slots import Look, ReadResult
 
 SESSION_S = 10.0
 """The partitions of a worker that is silent so long go to others: longer than a full disk or a pause of the machine
@@ -80,6 +82,7 @@ class Deployment:
     heartbeat: Path | None = None
     look: Look = lambda _messages, _read: None
     observers: Sequence[Observer] = ()
+    resets_clock: bool = False
 
 
 def run_worker(deployment: Deployment) -> None:
@@ -156,10 +159,18 @@ async def _work(
     queries = QuerySet(asked, settings.zone, of_queries) if asked else None
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
-        common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries)
+        clock = SteadyClock(time.time, time.monotonic)
+        back_to_ms = clock.now_ms if deployment.resets_clock else None
+        common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries, back_to_ms)
         rules = settings.reading_rules(keys.hash_plate, None if queries is None else queries.moments, archived_s(meta))
         once = partial(StrictlyOnce.begin, settings.kafka) if settings.kafka.transactions else None
-        pings = SourceProcessor(common, rules, idle_s, deployment.look)
+
+        def look(messages: Sequence[bytes], read: ReadResult) -> None:
+            if read.newest_ms is not None:
+                clock.hear(np.array([read.newest_ms]))
+            deployment.look(messages, read)
+
+        pings = SourceProcessor(common, rules, idle_s, look)
         parts = ShardProcessor(common, context, ledger, thread, once)
         lanes = connect(app, topics, offsets, pings, parts, stop)
         say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
@@ -176,7 +187,7 @@ async def _work(
 
         serving = [
             asyncio.ensure_future(_start(app, stop)),
-            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat))),
+            asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat), clock)),
             asyncio.ensure_future(stop.guard(watchdog.run)),
             asyncio.ensure_future(_speak(log, waiting, report_to(*observers))),
         ]
@@ -300,11 +311,17 @@ def connect(
 
 
 async def keep_time(
-    app: faust.App, pings: SourceProcessor, parts: ShardProcessor, stop: Stop, idle_s: float, heartbeat: Heartbeat
+    app: faust.App,
+    pings: SourceProcessor,
+    parts: ShardProcessor,
+    stop: Stop,
+    idle_s: float,
+    heartbeat: Heartbeat,
+    clock: SteadyClock,
 ) -> None:
     """Until we stop: ticks for silent partitions, commits, a look at Faust's failures, and a sign of life."""
     pause_s = min(idle_s / 4, 1.0)
-    committed_s = time.monotonic()
+    committed_s, is_said = time.monotonic(), False
 
     async def due_commit() -> None:
         await pings.commit()
@@ -321,7 +338,13 @@ async def keep_time(
             continue
         if app.consumer_generation_id:
             await stop.guard(show_life)
-        await stop.guard(lambda: pings.tick(round(time.time() * 1000)))
+        now_ms = clock.now_ms()
+        is_ahead = (ahead_ms := pings.ahead_ms(now_ms)) > 0
+        if is_ahead and not is_said:
+            say_ahead(ahead_ms / 1000)
+        is_said = is_ahead
+        if clock.has_lasted(idle_s):
+            await stop.guard(partial(pings.tick, now_ms))
         if time.monotonic() - committed_s >= COMMIT_S:
             await stop.guard(due_commit)
             committed_s = time.monotonic()

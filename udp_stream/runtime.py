@@ -265,6 +265,7 @@ class LiveRuntime(_Runtime):
         self.reader = SourceReader(self._rules, self._kept)
         self._kept_s = self._active_s = self._clock.monotonic_s
         self._unread: tuple[int, int] | None = None
+        self._is_ahead = False
 
     def start(self, resets_clock: bool = False) -> None:
         """`resets_clock`: if the log's clock is ahead of ours, it goes back. What is recorded and charged stays."""
@@ -272,11 +273,7 @@ class LiveRuntime(_Runtime):
             self._read(arrived)
         if (last_ms := self._journal.last_ms) is not None:
             self._unread = last_ms, self._arrival_ms()  # said with the next frame
-        through_ms = self.reader.through_ms
-        ahead_s = 0.0 if through_ms is None else through_ms / 1000 - self._clock.now_s()
-        if ahead_s > 0:
-            self._say_ahead(ahead_s, resets_clock)
-        if ahead_s > 0 and resets_clock:
+        if self._look_at_clock(resets_clock) and resets_clock:
             self._write([], self._arrival_ms(), resets=True)
         self._keep()
         self._report_waiting()
@@ -313,16 +310,17 @@ class LiveRuntime(_Runtime):
         self._journal.sync()
         return self._read(arrived)
 
-    def _say_ahead(self, ahead_s: float, resets_clock: bool) -> None:
-        slots = f"slots that end up to {duration_in_words(ahead_s)} ahead of this machine's clock"
-        text = f"the log's clock had closed {slots}, and is set back" if resets_clock else (
-            f"the log's clock has closed {slots}: their pings are refused as late. If this machine's clock is right, "
-            "stop, and start once with --reset-clock: what is charged and recorded stays"
-        )  # fmt: skip
-        say(text, "clock", {"ahead_s": round(ahead_s), "reset": resets_clock}, logging.WARNING)
+    def _look_at_clock(self, resets: bool = False) -> bool:
+        """Whether the log's clock is ahead of ours; it is said when it becomes so."""
+        through_ms, was_ahead = self.reader.through_ms, self._is_ahead
+        ahead_s = 0.0 if through_ms is None else through_ms / 1000 - self._clock.now_s()
+        self._is_ahead = ahead_s > 0
+        if self._is_ahead and not was_ahead:
+            say_ahead(ahead_s, resets)
+        return self._is_ahead
 
     def _arrival_ms(self) -> int:
-        return round(self._clock.now_s() * 1000)
+        return self._clock.now_ms()
 
     def _tick_ms(self) -> int:
         return round(self._clock.tick_s() * 1000)
@@ -351,6 +349,7 @@ class LiveRuntime(_Runtime):
     def _keep_if_due(self) -> None:
         if self._clock.monotonic_s - self._kept_s >= CHECKPOINT_S:
             self._keep()
+            self._look_at_clock()
 
     def _keep(self) -> None:
         """Say on disk from where on the journal is needed, then drop what is before."""
@@ -409,6 +408,16 @@ def rejected_writer(write: Callable[[bytes], object]) -> Reject:
         write(encoder.encode(line) + b"\n")
 
     return reject
+
+
+def say_ahead(ahead_s: float, resets: bool = False) -> None:
+    """The log's clock has closed slots that are not over by ours; `resets`: and now goes back."""
+    slots = f"slots that end up to {duration_in_words(ahead_s)} ahead of this machine's clock"
+    text = f"the log's clock had closed {slots}, and is set back" if resets else (
+        f"the log's clock has closed {slots}: their pings are refused as late. If this machine's clock is right, stop, "
+        "and start once with --reset-clock: what is charged and recorded stays"
+    )  # fmt: skip
+    say(text, "clock", {"ahead_s": round(ahead_s), "reset": resets}, logging.WARNING)
 
 
 class SpokenLog:

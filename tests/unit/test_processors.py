@@ -149,6 +149,7 @@ class Worker:
         binding=OURS,
         observers=(),
         city=None,
+        back_to_ms=None,
     ):
         context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test", city=city)
         self.broker = broker
@@ -157,7 +158,7 @@ class Worker:
         queries_asked = settings.standing_queries
         of_queries = settings.zone, QueryContext(settings.position_periods, context)
         queries = QuerySet(queries_asked, *of_queries) if queries_asked else None
-        common = Common(self.topics, broker, broker, binding, accept_loss, observers, queries)
+        common = Common(self.topics, broker, broker, binding, accept_loss, observers, queries, back_to_ms)
         rules = rules_of(settings, context, queries and queries.moments)
         self.pings = SourceProcessor(common, rules, 60, clock=lambda: self.time_s)
         self.parts = ShardProcessor(common, context, ledger, thread, self.once if once else None)
@@ -582,3 +583,92 @@ def test_a_silent_partition_is_ticked_also_by_a_worker_that_has_read_nothing_of_
 
     with ThreadPoolExecutor(1) as thread:
         asyncio.run(work(thread))
+
+
+HOUR = 3_600_000
+
+
+async def go_on(worker, broker, minutes, partitions=(0, 1)):
+    """Pings of these minutes as they come, and ticks where none does; each is read at once."""
+
+    async def read():
+        for tp, log in list(broker.logs.items()):
+            of = {TOPICS.pings.name: worker.pings, TOPICS.parts.name: worker.parts}.get(tp.topic)
+            if of is not None and (new := log[of.next_offsets().get(tp, len(log)) :]):
+                await of.process(new)
+                return await read()
+        return None
+
+    for minute in minutes:
+        broker.now_ms, worker.time_s = START + minute * 60_000 + broker.wrong_ms, minute * 60
+        for number, plate in enumerate("abcdef"):
+            if number % 2 in partitions:
+                broker.append(TOPICS.pings.name, number % 2, ping(plate, minute))
+        await read()
+        await worker.pings.tick(START + minute * 60_000 + worker.wrong_ms)
+        await read()
+    await worker.pings.commit()
+    await worker.parts.commit()
+
+
+@pytest.mark.parametrize("broker_by", [HOUR, -HOUR, 24 * HOUR, -24 * HOUR, 0])
+@pytest.mark.parametrize("worker_by", [HOUR, -HOUR, 24 * HOUR, -24 * HOUR, 0])
+def test_a_tick_counts_as_the_earlier_of_two_clocks(broker_by, worker_by):
+    """The broker's or the worker's may be wrong for a minute; here a partition is silent meanwhile. That both are wrong
+    alike is of one machine, whose worker goes by monotonic time."""
+    if min(broker_by, worker_by) > 0:
+        return
+    broker = Broker()
+    broker.wrong_ms = 0
+
+    async def work(worker):
+        worker.wrong_ms = 0
+        await go_on(worker, broker, range(60))
+        await go_on(worker, broker, range(60, 63), partitions=())
+        broker.wrong_ms, worker.wrong_ms = broker_by, worker_by
+        await go_on(worker, broker, [63], partitions=())  # the first slot is due
+        broker.wrong_ms = worker.wrong_ms = 0
+        assert worker.pings.ahead_ms(START + 64 * 60_000) <= 0
+        await go_on(worker, broker, range(64, 190))
+
+    with_worker(broker, work)
+    assert not outcome(broker)[1]
+    assert {decode(one).status for one in outcome(broker)[0].values()} == {"released"}
+
+
+@pytest.mark.parametrize("partitions", [(0, 1), (0,)])
+def test_a_log_that_is_ahead_is_set_back_and_what_is_charged_and_recorded_stays(partitions):
+    """As where one machine has both, and began with a wrong clock. `partitions`: those that went on, if only the other
+    one was told the wrong time."""
+    broker, ledger = Broker(), MemoryLedger()
+    broker.wrong_ms = 0
+
+    async def lived(thread, minutes, by=0, back=False, partitions=(0, 1)):
+        worker = Worker(broker, ledger, thread, back_to_ms=(lambda: START + minutes[0] * 60_000) if back else None)
+        broker.wrong_ms = worker.wrong_ms = by
+        await worker.assign()
+        await go_on(worker, broker, minutes, partitions)
+        return worker.pings.ahead_ms(START + minutes[-1] * 60_000)
+
+    async def work(thread):
+        await lived(thread, range(30))
+        await lived(thread, range(34, 36), 24 * HOUR, partitions=() if partitions == (0, 1) else partitions)
+        before, refused = charges_of(ledger), len(outcome(broker)[1])
+        assert bool(before) == (partitions == (0, 1))
+        assert await lived(thread, range(36, 70)) > 22 * HOUR
+        late = len(outcome(broker)[1])
+        assert late - refused == 34 * 6 // (1 if partitions == (0, 1) else 2)
+        assert await lived(thread, range(70, 200), back=True) <= 0
+        assert len(outcome(broker)[1]) == late
+        assert await lived(thread, range(200, 310), back=True) <= 0  # it is not ahead any more: nothing is done
+        assert len(outcome(broker)[1]) == late
+        after = charges_of(ledger)
+        assert before.items() <= after.items() and len(after) >= 4
+        assert ledger.verify() == [] and list(ledger.unpublished()) == []
+
+    with ThreadPoolExecutor(1) as thread:
+        asyncio.run(work(thread))
+
+
+def charges_of(ledger):
+    return {entry.release_id: (entry.payload, entry.charged.tolist()) for entry in ledger.entries()}

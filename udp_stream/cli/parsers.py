@@ -206,7 +206,7 @@ def _run(verbs: Verbs) -> None:
     _option(parser, "--rejected", "FILE", "refused pings, one message a line, with the reason")
     _ledger_option(parser)
     _option(parser, "--journal", "FOLDER", "what arrived, until it is released (default: LEDGER.journal)", type=Path)
-    _switch(parser, "--reset-clock", "once: a log's clock that is ahead goes back to this machine's; no charge is lost")
+    _reset_clock(parser)
     _of_long_runs(parser)
     parser.epilog = """\
 examples:
@@ -333,10 +333,15 @@ examples:
 """
 
 
+def _reset_clock(parser: Verb) -> None:
+    _switch(parser, "--reset-clock", "once: a log's clock that is ahead goes back to this machine's; no charge is lost")
+
+
 def _worker(verbs: Verbs) -> None:
     parser = add_verb(verbs, "worker", "run a worker of the deployment on Kafka", "kafka")
     _option(parser, "--instance", "NAME", "permanent name of this worker; after a restart it continues at once")
     _switch(parser, "--accept-loss", "continue even if the topics no longer hold all the data that is needed")
+    _reset_clock(parser)
     _of_long_runs(parser)
     parser.epilog = """\
 examples:

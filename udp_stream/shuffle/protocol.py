@@ -89,6 +89,11 @@ class BarrierCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     through_ms: tuple[int, ...] = ()
     done_ms: int = NOT_YET
 
+    def back_to(self, now_ms: int) -> BarrierCheckpoint:
+        """What was closed ahead of now is open again."""
+        through_ms = tuple(NOT_YET if ms > now_ms else ms for ms in self.through_ms)
+        return BarrierCheckpoint(self.offset, through_ms, NOT_YET if self.done_ms > now_ms else self.done_ms)
+
 
 @dataclass(slots=True)
 class _HeldSlot:
@@ -379,6 +384,11 @@ class ShardCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     def read_to(self) -> int:
         """What is before this offset was read, as far as the checkpoint tells: what it still needs may lie before."""
         return max(one.offset for one in (self.shard, self.planner, self.moments) if one is not None)
+
+    def back_to(self, now_ms: int) -> ShardCheckpoint:
+        """The log's clock was ahead, and goes back. The ledger still has what was charged and recorded."""
+        planner, moments = (one and one.back_to(now_ms) for one in (self.planner, self.moments))
+        return ShardCheckpoint(self.shard.back_to(now_ms), planner, moments)
 
     def with_offset(self, offset: int) -> ShardCheckpoint:
         """The same, of a log that is read again from this offset on: what is done stays done."""

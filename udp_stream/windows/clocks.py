@@ -349,6 +349,9 @@ class SteadyClock:
     def monotonic_s(self) -> float:
         return self._monotonic()
 
+    def now_ms(self) -> int:
+        return round(self.now_s() * 1000)
+
     def has_lasted(self, seconds: float) -> bool:
         """Whether the wall has not jumped for so long, as far as it was believed."""
         return self._monotonic() - self._since_s >= seconds

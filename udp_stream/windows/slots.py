@@ -348,6 +348,10 @@ class ReadingRules:
     hash_plate: Callable[[str], bytes]
     moments: MomentRules | None = None
 
+    def through_at(self, watermark_ms: int) -> int:
+        """Every slot that ends by then is closed at this watermark."""
+        return self.grid.start_of(watermark_ms - self.windows.grace_ms)
+
     def read(
         self, messages: Sequence[bytes], windows: Windows, places: LogPlaces | None = None, rejected_through: int = 0
     ) -> tuple[ReadResult, Frame, list[LateOrFull]]:
@@ -429,7 +433,7 @@ class SourceReader:
         return None if self._clock.watermark_ms is None else self.through_at(self._clock.watermark_ms)
 
     def through_at(self, watermark_ms: int) -> int:
-        return self._rules.grid.start_of(watermark_ms - self._rules.windows.grace_ms)
+        return self._rules.through_at(watermark_ms)
 
     @property
     def moments_ms(self) -> int | None:

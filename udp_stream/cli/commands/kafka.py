@@ -139,8 +139,8 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
         from streams.worker import Deployment, run_worker
     metrics = observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint())
     with metrics as observers, noted(signal.SIGHUP):  # it ends a program that does not look out for it
-        asked = arguments.instance, arguments.accept_loss, arguments.alive
-        run_worker(Deployment(settings, OsEntropy(), SOFTWARE, *asked, FeedWatch(settings).look, observers))
+        asked = arguments.instance, arguments.accept_loss, arguments.alive, FeedWatch(settings).look, observers
+        run_worker(Deployment(settings, OsEntropy(), SOFTWARE, *asked, arguments.reset_clock))
 
 
 LOOK_SECONDS = 0.5
