@@ -436,9 +436,9 @@ def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
 
 
 def _time_of(one: Any, ticks: bool) -> int:
+    appended_ms: int = one.timestamp
     # Earlier versions wrote `{}`.
-    written = int(one.value) if ticks and one.value and one.value.isdigit() else one.timestamp
-    return min(one.timestamp, written)
+    return min(appended_ms, int(one.value)) if ticks and one.value and one.value.isdigit() else appended_ms
 
 
 # --- the shard processor: the protocol of each of our shards, and on partition 0 of the planner, over Kafka ---

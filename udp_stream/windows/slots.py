@@ -122,27 +122,27 @@ class _OpenSlot:
 Span = tuple[int, int]
 """From, to, Unix ms."""
 
-PARTS = 60
-"""Of a slot, each of which was read or not."""
-
-FILLED = 0.25
-"""Pings came of a part if it has this share of the fullest part's: a few old positions do not count."""
+PARTS = 6
+"""Of a slot. In ten minutes, of an hour, every bus on its way pings."""
 
 
 def is_partial(time: NDArray[np.uint32], start_ms: int, end_ms: int, unread: Iterable[Span]) -> bool:
-    """Whether less than half of a slot was read: its parts in which nothing was read, and of which no pings came later.
+    """Whether less than half of a slot was read. What came of a stretch later, as from a queue, counts as read: as many
+    minutes of it as there are pings in a minute of the fullest part. A few old positions are next to none.
 
     `time` is that of its pings, ms after its start.
 
     >>> is_partial(np.arange(40, 60, dtype=np.uint32), 0, 60, [(-99, 40)]), is_partial(np.zeros(1, "u4"), 0, 60, [])
     (True, False)
     """
-    pings = np.bincount(time.astype(np.int64) * PARTS // (end_ms - start_ms), minlength=PARTS)
-    middle = start_ms + (end_ms - start_ms) * (2 * np.arange(PARTS) + 1) / (2 * PARTS)
-    is_read = np.ones(PARTS, bool)
-    for since_ms, until_ms in unread:
-        is_read &= (middle < since_ms) | (until_ms <= middle)
-    return int(np.count_nonzero(is_read | (pings >= max(1, FILLED * pings.max())))) < PARTS / 2
+    of_slot = [(max(0, since - start_ms), min(until, end_ms) - start_ms) for since, until in unread]
+    if not (of_slot := [(since, until) for since, until in of_slot if since < until]):
+        return False
+    parts = np.bincount(time.astype(np.int64) * PARTS // (end_ms - start_ms))
+    ms_each = (end_ms - start_ms) / PARTS / parts.max()
+    came = [np.count_nonzero((since <= time) & (time < until)) for since, until in of_slot]
+    lost_ms = [max(0.0, until - since - n * ms_each) for (since, until), n in zip(of_slot, came, strict=True)]
+    return bool(sum(lost_ms) > (end_ms - start_ms) / 2)
 
 
 class Windows:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, suppress
 
 from streams.feed import Feed, Pace
 from streams.topics import create_topics, read_answers, read_estimates, read_releases, topics_of
-from udp_stream.cli.first_look import FeedWatch, LiveLook, require_readable_pings
+from udp_stream.cli.first_look import FeedWatch, LiveLook, max_age_s, require_readable_pings
 from udp_stream.cli.process import noted, observed, say_of_source
 from udp_stream.cli.report import SOFTWARE
 from udp_stream.errors import ConfigError, UsageError, needs
@@ -25,6 +25,7 @@ from udp_stream.sources.opening import live_source
 from udp_stream.sources.recordings import open_sources, require_one_form, scheme_of
 from udp_stream.trial.fleet import live_messages
 from udp_stream.trial.services import services as both_services
+from udp_stream.windows.clocks import SteadyClock
 
 
 def create(_arguments: argparse.Namespace, settings: Settings) -> None:
@@ -63,7 +64,9 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
         deals = settings.speed.from_ == "field"
         sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form, deals))
         if live:
-            send_live(live, sender, settings, heartbeat.beat, LiveLook(arguments.files[0], settings))
+            clock = SteadyClock(time.time, time.monotonic, max_age_s(arguments.files[0], settings))
+            look = LiveLook(arguments.files[0], settings, clock=clock.now_s, hear=clock.hear)
+            send_live(live, sender, settings, heartbeat.beat, look)
             say_of_source(_sent(sender, pace))
             return
         for messages in frames:
