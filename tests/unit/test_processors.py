@@ -636,15 +636,18 @@ def test_a_tick_counts_as_the_earlier_of_two_clocks(broker_by, worker_by):
     assert {decode(one).status for one in outcome(broker)[0].values()} == {"released"}
 
 
+@pytest.mark.parametrize("mean", ["array-averaging", "forecast-clip"])
 @pytest.mark.parametrize("partitions", [(0, 1), (0,)])
-def test_a_log_that_is_ahead_is_set_back_and_what_is_charged_and_recorded_stays(partitions):
+def test_a_log_that_is_ahead_is_set_back_and_what_is_charged_and_recorded_stays(partitions, mean):
     """As where one machine has both, and began with a wrong clock. `partitions`: those that went on, if only the other
     one was told the wrong time."""
+    settings = load(None, (*FLAGS, f"release.mean={mean}", "release.cdf=off"), {})
     broker, ledger = Broker(), MemoryLedger()
     broker.wrong_ms = 0
 
     async def lived(thread, minutes, by=0, back=False, partitions=(0, 1)):
-        worker = Worker(broker, ledger, thread, back_to_ms=(lambda: START + minutes[0] * 60_000) if back else None)
+        back_to_ms = (lambda: START + minutes[0] * 60_000) if back else None
+        worker = Worker(broker, ledger, thread, settings, back_to_ms=back_to_ms)
         broker.wrong_ms = worker.wrong_ms = by
         await worker.assign()
         await go_on(worker, broker, minutes, partitions)
@@ -672,3 +675,22 @@ def test_a_log_that_is_ahead_is_set_back_and_what_is_charged_and_recorded_stays(
 
 def charges_of(ledger):
     return {entry.release_id: (entry.payload, entry.charged.tolist()) for entry in ledger.entries()}
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR, 24 * HOUR, -24 * HOUR])
+def test_a_broker_whose_clock_is_wrong_while_pings_come_costs_what_came_meanwhile_at_most(by):
+    broker = Broker()
+    broker.wrong_ms = 0
+
+    async def work(worker):
+        worker.wrong_ms = 0
+        await go_on(worker, broker, range(30))
+        broker.wrong_ms = by
+        await go_on(worker, broker, [30])
+        broker.wrong_ms = 0
+        await go_on(worker, broker, range(31, 190))
+
+    with_worker(broker, work)
+    reasons = [dict(one.headers)["udp-stream.errors.reason"] for one in broker.logs[TP(TOPICS.rejected.name, 0)]]
+    assert reasons == [b"time_in_future"] * (6 if by < 0 else 0)
+    assert {decode(one).status for one in outcome(broker)[0].values()} == {"released"}
