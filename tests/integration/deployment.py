@@ -213,11 +213,11 @@ def _until_it_serves(process, said, before):
 
 
 @contextmanager
-def worker(city, instance="one", stop="", seed=SEED):
+def worker(city, instance="one", stop="", seed=SEED, wrong_s=0, resets=""):
     """A worker process, ended by SIGTERM with status 0 unless killed. `stop`: where it stops itself."""
     said = city.folder / f"{instance}.err"
     served = said.read_text().count(SERVING) if said.exists() else 0
-    given = [city.config, seed, instance, stop, city.disorder_ms]
+    given = [city.config, seed, instance, stop, city.disorder_ms, wrong_s, resets]
     process = forked_to_log("tests.integration.seeded_worker", given, said, city.folder)
     try:
         yield process

@@ -1,10 +1,14 @@
-"""A worker with seeded noise: main(CONFIG, SEED, INSTANCE, STOP, DISORDER_MS); STOP is SIGNAL@POINT@N or UNDERPAID."""
+"""A worker with seeded noise: main(CONFIG, SEED, INSTANCE, STOP, DISORDER_MS, WRONG_S, RESETS).
+
+STOP is SIGNAL@POINT@N or UNDERPAID; its clock is WRONG_S ahead; RESETS is `--reset-clock` or empty.
+"""
 
 import functools
 import inspect
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,7 +125,9 @@ def underpaid(ask):
 SESSION_S = 6.0
 
 
-def main(config, seed, instance, stop="", disorder_ms="60000"):
+def main(config, seed, instance, stop="", disorder_ms="60000", wrong_s="0", resets=""):
+    real = time.time
+    time.time = lambda: real() + float(wrong_s)
     worker.SESSION_S = SESSION_S
     rules = Settings.window_rules.fget
     Settings.window_rules = property(lambda settings: replace(rules(settings), disorder_ms=int(disorder_ms)))
@@ -131,7 +137,10 @@ def main(config, seed, instance, stop="", disorder_ms="60000"):
         number, point, nth = stop.split("@")
         stop_at(signal.Signals[number], point, int(nth))
     try:
-        run_worker(Deployment(load(Path(config), (), {}), SeededEntropy(seed), "udp-stream test", instance=instance))
+        settings, entropy = load(Path(config), (), {}), SeededEntropy(seed)
+        run_worker(
+            Deployment(settings, entropy, "udp-stream test", instance=instance, resets_clock=resets == "--reset-clock")
+        )
     except UdpStreamError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_status)

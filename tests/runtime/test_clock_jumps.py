@@ -9,9 +9,10 @@ from itertools import pairwise
 import pytest
 
 from tests.forked import Forked
+from tests.forms import long_but
 from tests.runtime.harness import fleet_log
 from tests.runtime.test_live_run import CONFIG, ids, lines, live
-from udp_stream.cli.first_look import LiveLook
+from udp_stream.cli.first_look import LiveLook, max_age_s
 from udp_stream.ledgers.opening import ledger_and_keys
 from udp_stream.pings.decode import PingDecoder
 from udp_stream.pings.json import JSON
@@ -34,7 +35,7 @@ class Machine:
         wrong = [by for since, until, by in self.jumps if since <= self.now_s - self.begins_s < until]
         return self.now_s + sum(wrong)
 
-    def clock(self, lag_max_s=600.0):
+    def clock(self, lag_max_s):
         started_s = self.now_s
         return SteadyClock(self.wall, lambda: self.now_s - started_s + 77, lag_max_s)
 
@@ -53,8 +54,8 @@ def fleet():
 class Feed:
     """Frames of ten seconds through `run`'s road, as long as processes live; counts what is accepted, by second."""
 
-    def __init__(self, folder, fleet, machine, silent=(0, 0)):
-        self.folder, self.fleet, self.machine, self.silent = folder, fleet, machine, silent
+    def __init__(self, folder, fleet, machine, silent=(0, 0), source="http://feed"):
+        self.source, self.folder, self.fleet, self.machine, self.silent = source, folder, fleet, machine, silent
         self.sent, self.accepted = {}, {}
 
     def at(self):
@@ -65,9 +66,10 @@ class Feed:
 
     def go_on(self, until, resets=False):
         """One process until then; it dies without a word."""
-        clock, settings = self.machine.clock(), load(None, CONFIG, {})
+        settings = load(None, CONFIG, {})
+        clock = self.machine.clock(max_age_s(self.source, settings))
         self.said = []
-        look = LiveLook("http://feed", settings, lambda *said: self.said.append(said), clock.now_s, clock.hear)
+        look = LiveLook(self.source, settings, lambda *said: self.said.append(said), clock.now_s, clock.hear)
         with live(self.folder, clock, look=self.heard) as (runtime, _):
             runtime.start(resets)
             waiting = []
@@ -123,8 +125,10 @@ def test_pings_behind_a_jump_are_accepted(by, when, fleet, tmp_path):
     assert len(slots) == 4 and sound(tmp_path)
 
 
-def test_a_clock_that_is_wrong_for_an_hour_is_not_believed_while_pings_say_otherwise(fleet, tmp_path):
-    feed = Feed(tmp_path, fleet, Machine(min(fleet), [(AT, DAY, HOUR)])).go_on(4400)
+@pytest.mark.parametrize("source", ["http://feed", "-"])
+@pytest.mark.parametrize("by", long_but([HOUR], JUMPS))
+def test_a_clock_that_is_wrong_for_long_is_not_believed_once_pings_said_otherwise(by, source, fleet, tmp_path):
+    feed = Feed(tmp_path, fleet, Machine(min(fleet), [(AT, DAY, by)]), (AT - 20, AT + 1000), source).go_on(4400)
     assert feed.share(AT, 4400) > 0.99 and not feed.said
 
 

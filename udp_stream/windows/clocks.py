@@ -288,8 +288,8 @@ STEP_S = 2.0
 SETTLED_S = 600.0
 """So long a jump has lasted before it is believed, where the source says nothing."""
 
-SKEW_S = 30.0
-"""So far a source may be ahead."""
+SKEW_S, LAG_S = 30.0, 600.0
+"""So far a source may be ahead, or behind: else it speaks against a jump, however long that has lasted."""
 
 
 class SteadyClock:
@@ -343,7 +343,7 @@ class SteadyClock:
         since_s = self._since_s if self._jumped is None else self._jumped[1]
         if heard is None:  # nothing speaks for what was believed first, either
             return steady_s - self._since_s < SETTLED_S or steady_s - since_s >= SETTLED_S
-        return steady_s - since_s >= SETTLED_S and -SKEW_S <= ahead - heard <= self._lag_max_s
+        return steady_s - since_s >= SETTLED_S and -SKEW_S <= ahead - heard <= LAG_S
 
     @property
     def monotonic_s(self) -> float:
