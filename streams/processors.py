@@ -426,19 +426,17 @@ def is_tick(headers: Sequence[tuple[str, bytes]]) -> bool:
 def columns_of(records: Sequence[Any]) -> tuple[list[bytes], LogPlaces]:
     """The messages of the consumer's records, and their places; ticks have no message."""
     tick = [bool(one.headers) and is_tick(one.headers) for one in records]
+    values, times_ms = [one.value or b"" for one in records], [one.timestamp for one in records]
+    for at in np.flatnonzero(tick).tolist():
+        if values[at].isdigit():  # earlier versions wrote `{}`
+            times_ms[at] = min(times_ms[at], int(values[at]))
+        values[at] = b""
     places = LogPlaces(
         np.array([one.offset for one in records], dtype=np.int64),
-        np.array([_time_of(one, ticks) for one, ticks in zip(records, tick, strict=True)], dtype=np.int64),
+        np.array(times_ms, dtype=np.int64),
         np.array(tick, dtype=bool),
     )
-    values = [one.value or b"" for one in records]
-    return [b"" if ticks else value for value, ticks in zip(values, tick, strict=True)] if any(tick) else values, places
-
-
-def _time_of(one: Any, ticks: bool) -> int:
-    appended_ms: int = one.timestamp
-    # Earlier versions wrote `{}`.
-    return min(appended_ms, int(one.value)) if ticks and one.value and one.value.isdigit() else appended_ms
+    return values, places
 
 
 # --- the shard processor: the protocol of each of our shards, and on partition 0 of the planner, over Kafka ---
