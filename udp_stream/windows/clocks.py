@@ -294,7 +294,7 @@ SKEW_S, LAG_S = 30.0, 600.0
 
 class SteadyClock:
     """The wall's time in seconds, unless it jumps against monotonic time. Then the source's own times say which of the
-    two is right; where there are none, monotonic time is for `SETTLED_S`.
+    two is right. Where they do not, monotonic time is, for `SETTLED_S`.
 
     Give it the times of pings with `hear`. `lag_max_s`: pings of a sound source are at most so old.
 
