@@ -1,18 +1,26 @@
 """`run` of an address in trouble: a warning, again while it lasts, and a line with how long it took once it is over."""
 
+import errno
 import json
 import os
+import resource
 import signal
+import sqlite3
 import time
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from tests.gtfs import snapshot, vehicle
 from tests.http_server import GTFS, ok, serving, status
+from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
 from udp_stream.cli.first_look import LiveLook
-from udp_stream.logs import SAY_AGAIN_S, Warned
+from udp_stream.errors import DependencyUnavailable
+from udp_stream.ledgers.sqlite import usable
+from udp_stream.logs import MAKE_ROOM, SAY_AGAIN_S, Warned
 from udp_stream.settings import load
 from udp_stream.settings.limits import DURATIONS
 from udp_stream.sources.live import LONGEST_S, Failed, Retries
@@ -154,3 +162,54 @@ def test_a_feed_that_stands_still_is_said_every_15_minutes_and_so_is_its_end():
     assert look.fresh([ping(here.now_s)])
     assert [(event, level) for _, event, _, level in found] == [("stale", 30)] * 4 + [("fresh", 20)]
     assert found[0][2]["age_s"] == 615 and "50 min" in found[-1][0]
+
+
+@contextmanager
+def largest_file(size):
+    """No file of this process can grow beyond a size, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def recorded(folder, *words, size=None):
+    (file := folder / "log.ndjson").write_bytes(b"\n".join([*fleet_log(buses=25, hours=0.6, clean=True), b"no ping"]))
+    flags = ("--set", "hat.slot=15m", "--set", "release.min_plates=2", "--ledger", "l", "--journal", "j")
+    with nullcontext() if size is None else largest_file(size):
+        done = run_verb(("run", file, *flags, *words), cwd=folder)
+    return done.returncode, json.loads(done.stderr.splitlines()[-1])["message"]
+
+
+@pytest.mark.parametrize("flag", ["--out", "--smoothed", "--rejected"])
+def test_a_full_disk_under_an_output_names_it_and_what_to_do(flag, tmp_path):
+    words = [flag, "/dev/full"] if flag == "--out" else ["--out", "o", flag, "/dev/full"]
+    status, said = recorded(tmp_path, *words)
+    assert status == 4 and said == f"/dev/full: {os.strerror(errno.ENOSPC)}: {MAKE_ROOM}"
+
+
+def test_a_full_disk_under_the_checkpoint_names_it_and_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("udp_stream.runtime.draft_of", lambda _: nullcontext(Path("/dev/full")))
+    status, said = recorded(tmp_path, "--out", "o")
+    assert status == 4 and said == f"j/checkpoint: {os.strerror(errno.ENOSPC)}: {MAKE_ROOM}"
+
+
+@pytest.mark.parametrize(("size", "name"), [(16_000, "/l "), (100_000, "j/00000000000000000000.journal: ")])
+def test_no_room_for_the_ledger_or_the_journal_names_it_and_the_next_run_goes_on(size, name, tmp_path):
+    status, said = recorded(tmp_path, "--out", "o", size=size)
+    assert status == 4 and name in said, said
+    status, said = recorded(tmp_path, "--out", "o")
+    assert status == 0 and (tmp_path / "o").read_bytes(), said
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "is_full"), [("database or disk is full", "FULL", True), ("", "IOERR", False)]
+)
+def test_sqlite_s_full_disk_is_said_with_what_to_do(text, code, is_full, tmp_path):
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
+    with pytest.raises(DependencyUnavailable) as raised, usable(tmp_path / "l"):
+        raise error
+    assert str(tmp_path / "l") in str(raised.value) and (MAKE_ROOM in str(raised.value)) == is_full
