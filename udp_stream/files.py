@@ -68,7 +68,8 @@ def sync_directory(directory: Path) -> None:
     """Sync the names in a directory to disk, so that a new file in it survives the machine; OSError may leave."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        with named(directory):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
