@@ -23,6 +23,9 @@ def snapshot(*vehicles, header_s=START_S):
         if fields.get("trip_update"):
             entity.trip_update.trip.trip_id = "1"
             continue
+        if fields.get("alert"):
+            entity.alert.url.translation.add(text="1")
+            continue
         if fields["plate"]:
             entity.vehicle.vehicle.license_plate = fields["plate"]
         if fields["number"]:

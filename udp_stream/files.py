@@ -37,6 +37,16 @@ def draft_of(path: Path, *suffixes: str) -> Iterator[Path]:
             draft.with_name(draft.name + suffix).unlink(missing_ok=True)
 
 
+@contextmanager
+def named(name: str | Path) -> Iterator[None]:
+    """What fails inside is about this file: its name is put into an OSError that has none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(name)
+        raise
+
+
 def link_first(draft: Path, path: Path) -> None:
     """Give a finished draft its name, unless another process was first: then that one's file stands.
 
@@ -58,7 +68,8 @@ def sync_directory(directory: Path) -> None:
     """Sync the names in a directory to disk, so that a new file in it survives the machine; OSError may leave."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        with named(directory):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

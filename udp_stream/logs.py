@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,11 @@ INFO, WARNING, ERROR = logging.INFO, logging.WARNING, logging.ERROR
 
 REPEAT_S: Final = 600.0
 """A line of a library is written once in this time; the next one says how often it came."""
+
+SAY_AGAIN_S: Final = 900.0
+"""Trouble that lasts is said again after this time."""
+
+MAKE_ROOM: Final = "make room, then run it again"
 
 FRAMES: Final = 8  # innermost places that say where an error arose
 
@@ -98,6 +104,53 @@ def say(text: str, event: str = "said", figures: Mapping[str, object] | None = N
         _OURS.log(level, "%s", text, extra={"event": event, "figures": figures or {}})
     else:
         print(f"udp-stream: {'warning: ' if level == WARNING else ''}{text}", file=sys.stderr, flush=True)
+
+
+class Warned(str):
+    """A sentence at level warning, where only sentences are handed on."""
+
+    __slots__ = ()
+
+
+class Trouble:
+    """What is wrong for a while: when it is to be said, and how long it takes.
+
+    >>> now_s = 0.0
+    >>> trouble = Trouble(lambda: now_s)
+    >>> trouble.is_due("answers 404"), trouble.is_due("answers 404"), trouble.is_due("answers 500")
+    (True, False, True)
+    >>> now_s = SAY_AGAIN_S
+    >>> trouble.is_due("answers 404"), trouble.is_on, trouble.end(), trouble.is_on
+    (True, True, 900.0, False)
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._said = clock, dict[str, float]()
+        self._began_s: float | None = None
+
+    def is_due(self, what: str) -> bool:
+        """Whether to say this now: it has not been said for `SAY_AGAIN_S`. The first call begins the trouble."""
+        now_s = self._clock()
+        if self._began_s is None:
+            self._began_s = now_s
+        if now_s - self._said.get(what, -math.inf) < SAY_AGAIN_S:
+            return False
+        self._said[what] = now_s
+        return True
+
+    @property
+    def is_on(self) -> bool:
+        return self._began_s is not None
+
+    @property
+    def lasted_s(self) -> float:
+        return 0.0 if self._began_s is None else self._clock() - self._began_s
+
+    def end(self) -> float:
+        """It is over: the seconds that it took."""
+        lasted_s, self._began_s = self.lasted_s, None
+        self._said.clear()
+        return lasted_s
 
 
 class _Line(NamedTuple):
@@ -210,10 +263,13 @@ def trouble_of(error: OSError) -> str:
 
     >>> trouble_of(PermissionError(13, "text of a library", "city.ledger")), trouble_of(OSError("text of a library"))
     ('city.ledger: Permission denied', 'a file: OSError')
+    >>> trouble_of(OSError(28, "text of a library", "releases.ndjson"))
+    'releases.ndjson: No space left on device: make room, then run it again'
     """
     known = error.errno is not None and error.errno in errno.errorcode
     why = os.strerror(error.errno or 0) if known else type(error).__name__
-    return f"{error.filename or 'a file'}: {why}"
+    room = f": {MAKE_ROOM}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{error.filename or 'a file'}: {why}{room}"
 
 
 def _place(path: str, line: int) -> str:

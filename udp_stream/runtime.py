@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.files import draft_of, sync_directory
+from udp_stream.files import draft_of, named, sync_directory
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.logs import say
@@ -356,7 +356,7 @@ class LiveRuntime(_Runtime):
         self._kept_s = self._clock.monotonic_s
         if (checkpoint := self.reader.checkpoint()) == self._kept:
             return
-        with draft_of(self._place) as draft:
+        with named(self._place), draft_of(self._place) as draft:
             with draft.open("wb") as file:
                 file.write(msgspec.json.encode(checkpoint))
                 file.flush()

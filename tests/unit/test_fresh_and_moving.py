@@ -128,7 +128,7 @@ class Look:
     def __init__(self, source="http://feed/vehicles.pb", *flags):
         self.now_s, self.said = float(START_S), []
         self.settings = load(None, flags, {})
-        self.look = LiveLook(source, self.settings, lambda *words: self.said.append(words), clock=lambda: self.now_s)
+        self.look = LiveLook(source, self.settings, lambda *words: self.said.append(words[:3]), lambda: self.now_s)
         self.fresh = self.look.fresh
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from udp_stream.cli.report import console
 from udp_stream.errors import UsageError
-from udp_stream.logs import WARNING, counted, say
+from udp_stream.logs import INFO, WARNING, Trouble, counted, say
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Doubt, advise, plate_warning, unit_evidence
 from udp_stream.pings.json import FeedForm
@@ -287,23 +287,23 @@ class LiveLook:
     slots, and be charged for, as if they were of now. Other messages are handed on, to be refused.
     """
 
-    SAMPLE, SAMPLE_S, SAY_AGAIN_S = 20_000, 600.0, 300.0
-    """Messages, or seconds, that are looked at together; seconds after which a stale source is said again."""
+    SAMPLE, SAMPLE_S = 20_000, 600.0
+    """Messages, or seconds, that are looked at together."""
 
     def __init__(
         self,
         source: str,
         settings: Settings,
-        warn: Callable[[str, str, Mapping[str, object]], None] = _warn,
+        tell: Callable[[str, str, Mapping[str, object], int], None] = say,
         clock: Callable[[], float] = time.time,
         hear: Callable[[NDArray[np.int64]], None] = lambda _: None,
     ) -> None:
         """`hear` is told the times of all pings, before the clock is asked."""
-        self._name, self._settings, self._warn, self._clock = source_name(source), settings, warn, clock
+        self._name, self._settings, self._say, self._clock = source_name(source), settings, tell, clock
         self._hear = hear
         self._decoder = replace(settings.decoder, rules=unclamped(settings))
         self._max_age_s = max_age_s(source, settings)
-        self._newest_ms = self._said_s = -math.inf
+        self._newest_ms, self._began_s, self._old = -math.inf, clock(), Trouble(clock)
         self._held, self._held_s, self._odd = list[bytes](), clock(), list[str]()
         self.stale = 0
 
@@ -320,20 +320,28 @@ class LiveLook:
         times = pings.time_ms[pings.time_ms <= (now_s + FUTURE_S) * 1000]
         self._newest_ms = max(self._newest_ms, times.max(initial=-(2**62)))
         age_s = now_s - self._newest_ms / 1000
-        if age_s <= self._max_age_s or not len(pings):
-            if self._said_s > -math.inf and age_s <= self._max_age_s:
-                self._said_s = -math.inf
-                self._warn(f"{self._name}: fresh again", "fresh", {"stale": self.stale})
+        if age_s <= self._max_age_s:
+            if self._old.is_on:
+                text = f"{self._name}: fresh again, after {duration_in_words(self._old.end())}"
+                self._say(text, "fresh", {"stale": self.stale}, INFO)
             return messages
         self.stale += len(pings)
-        if now_s - self._said_s >= self.SAY_AGAIN_S:
-            self._said_s = now_s
-            age = "ahead of the clock" if age_s == math.inf else f"{duration_in_words(age_s)} old"
-            limit = f"over live.max_age ({self._settings.live.max_age})"
-            text = f"{self._name}: its newest ping is {age}, {limit}: {counted(self.stale, 'ping')} not read"
-            self._warn(text, "stale", {"stale": self.stale, "age_s": None if age_s == math.inf else round(age_s)})
+        # A server that answers the same again and again, or nothing, hands on no messages.
+        if len(pings) or min(age_s, now_s - self._began_s) > self._max_age_s:
+            self._warn_of_age(age_s, bool(len(pings)))
         whole = set(pings.message.tolist())
         return [message for at, message in enumerate(messages) if at not in whole]
+
+    def _warn_of_age(self, age_s: float, are_pings: bool) -> None:
+        if not self._old.is_due(""):
+            return
+        age = f"its newest ping is {duration_in_words(age_s)} old"
+        if age_s == math.inf:
+            age = "its pings are ahead of the clock" if are_pings else "it has sent no ping"
+        limit = f"live.max_age is {self._settings.live.max_age}"
+        text = f"{self._name}: {age} ({limit}); {counted(self.stale, 'ping')} not read: does it stand still?"
+        figures = {"stale": self.stale, "age_s": None if age_s == math.inf else round(age_s)}
+        self._say(text, "stale", figures, WARNING)
 
     def end(self) -> None:
         """Look at the pings since the last look, and warn of what was not odd about the pings before."""
@@ -344,7 +352,7 @@ class LiveLook:
         kinds = [sentence.lstrip("0123456789, ") for sentence in odd]  # as many again are nothing new
         for kind, sentence in zip(kinds, odd, strict=True):
             if kind not in self._odd:
-                self._warn(f"{self._name}: {sentence}", "odd", {})
+                self._say(f"{self._name}: {sentence}", "odd", {}, WARNING)
         self._odd = kinds
 
 

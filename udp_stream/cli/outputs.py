@@ -23,7 +23,6 @@ from typing import IO, BinaryIO, Final
 import msgspec
 
 from udp_stream.cli.process import STANDARD_OUTPUT, NamedFile
-from udp_stream.cli.process import named as named
 from udp_stream.errors import UsageError
 from udp_stream.forms import Kind, require_form, write_form
 from udp_stream.ledgers.keys import is_key

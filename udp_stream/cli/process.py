@@ -12,11 +12,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from udp_stream.errors import needs
-from udp_stream.logs import say
+from udp_stream.files import named
+from udp_stream.logs import INFO, WARNING, Warned, say
 
 if TYPE_CHECKING:
     from udp_stream.release.facts import Observer
@@ -78,16 +78,6 @@ class NamedFile(io.FileIO):
 
 
 @contextmanager
-def named(name: str | Path) -> Iterator[None]:
-    """What fails inside is about this file: its name is put into an OSError that has none."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(name)
-        raise
-
-
-@contextmanager
 def noted(number: int) -> Iterator[list[int]]:
     """While the block runs, this signal is only added to the list. Its handler takes no lock: a thread may hold one."""
     came: list[int] = []
@@ -100,7 +90,7 @@ def noted(number: int) -> Iterator[list[int]]:
 
 def say_of_source(sentence: str) -> None:
     """A line about a source, for the operator."""
-    say(sentence, "source")
+    say(sentence, "source", level=WARNING if isinstance(sentence, Warned) else INFO)
 
 
 @contextmanager

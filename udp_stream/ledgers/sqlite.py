@@ -52,10 +52,13 @@ from udp_stream.ledger.rules import (
     windows_around,
 )
 from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
+from udp_stream.logs import MAKE_ROOM
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x75647073  # "udps", so that `file` and we know our own
 BUSY_TIMEOUT_S = 60.0
+ROOM_BYTES = 2**16
+"""With less the disk is full: a page and its index do not fit."""
 
 MAGIC = b"SQLite format 3\0"
 """The first bytes of every SQLite database."""
@@ -217,7 +220,15 @@ def usable(path: Path) -> Iterator[None]:
         # By exact type: its other subclasses, such as IntegrityError, are mistakes of ours.
         if type(error) not in (sqlite3.DatabaseError, sqlite3.OperationalError):
             raise
-        raise DependencyUnavailable(f"the ledger {path} cannot be used: {error}") from error
+        raise DependencyUnavailable(f"the ledger {path} cannot be used: {error}{_room(path, error)}") from error
+
+
+def _room(path: Path, error: sqlite3.DatabaseError) -> str:
+    """What to do about a full disk, which SQLite also calls an error of input and output, as of its index."""
+    code, disk = error.sqlite_errorcode & 0xFF, os.statvfs(path.parent)
+    if code == sqlite3.SQLITE_IOERR and disk.f_bavail * disk.f_frsize < ROOM_BYTES:
+        return f": no space is left there: {MAKE_ROOM}"
+    return f": {MAKE_ROOM}" if code == sqlite3.SQLITE_FULL else ""
 
 
 CHARGE = """

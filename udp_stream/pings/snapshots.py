@@ -64,6 +64,9 @@ FROM_NAMED = "plate from the fields that source.plate names"
 TIME_OF_HEADER = "time from header.timestamp"
 TIME_IN_MS = "time in milliseconds"
 NO_VEHICLE = "entity without a vehicle"
+OTHER_FEEDS = {"alert": "alert", "trip_update": "trip update"}
+"""Fields of entities without a vehicle, and what feeds of them hold."""
+
 OLD = "time far before header.timestamp"
 """What notes count."""
 
@@ -108,6 +111,7 @@ class _VehicleReader:
                 vehicle = entity.vehicle
                 if entity.is_deleted or not entity.HasField("vehicle"):
                     notes[NO_VEHICLE] += 1
+                    notes.update(what for field, what in OTHER_FEEDS.items() if entity.HasField(field))
                     continue
                 try:
                     ping, time_s, source = self._ping(vehicle, header)

@@ -23,9 +23,10 @@ from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
-from udp_stream.logs import counted
-from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, STANDING, Unrepeated, gtfs_formats
+from udp_stream.logs import Trouble, Warned, counted
+from udp_stream.pings.snapshots import FROM_ID, FROM_LICENSE_PLATE, OTHER_FEEDS, STANDING, Unrepeated, gtfs_formats
 from udp_stream.pings.texts import trim
+from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.settings.sections import LiveSection
 from udp_stream.sources.files import GTFS_ENDS, GzipError, inflated
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 REDIRECTS_MAX = 5
 _REDIRECTS = {301, 302, 303, 307, 308}
 _LATER = {408, 425, 429}
+_SAID = {
+    404: ": nothing is there; ask its publisher for the feed's address, and start again with it",
+    429: ": it was asked too often; a longer live.every asks less",
+}
 _BLOCK_BYTES = _HEADER_MAX = 2**16
 SOFTWARE = f"udp-stream/{__version__}"
 
@@ -153,10 +158,11 @@ class HttpGet:
                 raise Failed("answers in an encoding that was not asked for", is_final=True)
             return HttpAnswer(await self._body(response), kind, validators)
         if status in (401, 403):
-            said = "does not accept the token" if self._live.token_file else "asks for a token (live.token_file)"
+            renew = "does not accept the token: put a new one into live.token_file, which is read for each poll"
+            said = renew if self._live.token_file else "asks for a token (live.token_file)"
             raise Failed(f"answers {status}: it {said}", is_final=True)
-        is_passing = status >= 500 or status in _LATER
-        raise Failed(f"answers {status}", is_final=not is_passing, wait_s=_seconds(headers.get("Retry-After")))
+        is_passing, said = status >= 500 or status in _LATER, _SAID.get(status, "")
+        raise Failed(f"answers {status}{said}", is_final=not is_passing, wait_s=_seconds(headers.get("Retry-After")))
 
     async def _body(self, response: ClientResponse) -> bytes:
         packed, body = bytearray(), bytearray()
@@ -259,6 +265,7 @@ class PolledSource(ConnectedSource):
         self._changed_s = self._said_s = time.monotonic()
         self._tally: Counter[str] = Counter()
         self._plates_said: set[str] = set()
+        self._lack = Trouble()
 
     def open(self) -> None:
         pass
@@ -281,6 +288,8 @@ class PolledSource(ConnectedSource):
 
     def take(self, message: bytes) -> list[bytes]:
         frame = self._read(message) if message.strip() else []
+        if not message.strip():
+            self._look_for_vehicles(Counter())
         # Kept only of an answer that could be read: another must be sent again.
         self._validators, self._changed_s = self._answer.validators, time.monotonic()
         self._due_s = self._began_s + self._every_s
@@ -292,6 +301,10 @@ class PolledSource(ConnectedSource):
 
     def _read(self, body: bytes) -> list[bytes]:
         """The new pings of an answer. Failed if it cannot be read."""
+        start = trim(body[:_PAGE_BYTES]).lower()
+        if start.startswith(b"<") and (b"<html" in start or b"<!doctype html" in start):
+            page = "a page for people (HTML) and no feed: open the address in a browser, it says why"
+            raise Failed(f"answers with {page}", is_final=True)
         if not self._is_named and not (self._reader is not None and self._reader.counts["read"]):
             # Until an answer had a ping, the last may have been an error, in another format.
             kind, why = _seen(self._answer.content_type, body)
@@ -308,9 +321,30 @@ class PolledSource(ConnectedSource):
         if reader.unreadable:
             what = "GTFS-realtime message" if self._kind == GTFS else "JSON of pings"
             raise Failed(f"answers with what is no {what} ({reader.unreadable})")
-        self._tally.update({name: reader.counts[name] - before[name] for name in ("read", "repeats", "refused")})
+        found = Counter({name: count - before[name] for name, count in reader.counts.items()})
+        self._tally.update({name: found[name] for name in ("read", "repeats", "refused")})
         self._say_fields(reader.counts)
+        self._look_for_vehicles(found)
         return frame
+
+    def _look_for_vehicles(self, found: Counter[str]) -> None:
+        """Say while answers have no ping, with what they have in its place, and when they have pings again."""
+        if found["read"]:
+            if self._lack.is_on:
+                past = duration_in_words(self._lack.end())
+                self.say(f"{self.name} answers with vehicles again, after {past} without any")
+            return
+        others = [counted(found[what], what) for what in OTHER_FEEDS.values() if found[what]]
+        if others:
+            what = "name the address of its vehicle positions"
+        elif found["refused"]:
+            what, others = "`doctor FILE` of a saved answer says what is wrong", ["what is refused"]
+        else:
+            what = "at night it may be right; else ask its publisher"
+        if self._lack.is_due(what):
+            has = f"{' and '.join(others) or 'nothing'} and no vehicle"
+            lasts = f" for {duration_in_words(self._lack.lasted_s)}" if self._lack.lasted_s >= 1 else ""
+            self.say(Warned(f"{self.name} answers with {has}{lasts}: {what}"))
 
     def _require_unit(self) -> None:
         if self._kind == GTFS:
@@ -348,8 +382,7 @@ def _seen(content_type: str, body: bytes) -> tuple[str, str]:
         return GTFS, "by its content type"
     if content_type.endswith(("/json", "+json")):
         return PLAIN_JSON, "by its content type"
-    is_page = "html" in content_type or b"<html" in body[:_PAGE_BYTES].lower()
-    if trim(body)[:1] in (b"{", b"[", b'"', b"<") and not is_page:
+    if trim(body)[:1] in (b"{", b"[", b'"', b"<") and "html" not in content_type:
         return PLAIN_JSON, "by its content"
     # In protobuf this byte begins the first field, which is the header of every GTFS-realtime message.
     if body.startswith(b"\n") and not content_type.startswith("text/"):

@@ -22,7 +22,7 @@ from typing import BinaryIO, Final, NamedTuple
 import msgspec
 
 from udp_stream.errors import DependencyUnavailable, PrivacyRefused
-from udp_stream.files import draft_of, sync_directory
+from udp_stream.files import draft_of, named, sync_directory
 
 JOURNAL_BYTES_MAX: Final = 8 * 2**30
 """8 GiB hold an hour of 150,000 buses that ping every 10 s: a journal with more has slots that do not close."""
@@ -115,9 +115,12 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._out is not None:
-            self._out.close()
-        os.close(self._lock)
+        try:
+            if self._out is not None:
+                with named(self._path(self._segments[-1])):
+                    self._out.close()  # tries again to write what did not fit
+        finally:
+            os.close(self._lock)
 
     def append(
         self,
@@ -139,7 +142,8 @@ class Journal:
                 "in faster than it is made for, or slots do not close"
             )
         out = self._segment(arrival_ms)
-        out.write(frame)
+        with named(self._path(self._segments[-1])):
+            out.write(frame)
         self._sizes[self._segments[-1]] += len(frame)
         self.next_offset, self.last_ms = arrived.behind, arrival_ms
         return arrived
@@ -147,8 +151,9 @@ class Journal:
     def sync(self) -> None:
         """All that was appended is on disk when this returns."""
         if self._out is not None:
-            self._out.flush()
-            os.fdatasync(self._out.fileno())
+            with named(self._path(self._segments[-1])):
+                self._out.flush()
+                os.fdatasync(self._out.fileno())
 
     @property
     def bytes(self) -> int:
@@ -182,7 +187,7 @@ class Journal:
             raise DependencyUnavailable(f"the journal {self.folder} is in use by another run") from error
         name = self.folder / "owner"
         if not name.exists():
-            with draft_of(name) as draft:
+            with named(name), draft_of(name) as draft:
                 with draft.open("w") as file:
                     file.write(owner)
                     file.flush()

@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from udp_stream.errors import DependencyUnavailable
-from udp_stream.logs import counted
+from udp_stream.logs import Trouble, Warned, counted
 from udp_stream.pings.snapshots import Unrepeated, gtfs_formats
+from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.sources.recordings import SNAPSHOT_BYTES_MAX, VEHICLES_MAX, Say, Source, require_gtfs
-from udp_stream.units import duration_name
 
 
 class LiveSource(Source, Protocol):
@@ -73,16 +73,13 @@ class RecordedSource:
 LONGEST_S = 60.0
 """Between two tries, unless the server asks for more: a city loses a minute of pings at most."""
 
-ASKED_MAX_S = 3600.0
-"""As long as a server may ask us to wait."""
-
-SAY_AGAIN_S = 300.0
-"""The same failure is said again after this time, with how often it was."""
+ASKED_MAX_S = 300.0
+"""As long as a server may ask us to wait (`Retry-After`)."""
 
 
 class Retries:
-    """The failures of a source in a row. `first_s`: the longest pause after a first failure. `fraction` draws from
-    [0, 1), so that clients that failed together do not come back together.
+    """The failures of a source in a row, as warnings. `first_s`: the longest pause after a first failure. `fraction`
+    draws from [0, 1), so that clients that failed together do not come back together.
 
     >>> said = []
     >>> retries = Retries("http://host/", 10.0, said.append, clock=lambda: 0.0, fraction=lambda: 1.0)
@@ -90,52 +87,39 @@ class Retries:
     [10.0, 20.0, 40.0, 60.0]
     >>> retries.worked()
     >>> said
-    ['http://host/ answers with 503; tried again in 10s', 'http://host/ works again, after 4 failures in 0s']
+    ['http://host/ answers with 503; tried again in 10 s', 'http://host/ works again, after 4 failures in 0 s']
     """
 
     def __init__(
         self, name: str, first_s: float, say: Say, clock: Callable[[], float], fraction: Callable[[], float]
     ) -> None:
-        self._name, self._first_s, self._say, self._clock, self._fraction = name, first_s, say, clock, fraction
+        self._name, self._first_s, self._say, self._fraction = name, first_s, say, fraction
+        self._trouble = Trouble(clock)
         self._has_worked = False
         self._count = 0
-        self._began_s = self._said_s = 0.0
-        self._said = ""
 
     def worked(self) -> None:
         if self._count:
-            past = self._since(self._began_s)
+            past = duration_in_words(self._trouble.end())
             self._say(f"{self._name} works again, after {counted(self._count, 'failure')} in {past}")
-        self._has_worked, self._count, self._said = True, 0, ""
+        self._has_worked, self._count = True, 0
 
     def failed(self, failure: Failed) -> float:
         """Seconds until the next try. DependencyUnavailable for a final failure before anything has worked: whoever has
         typed a wrong address is told at once."""
         if failure.is_final and not self._has_worked:
             raise DependencyUnavailable(f"{self._name} {failure.sentence}")
-        now = self._clock()
-        self._began_s = self._began_s if self._count else now
         # Ten doublings at most: after some 1,000 failures the power would be too large for a float.
         most = min(self._first_s * 2.0 ** min(self._count, 10), max(LONGEST_S, self._first_s))
         pause = most * (0.5 + self._fraction() / 2)
         if failure.wait_s is not None:
             pause = max(pause, min(failure.wait_s, ASKED_MAX_S))
         self._count += 1
-        if failure.sentence != self._said:
-            self._say(f"{self._name} {failure.sentence}; tried again in {_seconds(pause)}")
-            self._said, self._said_s = failure.sentence, now
-        elif now - self._said_s >= SAY_AGAIN_S:
-            past = f"{counted(self._count, 'failure')} in {self._since(self._began_s)}"
-            self._say(f"{self._name} {failure.sentence}; {past}")
-            self._said_s = now
+        if self._trouble.is_due(failure.sentence):
+            past = f"{counted(self._count, 'failure')} in {duration_in_words(self._trouble.lasted_s)}; "
+            again = f"{past * (self._count > 1)}tried again in {duration_in_words(pause)}"
+            self._say(Warned(f"{self._name} {failure.sentence}; {again}"))
         return pause
-
-    def _since(self, began_s: float) -> str:
-        return _seconds(self._clock() - began_s)
-
-
-def _seconds(seconds: float) -> str:
-    return duration_name(round(seconds)) if seconds >= 0.5 else "0s"
 
 
 FIRST_PAUSE_S = 1.0

@@ -94,7 +94,7 @@ def send_live(source: LiveSource, sender: Feed, settings: Settings, beat: Callab
             if asked:
                 handover.stop()
             frames = handover.take()
-            for frame in frames:
+            for frame in frames or [[]]:  # without one the feed may stand still
                 sender.send(look.fresh(json_messages(frame, source.format, settings.ping_rules)))
             is_settled = is_settled and not frames
             is_due = not frames or not sender.joins or time.monotonic() - sent_s >= SETTLE_S

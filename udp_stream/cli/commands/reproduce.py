@@ -21,7 +21,7 @@ import numpy as np
 from rich.table import Table
 
 from udp_stream import experiments
-from udp_stream.cli.outputs import FileRole, named, require_distinct, used_files
+from udp_stream.cli.outputs import FileRole, require_distinct, used_files
 from udp_stream.cli.report import ReadingProgress, console, printer, stepwise
 from udp_stream.errors import PackageMissing, UsageError
 from udp_stream.experiments import EXPERIMENTS, NEED_POSITIONS, ON_POSITIONS
@@ -38,6 +38,7 @@ from udp_stream.experiments.data import (
     Setup,
     Trajectories,
 )
+from udp_stream.files import named
 from udp_stream.forms import as_text, csv_line
 from udp_stream.mechanisms.base import SamplesPerPlate
 from udp_stream.planning.suppression import Occupancy
