@@ -18,7 +18,7 @@ from udp_stream.mechanisms.means import (
 )
 from udp_stream.mechanisms.noise import lattice_of, pure
 from udp_stream.mechanisms.statistics import STATISTICS, accuracy_of, plan_automatic
-from udp_stream.mechanisms.variance import plan_variance, variance_query, variance_value
+from udp_stream.mechanisms.variance import plan_variance, variance_query
 from udp_stream.planning.plan import HatPlan, Terms
 from udp_stream.release.road import estimate_hats
 from udp_stream.testing import seeded_bits
@@ -93,7 +93,7 @@ def test_a_variance_moves_by_exactly_its_sensitivity_and_lies_in_its_range(count
         plan = plan_variance(SamplesPerPlate(np.array(counts)), pure(NANO), SMALL, cap)
         statistics = [variance_query(plan, row).statistic for row in data]
         assert max(1, *widest_by_plate(counts, np.array(statistics))) == plan.sensitivity
-        values = [variance_value(plan, statistic) for statistic in statistics]
+        values = [plan.value(statistic) for statistic in statistics]
         truth = np.clip(data, SMALL.low, SMALL.high).var(axis=1)
         assert min(values) >= 0 and max(values) <= SMALL.width**2 / 4
         assert np.abs(values - truth).max() <= plan.bias_bound + 1e-9

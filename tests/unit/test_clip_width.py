@@ -5,8 +5,7 @@ import pytest
 
 from udp_stream.mechanisms import widths as module
 from udp_stream.mechanisms.around import AROUND, Around, plan_around
-from udp_stream.mechanisms.base import Range, SamplesPerPlate
-from udp_stream.mechanisms.means import NoisyMean
+from udp_stream.mechanisms.base import NoisyValue, Range, SamplesPerPlate
 from udp_stream.mechanisms.noise import concentrated, pure
 from udp_stream.mechanisms.widths import (
     DEVIATION_MAX,
@@ -83,7 +82,7 @@ def test_what_a_clip_hides_is_in_the_interval_of_a_release_and_in_its_expected_e
         )
         for hidden in (0.0, 3.0)
     ]
-    one, other = (AROUND.record(plan, NoisyMean(30.0 * KMH, plan.noise_bound)) for plan in plans)
+    one, other = (AROUND.record(plan, NoisyValue(30.0 * KMH, plan.noise_bound)) for plan in plans)
     widths = [low_high[1] - low_high[0] for low_high in (one.interval95_kmh, other.interval95_kmh)]
     assert widths[1] > 1.5 * widths[0] and other.expected_abs_error_kmh > 1.5 * one.expected_abs_error_kmh
     assert one.scale_kmh == other.scale_kmh

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.forms import long_but, long_rows
-from udp_stream.mechanisms.base import Range, SamplesPerPlate
-from udp_stream.mechanisms.means import MECHANISMS, NoisyMean
+from udp_stream.mechanisms.base import NoisyValue, Range, SamplesPerPlate
+from udp_stream.mechanisms.means import MECHANISMS
 from udp_stream.mechanisms.noise import DiscreteLaplace, interval95, pure
 from udp_stream.mechanisms.statistics import STATISTICS, TRUTHS, accuracy_of, spread
 from udp_stream.testing import seeded_bits
@@ -141,13 +141,13 @@ def test_a_record_is_less_sure_of_a_mean_whose_plates_are_not_all_there(name):
     plan = MECHANISMS[name].plan(SamplesPerPlate(np.array(PLATES)), pure(NANO), Range(0, U), "best-fit")
     projected = (U // 4, 3 * U // 4) if name == "levy" else None
     whole, part = (
-        STATISTICS["mean"].record(plan, NoisyMean(U / 2, U / 100, projected), np.array(out, dtype=np.int64))
+        STATISTICS["mean"].record(plan, NoisyValue(U / 2, U / 100, projected), np.array(out, dtype=np.int64))
         for out in ([], [50, 40, 30])
     )
     assert part.expected_abs_error_kmh > 1.1 * whole.expected_abs_error_kmh
     assert part.interval95_kmh[0] < whole.interval95_kmh[0] and part.interval95_kmh[1] > whole.interval95_kmh[1]
     if projected is not None:
-        bare = STATISTICS["mean"].record(plan, NoisyMean(U / 2, U / 100))
+        bare = STATISTICS["mean"].record(plan, NoisyValue(U / 2, U / 100))
         assert whole.interval95_kmh != bare.interval95_kmh
 
 

@@ -49,7 +49,7 @@ from udp_stream.mechanisms.means import (
     projected_queries,
 )
 from udp_stream.mechanisms.noise import Floats, Integers, lattice_of, pure, tail_bound
-from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_query, variance_value
+from udp_stream.mechanisms.variance import VariancePlan, plan_variance, variance_query
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 EPSILONS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
@@ -448,7 +448,7 @@ def repeated_variances(plan: VariancePlan, samples: Integers, draws: int, bits: 
     lattice = lattice_of(query.sensitivity, plan.cost)
     base = lattice.project(query.statistic)
     noise = plan.noise.draw(bits, np.full(draws, lattice.t)).tolist()
-    return np.array([variance_value(plan, (base + one) << lattice.shift) for one in noise])
+    return np.array([plan.value((base + one) << lattice.shift) for one in noise])
 
 
 def variance_jobs(setup: Setup) -> list[Job]:

@@ -34,6 +34,7 @@ from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     NOBODY,
     Choice,
+    NoisyValue,
     PublicSettings,
     Query,
     Range,
@@ -42,9 +43,10 @@ from udp_stream.mechanisms.base import (
     StatisticTerms,
     epsilon_stated,
 )
-from udp_stream.mechanisms.means import Mean, NoisyMean, mean_columns
+from udp_stream.mechanisms.means import Mean, mean_columns
 from udp_stream.mechanisms.noise import (
     Cost,
+    Integers,
     Lattice,
     Noise,
     charges_of,
@@ -56,9 +58,6 @@ from udp_stream.mechanisms.noise import (
 )
 from udp_stream.mechanisms.widths import SAMPLED, USUAL, ClipWidth, plate_variance
 from udp_stream.units import QUANTA_PER_KMH
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 FORECAST_CLIP = "forecast-clip"
 
@@ -405,7 +404,7 @@ def _lattice(plan: ForecastClipPlan) -> Lattice:
     return lattice_of(plan.sensitivity, plan.cost)
 
 
-class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyMean]):
+class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
     """The mean around a forecast, which its terms carry.
 
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
@@ -459,15 +458,7 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyMean]):
         """The same where each plate's HATs share one clip: with the plates' factors."""
         return Query.of_one(shrunk_sum(plan, samples, factors), lattice_of(plan.sensitivity, plan.cost))
 
-    def values(
-        self, plans: Sequence[ForecastClipPlan], queries: Sequence[Query], noisy: Sequence[Integers]
-    ) -> list[NoisyMean]:
-        return [
-            NoisyMean(plan.value(query.noisy_value(one)), plan.noise.expected_abs(query.scale) / plan.divisor)
-            for plan, query, one in zip(plans, queries, noisy, strict=True)
-        ]
-
-    def record(self, plan: ForecastClipPlan, value: NoisyMean, left_out: Integers = NOBODY) -> Mean:
+    def record(self, plan: ForecastClipPlan, value: NoisyValue, left_out: Integers = NOBODY) -> Mean:
         """In km/h, with what the clip hides."""
         others, width, noisy, scale = int(left_out.sum()), plan.range.width, value.value, value.scale
         spread = hypot(plan.spread * sqrt(1 + others / plan.counts.total), plan.hidden)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
@@ -458,6 +458,21 @@ def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[
     return [noisy[start:end] for start, end in pairwise(ends)]
 
 
+@dataclass(frozen=True, slots=True)
+class NoisyValue:
+    """A value with its noise's expected size, and the private interval [a, b] that it was projected to, if it was.
+
+    A mean may lie beyond the range: how far tells what it does not rule out.
+
+    >>> NoisyValue(-0.5, scale=2.0).value
+    -0.5
+    """
+
+    value: float
+    scale: float
+    projected_to: tuple[int, int] | None = None
+
+
 P = TypeVar("P", bound=StatisticPlan)
 V = TypeVar("V")
 
@@ -503,9 +518,17 @@ class Statistic(ABC, Generic[P, V]):
     def query(self, plan: P, samples: Integers, bits: Bits) -> Query:
         """The integers of the samples (plate by plate, in the order of the counts); bits pay for private choices."""
 
-    @abstractmethod
     def values(self, plans: Sequence[P], queries: Sequence[Query], noisy: Sequence[Integers]) -> Sequence[V]:
-        """What is released of many HATs, each from its noisy integers alone: post-processing."""
+        """What is released of many HATs, each from its noisy integers alone: post-processing.
+
+        As it stands here for statistics of a single integer, whose plans have a `divisor` and make a `value` of it.
+        """
+        rows: Iterable[tuple[Any, Query, Integers]] = zip(plans, queries, noisy, strict=True)
+        found: list[Any] = []
+        for plan, query, one in rows:
+            size = plan.noise.expected_abs(query.scale) / plan.divisor
+            found.append(NoisyValue(plan.value(query.noisy_value(one)), size, query.projected_to))
+        return found
 
     @abstractmethod
     def record(self, plan: P, value: V, left_out: Integers) -> msgspec.Struct:

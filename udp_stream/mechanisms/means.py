@@ -1,10 +1,8 @@
 """Means of one HAT, user-level eps-DP: what the mechanisms share, then each with its sensitivity, cost and estimate.
 
-Every mechanism is an integer statistic (in speed quanta), plus discrete Laplace noise, divided by a public number.
-The plan side sees counts only; the estimate side sees a plan, the samples and bits.
-
-Speeds have a public range [low, high]; U = high - low is its width. Inside, speeds are clipped and counted from the low
-end (`Range.above_low`), so that everything below is about values in 0..U; `MeanPlan.value` adds the low end again.
+Every mechanism is an integer statistic (in speed quanta), plus noise, divided by a public number. Speeds have a public
+range [low, high]; U = high - low is its width. They are clipped to it and counted from its low end (`Range.above_low`):
+everything below is about values in 0..U, and `MeanPlan.value` adds the low end again.
 
 Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
 the input: integers, plates and counts as in the plan. Guaranteed: the query's statistic changes by at most
@@ -16,7 +14,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -62,11 +59,9 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     The estimate is low + (statistic + noise) / divisor. `sensitivity` is the statistic's for a plate, before any
     private interval narrows it. `bias_bound` is the worst over all speeds in the range of |estimate without noise -
-    sample mean|; what it is likely to be: `statistics.py`. Where the samples' weights add up to less than 1, `fill` has
-    the rest, in quanta above the low end.
-
-    Plate by plate, in the order of the counts: `given` is how many of its first samples enter the statistic, `moves`
-    by how much it alone can move it; None where every plate is charged in full.
+    sample mean|. Where the samples' weights add up to less than 1, `fill` has the rest, in quanta above the low end.
+    Plate by plate: `given` is how many of its first samples enter the statistic, `moves` by how much it alone can move
+    it; None where every plate is charged in full.
 
     >>> counts = SamplesPerPlate(np.array([4, 1]))
     >>> plan = Baseline().plan(counts, Cost("pure", 10**9), Range(0, 1000), "best-fit")
@@ -134,8 +129,7 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
     def subset(self, admitted: NDArray[np.bool_], **changes: Any) -> MeanPlan:
         """The same statistic without the plates that were halted: the others give and move what they did.
 
-        So each one's loss stays within its charge as long as the noise does; the cost becomes the largest loss left.
-        What else changes, its mechanism says.
+        Each one's loss stays within its charge; the cost becomes the largest loss left.
         """
         if self.moves is None:
             raise ValueError("expected a plan whose plates are charged by what they move")
@@ -181,12 +175,10 @@ class MeanMechanism(ABC):
     def plan(
         self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
     ) -> MeanPlan:
-        """Fix everything that counts can fix: with the mechanism's own cap, or with one that was chosen before,
-        1 <= cap <= the largest count."""
+        """Fix all that counts can fix, with the mechanism's own cap or a chosen one, 1 <= cap <= the largest count."""
 
     def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
-        """What `plan` gives for the same plates at another cost; `plan` was made by that, or by `at`. Neither cap nor
-        arrays depend on the cost."""
+        """What `plan` gives for the same plates at another cost; neither cap nor arrays depend on it."""
         return replace(plan, cost=cost)
 
     @abstractmethod
@@ -220,8 +212,7 @@ def array_means(plan: MeanPlan, samples: Integers) -> Integers:
 #
 # Every plate is charged in full. The interval's choice goes by ranks, which count arrays: however few of an array's
 # samples are a plate's, it may carry the array's mean past any rank. And for the sum, a plate with n of w samples moves
-# its array's projected mean by min(b - a, U n / w), where the interval is not known when the plates are charged and may
-# be as narrow as U n / w, or narrower.
+# its array's projected mean by min(b - a, U n / w): the interval, not known yet, may be as narrow as U n / w.
 
 
 def interval_cost(cost: Cost) -> Cost:
@@ -234,9 +225,7 @@ def interval_cost(cost: Cost) -> Cost:
 
 
 class Projected(MeanMechanism):
-    """The mechanisms that project: the same cap and grouping for all, every plate charged in full.
-
-    Each has its own private interval, for half of the cost.
+    """The mechanisms that project, each to its own private interval; every plate is charged in full.
 
     >>> plan = Levy().plan(SamplesPerPlate(np.array([2, 2])), Cost("pure", 10**9), Range(0, 100), "best-fit")
     >>> Levy().subset(plan, np.array([True, False])).charges.tolist()
@@ -245,10 +234,7 @@ class Projected(MeanMechanism):
 
     @abstractmethod
     def intervals(self, plan: MeanPlan, means: Integers, bits: Bits, draws: int) -> tuple[Integers, Integers]:
-        """The lower and upper ends, in 0..U above the range's low end, of that many independent intervals.
-
-        Each interval costs `interval_cost`.
-        """
+        """The ends, in 0..U above the range's low end, of that many independent intervals, at `interval_cost` each."""
 
     def plan(
         self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
@@ -256,20 +242,11 @@ class Projected(MeanMechanism):
         """Its own cap maximises sum min(m_l, m) / sqrt(m) (arXiv 2401.15906, equation 1)."""
         cap = levy_cap(counts) if cap is None else cap
         arrays = best_fit(counts, cap) if grouping == "best-fit" else None
-        return MeanPlan(
-            mechanism=self.name,
-            grouping=grouping,
-            counts=counts,
-            range=range,
-            cost=cost,
-            cap=cap,
-            given=wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap),
-            moves=None,
-            divisor=wrap_around_count(counts, cap) if arrays is None else arrays.count,
-            sensitivity=range.width * touched(grouping),
-            bias_bound=float(range.width),
-            arrays=arrays,
-        )
+        given = wrap_around_given(counts, cap) if arrays is None else np.minimum(counts.by_plate, cap)
+        divisor = wrap_around_count(counts, cap) if arrays is None else arrays.count
+        sensitivity, bias = range.width * touched(grouping), float(range.width)
+        public = self.name, grouping, counts, range, cost, cap, given
+        return MeanPlan(*public, None, divisor, sensitivity, bias, arrays=arrays)
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """A new plan for the admitted plates alone: each has been charged in full, so any will do."""
@@ -328,20 +305,9 @@ class CappedSum(MeanMechanism):
     def _capped(self, counts: SamplesPerPlate, cost: Cost, range: Range, cap: int, fill: int) -> MeanPlan:
         """`fill` is counted from the range's low end, like the samples."""
         given = np.minimum(counts.by_plate, cap)
-        return MeanPlan(
-            mechanism=self.name,
-            grouping=None,
-            counts=counts,
-            range=range,
-            cost=cost,
-            cap=cap,
-            given=given,
-            moves=range.width * given,
-            divisor=counts.total,
-            sensitivity=range.width * cap,
-            fill=fill,
-            bias_bound=_bias_of_fill(fill, range, int(given.sum()), counts.total),
-        )
+        bias = _bias_of_fill(fill, range, int(given.sum()), counts.total)
+        public = self.name, None, counts, range, cost, cap, given
+        return MeanPlan(*public, range.width * given, counts.total, range.width * cap, bias, fill)
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The same cap and fill: a smaller cap would drop samples for which the noise has been scaled already."""
@@ -359,11 +325,8 @@ def _bias_of_fill(fill: int, range: Range, given: int, total: int) -> float:
     return max(fill, range.width - fill) * (1 - given / total)
 
 
-# Baseline: the plain sample mean plus noise for its full sensitivity (arXiv 2401.15906, Section III-B).
-
-
 class Baseline(CappedSum):
-    """Sum of all samples over M.
+    """Sum of all samples over M (arXiv 2401.15906, Section III-B).
 
     Sensitivity of the sum: U m_max, since the plate with most samples can move each of them by U; plate l moves it by
     U m_l. No bias; the expected absolute error is exactly U m_max / (M eps).
@@ -376,21 +339,17 @@ class Baseline(CappedSum):
     name = "baseline"
 
     def plan(
-        self,
-        counts: SamplesPerPlate,
-        cost: Cost,
-        range: Range,
-        grouping: Grouping,  # noqa: ARG002
-        cap: int | None = None,  # noqa: ARG002
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
     ) -> MeanPlan:
         """It neither groups nor caps: every plate gives all of its samples."""
+        del grouping, cap
         return self._capped(counts, cost, range, counts.largest, fill=0)
 
 
 # Array-Averaging: the mean of the array means (arXiv 2401.15906, Section III-C).
 #
-# BestFit. A plate's samples lie in one array, whose mean stays in [0, U]: the sum of the K-bar array means moves by at
-# most U. (The means are floored to whole quanta, which keeps them in 0..U.)
+# BestFit. A plate's samples lie in one array, whose mean, floored to whole quanta, stays in 0..U: the sum of the K-bar
+# array means moves by at most U.
 #
 # WrapAround. All K arrays are full, so the mean of their means is the mean of all their samples: sum / (K m). A plate
 # has at most m samples there, in one array or two: the sum moves by at most U m, the mean by U / K. The papers charge
@@ -399,10 +358,9 @@ class Baseline(CappedSum):
 # Plate by plate. Under BestFit, n of the w samples of an array move its sum by at most U n, hence the floor of its mean
 # by at most ceil(U n / w); under WrapAround, n samples among those used move the sum by at most U n.
 #
-# Plates that the ledger halts. Arrays stay as they are, and each mean is still over the positions that were filled when
-# charges were fixed (w), whichever plates are left in them: packing anew could put a plate that paid for n of 40
-# samples alone into an array of n. An array then counts by the part of it that is left, and the divisor is the sum of
-# these parts.
+# Plates that the ledger halts. Each mean is still over the positions that were filled when charges were fixed (w):
+# packing anew could put a plate that paid for n of 40 samples alone into an array of n. An array then counts by the
+# part of it that is left, and the divisor is the sum of these parts.
 #
 # Bias. The estimate weighs each sample of array i by 1 / (K-bar w_i) and dropped ones by 0, the sample mean weighs all
 # by 1/M. The worst case over samples in [0, U] is U times the total variation between the two weightings: for BestFit
@@ -440,20 +398,8 @@ class ArrayAveraging(MeanMechanism):
             moves = width * given
             divisor, sensitivity = int(given.sum()), width * cap
             excess = 1 - divisor / counts.total
-        return MeanPlan(
-            mechanism=self.name,
-            grouping=grouping,
-            counts=counts,
-            range=range,
-            cost=cost,
-            cap=cap,
-            given=given,
-            moves=moves,
-            divisor=divisor,
-            sensitivity=sensitivity,
-            bias_bound=width * excess,
-            arrays=arrays,
-        )
+        public = self.name, grouping, counts, range, cost, cap, given
+        return MeanPlan(*public, moves, divisor, sensitivity, width * excess, arrays=arrays)
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
         """The arrays as they were, without the plates that were halted."""
@@ -477,8 +423,6 @@ class ArrayAveraging(MeanMechanism):
         return MeanQuery(int(used.sum()) + plan.fill, plan.sensitivity)
 
 
-# Levy: array means projected to a private interval around their median (arXiv 2401.15906, Section III-D).
-
 GAMMA = 0.2
 """The probability with which the array means may miss the concentration radius; the paper's value."""
 
@@ -490,7 +434,7 @@ def concentration_radius(plan: MeanPlan) -> int:
 
 
 class Levy(Projected):
-    """The median's bin costs eps/2 by the exponential mechanism, the projected mean eps/2.
+    """Projection around a private median (arXiv 2401.15906, Section III-D), whose bin costs eps/2; the mean eps/2.
 
     Bins of width tau over [0, U]; penalty of a bin: max(#means in bins to its left, #to its right), which one array
     moves by at most one; under WrapAround a plate moves two arrays.
@@ -519,9 +463,7 @@ class Levy(Projected):
         return np.minimum(low, plan.range.width), high
 
 
-# FixedQuantile and eps-DependentQuantile: array means projected between two private quantiles.
-#
-# Sources: arXiv 2401.15906, Section III-E; the quantiles by Smith's interval mechanism (STOC 2011, Algorithm 2).
+# Projection between two private quantiles: arXiv 2401.15906, Section III-E; Smith (STOC 2011, Algorithm 2).
 
 
 def private_quantiles(
@@ -530,15 +472,9 @@ def private_quantiles(
     """Lattice points of 0..width with about `rank` of the values at or below them, each at `cost`.
 
     Every point v has the penalty |#{values <= v} - rank|, which a plate that touches `moved` values moves by at most
-    that; points are chosen by the exponential mechanism. Points between neighbouring values share their penalty, so an
-    interval is drawn by its length times its weight, then a point in it evenly.
-
-    >>> import os
-    >>> values = np.full(100, 30)
-    >>> private_quantiles(os.urandom, values, rank=50, width=60, moved=1, cost=Cost("pure", 10**11), draws=4).size
-    4
+    that; points are chosen by the exponential mechanism: an interval between two cuts, whose points share their
+    penalty, by its length times its weight, then a point in it evenly.
     """
-    # between two cuts every point has the same number of values at or below it
     # The last cut is behind `width`, which is a point too.
     cuts = np.concatenate(([0], np.sort(values), [width + 1]))
     sizes = np.diff(cuts)
@@ -595,11 +531,10 @@ class EpsQuantile(Projected):
         return quantile_intervals(plan, means, bits, draws, (low, means.size - low))
 
 
-# The worst-case optimum with a public fill (THEORY of this project; the papers' rule is arXiv 2405.06261's E(m)).
+# The worst-case optimum with a public fill (ours; the papers' rule is arXiv 2405.06261's E(m)).
 #
 # Every plate gives its first min(m_l, m) samples; the M - sum G_l that are dropped are replaced by a public constant c,
-# counted from the range's low end like the samples, instead of being renormalised away: (sum of kept + c * dropped) /
-# M.
+# counted from the range's low end like the samples: (sum of kept + c * dropped) / M.
 #
 # * Sensitivity of the sum: U max G_l = U m; plate l moves it by U G_l.
 # * Worst-case bias: max(c, U - c) (1 - sum G_l / M), reached when all dropped samples are at one end.
@@ -624,14 +559,10 @@ class Optimal(CappedSum):
     name = "optimal"
 
     def plan(
-        self,
-        counts: SamplesPerPlate,
-        cost: Cost,
-        range: Range,
-        grouping: Grouping,  # noqa: ARG002
-        cap: int | None = None,
+        self, counts: SamplesPerPlate, cost: Cost, range: Range, grouping: Grouping, cap: int | None = None
     ) -> MeanPlan:
         """Fill with the middle of the range, the constant whose worst error is least when nothing is known."""
+        del grouping
         return self.plan_with_fill(counts, cost, range, range.low + range.width // 2, cap)
 
     def plan_with_fill(
@@ -659,21 +590,6 @@ MECHANISMS: dict[str, MeanMechanism] = {
     for mechanism in (Baseline(), ArrayAveraging(), Levy(), FixedQuantile(), EpsQuantile(), Optimal())
 }
 """By the names of the configuration."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoisyMean:
-    """A mean with its noise's expected size, in quanta, and the private interval that it was projected to, if it was.
-
-    The value may lie beyond the range: how far tells what it does not rule out.
-
-    >>> NoisyMean(-0.5, scale=2.0).value
-    -0.5
-    """
-
-    value: float
-    scale: float
-    projected_to: tuple[int, int] | None = None
 
 
 class Mean(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

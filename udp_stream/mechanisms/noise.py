@@ -1,20 +1,16 @@
-"""Families of noise and the costs of releases: the seam between mechanisms and noise (drawn in `samplers.py`).
+"""Families of noise and the costs of releases (noise is drawn in `samplers.py`).
 
-A mechanism turns samples into integers and states how far one plate can move them. A family says how much
-noise that takes at a cost, what each plate then loses, and draws it. The measure of a cost chooses the family,
-so a mechanism names neither.
+A mechanism turns samples into integers and states how far one plate can move them. A family says how much noise that
+takes at a cost and what each plate then loses, and draws it. The measure of a cost chooses the family.
 
-What a mechanism releases comes in two shapes:
-
-* one integer, a *statistic*, which a plate moves by up to its sensitivity. It is rounded to a lattice.
-* *counts* in which a plate moves up to that many samples from one entry to another: the nodes of one level of a
-  CDF's tree. Each family knows how large such a move is in the norm that it goes by.
+Noise goes on one integer, a *statistic*, which a plate moves by up to its sensitivity, and which is rounded to a
+lattice; or on *counts*, in which a plate moves up to that many samples from one entry to another (a level of a tree).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import erf, exp, expm1, hypot, isqrt, log, log2, pi, sqrt
@@ -34,8 +30,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The most that a plate may lose: nano-units of a measure, by its name in `MEASURES`. Costs of one measure add up
-    under composition.
+    """The most that a plate may lose: nano-units of a measure of `MEASURES`. Costs of one measure add up.
 
     >>> pure(500_000_000)
     Cost(measure='pure', nano=500000000)
@@ -129,46 +124,35 @@ class Noise(Protocol):
 
 # The interval of a mean that noise, and a normal spread, moved: a truth in [0, U] is missed with probability 0.05.
 #
-# It is made from the noisy mean x, before x is put into [0, U]: how far beyond it x lies is as public. A truth t is
-# held if x is among the likeliest 95 % of what noise makes of t, by the ratio of its likelihood to that under the truth
-# that is likeliest given x (Feldman and Cousins, arXiv physics/9711021): the nearer to t the better, all that lies
-# beyond an end being as near as the end; among these, again the nearer to t. With Laplace noise of expected size b
-# alone, r1 = b ln 10, r2 = b ln 20 and t below U/2 that is
+# It is made from the noisy mean x, before x is put into [0, U]. A truth t is held if x is among the likeliest 95 % of
+# what noise makes of t, by the ratio of its likelihood to that under the truth that is likeliest given x (Feldman and
+# Cousins, arXiv physics/9711021); of equally likely x, the nearer to t. With Laplace noise of expected size b alone,
+# r1 = b ln 10, r2 = b ln 20 and t below U/2 that is
 #
 #     x <= t + r1                        where t <= r1: all that lies below 0, and 0.05 above,
 #     -y <= x <= 2 t                     where r1 <= t <= r2, y being what leaves 0.05 in both tails together,
 #     t - r2 <= x <= t + r2              where r2 <= t.
 #
-# Above U/2 all is mirrored. (U/2 itself is held by either half's rule, so missed less often if r2 exceeds it.) No
-# interval is empty, whatever x is. With a spread s, r1 and r2 are hypot(b ln 10, 1.645 s) and hypot(b ln 20, 1.96 s).
+# Above U/2 all is mirrored; U/2 itself is held by either half's rule. No interval is empty, whatever x is. With a
+# spread s, r1 and r2 are hypot(b ln 10, 1.645 s) and hypot(b ln 20, 1.96 s).
 
 
 def interval95(family: Noise, noisy: float, size: float, spread: float, width: int) -> tuple[float, float]:
-    """The means in [0, width] that a noisy one does not rule out at 95 %; what is released of it is among them.
-
-    Whatever the truth is, it is missed with probability 0.05 (the middle itself with less, where noise is large).
-    """
+    """The means in [0, width] that a noisy one does not rule out at 95 %; what is released of it is among them."""
     # noise is symmetric, so the upper end is the lower one of the value mirrored
     low, beyond = family.low_end(noisy, size, spread, width), family.low_end(width - noisy, size, spread, width)
     return float(low), width - float(beyond)
 
 
-def laplace_low_end(noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
-    """The lower end of `interval95` for Laplace noise, of each value or for each spread."""
-    if isinstance(noisy, float) and isinstance(spread, float):
-        return np.asarray(_low_end(noisy, size, spread, width))
-    two_sided = np.hypot(size * log(20), 1.96 * spread)
-    one_sided = np.hypot(size * log(10), 1.645 * spread)
-    # the least truth in the lower half that is held, if one is; and in the upper half
-    below = np.maximum(0.0, np.maximum(noisy - two_sided, np.minimum(noisy - one_sided, noisy / 2)))
-    tail = np.log2(1 + np.exp(np.minimum(0.0, width - noisy) / np.hypot(size, spread)))
-    above = np.minimum(noisy, width) - (one_sided + (two_sided - one_sided) * tail)
-    low: Floats = np.where(below <= width / 2, below, np.maximum(width / 2, above))
-    return low
+def _each_end(end: Callable[[float, float], float], noisy: Floats | float, spread: Floats | float) -> Floats:
+    """The lower end of each noisy value, or for each spread."""
+    values, spreads = np.broadcast_arrays(np.asarray(noisy, np.float64), np.asarray(spread, np.float64))
+    pairs = zip(values.ravel().tolist(), spreads.ravel().tolist(), strict=True)
+    return np.array([end(value, by) for value, by in pairs]).reshape(values.shape)
 
 
-def _low_end(noisy: float, size: float, spread: float, width: int) -> float:
-    """The same of one value, line by line: arrays of one take ten times as long, and every HAT asks for two ends."""
+def _laplace_end(noisy: float, size: float, spread: float, width: int) -> float:
+    """The lower end of `interval95` for Laplace noise: the least truth held in the lower half, or in the upper one."""
     two_sided, one_sided = hypot(size * log(20), 1.96 * spread), hypot(size * log(10), 1.645 * spread)
     below = max(0.0, noisy - two_sided, min(noisy - one_sided, noisy / 2))
     if below <= width / 2:
@@ -177,10 +161,8 @@ def _low_end(noisy: float, size: float, spread: float, width: int) -> float:
     return max(width / 2, min(noisy, width) - (one_sided + (two_sided - one_sided) * tail))
 
 
-# The interval of a mean that normal noise moved: the same for a normal distribution of known deviation.
-#
-# The ratio of likelihoods of x under a truth t in [0, U] and under the truth that is likeliest given x, which is x put
-# into [0, U], is exp(-q / 2). With the deviation as unit, d = |x - t|, and e = the distance from t to the end of [0, U]
+# The same for normal noise. The ratio of likelihoods of x under a truth t in [0, U] and under the likeliest one, which
+# is x put into [0, U], is exp(-q / 2). With the deviation as unit, d = |x - t|, and e = the distance from t to the end
 # on the side of x,
 #
 #     q = d^2  where d <= e,      q = e (2 d - e)  where x lies beyond the end,
@@ -211,20 +193,12 @@ _NEAR = 1e-7
 
 
 def normal_below(z: float) -> float:
-    """P(Z <= z) of a standard normal variable."""
+    """P(Z <= z) for a standard normal variable Z."""
     return (1 + erf(z / sqrt(2))) / 2
 
 
-def normal_low_end(noisy: Floats | float, deviation: Floats | float, width: int) -> Floats:
-    """The lower end of the 95 % interval of truths in [0, width], of each value or for each deviation, above 0."""
-    x, unit = np.broadcast_arrays(np.asarray(noisy, dtype=np.float64), np.asarray(deviation, dtype=np.float64))
-    pairs = zip(x.ravel().tolist(), unit.ravel().tolist(), strict=True)
-    ends = [_low_end_of_one(one / by, width / by) * by for one, by in pairs]
-    return np.array(ends).reshape(x.shape)
-
-
-def _low_end_of_one(x: float, width: float) -> float:
-    """The same for one value, in deviations."""
+def _normal_end(x: float, width: float) -> float:
+    """The lower end of the 95 % interval of truths in [0, width], in deviations."""
     if x <= _ONE_SIDED:
         return 0.0
     high = min(x, width)
@@ -270,7 +244,7 @@ DRAWABLE_NANO_MIN = 32
 
 
 class _Shares:
-    """What plates lose by their shares of the noise's sensitivity: its `power` of the whole cost."""
+    """What plates lose by their shares of the noise's sensitivity: the share's `power`, of the whole cost."""
 
     power: int
 
@@ -340,13 +314,13 @@ class DiscreteLaplace(_Shares):
         return both * (1 + both / width * expm1(-width / both))
 
     def log_likelihood(self, off: Floats, size: float, spread: Floats) -> Floats:
-        """Both together are taken for Laplace noise of their size b: the density is exp(-|off| / b) / 2b."""
+        """Both together are taken for Laplace noise of their size."""
         both = np.hypot(size, spread)
         likelihood: Floats = -np.abs(off) / both - np.log(both)
         return likelihood
 
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
-        return laplace_low_end(noisy, size, spread, width)
+        return _each_end(lambda value, by: _laplace_end(value, size, by, width), noisy, spread)
 
     def draw(self, bits: Bits, t: Integers, s: Integers | int = 1) -> Integers:
         return discrete_laplace(bits, t, s)
@@ -391,10 +365,7 @@ class DiscreteGaussian(_Shares):
     power = 2
 
     def unit_scale(self, cost: Cost) -> tuple[int, int]:
-        """1 / sqrt(2 rho), rounded up.
-
-        At one nano-rho that is 22,361: two steps of a lattice are always drawable.
-        """
+        """1 / sqrt(2 rho), rounded up: 22,361 at one nano-rho, where two steps of a lattice are drawable."""
         return _over_root(2 * _positive(cost))
 
     def counts_unit_scale(self, cost: Cost) -> tuple[int, int]:
@@ -402,11 +373,7 @@ class DiscreteGaussian(_Shares):
         return _over_root(_positive(cost))
 
     def counts_drawable(self, cost: Cost) -> int:
-        """The most samples of a plate at which one sample's move is charged 4 nano-rho; scales are then far below
-        `SCALE_MAX`.
-
-        Where only plates of one sample are left of all, the noise is for one sample at what that was charged.
-        """
+        """The most samples of a plate at which one sample's move is charged 4 nano-rho: far below `SCALE_MAX`."""
         return isqrt(cost.nano // _LEVEL_NANO_MIN)
 
     def choice_epsilon_nano(self, cost: Cost) -> int:
@@ -429,10 +396,7 @@ class DiscreteGaussian(_Shares):
         return _MEAN_SIZE * _deviation(size, spread)
 
     def clamped_error(self, size: float, spread: float, width: int) -> float:
-        """Twice the mean over [0, U] of E min(Z, u) for the positive part of Z, normal with this deviation.
-
-        For a = U / deviation: 2 (f(0) - f(a) - (P(0 < Z < a) - a f(a)) / 2a + P(Z > a) a / 2), f the normal density.
-        """
+        """2 (f(0) - f(a) - (P(0 < Z < a) - a f(a)) / 2a + P(Z > a) a / 2) deviations, a = U / deviation, f density."""
         deviation = _deviation(size, spread)
         a = width / deviation
         if a < _NARROW:  # all but surely at an end, which is off by U/2 on average
@@ -442,13 +406,13 @@ class DiscreteGaussian(_Shares):
         return 2 * deviation * (1 / sqrt(2 * pi) - density - inside / (2 * a) + beyond * a / 2)
 
     def log_likelihood(self, off: Floats, size: float, spread: Floats) -> Floats:
-        """Both together are normal: -(off / deviation)^2 / 2 - log(deviation)."""
         deviation = np.hypot(size / _MEAN_SIZE, spread)
         likelihood: Floats = -((off / deviation) ** 2) / 2 - np.log(deviation)
         return likelihood
 
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
-        return normal_low_end(noisy, np.hypot(size / _MEAN_SIZE, spread), width)
+        deviation = np.hypot(size / _MEAN_SIZE, spread)
+        return _each_end(lambda value, by: _normal_end(value / by, width / by) * by, noisy, deviation)
 
     def draw(self, bits: Bits, t: Integers, s: Integers | int = 1) -> Integers:
         return discrete_gaussian(bits, t, s)
@@ -468,17 +432,15 @@ def _over_root(nano: int) -> tuple[int, int]:
     return _OVER, isqrt(_OVER * _OVER * nano // NANO)
 
 
-# In what privacy losses are counted: a measure, by the name that is stored with costs, terms and periods. All that
-# depends on it is asked of the measure, or of its noise.
+# In what privacy losses are counted: a measure, by the name that is stored with costs, terms and periods.
 
 
 @dataclass(frozen=True)
 class Measure:
     """What a loss is counted in: this one is the epsilon of pure differential privacy. Amounts are nano-units.
 
-    `unit` is what an amount is called. The names of budget periods whose balances are counted so end in `ending`.
-    `noise` is the family that keeps to a cost. An automatic price of a statistic is at least `least_nano`: below, it
-    says nothing at any HAT size seen so far; then the HAT is withheld and no plate pays.
+    `unit` is what an amount is called. The names of budget periods whose balances are counted so end in `ending`. An
+    automatic price of a statistic is at least `least_nano`: below, it says nothing at any HAT size seen so far.
 
     >>> Measure().privacy(500_000_000, 10**10, delta=1e-6), Measure().epsilon_of_price(500_000_000)
     ({'epsilon': 0.5, 'period_epsilon': 10.0}, 0.5)
@@ -586,17 +548,14 @@ def expected_noise_of_counts(cost: Cost) -> float:
 
 # Where noise lives: the finest lattice on which it can be drawn, its scale there, and what plates lose by it.
 #
-# The samplers take scales t/s with t <= `SCALE_MAX`. A statistic that needs more is rounded to multiples of
-# 2**shift and gets noise there, so that releases are exact at every sensitivity. Rounding is part of the
-# account: plates are charged by the lattice steps that they can move the *rounded* statistic.
+# The samplers take scales t/s with t <= `SCALE_MAX`. A statistic that needs more is rounded to multiples of 2**shift
+# and gets noise there. Plates are charged by the lattice steps that they can move the *rounded* statistic.
 #
-# **Individual accounting.** Privacy unit: license plate. Neighbours: swap-values. Assumed: an integer statistic
-# that plate l alone moves by at most `moves[l]`, and noise of the family and cost below. Then swapping plate
-# l's values costs it at most its charge. Everything here reads counts only, so charges are public and known
-# before anything is drawn (sharper than arXiv 2405.06261, which charges every plate the full epsilon).
-#
-# Charges are asked for on a plan for *all* plates of a HAT; the ledger halts some. What the others then lose
-# must stay within what they were charged, so the noise is made to cover it (`cost_within`).
+# **Individual accounting.** Privacy unit: license plate. Neighbours: swap-values. Assumed: an integer statistic that
+# plate l alone moves by at most `moves[l]`, and noise of the family and cost below. Then swapping plate l's values
+# costs it at most its charge. Charges read counts only: they are public (sharper than arXiv 2405.06261, which charges
+# every plate the full epsilon). They are for *all* plates of a HAT. What plates lose that the ledger does not halt must
+# stay within what they were charged (`cost_within`).
 
 Moves = TypeVar("Moves", int, NDArray[Any])
 """One move of a statistic, or an array of them: 64-bit integers, or Python's in an array of objects."""
@@ -626,10 +585,7 @@ class Lattice:
         return statistic if self.shift == 0 else (statistic + (1 << self.shift - 1)) >> self.shift
 
     def steps(self, move: Moves) -> Moves:
-        """By how many lattice steps a statistic that moves by at most `move` moves once rounded: what cost goes by.
-
-        One move, or an array of them.
-        """
+        """By how many lattice steps a statistic that moves by at most `move` moves once rounded: what cost goes by."""
         # Even a small move can carry a statistic over the middle between two lattice points.
         return (move >> self.shift) + (move > 0) if self.shift else move
 
@@ -637,9 +593,9 @@ class Lattice:
 def lattice_of(sensitivity: int, cost: Cost) -> Lattice:
     """The finest lattice on which noise for this integer sensitivity can be drawn, with its scale, rounded up.
 
-    Raises ValueError for a sensitivity below one unit, and for a cost that is too small for its sensitivity, which none
-    from the family's `least_nano` on is. Two statistics that differ by at most `sensitivity` differ, once rounded to
-    multiples of 2**shift, by at most `Lattice.steps(sensitivity)` of them.
+    Raises ValueError for a sensitivity below one unit, and for a cost below the family's `least_nano` that is too small
+    for its sensitivity. Two statistics that differ by at most `sensitivity` differ, once rounded to multiples of
+    2**shift, by at most `Lattice.steps(sensitivity)` of them.
     """
     if sensitivity < 1 or cost.nano < 1:
         raise ValueError(f"expected sensitivity and cost >= 1 nano, got {sensitivity} and {cost.nano}")
@@ -720,9 +676,7 @@ def cost_within(moves: NDArray[Any], sensitivity: int, charges: Integers, cost: 
         cost = within
 
 
-# The exponential mechanism, exactly: weights from a table of integers, and a choice that samples from them.
-#
-# Neighbouring entries of the table differ by at most the allowed factor, with no rounding left out of the account.
+# The exponential mechanism, exactly: integer weights, of which neighbours differ by at most the allowed factor.
 
 
 def exponential_weights(epsilon_nano: int, largest: int) -> tuple[int, ...]:
@@ -778,8 +732,8 @@ def exponential_choices(
     Its family says which epsilon that is (`Noise.choice_epsilon_nano`).
 
     Group i holds `sizes[i]` candidates (a length, in lattice points; may be 0) of penalty `penalties[i] >= 0`. One
-    plate moves each penalty by at most `sensitivity`, and none that values could have is above `largest`, which is
-    public. All groups empty raises ValueError. Experiments make many choices at once; a release makes one.
+    plate moves each penalty by at most `sensitivity`; none that values could have is above the public `largest`. All
+    groups empty raises ValueError. Experiments make many choices at once; a release makes one.
     """
     # Rounded down: `sensitivity` steps together cost no more than the whole.
     table = exponential_weights(noise_of(cost).choice_epsilon_nano(cost) // sensitivity, largest)

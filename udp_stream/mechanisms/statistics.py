@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import erf, hypot, pi, sqrt
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from udp_stream.mechanisms.around import AROUND
 from udp_stream.mechanisms.base import (
     NOBODY,
     CompareAt,
+    NoisyValue,
     PublicSettings,
     Query,
     Range,
@@ -31,11 +31,10 @@ from udp_stream.mechanisms.means import (
     Grouping,
     Mean,
     MeanPlan,
-    NoisyMean,
     Optimal,
     mean_columns,
 )
-from udp_stream.mechanisms.noise import Cost, Floats, expected_noise, interval95, lattice_of, noise_of
+from udp_stream.mechanisms.noise import Cost, Floats, Integers, expected_noise, interval95, lattice_of, noise_of
 from udp_stream.mechanisms.variance import VarianceStatistic
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -245,8 +244,6 @@ def array_variance(plan: MeanPlan) -> float:
 # interval, and counts cannot say what that interval will save. On the recorded feeds they err more than Array-Averaging
 # on each.
 
-Integers = NDArray[np.int64]
-
 AS_GOOD = 1.03
 """Errors within this factor are as good: far below what a feed of hundreds of HATs could tell apart."""
 
@@ -360,7 +357,7 @@ def expected_error(plan: MeanPlan, bits: Bits) -> float:
     return float(np.mean(errors))
 
 
-class MeanStatistic(Statistic[MeanPlan, NoisyMean]):
+class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
     """By the mechanism that was chosen or is configured, or for "auto" the one of least expected error.
 
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
@@ -400,17 +397,7 @@ class MeanStatistic(Statistic[MeanPlan, NoisyMean]):
         lattice = lattice_of(asked.sensitivity, plan.noise_cost)
         return Query.of_one(asked.statistic, lattice, asked.projected_to)
 
-    def values(self, plans: Sequence[MeanPlan], queries: Sequence[Query], noisy: Sequence[Integers]) -> list[NoisyMean]:
-        return [
-            NoisyMean(
-                plan.value(query.noisy_value(one)),
-                plan.noise.expected_abs(query.scale) / plan.divisor,
-                query.projected_to,
-            )
-            for plan, query, one in zip(plans, queries, noisy, strict=True)
-        ]
-
-    def record(self, plan: MeanPlan, value: NoisyMean, left_out: Integers = NOBODY) -> Mean:
+    def record(self, plan: MeanPlan, value: NoisyValue, left_out: Integers = NOBODY) -> Mean:
         """In km/h, with its accuracy."""
         others, noisy, scale = int(left_out.sum()) if left_out.size else 0, value.value, value.scale
         bias = plan.bias_bound + plan.range.width * others / (plan.counts.total + others)

@@ -31,7 +31,6 @@ the difference of the kept and the dropped mean: V = r Vk + (1 - r) Vd + r (1 - 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -45,6 +44,7 @@ from udp_stream.mechanisms.base import (
     NOBODY,
     Choice,
     Integers,
+    NoisyValue,
     NonNegative,
     Positive,
     PublicSettings,
@@ -57,10 +57,17 @@ from udp_stream.mechanisms.base import (
     within_cap,
 )
 from udp_stream.mechanisms.means import MeanQuery
-from udp_stream.mechanisms.noise import Cost, Noise, charges_of, cost_within, expected_noise, lattice_of, noise_of
+from udp_stream.mechanisms.noise import (
+    Cost,
+    Floats,
+    Noise,
+    charges_of,
+    cost_within,
+    expected_noise,
+    lattice_of,
+    noise_of,
+)
 from udp_stream.units import QUANTA_PER_KMH
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +98,7 @@ class VariancePlan:
 
     @property
     def charges(self) -> Integers:
-        """What each plate loses, in nano-units rounded up, at most `cost`: individual accounting.
-
-        A plate that moves T by U^2 k (G - k) pays by its steps on the noise's lattice, of those of the largest mover.
-        """
+        """What each plate loses, in nano-units rounded up, at most `cost`: by its share of the most steps."""
         return charges_of(plate_sensitivity(self), self.sensitivity, self.cost)
 
     @property
@@ -107,15 +111,16 @@ class VariancePlan:
 
     @property
     def error_bound(self) -> float:
-        """Worst-case bias plus expected noise, (clamping adds to neither): what counts can promise."""
+        """Worst-case bias plus expected noise (clamping adds to neither): what counts can promise."""
         return self.bias_bound + self.noise_bound
+
+    def value(self, noisy: int) -> float:
+        """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies."""
+        return min(max(noisy / self.divisor, 0.0), self.range.width**2 / 4)
 
 
 def plan_variance(counts: SamplesPerPlate, cost: Cost, range: Range, cap: int | None = None) -> VariancePlan:
-    """The plan with this cap, 1 <= cap <= the largest count; else with that of least worst-case error among these (the
-    larger cap on ties).
-
-    Where one plate holds half of the samples, the best cap may lie between two counts: noise goes by parity.
+    """The plan with this cap, 1 <= cap <= the largest count; else with that of least worst-case error among these.
 
     Raises ValueError for other caps, and for a cost below one nano-unit. Time O(plates + largest count).
     """
@@ -178,11 +183,6 @@ def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
     return MeanQuery(plan.kept * squares - int(kept.sum()) ** 2, plan.sensitivity)
 
 
-def variance_value(plan: VariancePlan, noisy: int) -> float:
-    """The variance in quanta^2 from T plus noise, clamped to [0, U^2/4], where every variance lies."""
-    return min(max(noisy / plan.divisor, 0.0), plan.range.width**2 / 4)
-
-
 def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
     """How much each plate alone can move T, in the order of the counts: exact Python integers, at most `sensitivity`.
 
@@ -193,18 +193,6 @@ def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
     k = np.minimum(given, plan.kept // 2)
     moves: NDArray[np.object_] = (k * (plan.kept - k)).astype(object) * plan.range.width**2
     return moves
-
-
-@dataclass(frozen=True, slots=True)
-class NoisyVariance:
-    """A variance within [0, U^2/4], with its noise's expected size; in quanta^2.
-
-    >>> NoisyVariance(4.0, scale=2.0).scale
-    2.0
-    """
-
-    value: float
-    scale: float
 
 
 class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -230,7 +218,7 @@ class Variance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
 
 
-class VarianceStatistic(Statistic[VariancePlan, NoisyVariance]):
+class VarianceStatistic(Statistic[VariancePlan, NoisyValue]):
     """By the clipped variance.
 
     >>> counts, public = SamplesPerPlate(np.array([2, 1])), PublicSettings(Range(0, 65 * 4096), bins=4)
@@ -251,33 +239,17 @@ class VarianceStatistic(Statistic[VariancePlan, NoisyVariance]):
         return plan_variance(counts, asked.cost, public.range, cap)
 
     def subset(self, plan: VariancePlan, admitted: NDArray[np.bool_]) -> VariancePlan:
-        """The same cap.
-
-        With fewer samples G a plate's share g (G - g) of the largest mover's is not what it was, so the noise may have
-        to grow: the cost is lowered until no plate's share of it exceeds its charge.
-        """
+        """The same cap; as shares g (G - g) change with G, the cost is lowered until no plate's exceeds its charge."""
         counts = SamplesPerPlate(plan.counts.by_plate[admitted])
-        cap = min(plan.cap, counts.largest)
-        final = plan_variance(counts, plan.cost, plan.range, cap)
-        return replace(
-            final, cost=cost_within(plate_sensitivity(final), final.sensitivity, plan.charges[admitted], plan.cost)
-        )
+        final = plan_variance(counts, plan.cost, plan.range, min(plan.cap, counts.largest))
+        moves, charges = plate_sensitivity(final), plan.charges[admitted]
+        return replace(final, cost=cost_within(moves, final.sensitivity, charges, plan.cost))
 
     def query(self, plan: VariancePlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
         asked = variance_query(plan, samples)
         return Query.of_one(asked.statistic, lattice_of(asked.sensitivity, plan.cost))
 
-    def values(
-        self, plans: Sequence[VariancePlan], queries: Sequence[Query], noisy: Sequence[Integers]
-    ) -> list[NoisyVariance]:
-        return [
-            NoisyVariance(
-                variance_value(plan, query.noisy_value(one)), plan.noise.expected_abs(query.scale) / plan.divisor
-            )
-            for plan, query, one in zip(plans, queries, noisy, strict=True)
-        ]
-
-    def record(self, plan: VariancePlan, value: NoisyVariance, left_out: Integers = NOBODY) -> Variance:
+    def record(self, plan: VariancePlan, value: NoisyValue, left_out: Integers = NOBODY) -> Variance:
         """In (km/h)^2."""
         among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.range)
         value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value.value, value.scale, among_all))
