@@ -22,7 +22,7 @@ def bin_by_definition(bins: Bins, speed_quanta: int) -> int:
 @st.composite
 def any_bins(draw):
     cuts = draw(st.lists(st.floats(0.01, 64.9), min_size=1, max_size=12, unique_by=lambda x: round(x, 2)))
-    return bins_from_edges([0.0] * draw(st.integers(1, 2)) + sorted(cuts) + [65.0], 65.0)
+    return bins_from_edges((*[0.0] * draw(st.integers(1, 2)), *sorted(cuts), 65.0), 65.0)
 
 
 @given(any_bins(), st.lists(st.integers(0, 65 * QUANTA_PER_KMH), max_size=30))
@@ -60,8 +60,8 @@ def test_equal_bins_end_at_exactly_max_kmh(count, max_kmh):
 def test_edges_may_end_at_a_largest_speed_that_is_no_whole_number_of_quanta():
     """Plans have U in quanta, rounded down: edges that end where the settings do end there, too."""
     in_quanta = math.floor(65.3 * QUANTA_PER_KMH) / QUANTA_PER_KMH
-    assert bins_from_edges([0, 30, 65.3], in_quanta).edges_kmh == (0.0, 30.0, 65.3)
-    assert bins_from_edges([0, 30, 65.3], in_quanta) == bins_from_edges([0, 30, 65.3], 65.3)
+    assert bins_from_edges((0, 30, 65.3), in_quanta).edges_kmh == (0.0, 30.0, 65.3)
+    assert bins_from_edges((0, 30, 65.3), in_quanta) == bins_from_edges((0, 30, 65.3), 65.3)
     for other in (65.3 - 1 / QUANTA_PER_KMH, 65.3 + 1 / QUANTA_PER_KMH):
         with pytest.raises(ValueError, match=r"end at max_kmh = 65\.3"):
-            bins_from_edges([0, 30, other], 65.3)
+            bins_from_edges((0, 30, other), 65.3)

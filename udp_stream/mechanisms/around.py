@@ -6,10 +6,9 @@ width, the statistic is the integer
 
     sum over plates of v_l * clip(S_l - m_l f_l, -m_l h_l, m_l h_l)        (each interval cut where f_l +- h_l leaves U)
 
-with integer weights v_l per sample. Plates weigh by how precisely their samples tell the HAT's mean, 1 / s(m_l)^2, and
-h_l is in proportion to s(m_l), the standard deviation of `widths.plate_variance`: by how much is chosen HAT by HAT
-(`widths.py`). A narrow clip loses a part of what a HAT differs from its forecast, and nearly all noise. The gain
-undoes the loss.
+with integer weights v_l per sample: plates weigh by how precisely their samples tell the HAT's mean, 1 / s(m_l)^2, and
+h_l is in proportion to s(m_l), the standard deviation of `widths.plate_variance`. A narrow clip loses a part of what a
+HAT differs from its forecast, and nearly all noise; the gain undoes the loss.
 
 Privacy unit: license plate. Neighbours: swap-values. Plate l alone moves the statistic by at most v_l times the width
 of its interval, in integers; the sensitivity is the largest of these; a plate's charge is its own share. Whatever the
@@ -46,6 +45,7 @@ from udp_stream.mechanisms.base import (
 from udp_stream.mechanisms.means import Mean, mean_columns
 from udp_stream.mechanisms.noise import (
     Cost,
+    Floats,
     Integers,
     Lattice,
     Noise,
@@ -117,6 +117,10 @@ class ForecastClipPlan:
         return float(self.weights @ self.counts.by_plate)
 
     @property
+    def _shares(self) -> Floats:
+        return self.weights * self.counts.by_plate / self.weight
+
+    @property
     def divisor(self) -> float:
         """What turns the statistic into km/h-like quanta around the forecast."""
         return self.around.width.gain * self.weight
@@ -135,14 +139,12 @@ class ForecastClipPlan:
     @cached_property
     def spread(self) -> float:
         """Standard deviation of the value without noise around the HAT's mean, in quanta, by the model of speeds."""
-        shares = self.weights * self.counts.by_plate / self.weight
-        return sqrt(SAMPLED * float(shares**2 @ plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
+        return sqrt(SAMPLED * float(self._shares**2 @ plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
 
     @cached_property
     def scatter(self) -> float:
         """Standard deviation of its plates around the HAT, in quanta, by the model of speeds: a clip's unit."""
-        shares = self.weights * self.counts.by_plate / self.weight
-        return float(shares @ np.sqrt(plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
+        return float(self._shares @ np.sqrt(plate_variance(self.counts.by_plate))) * QUANTA_PER_KMH
 
     @property
     def hidden(self) -> float:
@@ -174,17 +176,14 @@ class ForecastClipPlan:
 
 
 def plan_around(counts: SamplesPerPlate, around: Around, cost: Cost, range: Range) -> ForecastClipPlan:
-    """Widths and weights for these plates; ValueError if there is not a forecast for each of them.
-
-    A forecast beyond the range, of a time when it was another, counts as the range's end.
-    """
+    """Widths and weights for these plates; ValueError if there is not a forecast for each of them."""
     return plans_around([counts], [around], [cost], range)[0]
 
 
 def plans_around(
     counts: Sequence[SamplesPerPlate], arounds: Sequence[Around], costs: Sequence[Cost], range: Range
 ) -> list[ForecastClipPlan]:
-    """As `plan_around`, of many HATs at once: a column at a time, over the plates of all of them."""
+    """As `plan_around`, of many HATs at once. A forecast beyond the range counts as the range's end."""
     if not counts:
         return []
     for one, around in zip(counts, arounds, strict=True):
@@ -234,11 +233,10 @@ def differences(plan: ForecastClipPlan, samples: Integers) -> Integers:
 
 # One clip for all HATs of a plate in a slot: its differences from its forecasts, as a vector, are scaled into a ball.
 #
-# Not from a paper; ours (docs/mechanisms/forecast.md). For Gaussian noise only. In HAT h let plate l's part of the
-# statistic (above) be e_lh = v_l (S_l - m_l f_l), less the middle of its interval; let a step of the
-# noise's lattice be 2^k_h, and the noise's sigma t_h steps. Let D_lh be the steps by which the clip HAT by HAT would
-# let the plate move the release: (D_lh / t_h)^2 / 2 is what it is charged. In units of each HAT's noise, 2^-20 of
-# sigma,
+# Ours (docs/mechanisms/forecast.md), for Gaussian noise only. In HAT h let plate l's part of the statistic (above) be
+# e_lh = v_l (S_l - m_l f_l), less the middle of its interval; let a step of the noise's lattice be 2^k_h, and the
+# noise's sigma t_h steps. Let D_lh be the steps by which the clip HAT by HAT would let the plate move the release:
+# (D_lh / t_h)^2 / 2 is what it is charged. In units of each HAT's noise, 2^-20 of sigma,
 #
 #     room_l = sum over HATs of floor(D_lh / t_h)^2,      norm_l = sum over HATs of ceil(|e_lh| / sigma_h)^2,
 #     radius R_l = (floor(sqrt(room_l)) - rounding_l) / 2,        factor F_l = min(1, R_l / sqrt(norm_l)), rounded down.
@@ -252,11 +250,11 @@ def differences(plan: ForecastClipPlan, samples: Integers) -> Integers:
 # sum of what the plate was charged for these HATs. It holds for the slot: one HAT alone may tell more of a plate than
 # its charge there.
 #
-# Everything is in integers, so a factor is the same wherever and however often it is computed. It needs room and norm
-# of all HATs of the plate in the slot: a plate of which one is missing gets the factor 0, and then moves nothing. And
-# it needs the same lengths in all of them, HAT by HAT. HATs of a slot may be drawn at different times, by runs with
-# other settings or speeds; each plate's `checks` tell whether its lengths are those that the ledger remembers
-# (`release/road.py`). A plate with others gets the factor 0. No factor depends on another plate's speeds.
+# Everything is in integers, so a factor is the same wherever it is computed. It needs room and norm of all HATs of the
+# plate in the slot: a plate of which one is missing gets the factor 0, and then moves nothing. HATs of a slot may be
+# drawn at different times, by runs with other settings or speeds; each plate's `checks` tell whether its lengths are
+# those that the ledger remembers (`release/road.py`). A plate with others gets the factor 0. No factor depends on
+# another plate's speeds.
 
 BITS: Final = 20
 """Lengths are counted in 2**-20 of the noise's sigma, and factors in 2**-20."""
@@ -278,8 +276,7 @@ _PRODUCT_MAX = 2**42
 class PlateNorms:
     """Of each plate: HATs in which it was charged, `room`, `rounding`, `norm`, and `checks`.
 
-    Norms and checks follow from speeds: they are secret. `checks` are sums modulo 2**64 of `check_of` each HAT, so they
-    are equal where HATs, rooms, roundings and norms are, HAT by HAT; others are equal once in 2**64 times.
+    Norms and checks follow from speeds: they are secret. `checks` are sums modulo 2**64 of `check_of` each HAT.
 
     >>> PlateNorms((b"a",), *np.array([[2], [8], [0], [18], [7]])).norm.tolist()
     [18]
@@ -334,8 +331,7 @@ def check_of(cell: int, room: int, rounding: int, norm: int) -> int:
 
 def factor_of(room: int, rounding: int, norm: int) -> int:
     """By how much of `WHOLE` a plate's differences are scaled."""
-    # Half of the room: other speeds of the plate may put it at the opposite side of the ball, a diameter away. What the
-    # lattice rounds is taken off first, as it moves the release on top of that.
+    # Half of the room: other speeds of the plate may put it a diameter away. The lattice's rounding comes on top.
     radius = max(0, isqrt(min(room, SQUARE_MAX)) - rounding) // 2
     # `sums` counts no further, so the norm may be any larger one: no factor but 0 is known to be small enough.
     if norm >= SQUARE_MAX:
@@ -375,7 +371,7 @@ def shrunk_sum(plan: ForecastClipPlan, samples: Integers, factors: Integers) -> 
     sizes: NDArray[Any] = np.abs(cut)
     # Products of the usual sizes fit into 64 bits. Others take the slow way, never an overflow.
     exact = sizes if not sizes.size or sizes.max() < _PRODUCT_MAX else sizes.astype(object)
-    # By size, the sign afterwards: a shift of a negative number rounds away from zero, which is farther than allowed.
+    # By size: a shift of a negative number rounds away from zero, which is farther than allowed.
     scaled = ((exact * factors) >> BITS).astype(np.int64)
     return int((np.sign(cut) * scaled + _middle(plan)).sum())
 
@@ -439,17 +435,10 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
         """Around the same forecast: the others move what they moved, and lose at most their charges."""
         moves = plan.moves[admitted]
         sensitivity = max(1, int(moves.max()))
-        return replace(
-            plan,
-            counts=SamplesPerPlate(plan.counts.by_plate[admitted]),
-            around=plan.around.subset(admitted),
-            cost=cost_within(moves, sensitivity, plan.charges[admitted], plan.cost),
-            weights=plan.weights[admitted],
-            low=plan.low[admitted],
-            high=plan.high[admitted],
-            moves=moves,
-            sensitivity=sensitivity,
-        )
+        cost = cost_within(moves, sensitivity, plan.charges[admitted], plan.cost)
+        counts, around = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.around.subset(admitted)
+        weights, low, high = plan.weights[admitted], plan.low[admitted], plan.high[admitted]
+        return ForecastClipPlan(counts, around, plan.range, cost, weights, low, high, moves, sensitivity)
 
     def query(self, plan: ForecastClipPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
         return Query.of_one(clipped_sum(plan, samples), lattice_of(plan.sensitivity, plan.cost))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.noise import MEASURES, Cost, Lattice, Noise, require_measure
+from udp_stream.mechanisms.noise import MEASURES, Cost, Integers, Lattice, Noise, require_measure
 from udp_stream.mechanisms.widths import USUAL, ClipWidth
 from udp_stream.units import QUANTA_PER_KMH
 
@@ -24,10 +24,7 @@ from udp_stream.units import QUANTA_PER_KMH
 #
 # The papers' *user* is a plate. With a cap m, plate l gives its first min(m_l, m) samples. BestFit packs whole plates
 # into arrays of length m, so that a plate touches one array; WrapAround pours the plates one after another and keeps
-# the full arrays, so that a plate touches at most two. Plates are taken in non-increasing order of their counts, ties
-# in the order in which they came.
-
-Integers = NDArray[np.int64]
+# the full arrays, so that a plate touches at most two. Plates are taken by non-increasing counts, ties as they came.
 
 
 class SamplesPerPlate:
@@ -41,7 +38,7 @@ class SamplesPerPlate:
     """
 
     def __init__(self, by_plate: Integers) -> None:
-        """Take the counts; raises ValueError unless there is at least one plate and each has a sample."""
+        """ValueError unless there is at least one plate and each has a sample."""
         if by_plate.size == 0 or by_plate.min() < 1:
             raise ValueError("expected at least one plate, each with at least one sample")
         self.by_plate = by_plate
@@ -86,12 +83,7 @@ class SamplesPerPlate:
     def worst_case_cap(self, noise: float) -> int:
         """m^(eps): the count of least E(m), the largest of equal ones (slides, equation 1; arXiv 2401.15906).
 
-        `noise` is the expected size of noise for a sensitivity of one. No other cap is better: E is concave between two
-        counts.
-
-        >>> counts = SamplesPerPlate(np.array([9, 3, 3, 1]))
-        >>> [counts.worst_case_cap(noise=1 / epsilon) for epsilon in (0.1, 0.5, 1.0)]
-        [1, 3, 9]
+        `noise` is the expected size of noise for a sensitivity of one. E is concave between two counts.
         """
         return int(self.descending[int(self.errors_at_every_count(noise).argmin())])
 
@@ -124,8 +116,7 @@ class Arrays:
 def best_fit(counts: SamplesPerPlate, cap: int) -> Arrays:
     """Every plate whole into the fullest array with room for it, lowest index on ties; O(L log L).
 
-    Source: arXiv 2401.15906, Section III-A 2. Arrays wait in heaps by their free room (at most `cap` of them), so
-    the fullest array that fits is the first heap at or above the plate's size.
+    Source: arXiv 2401.15906, Section III-A 2. Arrays wait in heaps by their free room.
     """
     sizes = np.minimum(counts.descending, cap)
     smallest = int(sizes[-1])
@@ -199,10 +190,9 @@ def within_cap(counts: SamplesPerPlate, cap: int) -> NDArray[np.bool_]:
 
 # The public range of a value: samples are clipped to it, and its width bounds what one plate can change.
 #
-# A range is fixed before anything is seen that it is to protect: from configuration, or from what has been
-# released. Means and variances see samples only through `above_low`. So their sensitivity follows from the width,
-# whatever comes in, and moving samples and range together moves nothing but the value that is released. (A CDF
-# counts samples in bins: its edges are its range, and its sensitivity does not depend on them.)
+# A range is fixed before anything is seen that it is to protect: from configuration, or from what has been released.
+# Means and variances see samples only through `above_low`, so their sensitivity follows from the width, whatever comes
+# in. (A CDF counts samples in bins: its edges are its range, and its sensitivity does not depend on them.)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +225,6 @@ class Range:
         return above
 
 
-# A statistic's request and choice: public, stored and sent. With counts and the range they fix its plan, unsearched.
-
 Grouping = Literal["best-fit", "wrap-around"]
 
 CompareAt = Literal["epsilon", "charge"]
@@ -248,8 +236,7 @@ STEPS_PER_KMH = 64
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     """The mechanism that was chosen, and the most samples that a plate gives; of a CDF its bins too.
 
-    `bins` is a number of equal bins, next to one of exact zeros if `zeros_apart`; 0 where edges are configured, which
-    belong to the range of speeds, or where there are none.
+    `bins` is a number of equal bins, next to one of exact zeros if `zeros_apart`; 0 where edges are configured.
 
     >>> Choice("tree", cap=9, bins=65, zeros_apart=True).bins
     65
@@ -269,7 +256,7 @@ class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a mean is taken around: the forecast of the HAT and of each plate that is offered, in steps of 1/64 km/h.
 
     `plates` has two bytes for each, little-endian; `half_width`, `gain`, `hidden`, `ball` and `hats` are a `ClipWidth`.
-    It is made from public values, and kept with the terms: a retry, or a shard, clips around the same.
+    It is made from public values, and kept with the terms.
 
     >>> AroundForecast.of(18.0, np.array([17.5, 20.0])).plates_quanta.tolist()
     [71680, 81920]
@@ -311,9 +298,8 @@ class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
 class StatisticTerms(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a statistic may cost, and how it is to be taken: as configured, and what was chosen by that.
 
-    `epsilon_nano` are nano-units of `measure`, which the ledger keeps. `mechanism` may be "auto"; `compare_at` is what
-    "auto" holds equal between mechanisms. Without a `choice` a plan has to search for it. `around` is what a mean
-    around a forecast is taken around.
+    `epsilon_nano` are nano-units of `measure`. `mechanism` may be "auto"; `compare_at` is what "auto" holds equal
+    between mechanisms. Without a `choice` a plan has to search for it.
 
     >>> StatisticTerms("mean", 10**9, choice=Choice("baseline", 12)).at(2 * 10**9)
     StatisticTerms(statistic='mean', epsilon_nano=2000000000, mechanism='auto', grouping='best-fit', \
@@ -344,13 +330,10 @@ compare_at='epsilon', measure='pure', choice=None, around=None)
         return self if self.choice is not None else msgspec.structs.replace(self, choice=choice)
 
 
-# What the statistics of a HAT share: how one is planned, priced, narrowed, asked for and read off its noisy integers.
-#
-# Privacy unit: license plate. Neighbours: swap-values. A statistic is a vector of integers, each with noise of a scale
-# that is fixed by its plan, or by a private choice that the plan has paid for. Plans come from counts, settings and
-# cost. Whatever is computed from the noisy integers is post-processing.
-#
-# Every mechanism must pass tests in `tests/privacy/`: brute force of its sensitivity, a distribution test, an audit.
+# What the statistics of a HAT share. Privacy unit: license plate. Neighbours: swap-values. A statistic is a vector of
+# integers, each with noise of a scale that is fixed by its plan, or by a private choice that the plan has paid for.
+# Plans come from counts, settings and cost. Whatever is computed from the noisy integers is post-processing. Every
+# mechanism must pass tests in `tests/privacy/`: brute force of its sensitivity, a distribution test, an audit.
 
 BinsAsked = Literal["auto"] | int | tuple[float, ...]
 """Of a CDF, as configured: "auto", a number of equal bins, or edges in km/h."""
@@ -504,10 +487,7 @@ class Statistic(ABC, Generic[P, V]):
         """By the choice in its terms; without one, whatever is best for these counts."""
 
     def at(self, plan: P, asked: StatisticTerms, public: PublicSettings) -> P:
-        """What `plan` gives for the same plates where only epsilon is another; what does not depend on it is kept.
-
-        Of both terms, those of the plan at hand and these, none says what was chosen.
-        """
+        """What `plan` gives for the same plates where only epsilon is another; neither terms have a choice."""
         return self.plan(plan.counts, asked, public)
 
     @abstractmethod
@@ -532,12 +512,10 @@ class Statistic(ABC, Generic[P, V]):
 
     @abstractmethod
     def record(self, plan: P, value: V, left_out: Integers) -> msgspec.Struct:
-        """What a release record says of it, rounded after the noise; `left_out` are the counts of the HAT's plates that
-        the plan is not for."""
+        """What a release record says, rounded after the noise; `left_out`: counts of plates that it is not for."""
 
     def worst_case(self, plan: P, samples: int) -> float:  # noqa: ARG002
-        """The most that it can be off, bias and expected noise, of a HAT of so many samples, those left out among them:
-        in quanta to the power of `degree`."""
+        """The most that it can be off, bias and expected noise, of a HAT of so many samples: in quanta**degree."""
         return 0.0
 
     def columns(self, plan: P, bits: Bits) -> list[tuple[str, str]]:  # noqa: ARG002
@@ -547,8 +525,6 @@ class Statistic(ABC, Generic[P, V]):
     def why(self, plan: P, asked: StatisticTerms) -> str:  # noqa: ARG002
         return ""
 
-
-# What statistics are in records: the types of their fields' values.
 
 NOBODY = np.empty(0, dtype=np.int64)
 """The counts of no plate."""

@@ -1,11 +1,10 @@
 """CDFs of the speeds in a HAT, private at user level: bins, trees of counts, the search for both, consistent values.
 
 **Bins** are public cut points. A bin is the half-open interval (e_j, e_{j+1}], so that the cumulative count up to a bin
-is the number of samples *at most* its right edge, which is what a CDF says. The first plain bin also holds 0. Buses
-stand still a lot: with edges that start `0, 0` the exact zeros have a bin of their own.
+is the number of samples *at most* its right edge. The first plain bin also holds 0. Buses stand still a lot: with edges
+that start `0, 0` the exact zeros have a bin of their own.
 
-Speeds are integers in quanta (`units.QUANTA_PER_KMH`), and so is every comparison: s/4096 <= e holds exactly when
-s <= floor(4096 e), and 4096 is a power of two, so that 4096 e is exact in floating point.
+Speeds are integers in quanta, and s/4096 <= e holds exactly when s <= floor(4096 e): 4096 e is exact in floating point.
 """
 
 from __future__ import annotations
@@ -41,11 +40,20 @@ from udp_stream.mechanisms.base import (
     epsilon_stated,
     within_cap,
 )
-from udp_stream.mechanisms.noise import MEASURES, Cost, Noise, counts_scale, expected_noise_of_counts, noise_of
+from udp_stream.mechanisms.noise import (
+    MEASURES,
+    Cost,
+    Floats,
+    Integers,
+    Noise,
+    counts_scale,
+    expected_noise_of_counts,
+    noise_of,
+)
 from udp_stream.units import NANO, QUANTA_PER_KMH
 
 BINS_MAX = 65536
-"""Most bins of one CDF: beyond any use for speeds, and a limit on the search and on the arrays per HAT."""
+"""Most bins of one CDF: a limit on the search and on the arrays per HAT."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +73,9 @@ class Bins:
         edges = self.edges_kmh
         if not 2 <= len(edges) - 1 <= BINS_MAX:
             raise ValueError(f"expected 2..{BINS_MAX} bins, got {len(edges) - 1}")
-        if not all(math.isfinite(edge) for edge in edges):
-            raise ValueError(f"expected finite edges, got {_brief(edges)}")
+        for place, edge in enumerate(edges):
+            if not math.isfinite(edge):
+                raise ValueError(f"expected finite edges, got {edge} at place {place}")
         if edges[0] != 0:
             raise ValueError(f"expected edges that start at 0, got {edges[0]}")
         for left, right in pairwise(edges[1:] if edges[1] == 0 else edges):
@@ -113,7 +122,8 @@ def zero_and_equal_bins(count: int, max_kmh: float) -> Bins:
     return Bins((0.0, *_equal_edges(count, max_kmh)))
 
 
-def bins_from_edges(edges_kmh: Iterable[float], max_kmh: float) -> Bins:
+@lru_cache(maxsize=1024)
+def bins_from_edges(edges_kmh: tuple[float, ...], max_kmh: float) -> Bins:
     """Bins with the given edges, from 0 to max_kmh, in whole quanta; ValueError names the rule that they break."""
     bins = Bins(tuple(float(edge) for edge in edges_kmh))
     # In quanta, as U is by the time that plans are made: 65.3 km/h is not a whole number of them.
@@ -132,38 +142,25 @@ def _floor_quanta(edge_kmh: float) -> int:
     return math.floor(edge_kmh * QUANTA_PER_KMH)
 
 
-def _brief(edges: tuple[float, ...]) -> str:
-    """The first edge that is not finite, with its place."""
-    place = next(i for i, edge in enumerate(edges) if not math.isfinite(edge))
-    return f"{edges[place]} at place {place}"
-
-
 # Level-uniform trees of counts: their shape, and the noise of their nodes (arXiv 2409.18573, Section IV).
 #
-# **Theory of operation.** The bins of a CDF are the leaves of a tree. Each node but the root holds the number of
-# samples below it plus noise; the root's, the number of all samples, is public. Level i (1..h, from the root down) has
-# branching b_i and a part e_i of the CDF's budget, sum e_i = eps.
-#
-# A tree may have more leaves than the CDF has bins: the bins at the right end are then always empty (publicly so).
+# The bins of a CDF are the leaves of a tree, padded at the right with publicly empty ones. Each node but the root holds
+# the number of samples below it plus noise; the root's is public. Level i (1..h, from the root down) has branching b_i
+# and a part e_i of the CDF's budget, sum e_i = eps.
 #
 # **Privacy.** Unit: one plate in one HAT, with at most `cap` samples kept. Neighbours: `swap values`, the plate's
 # samples move to any bins, counts stay. Assumed: the plate is in the counts with at most `cap` samples. In one level
 # each sample leaves one node and enters another, so the level changes by at most 2 cap in l1, and discrete Laplace
 # noise of scale 2 cap / e_i makes it e_i-DP; the levels compose to sum e_i = eps (Definition IV.1, and the remark after
-# Theorem IV.1). A plate with n < cap samples loses eps n / cap. What is computed from the noisy counts loses nothing
-# more.
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
+# Theorem IV.1). A plate with n < cap samples loses eps n / cap.
 
 
 @dataclass(frozen=True)
 class Tree:
     """A level-uniform tree: branching from the root down, each level's share of the budget, the bins it is for.
 
-    `power` is that of the noise's family: the variance of a level's noise goes by share^(-2 / power). Public, a part of
-    the plan. Raises ValueError, with the rule, unless all branchings are at least 2, there is one positive share per
-    level, the shares sum to 1, and 2 <= bins <= leaves.
+    `power` is that of the noise's family: the variance of a level's noise goes by share^(-2 / power). Raises ValueError
+    unless all branchings are at least 2, the shares, one a level, are positive and sum to 1, and 2 <= bins <= leaves.
 
     >>> tree = Tree(branching=(3, 2), shares=(0.6, 0.4), bins=5)
     >>> tree.leaves, tree.nodes, tree.level_sizes
@@ -190,7 +187,7 @@ class Tree:
 
     @property
     def level_sizes(self) -> tuple[int, ...]:
-        """The number of nodes in each level, from the one below the root down to the leaves."""
+        """Nodes in each level, from the one below the root down to the leaves."""
         return tuple(accumulate(self.branching, mul))
 
     @property
@@ -200,11 +197,7 @@ class Tree:
 
     @cached_property
     def precisions(self) -> list[float]:
-        """Per level what a subtree says of its own count: 1 / variance, where the whole budget on a node buys 1.
-
-        >>> Tree((16, 16), (0.5, 0.5), 256).precisions
-        [0.265625, 0.25]
-        """
+        """Per level what a subtree says of its own count: 1 / variance, where the whole budget on a node buys 1."""
         own, found = [share ** (2 / self.power) for share in self.shares], [0.0]
         for one, b in zip(reversed(own), (1, *reversed(self.branching[1:])), strict=True):
             found.append(one + found[-1] / b)
@@ -212,11 +205,7 @@ class Tree:
 
     @property
     def squared_error(self) -> float:
-        """Expected squared l2 error of `prefixes`, in variances of a node that had the whole budget.
-
-        >>> 8 * Tree((16, 16), (0.5, 0.5), 256).squared_error  # 8 / eps^2 is that variance for Laplace noise
-        41040.0
-        """
+        """Expected squared l2 error of `prefixes`, in variances of a node that had the whole budget."""
         parts = zip(contrasts(self.branching, self.bins), self.precisions, strict=True)
         return math.fsum(contrast / precision for contrast, precision in parts)
 
@@ -224,8 +213,7 @@ class Tree:
 def level_counts(tree: Tree, leaf_counts: NDArray[Any]) -> Integers:
     """The exact counts of all nodes but the root, (..., nodes): the level below the root first, the leaves last.
 
-    `leaf_counts`: integers, (..., leaves), or (..., bins), which is padded with the empty leaves. Raises ValueError for
-    another shape or for counts that are not integers. Not private: noise goes on every node.
+    `leaf_counts`: integers, (..., leaves), or (..., bins). Raises ValueError for another shape or other numbers.
     """
     counts = integers_of(leaf_counts, "leaf counts")
     if counts.ndim == 0 or counts.shape[-1] not in (tree.bins, tree.leaves):
@@ -246,17 +234,14 @@ def level_budgets(tree: Tree, epsilon_nano: int) -> tuple[int, ...]:
     budgets = [math.floor(share * epsilon_nano) for share in tree.shares[:-1]]
     budgets.append(epsilon_nano - sum(budgets))
     if min(budgets) < 1:
-        raise ValueError(
-            f"expected at least 1 nano-epsilon for each of {len(budgets)} levels, got {epsilon_nano} in all"
-        )
+        raise ValueError(f"expected at least 1 nano-epsilon for each of {len(budgets)} levels, got {epsilon_nano}")
     return tuple(budgets)
 
 
 def node_scales(tree: Tree, cap: int, cost: Cost) -> list[tuple[int, int]]:
     """Per level the scale t/s of the noise by which the tree costs every plate at most `cost`.
 
-    A plate moves at most `cap` samples in each level (`noise.counts_scale`). Raises ValueError if cap < 1, a level has
-    no budget, or a scale exceeds 2**26.
+    Raises ValueError if cap < 1, a level has no budget, or a scale exceeds 2**26.
     """
     if cap < 1:
         raise ValueError(f"expected cap >= 1, got {cap}")
@@ -282,8 +267,8 @@ def integers_of(values: NDArray[Any], what: str) -> Integers:
 # The root's count is known. Every other node has noise, of variance v_i in level i, and L_i leaves. The best linear
 # unbiased estimate of all counts takes two passes (Hay et al. 2010; arXiv 2409.18573, Appendix B, has part of it):
 #
-# * *Up.* A node's own noisy count and the sum of its children's estimates are two views of one count, independent of
-#   each other. They are combined by their precisions: p_i = 1 / v_i + p_(i+1) / b_(i+1), and p_h = 1 / v_h.
+# * *Up.* A node's own noisy count and the sum of its children's estimates are combined by their precisions: p_i = 1 /
+#   v_i + p_(i+1) / b_(i+1), and p_h = 1 / v_h.
 # * *Down.* What the children's estimates leave of their parent's final count is spread over them evenly.
 #
 # **Error.** Let d siblings of level i and a fraction g of the next one be among the first k leaves. The prefix depends
@@ -293,11 +278,7 @@ def integers_of(values: NDArray[Any], what: str) -> Integers:
 
 
 def contrasts(branching: tuple[int, ...], bins: int) -> tuple[float, ...]:
-    """Per level the sum c_i of d + g^2 - (d + g)^2 / b over the first `bins` - 1 prefixes; the last one is known.
-
-    >>> contrasts((16, 16), 256)
-    (640.15625, 680.0)
-    """
+    """Per level the sum c_i of d + g^2 - (d + g)^2 / b over the first `bins` - 1 prefixes; the last one is known."""
     check_branching(branching)
     leaves = math.prod(branching)
     if not 2 <= bins <= leaves:
@@ -313,11 +294,7 @@ def _contrast(bins: int, leaves: int, b: int) -> float:
 
 
 def _sums_of_remainders(n: int, m: int) -> tuple[int, int]:
-    """Sums of k mod m and of its square over k < n.
-
-    >>> _sums_of_remainders(8, 3) == (0 + 1 + 2 + 0 + 1 + 2 + 0 + 1, 1 + 4 + 1 + 4 + 1)
-    True
-    """
+    """Sums of k mod m and of its square over k < n."""
     periods, rest = divmod(n, m)
     first = periods * (m * (m - 1) // 2) + rest * (rest - 1) // 2
     return first, periods * ((m - 1) * m * (2 * m - 1) // 6) + (rest - 1) * rest * (2 * rest - 1) // 6
@@ -351,10 +328,7 @@ def prefixes(tree: Tree, noisy_nodes: NDArray[Any], total: int | NDArray[Any]) -
 
 @cache
 def prefix_noise(tree: Tree, measure: str) -> float:
-    """The noise of `prefixes`, root mean square, in the expected size of noise on counts at the whole cost.
-
-    It is the same at every cost, as a family's scale goes by a power of the cost.
-    """
+    """The noise of `prefixes`, root mean square, in the expected size of noise on counts, at every cost alike."""
     whole = Cost(measure, NANO)
     over, under = noise_of(whole).counts_unit_scale(whole)
     variance = noise_of(whole).expected_square(over / under) * tree.squared_error / tree.bins
@@ -363,10 +337,10 @@ def prefix_noise(tree: Tree, measure: str) -> float:
 
 # The best budgets of a tree, and the best tree for a number of bins: all heights, factorisations and paddings.
 #
-# With Q_i = p_i L_i, to which level j >= i adds L_j / v_j, the error is sum_i c_i L_i / Q_i. It has no closed form for
-# Laplace noise. But 1 / (x + y) <= w^2 / x + (1 - w)^2 / y for every w in (0, 1), with equality where w is x's part. By
-# that the error is at most a sum over levels of A_j / (L_j e_j^(2 / power)), whose least is in closed form. Repeated
-# from there it never rises. A dozen rounds settle eleven digits.
+# With Q_i = p_i L_i, to which level j >= i adds L_j / v_j, the error is sum_i c_i L_i / Q_i. As 1 / (x + y) is at most
+# w^2 / x + (1 - w)^2 / y for every w in (0, 1), with equality where w is x's part, the error is at most a sum over
+# levels of A_j / (L_j e_j^(2 / power)), whose least is in closed form. Repeated from there it never rises; a dozen
+# rounds settle eleven digits.
 #
 # A level can be best without any budget. Then it is left out: its nodes' children become their grandparents'.
 #
@@ -396,9 +370,6 @@ def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: i
     """The shares of the budget of least squared error of `prefixes`, by nine decimals; `bins` = leaves by default.
 
     A share can be nearly 0: see `tree_of`. Raises ValueError for a power that is not 1 or 2.
-
-    >>> optimal_shares((16, 16))
-    (0.476993609, 0.523006391)
     """
     if power not in (1, 2):
         raise ValueError(f"expected noise of power 1 or 2, got {power}")
@@ -420,11 +391,7 @@ def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: i
 
 @cache
 def tree_of(branching: tuple[int, ...], bins: int, power: int = 1) -> Tree:
-    """The tree of this branching with the best budgets; levels that are best without any are left out.
-
-    >>> tree_of((2, 2, 2, 2, 2, 2), 64).branching, tree_of((2, 2, 2), 8, power=2).branching
-    ((4, 16), (2, 2, 2))
-    """
+    """The tree of this branching with the best budgets; levels that are best without any are left out."""
     while min(shares := optimal_shares(branching, bins, power)) < SHARE_MIN[power]:
         stays = [share >= SHARE_MIN[power] for share in shares[:-1]]
         if all(stays):  # only the leaves got little, and they are needed
@@ -439,11 +406,7 @@ def best_tree(bins: int, power: int = 1) -> Tree:
     """The tree with the least expected squared error of `prefixes` for so many bins, with its best budgets.
 
     `power` is that of the noise's family: 1 for Laplace noise, 2 for Gaussian noise. Ties go to the smaller height,
-    then to the lexicographically first branching. Raises ValueError unless 2 <= bins <= 65536. Public: depends on
-    nothing but these two.
-
-    >>> best_tree(1024).branching, best_tree(64, power=2).branching
-    ((8, 8, 16), (2, 2, 2, 2, 2, 2))
+    then to the lexicographically first branching. Raises ValueError unless 2 <= bins <= 65536.
     """
     if not 2 <= bins <= BINS_MAX:
         raise ValueError(f"expected 2 <= bins <= {BINS_MAX}, got {bins}")
@@ -474,9 +437,8 @@ def _step(path: _Path, bins: int, leaves: int, b: int, power: int, factor: float
 # Consistent CDFs: the nearest cumulative counts that could be real (arXiv 2409.18573, Section VI).
 #
 # Real cumulative counts are integers, non-decreasing, in [0, total], and the last is the total. The papers find the
-# nearest such sequence with a trellis, a dynamic programme over all values (`tests/trellis.py`). For a convex
-# metric that is additive over the entries, pooling adjacent violators reaches the same optimum without looking at
-# values:
+# nearest such sequence with a trellis (`tests/trellis.py`). For a convex metric that is additive over the entries,
+# pooling adjacent violators reaches the same optimum:
 #
 # * The last entry is fixed and has no say. The rest is unconstrained isotonic regression, clipped to [0, total]:
 #   clipping an unbounded optimum gives a bounded one, for every separable convex cost.
@@ -484,8 +446,6 @@ def _step(path: _Path, bins: int, leaves: int, b: int, power: int, factor: float
 #   reals as in integers; so the integer optimum is the real one rounded to nearest.
 # * Of two neighbouring blocks whose *rounded* values do not rise, an optimum never puts the left one below any c + 1/2
 #   and the right one above. So they can be pooled at once, in any order and many pairs at a time, all in integers.
-#
-# All of it is post-processing of noisy counts: it costs no budget. `total` is public.
 
 NOISY_MAX = 2**45
 """Noisy counts are clamped here: sums over 65536 bins, doubled, fit 63 bits. Noise of scale 2**26 never gets there."""
@@ -501,8 +461,10 @@ def consistent_counts(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integer
     are not integers, for no bins, or for a negative total.
     """
     rows, totals = rows_and_totals(noisy, total)
-    pooled = _pooled_means(rows[:, :-1]) if rows.shape[1] > 1 else rows[:, :-1]
-    return _bounded(pooled, totals, np.shape(noisy))
+    result = np.empty(rows.shape, dtype=np.int64)
+    np.clip(_pooled_means(rows[:, :-1]) if rows.shape[1] > 1 else rows[:, :-1], 0, totals[:, None], out=result[:, :-1])
+    result[:, -1] = totals
+    return result.reshape(np.shape(noisy))
 
 
 def rows_and_totals(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Integers, Integers]:
@@ -532,14 +494,6 @@ def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> NDArray[np.float6
         raise ValueError("expected consistent counts: non-decreasing from at least 0 up to the total")
     quotients: NDArray[np.float64] = rows / totals[:, None]
     return quotients.reshape(np.shape(counts))
-
-
-def _bounded(pooled: Integers, totals: Integers, shape: tuple[int, ...]) -> Integers:
-    """Clip to [0, total], put the total last, restore the shape."""
-    result = np.empty((len(totals), pooled.shape[1] + 1), dtype=np.int64)
-    np.clip(pooled, 0, totals[:, None], out=result[:, :-1])
-    result[:, -1] = totals
-    return result.reshape(shape)
 
 
 def _pooled_means(rows: Integers) -> Integers:
@@ -575,18 +529,15 @@ def _pooled_by_stack(blocks: Iterable[tuple[int, int, int]]) -> list[tuple[int, 
 
 # The automatic choice of bins: as many as the noise in a HAT lets a reader tell apart, from public quantities only.
 #
-# **The proxy.** A CDF with few bins is coarse, one with many is noisy. The proxy takes one number for each of the two
-# errors, in shares of the HAT's samples, and adds them:
+# A CDF with few bins is coarse, one with many is noisy. The proxy adds two errors, in shares of the HAT's samples:
 #
 # * *resolution*, 1 / (2 count): a reader who interpolates in a bin with a share p of the samples is wrong by about p /
 #   2 at worst, and under a uniform public prior each of `count` equal bins has the share 1 / count;
-# * *noise*, cap b / n times the `count` noisy prefixes of the best tree, root mean square, before consistency, which
-#   only helps; b is the expected size of noise on counts in which a plate moves one sample: 2 / eps for Laplace noise.
+# * *noise*, cap b / n times the `count` noisy prefixes of the best tree, root mean square, before consistency; b is the
+#   expected size of noise on counts in which a plate moves one sample: 2 / eps for Laplace noise.
 #
-# The sup error itself exceeds the noise term by a factor that grows like a logarithm, and the resolution term where
-# speeds bunch; the proxy is for comparing candidates. In cap b / n every candidate's proxy is a straight line, so the
-# choice is where that number falls among the corners of their lower envelope.
-# All inputs must be public: counts, the cap, the budget, earlier releases; never a speed of the HAT.
+# In cap b / n every candidate's proxy is a straight line, so the choice is where that number falls among the corners of
+# their lower envelope. All inputs must be public: counts, the cap, the budget, earlier releases; never a speed.
 
 LADDER = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 52, 65)
 """Numbers of equal bins to choose from, next to the bin of exact zeros; several divide 65 km/h into whole widths."""
@@ -595,9 +546,8 @@ LADDER = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 52, 65)
 def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins:
     """The bins, one of exact zeros and equal ones, that minimise the proxy above for a HAT.
 
-    `counts_total_n`: samples in the HAT (public); `cap`: the most that a plate moves; `cost`: the CDF's; `max_kmh`:
-    the largest speed. Deterministic and cheap: a bisection, about a microsecond. Raises ValueError unless all four are
-    positive and finite.
+    `counts_total_n`: samples in the HAT; `cap`: the most that a plate moves. Raises ValueError unless all are positive
+    and finite.
     """
     if counts_total_n < 1 or cap < 1:
         raise ValueError(f"expected counts_total_n >= 1 and cap >= 1, got {counts_total_n} and {cap}")
@@ -616,10 +566,7 @@ def _noise_factor(count: int, measure: str) -> float:
 
 @cache
 def _envelope(measure: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """The corners, in rising noise, of the lower envelope of the proxies, and the ladder's count between them.
-
-    From the best candidate without noise (the largest) to the next whose line crosses first, and so on.
-    """
+    """The corners, in rising noise, of the lower envelope of the proxies, and the ladder's count between them."""
     corners: list[float] = []
     counts = [max(LADDER)]
     while counts[-1] != min(LADDER):
@@ -703,8 +650,7 @@ def plan_cdf(
 ) -> CdfPlan:
     """Bins, tree, cap and scales, by a choice that was made before, or else the best one for these counts.
 
-    Raises ValueError if the bins are not valid for `max_kmh`, the branching has too few leaves for them, or the cost is
-    too small to draw noise for.
+    Raises ValueError for bins that are not valid for `max_kmh`, too few leaves for them, or too small a cost.
     """
     if choice is None or not (choice.bins or isinstance(bins, tuple)):  # edges that it was for may be gone by now
         choice = _best_choice(counts, cost, max_kmh, bins, branching)
@@ -720,11 +666,7 @@ def _tree(bins: int, branching: Branching, cost: Cost) -> Tree:
 
 
 def _best_choice(counts: SamplesPerPlate, cost: Cost, max_kmh: float, bins: BinsAsked, branching: Branching) -> Choice:
-    """The cap is the count of least dropped share plus noise at eight bins.
-
-    It is lower where the noise of that could not be drawn, also once rounding has taken a nano or two from a level's
-    budget, for the plates that are admitted.
-    """
+    """The cap is the count of least dropped share plus noise at eight bins, or lower where noise could not be drawn."""
     power = noise_of(cost).power
     cap = counts.worst_case_cap(_prefix_noise_at(best_tree(8, power), cost))
     if bins == "auto" and branching != "auto":
@@ -749,7 +691,7 @@ def _bins_of(choice: Choice, max_kmh: float, bins: BinsAsked) -> Bins:
     """The chosen number of equal bins, or else those with the configured edges."""
     if choice.bins or not isinstance(bins, tuple):
         return _equal_bins(choice.bins, choice.zeros_apart, max_kmh)
-    return _bins_from_edges(bins, max_kmh)
+    return bins_from_edges(bins, max_kmh)
 
 
 @lru_cache(maxsize=1024)
@@ -770,11 +712,6 @@ def _equal_bins(count: int, zeros_apart: bool, max_kmh: float) -> Bins:
     return (zero_and_equal_bins if zeros_apart else equal_bins)(count, max_kmh)
 
 
-@cache
-def _bins_from_edges(edges_kmh: tuple[float, ...], max_kmh: float) -> Bins:
-    return bins_from_edges(edges_kmh, max_kmh)
-
-
 def node_counts(plan: CdfPlan, samples: Integers) -> Integers:
     """The exact counts of the tree's nodes; one plate moves level i of them by at most 2 cap in l1."""
     kept = samples if plan.kept == samples.size else samples[within_cap(plan.counts, plan.cap)]
@@ -787,11 +724,6 @@ def cdf_values_of_many(plans: Sequence[CdfPlan], noisy_nodes: Integers) -> list[
 
     One per edge, non-decreasing in [0, 1], the last one 1. The value at the first edge is that at exact zero if zeros
     have a bin of their own, else 0. Post-processing.
-
-    >>> from udp_stream.mechanisms.noise import pure
-    >>> plan = plan_cdf(SamplesPerPlate(np.array([1, 1, 1])), pure(10**9), max_kmh=40.0, bins=4)
-    >>> cdf_values_of_many([plan], node_counts(plan, np.array([5, 15, 35]) * 4096)[np.newaxis])
-    [[0.0, 0.3333333333333333, 0.6666666666666666, 0.6666666666666666, 1.0]]
     """
     totals = np.array([plan.kept for plan in plans])
     estimates = prefixes(plans[0].tree, noisy_nodes, totals)
@@ -870,11 +802,9 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         return Query(node_counts(plan, samples), plan.t, plan.s)
 
     def values(
-        self,
-        plans: Sequence[CdfPlan],
-        queries: Sequence[Query],  # noqa: ARG002
-        noisy: Sequence[Integers],
+        self, plans: Sequence[CdfPlan], queries: Sequence[Query], noisy: Sequence[Integers]
     ) -> list[list[float]]:
+        del queries
         values: list[list[float]] = [[] for _ in plans]
         groups: dict[tuple[float, ...], list[int]] = {}
         for i, plan in enumerate(plans):

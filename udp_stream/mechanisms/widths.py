@@ -1,8 +1,7 @@
 """How far plates may be from their forecasts before they are clipped: for each HAT the width that errs least.
 
-First how far speeds scatter around forecasts: the model's public constants, in km/h, measured on Austin's buses of 2015
-to 2017 at H3 7 and one hour. Nothing private follows from them: if they are wrong for a city, releases err more, and
-protect as much. Then the width of a clip HAT by HAT, and the width where all HATs of a plate share one clip.
+First the model's public constants of how far speeds scatter around forecasts, in km/h, measured on Austin's buses of
+2015 to 2017 at H3 7 and one hour. If they are wrong for a city, releases err more, and protect as much.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udp_stream.mechanisms.noise import Cost, noise_of, normal_below
-
-Floats = NDArray[np.float64]
+from udp_stream.mechanisms.noise import Cost, Floats, noise_of, normal_below
 
 BETWEEN_PLATES = 4.0
 """Standard deviation of a plate's mean speed in a HAT around its forecast, however many pings it sends there."""
@@ -32,8 +29,7 @@ SAMPLED = 0.7
 """How much of the plates' scatter reaches the HAT's mean: they share a street, and some of it is forecast."""
 
 MEASURED_AT, SLOWEST = 17.0, 12.0
-"""The mean speed in km/h at which the above hold. Where buses drive faster, estimates err more in proportion: a narrow
-clip does not see how far the fast ones are off. Below `SLOWEST` nothing is gained any more."""
+"""The mean speed in km/h at which the above hold: deviations grow in proportion to it, from `SLOWEST` on."""
 
 
 def at_speed(kmh: Floats) -> Floats:
@@ -56,18 +52,16 @@ def mean_variance(pings: NDArray[np.int64], hat: NDArray[np.int64], hats: int) -
     return variance
 
 
-# The width of a clip HAT by HAT: ours (docs/mechanisms/forecast.md).
-# In standard deviations of a plate's mean around its forecast, let the HAT be off
-# its forecast by d, normal with deviation q, and a plate by d + z. A clip at +-k turns that into clip(d + z, -k, k). Of
-# it
+# The width of a clip HAT by HAT: ours (docs/mechanisms/forecast.md). In standard deviations of a plate's mean around
+# its forecast, let the HAT be off its forecast by d, normal with deviation q, and a plate by d + z. A clip at +-k turns
+# that into clip(d + z, -k, k). Of it
 #
 #     c(d) = E_z clip(d + z, -k, k)        is what a mean over many plates sees,
 #     gain = E c(d) d / q^2 = P(|d + z| < k)        the share of d that passes on average,
 #     misfit^2 = (E c(d)^2 - gain^2 q^2) / gain^2        what no gain can undo, as a variance of d.
 #
-# A narrow clip needs little noise, has a small gain and a large misfit. So it serves HATs of few plates; in a large
-# HAT, whose noise is small, and where forecasts are far off, a wide one errs less. Widths and gains follow from counts,
-# the forecast's deviation and the cost, all public, and are recorded before anything is drawn.
+# A narrow clip needs little noise, has a small gain and a large misfit: it serves HATs of few plates. Widths and gains
+# follow from counts, the forecast's deviation and the cost, all public, and are recorded before anything is drawn.
 
 HALF_WIDTHS: Final = (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 """Of a plate's interval, in standard deviations of its mean around the forecast. Narrower ones would err a little less
@@ -81,8 +75,7 @@ UNEVEN: Final = 0.5
 """HATs differ in their gain. This share of what a clip holds back on average counts as error."""
 
 DEVIATION_MAX: Final = 6.0
-"""Km/h that a forecast's deviation counts as at most. Before a city's first releases it is 8 and more, wide enough for
-any city; forecasts of a real one are off by less, and a clip for such a deviation costs more noise than it saves."""
+"""Km/h that a forecast's deviation counts as at most: a wider clip costs more noise than it saves."""
 
 _STEPS, _OFF_MAX = 16, 4
 """The table has q from 0 to 4 in sixteenths."""
@@ -121,17 +114,27 @@ def clip_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) ->
 
 
 def clip_widths(
-    pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, costs: Sequence[Cost]
+    pings: NDArray[np.int64],
+    first: NDArray[np.int64],
+    off_kmh: Floats,
+    costs: Sequence[Cost],
+    hats: Floats | None = None,
 ) -> list[ClipWidth]:
     """The widths of HATs whose plates stand one HAT after the other, one cost each; `first` is each HAT's first,
-    `off_kmh` the deviation of its forecast.
+    `off_kmh` the deviation of its forecast. With `hats`, each plate shares its clip among about so many.
     """
-    deviation = np.minimum(off_kmh, DEVIATION_MAX)
+    deviation, steps = np.minimum(off_kmh, DEVIATION_MAX), _STEPS if hats is None else _STEPS_IN_BALL
     scatter, noise = scales_of(pings, first, costs)
-    table = _passed()
-    at = np.rint(np.minimum(deviation / scatter, _OFF_MAX) * _STEPS).astype(np.int64)
-    hidden = (scatter**2)[:, None] * table.misfit[at] + (deviation**2)[:, None] * table.uneven[at]
-    return least_wrong(HALF_WIDTHS, table.gain[at], (noise**2)[:, None] * table.noise[at], hidden)
+    at = np.rint(np.minimum(deviation / scatter, _OFF_MAX) * steps).astype(np.int64)
+    nearest = None if hats is None else np.array(HATS)[np.abs(np.array(HATS) - hats[:, None]).argmin(axis=1)]
+    many = np.ones(at.size, np.int64) if nearest is None else nearest
+    gain, misfit = np.empty((2, at.size, len(HALF_WIDTHS)))
+    for one in np.unique(many).tolist():
+        here = many == one
+        gain[here], misfit[here] = _passed(one, steps)[:, at[here]]
+    hidden = (scatter**2)[:, None] * misfit**2 + (deviation**2)[:, None] * (UNEVEN * (1 - gain)) ** 2
+    noise_square = (noise[:, None] * np.array(HALF_WIDTHS) / gain) ** 2
+    return least_wrong(HALF_WIDTHS, gain, noise_square, hidden, nearest)
 
 
 def least_wrong(
@@ -169,20 +172,11 @@ def _noise_deviation(cost: Cost) -> float:
     return sqrt(noise.expected_square(_FINE * over / under)) / _FINE
 
 
-class _Passed(NamedTuple):
-    """By q, then by half width: gains, and what each part of the error's square is multiplied with."""
-
-    gain: Floats
-    noise: Floats
-    misfit: Floats
-    uneven: Floats
-
-
 @cache
-def _passed() -> _Passed:
-    offs = np.arange(_OFF_MAX * _STEPS + 1) / _STEPS
-    gain, misfit = np.moveaxis(np.array([[passed_at(width, off) for width in HALF_WIDTHS] for off in offs]), 2, 0)
-    return _Passed(gain, (np.array(HALF_WIDTHS) / gain) ** 2, misfit**2, (UNEVEN * (1 - gain)) ** 2)
+def _passed(hats: int, steps: int) -> Floats:
+    """Gains and misfits, by q in this many steps a standard deviation, then by half width."""
+    offs = np.arange(_OFF_MAX * steps + 1) / steps
+    return np.moveaxis(np.array([[shared_at(width, off, hats) for width in HALF_WIDTHS] for off in offs]), 2, 0)
 
 
 def passed_at(half_width: float, off: float) -> tuple[float, float]:
@@ -204,61 +198,24 @@ def _integral(upto: Floats) -> Floats:
     return integral
 
 
-# The width where all HATs of a plate share one clip: ours (docs/mechanisms/forecast.md).
-# Above is the same for a clip HAT by HAT, with the letters. Of K HATs that a
-# plate visits, its differences d + z are scaled down together where their length exceeds k sqrt(K) standard
-# deviations (`around.py`). For normal differences of deviation t = sqrt(1 + q^2), with r their length over t and c =
-# k / t,
+# The width where all HATs of a plate share one clip: ours (docs/mechanisms/forecast.md). Of K HATs that a plate visits,
+# its differences d + z are scaled down together where their length exceeds k sqrt(K) standard deviations (`around.py`).
+# For normal differences of deviation t = sqrt(1 + q^2), with r their length over t and c = k / t,
 #
 #     gain = P(r < c sqrt(K)) + (1 - 1/K) c sqrt(K) E[1 / r; r > c sqrt(K)],
 #
-# in closed form for chi variables (`_normal_gain`). The other K - 1 differences make the clip of one HAT smooth: more
-# of d passes, and less of it bends, so that k can be larger and the noise smaller over the gain. The misfit is that of
-# normal plates, by quadrature. Of peaked plates as much passes as of normal ones, or as of peaked ones in one HAT, if
-# that is more.
+# in closed form for chi variables (`_normal_gain`). The other K - 1 differences make the clip of one HAT smooth: k can
+# be larger, and the noise smaller over the gain. The misfit is that of normal plates, by quadrature. Of peaked plates
+# as much passes as of normal ones, or as of peaked ones in one HAT, if that is more.
 
 HATS: Final = (1, 2, 3, 5, 9, 13)
 """Numbers of HATs of a plate for which gains are tabulated: the nearest is taken."""
 
-_STEPS_IN_BALL, _OFF_MAX_IN_BALL = 4, 4
+_STEPS_IN_BALL = 4
 """The table has q from 0 to 4 in quarters."""
 
 _OWN, _OWN_WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
 _OTHERS, _OTHERS_WEIGHTS = np.polynomial.laguerre.laggauss(24)
-
-
-def ball_widths(
-    pings: NDArray[np.int64], first: NDArray[np.int64], off_kmh: Floats, costs: Sequence[Cost], hats: Floats
-) -> list[ClipWidth]:
-    """The width for each of these HATs, whose plates stand one HAT after the other, as `clip_widths` has them; each
-    plate shares its clip among about `hats` HATs.
-    """
-    deviation = np.minimum(off_kmh, DEVIATION_MAX)
-    scatter, noise = scales_of(pings, first, costs)
-    at = np.rint(np.minimum(deviation / scatter, _OFF_MAX_IN_BALL) * _STEPS_IN_BALL).astype(np.int64)
-    nearest = np.abs(np.array(HATS) - hats[:, None]).argmin(axis=1)
-    gain, misfit = np.empty((2, at.size, len(HALF_WIDTHS)))
-    for one in np.unique(nearest).tolist():
-        table, here = _passed_in_ball(HATS[one]), nearest == one
-        gain[here], misfit[here] = table.gain[at[here]], table.misfit[at[here]]
-    hidden = (scatter**2)[:, None] * misfit**2 + (deviation**2)[:, None] * (UNEVEN * (1 - gain)) ** 2
-    noise_square = (noise[:, None] * np.array(HALF_WIDTHS) / gain) ** 2
-    return least_wrong(HALF_WIDTHS, gain, noise_square, hidden, np.array(HATS)[nearest])
-
-
-class _PassedInBall(NamedTuple):
-    """By q, then by half width."""
-
-    gain: Floats
-    misfit: Floats
-
-
-@cache
-def _passed_in_ball(hats: int) -> _PassedInBall:
-    offs = np.arange(_OFF_MAX_IN_BALL * _STEPS_IN_BALL + 1) / _STEPS_IN_BALL
-    table = np.array([[shared_at(width, off, hats) for width in HALF_WIDTHS] for off in offs])
-    gain, misfit = np.moveaxis(table, 2, 0)
-    return _PassedInBall(gain, misfit)
 
 
 def shared_at(half_width: float, off: float, hats: int) -> tuple[float, float]:
@@ -329,10 +286,6 @@ def response(half_width: Floats, hats: NDArray[np.int64], off: Floats, spread: F
 
     `off` and `spread` (the deviation of plates there, as a multiple of the forecast one) have a line for each HAT; the
     others one number. The other HATs that share a HAT's clip are off by a standard deviation of `others`.
-
-    >>> whole, hats, none = np.array([2.0]), np.array([1]), np.zeros(1)
-    >>> response(whole, hats, np.array([[0.0, 1.0, 24.0]]), np.ones((1, 3)), none).round(2).tolist()
-    [[0.0, 0.92, 2.0]]
     """
     rounded = np.rint(np.minimum(others, _OTHERS_MAX) * 2) / 2
     kinds, which = np.unique(np.column_stack([half_width, hats, rounded]), axis=0, return_inverse=True)
@@ -350,7 +303,7 @@ def response(half_width: Floats, hats: NDArray[np.int64], off: Floats, spread: F
 
 @cache
 def _response(half_width: float, hats: int, others: float) -> Floats:
-    """By spread (lines) and `off` (columns), which is at least 0."""
+    """By spread (lines) and `off` (columns)."""
     off = np.arange(_RESPONSE_MAX * _RESPONSE_STEPS + 1) / _RESPONSE_STEPS
     return np.array([_response_at(half_width, hats, others, off, spread) for spread in _SPREADS.tolist()])
 

@@ -27,7 +27,7 @@ from udp_stream.mechanisms.cdf import CdfPlan
 from udp_stream.mechanisms.means import MeanPlan
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, expected_noise
 from udp_stream.mechanisms.statistics import STATISTICS, priced, spread
-from udp_stream.mechanisms.widths import ClipWidth, ball_widths, clip_width, clip_widths, mean_variance, plate_variance
+from udp_stream.mechanisms.widths import ClipWidth, clip_width, clip_widths, mean_variance, plate_variance
 from udp_stream.planning.plan import HatForecast, HatPlan, HatPlans, Terms, slot_terms, terms_of
 from udp_stream.planning.policy import DAY_S, EPSILON_NANO_MAX, Policy, SlotInPeriod
 from udp_stream.planning.suppression import Nanos, Occupancy, chop_user, suppress_to
@@ -308,7 +308,7 @@ def _widths(
 ) -> list[ClipWidth]:
     rows, off_kmh = (counts.count, counts.hat_rows[:-1]), np.array([one.deviation for one in forecasts])
     if policy.in_balls:
-        return ball_widths(*rows, off_kmh, costs, _hats_shared(counts, policy))
+        return clip_widths(*rows, off_kmh, costs, _hats_shared(counts, policy))
     return clip_widths(*rows, off_kmh, costs)
 
 
