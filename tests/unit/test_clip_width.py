@@ -12,7 +12,6 @@ from udp_stream.mechanisms.widths import (
     HALF_WIDTHS,
     UNEVEN,
     ClipWidth,
-    ball_widths,
     clip_width,
     clip_widths,
     plate_variance,
@@ -49,9 +48,9 @@ def test_each_hat_of_a_slot_has_the_width_that_it_has_alone(measured_in):
     costs = [measured_in(int(nano)) for nano in rng.choice([20_000_000, 60_000_000, 900_000_000], 300)]
     in_boxes = [clip_width(*hat) for hat in zip(counts, off.tolist(), costs, strict=True)]
     alone, none = zip(counts, off[:, None], costs, shared[:, None], strict=True), np.zeros(1, dtype=np.int64)
-    (in_balls,) = zip(*(ball_widths(hat, none, far, [cost], hats) for hat, far, cost, hats in alone), strict=True)
+    (in_balls,) = zip(*(clip_widths(hat, none, far, [cost], hats) for hat, far, cost, hats in alone), strict=True)
     assert clip_widths(pings, first, off, costs) == in_boxes and len(set(in_boxes)) > 200
-    assert ball_widths(pings, first, off, costs, shared) == list(in_balls) and len(set(in_balls)) > 200
+    assert clip_widths(pings, first, off, costs, shared) == list(in_balls) and len(set(in_balls)) > 200
 
 
 @pytest.mark.parametrize("cost", [COST, concentrated(50_000_000)], ids=["pure", "in rho"])

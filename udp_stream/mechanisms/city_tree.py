@@ -6,8 +6,7 @@ a city, with a plate's samples weighed. With m_l samples of plate l in the whole
 
     sum over plates of q_l * (samples of plate l in the bin)
 
-so a plate counts by what ten samples tell at most, and standing for an hour makes no city of standing buses. Whole
-numbers: sums of parts of a slot add up to those of the whole, in any order.
+so a plate counts by what ten samples tell at most. Whole numbers: sums of parts of a slot add up to those of the whole.
 
 Privacy unit: license plate. Neighbours: swap-values. Assumed: counts are public, and a plate keeps its m_l samples.
 Swapping its values moves them from bins to bins: at most all of its weight w_l = q_l m_l leaves bins, and as much
@@ -24,14 +23,11 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from udp_stream.mechanisms.base import Query
 from udp_stream.mechanisms.cdf import Bins
-from udp_stream.mechanisms.noise import Cost, counts_scale, noise_of
+from udp_stream.mechanisms.noise import Cost, Integers, counts_scale, noise_of
 from udp_stream.units import QUANTA_PER_KMH
-
-Integers = NDArray[np.int64]
 
 CITY_KMH: Final = (0.0, 1.0, 3.0, 6.0, 10.0, 15.0, 20.0, 27.0, 35.0, 45.0, 60.0)
 """Right edges of the bins below U, the first of which has exact zeros; U is the last."""

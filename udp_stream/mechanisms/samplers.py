@@ -73,11 +73,9 @@ def randbelow(bits: Bits, bound: int) -> int:
             return value
 
 
-# Discrete Laplace noise: the family of pure differential privacy, drawn exactly by integer arithmetic.
-#
-# Real-valued noise computed in floating point leaks its input (Mironov 2012). Everything that this project releases is
-# therefore an *integer* statistic plus an integer drawn here: the set of possible outputs is all of Z, whatever the
-# data, and the probabilities are exactly those written down, not approximations of them.
+# Discrete Laplace noise, drawn exactly by integer arithmetic. Real-valued noise computed in floating point leaks its
+# input (Mironov 2012). All that is released is an *integer* statistic plus an integer drawn here: the set of possible
+# outputs is all of Z, whatever the data, and the probabilities are exactly those written down.
 #
 # **Discrete Laplace**, scale t/s: P(X = x) proportional to exp(-|x| s/t). The construction is Canonne, Kamath and
 # Steinke's (arXiv 2004.00010, Algorithms 1 and 2), reorganised so that a whole array of draws, each with its own scale,
@@ -91,10 +89,9 @@ _GEOMETRIC_TERMS = 64
 def discrete_laplace(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) -> Integers:
     """Independent discrete Laplace integers, the i-th with P(x) proportional to exp(-|x| s[i]/t[i]).
 
-    `t` holds integers in 1..2**26, `s` positive integers (one for all, or one each). A mechanism that adds this to an
-    integer statistic that one plate changes by at most `d` is eps-DP for that plate if t/s >= d/eps.
-
-    Raises ValueError if a scale is out of range. Source: arXiv 2004.00010, Algorithm 2.
+    `t` holds integers in 1..2**26, `s` positive integers (one for all, or one each), else ValueError. A mechanism that
+    adds this to an integer statistic that one plate changes by at most `d` is eps-DP for that plate if t/s >= d/eps.
+    Source: arXiv 2004.00010, Algorithm 2.
     """
     t = np.ascontiguousarray(t, dtype=np.int64).ravel()
     s = np.broadcast_to(np.asarray(s, dtype=np.int64), t.shape)
@@ -116,7 +113,7 @@ def discrete_laplace(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) -> 
 
 
 _CHUNK = 1 << 17
-"""Draws that advance together; bounds the working memory to some megabytes (measured: 4.4 M/s at 2**15 and 2**17)."""
+"""Draws that advance together; bounds the working memory to some megabytes."""
 
 
 def _geometric(bits: Bits, t: Integers, s: Integers, index: Integers) -> tuple[Integers, Integers]:
@@ -137,10 +134,9 @@ def _geometric(bits: Bits, t: Integers, s: Integers, index: Integers) -> tuple[I
 
 
 def _bernoulli_exp_minus(bits: Bits, p: Integers, q: Integers) -> NDArray[np.bool_]:
-    """True with probability exp(-p/q) exactly, 0 <= p <= q <= SCALE_MAX.
+    """True with probability exp(-p/q) exactly, 0 <= p <= q <= SCALE_MAX (arXiv 2004.00010, Algorithm 1).
 
-    Trials of probability p/(q k) for k = 1, 2, ... until one fails; the answer is whether the failing k is odd
-    (arXiv 2004.00010, Algorithm 1).
+    Of trials of probability p/(q k) for k = 1, 2, ... until one fails: whether the failing k is odd.
     """
     result = np.zeros(p.size, dtype=bool)
     alive = np.arange(p.size)
@@ -215,10 +211,9 @@ def _resolve_geometric(bits: Bits, word: int) -> int:
 #     g = (|Y| - sigma^2 / T)^2 / (2 sigma^2),      for then P(Y) exp(-g) is proportional to exp(-Y^2 / (2 sigma^2)).
 #
 # Whether it is kept is a comparison of exp(-g) with a uniform number of which 16 bits are drawn first. A *filter* in
-# floating point decides it where exp(-g) is surely not between two neighbouring 16-bit numbers' ends, as the predicates
-# of computational geometry do; all else is decided by integers of any size, with more bits of the same number if it
-# must be. So the distribution is exact, and the same bits give the same draws on every machine: what the filter decides
-# is decided rightly, and whether more bits are drawn depends on exact numbers alone.
+# floating point decides it where exp(-g) is surely not between two neighbouring 16-bit numbers' ends; all else is
+# decided by integers of any size, with more bits of the same number if it must be. So the distribution is exact, and
+# the same bits give the same draws on every machine.
 #
 # **The filter's error** is below `MARGIN` = 2^-40. *Proof.* It uses nothing but +, -, *, / and floor, each of which
 # IEEE 754 rounds correctly: by a relative error of at most u = 2^-53. Write c = sigma^2 / T and z = |Y| - c. All
@@ -240,7 +235,6 @@ MARGIN = 2.0**-40
 _FIRST = 16
 """Bits of the uniform number that are drawn at once; these alone decide all but one in 65,536."""
 
-
 _WITHIN = float(2**53)  # doubles hold every integer up to here
 
 _G_MAX = 40
@@ -253,11 +247,9 @@ _STEPS = 64
 def discrete_gaussian(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int = 1) -> Integers:
     """Independent discrete Gaussian integers, the i-th with P(x) proportional to exp(-x^2 s[i]^2 / (2 t[i]^2)).
 
-    `t` holds integers in 1..2**26, `s` in 1..2**16 (one for all, or one each). A mechanism that adds this to integers
-    that one plate changes by at most `d` in l2 is (d s/t)^2 / 2 - zCDP for that plate (arXiv 2004.00010, Theorems 4
-    and 14).
-
-    Raises ValueError if a scale is out of range. Source: arXiv 2004.00010, Algorithm 3.
+    `t` holds integers in 1..2**26, `s` in 1..2**16 (one for all, or one each), else ValueError. A mechanism that adds
+    this to integers that one plate changes by at most `d` in l2 is (d s/t)^2 / 2 - zCDP for that plate (arXiv
+    2004.00010, Theorems 4 and 14). Source: Algorithm 3 there.
     """
     t = np.ascontiguousarray(t, dtype=np.int64).ravel()
     s = np.broadcast_to(np.asarray(s, dtype=np.int64), t.shape)
@@ -379,17 +371,15 @@ def _exp_bounds(p: int, q: int, guard: int) -> tuple[int, int]:
 # exp(|x - x'| s/t), since lengths keep the triangle inequality and the sum over all z is the same wherever the noise is
 # put. So added to a position it is (s/t)-metrically private for the Euclidean distance in lattice steps: geo-
 # indistinguishability (Andres, Bordenabe, Chatzikokolakis and Palamidessi, CCS 2013; *Adaptive Privacy Budgeting*,
-# Liang and Yi, Lemma 3.4), without the floating point of a drawn radius and angle, whose outputs depend on the
-# position.
+# Liang and Yi, Lemma 3.4).
 #
 # **How it is drawn.** d independent discrete Laplace integers of scale t'/s, t' = ceil(sqrt(d) t), are proposed and
 # kept with probability exp(-g),
 #
 #     g = s (|z| / t - |z|_1 / t'),      which is never negative: |z|_1 <= sqrt(d) |z| <= (t'/t) |z|.
 #
-# In the plane 78 % are kept, in space 60 %, of 16 dimensions 1 %. A uniform number of 16 bits is compared with exp(-g)
-# in floating point where they are further apart than `MARGIN`; all else is decided by integers of any size, which bound
-# the root of |z|^2 as narrowly as it takes, with more bits of the same number if it must be.
+# In the plane 78 % are kept, in space 60 %, of 16 dimensions 1 %. As above a filter in floating point decides where it
+# can; all else is decided by integers of any size, which bound the root of |z|^2 as narrowly as it takes.
 #
 # **The filter's error** is below 2^-42, a quarter of the margin. *Proof*, with u = 2^-53, as for the discrete Gaussian.
 # Squares, their sum, its root (which IEEE 754 rounds correctly, too) and two more operations leave |z| s/t off by at
@@ -413,9 +403,8 @@ def radial_scale_max(dimensions: int) -> int:
 def discrete_radial_laplace(bits: Bits, t: NDArray[Any], s: NDArray[Any] | int, dimensions: int) -> Integers:
     """Independent lattice vectors, the i-th with P(z) proportional to exp(-|z| s[i]/t[i]): one row each.
 
-    `t` holds integers in 1..`radial_scale_max(dimensions)`, `s` in 1..2**16 (one for all, or one each).
-
-    Raises ValueError if a scale or the number of dimensions is out of range.
+    `t` holds integers in 1..`radial_scale_max(dimensions)`, `s` in 1..2**16 (one for all, or one each), else
+    ValueError.
     """
     if not 1 <= dimensions <= DIMENSIONS_MAX:
         raise ValueError(f"expected 1 to {DIMENSIONS_MAX} dimensions for radial Laplace noise, got {dimensions}")

@@ -43,23 +43,17 @@ from udp_stream.units import QUANTA_PER_KMH
 # All formulas count speeds from the low end of their range; U is its width.
 #
 # **Reference speeds.** What grouping, capping and filling do to a mean depends on the speeds, which no plan may look
-# at. So they are taken to be what one expects who knows nothing but U: as widely scattered as speeds spread evenly over
-# [0, U], which have the variance U^2/12; half of it between plates, half within; and a HAT's mean anywhere in [0, U]
-# alike. Nothing here is estimated from a feed; `docs/measurements.md` has what comes of it on the recorded ones.
+# at. So they are taken to be spread evenly over [0, U], with the variance U^2/12; half of it between plates, half
+# within; and a HAT's mean anywhere in [0, U] alike. Nothing here is estimated from a feed (docs/measurements.md).
 #
-# **Spread.** The standard deviation, at reference speeds, of the estimate without noise less the sample mean
-# (`spread`). Samples that a mean leaves out, because their plates cannot pay or are suppressed, have the weight 0 in
-# it.
-#
-# **Interval.** Noise and spread in [0, U] (`noise.interval95`). What is released is inside, or made an end.
+# **Spread.** The standard deviation, at reference speeds, of the estimate without noise less the sample mean. Samples
+# that a mean leaves out, because their plates cannot pay or are suppressed, have the weight 0 in it.
 #
 # **Projection** to a private interval [a, b], which is as public as the mean: let the K array means scatter around the
-# true mean t like normal variables X. A HAT with the mean t can scatter the less the nearer t is to an end: reference
-# speeds then have the variance t (U - t) / 3, as spread evenly they have U^2/12 (both are beta distributions of the
-# same concentration), and s and v below shrink with it. No plan can tell where between no variance and the one that
-# this gives to an array the truth is, so half of it is taken: v. A truth t gives a projected mean around g(t), with a
-# spread of its own (`_clipped`). The interval of the mean holds the truths t for which g(t) lies in the interval of g,
-# [a, b] standing for [0, U], a test of each turned round: far beyond a or b, where g hardly moves, all or none.
+# true mean t like normal variables X. Reference speeds then have the variance t (U - t) / 3, and s and v below shrink
+# with it. No plan can tell where between no variance and the one that this gives to an array the truth is, so half of
+# it is taken: v. A truth t gives a projected mean around g(t), with a spread of its own (`_clipped`). The interval of
+# the mean holds the truths t for which g(t) lies in the interval of g, [a, b] standing for [0, U].
 
 VARIANCE = 1 / 12
 """Of the reference speeds, as a share of U^2."""
@@ -74,7 +68,7 @@ TRUTHS = 256
 """Steps of [0, U] in which the ends of a projected mean's interval are found, rounded outwards."""
 
 _LEAST_SHAPE = 1e-4
-"""At the ends of [0, U] nothing scatters; to divide by its standard deviation it scatters by a hundredth."""
+"""At the ends of [0, U] nothing scatters: there the standard deviation counts as a hundredth."""
 
 
 class Accuracy(NamedTuple):
@@ -92,10 +86,9 @@ class Accuracy(NamedTuple):
 def accuracy_of(
     plan: MeanPlan, noisy: float, noise: float, left_out: Integers = NOBODY, projected_to: tuple[int, int] | None = None
 ) -> Accuracy:
-    """Of a noisy mean with noise of this expected size (above 0), and the private interval if there was one.
+    """Of a noisy mean in quanta with noise of this expected size (above 0), and the private interval if there was one.
 
-    Everything in quanta. What is released is the noisy mean put into the range. The true mean is that of the plan's
-    plates and of those left out, which have these counts.
+    The true mean is that of the plan's plates and of those left out, which have these counts.
     """
     off, filled = _scattered(plan, left_out)
     if projected_to is not None:
@@ -160,10 +153,7 @@ _erf = np.vectorize(erf, otypes=[float])
 
 
 def spread(plan: MeanPlan, left_out: Integers = NOBODY) -> float:
-    """Standard deviation of (estimate without noise - sample mean) at the reference speeds, in quanta.
-
-    The sample mean is that of the plan's plates and of those left out, which have these counts. Before any projection.
-    """
+    """Standard deviation of (estimate without noise - sample mean) at the reference speeds, in quanta; unprojected."""
     return _with_fill(plan, *_scattered(plan, left_out))
 
 
@@ -226,32 +216,30 @@ def array_variance(plan: MeanPlan) -> float:
 
 # `mean = "auto"`: the mechanism and cap of least expected error for what its plates pay. Counts only.
 #
-# **At equal epsilon**, where it is configured. Candidates are Baseline, Optimal, and Array-Averaging with a few caps
-# among the counts, those of least expected error by formulas that need no packing. Their worst cases come first: a
-# guess of U/2 is off by at most U/2, so no plan is taken that promises less (where Optimal promises less, none that
-# promises less than Optimal). Then errors are compared as they are at that epsilon: hypot(noise, spread), the spread as
-# above. An error of 3 % more than the least is as good to a reader, so of these the one whose plates pay least
-# is taken: what they do not pay here serves other HATs.
+# **At equal epsilon**, where it is configured. Candidates are Baseline, Optimal, and Array-Averaging with the few caps
+# of least expected error by formulas that need no packing. A guess of U/2 is off by at most U/2, so no plan is taken
+# that promises less (where Optimal promises less, none that promises less than Optimal). Then errors at that epsilon
+# are compared: hypot(noise, spread). Of those up to 3 % above the least the one is taken whose plates pay least: what
+# they do not pay here serves other HATs.
 #
-# **At equal charge**, where epsilon is automatic: a planner then gives more epsilon where plates pay less of it, so
-# that they spend the same. A plate with a share w_l of the mean's weights moves it by U w_l and pays epsilon w_l / max
-# w. The shares add up to 1, so the mean charge of L plates is epsilon / (L max w), and with a mean charge of c the
-# noise U max w / epsilon is U / (L c): *the same for every grouping and cap*. So the one without bias wins, which is
-# Baseline: also in the worst case, wherever that noise is at most U/2 (docs/mechanisms/auto.md has the proofs).
-# Optimal's shares add up to less than 1: less noise, for a bias by its fill that counts cannot tell. It is not weighed.
+# **At equal charge**, where epsilon is automatic: a planner then gives more epsilon where plates pay less of it. A
+# plate with a share w_l of the mean's weights moves it by U w_l and pays epsilon w_l / max w. The shares add up to 1,
+# so the mean charge of L plates is epsilon / (L max w), and with a mean charge of c the noise U max w / epsilon is
+# U / (L c): *the same for every grouping and cap*. So the one without bias wins, which is Baseline: also in the worst
+# case, wherever that noise is at most U/2 (docs/mechanisms/auto.md has the proofs). Optimal is not weighed, as
+# counts cannot tell its bias.
 #
 # Levy and the quantile mechanisms are not weighed: they charge every plate in full, spend half of epsilon on an
-# interval, and counts cannot say what that interval will save. On the recorded feeds they err more than Array-Averaging
-# on each.
+# interval, and err more than Array-Averaging on each recorded feed.
 
 AS_GOOD = 1.03
-"""Errors within this factor are as good: far below what a feed of hundreds of HATs could tell apart."""
+"""Errors within this factor are as good."""
 
 CAPS_TRIED = 4
 """On the recorded feeds the best of four is within 3 % of the best of all counts in 99 of 100 HATs."""
 
 _ROUGH = 1.03
-"""One of the caps may be beyond what is allowed by so much: packing may show that it is not."""
+"""One of the caps may exceed what is allowed by so much: packing may show that it does not."""
 
 EXACT = 1 + 1e-9
 """Worst cases that are equal but for rounding are equal."""
@@ -292,9 +280,8 @@ def _mean_share(plan: MeanPlan) -> float:
 def averaging_caps(counts: SamplesPerPlate, cost: Cost, grouping: Grouping, allowed: float) -> list[int]:
     """The few counts that are likely the best caps for Array-Averaging, best first; O(L log L).
 
-    All but one have a worst case of at most `allowed`, a share of U, and that one hardly more. By formulas for arrays
-    that are all equally full: K = floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and the number of
-    plates too large to share.
+    All but one have a worst case of at most `allowed`, a share of U. By formulas for arrays that are all equally full:
+    K = floor(G/m) under WrapAround; under BestFit at least ceil(G/m) and the number of plates too large to share.
     """
     caps, total = counts.descending[::-1], counts.total
     kept, squares, products = _sums_at_every_count(caps)
@@ -306,9 +293,7 @@ def averaging_caps(counts: SamplesPerPlate, cost: Cost, grouping: Grouping, allo
     scattered = VARIANCE * (BETWEEN * between + (1 - BETWEEN) * within)
     noise = expected_noise(1, cost) / arrays
     used = kept if grouping == "best-fit" else arrays * caps
-    once = np.empty(caps.size, dtype=bool)
-    once[0] = True
-    np.not_equal(caps[1:], caps[:-1], out=once[1:])
+    once = np.diff(caps, prepend=0) != 0
     worst = 1 - used / total + noise
     candidates = (once & (worst <= _ROUGH * allowed)).nonzero()[0]
     # Stable: of caps that are equally good the same one comes first on every machine.
@@ -327,8 +312,6 @@ def _sums_at_every_count(ascending: Integers) -> tuple[Integers, Integers, Integ
     return sums + above * ascending, upto + above * squares, upto + ascending * (sums[-1] - sums)
 
 
-# The mean as a statistic, and all statistics by the names that terms use.
-
 TRIALS = 300
 """Of a projected mean: its expected error is then known to about 7 %."""
 
@@ -336,8 +319,8 @@ TRIALS = 300
 def expected_error(plan: MeanPlan, bits: Bits) -> float:
     """About how far a mean is likely to be off, in quanta: by noise, and by the bias that is likely.
 
-    What projection does depends on the interval that speeds will choose: there it is the mean error of trials, always
-    the same ones, at speeds that scatter as `_projected` takes it, around means anywhere in [0, U] alike.
+    Where a mean is projected, it is the mean error of trials, always the same ones, at speeds that scatter as
+    `_projected` takes it, around means anywhere in [0, U] alike.
     """
     width = plan.range.width
     if plan.moves is not None:

@@ -2,9 +2,9 @@
 
 Privacy unit: license plate. Neighbours: swap-values (same plates, same counts, one plate's speeds differ). Assumed of
 the input: integers, plates and counts as in the plan. Guaranteed: the statistic below changes by at most `sensitivity`
-when one plate's speeds change. Speeds are clipped to their public range, of width U, and counted from its low end: that
-keeps the sums small, and a variance what it is. Source: arXiv 2405.06261, the theorems on sensitivity and on
-clipping error of the clipped variance; the proofs here are ours, and cover what the text at hand gets wrong.
+when one plate's speeds change. Speeds are clipped to their public range, of width U, and counted from its low end.
+Source: arXiv 2405.06261, the theorems on sensitivity and on clipping error of the clipped variance; the proofs here are
+ours, and cover what the text at hand gets wrong.
 
 Plate l gives its first G_l = min(m_l, cap) samples; M = sum m_l, G = sum G_l. The statistic is the integer
 
@@ -74,9 +74,8 @@ from udp_stream.units import QUANTA_PER_KMH
 class VariancePlan:
     """How one HAT's variance will be taken, from counts, cost and range only; speeds in quanta, errors in quanta^2.
 
-    The estimate is (statistic + noise) / divisor, divisor = kept^2. `sensitivity` is the statistic's for the plate that
-    gives most, but never below 1: a single kept sample has no variance, and its T = 0 takes the same road as others.
-    `bias_bound` is the worst over all speeds in the range of |variance of the kept - variance of all samples|.
+    The estimate is (statistic + noise) / divisor, divisor = kept^2. `sensitivity` is that of the plate that gives most,
+    but never below 1. `bias_bound` is the worst over all speeds of |variance of the kept - variance of all samples|.
 
     >>> plan = plan_variance(SamplesPerPlate(np.array([2, 1, 1])), Cost("pure", 10**9), Range(0, 10), cap=2)
     >>> plan.divisor, plan.bias_bound, plan.noise_bound  # no sample is dropped; U^2 G^2/4 = 400
@@ -186,8 +185,8 @@ def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
 def plate_sensitivity(plan: VariancePlan) -> NDArray[np.object_]:
     """How much each plate alone can move T, in the order of the counts: exact Python integers, at most `sensitivity`.
 
-    U^2 g (G - g) for a plate with g < G/2 of the G samples, else U^2 floor(G^2/4): its share of the noise's
-    sensitivity is what it loses. (Objects, because U^2 G^2/4 outgrows 63 bits at some 20,000 samples.)
+    U^2 g (G - g) for a plate with g < G/2 of the G samples, else U^2 floor(G^2/4), which outgrows 63 bits at some
+    20,000 samples.
     """
     given = np.minimum(plan.counts.by_plate, plan.cap)
     k = np.minimum(given, plan.kept // 2)

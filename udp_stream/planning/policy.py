@@ -32,11 +32,8 @@ from udp_stream.windows.tables import SlotGrid
 # Privacy: the unit is one plate with all its pings in a period. By releases charged to the period it loses at most the
 # period's budget; by releases charged to a period that overlaps it, that one's budget too (basic composition).
 #
-# A name tells the start, with its offset from UTC, and the length on the wall clock, but not the zone. So:
-#
 # 1. A period lasts from its start to the next multiple of its length on the wall clock, at the offset of its start.
-#    `lifetime`, and a name that cannot be read, is all of time. The span of a rolling budget (`ledger/rules.py`) names
-#    both ends, and its window's length.
+#    `lifetime`, and a name that cannot be read, is all of time.
 # 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next one. Two periods of
 #    one length that follow each other on the wall clock, at offsets that differ by at most an hour, count as periods of
 #    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same. Periods
@@ -186,11 +183,9 @@ def together(budgets: Mapping[str, int]) -> dict[str, Loss]:
 #
 # A plate is a point of a product of spaces; two points are as far apart as their farthest components. Theorem 5.1 and
 # Corollary 5.1: a mechanism on one component costs the same in the product, by unit of distance (squared for a rho). So
-# charges of components add up in one filter. Remark 4: data that change, as positions do, are new components.
-#
-# A unit of distance is a swapped speed, or positions `unit_m` metres apart. So an epsilon per kilometre counts times
-# the unit in kilometres, and a rho per square kilometre times its square. Two inputs are told apart by at most e^(B d),
-# d the largest distance in those units.
+# charges of components add up in one filter. Remark 4: data that change, as positions do, are new components. A unit of
+# distance is a swapped speed, or positions `unit_m` metres apart. Two inputs are told apart by at most e^(B d), d the
+# largest distance in those units.
 
 NOTE = "one budget: "
 """The prefix of a ledger's note that both kinds had one budget in the period."""
@@ -281,8 +276,7 @@ def note_of(one: OneBudget) -> str:
 class PositionPeriods:
     """Periods of positions of one length in a zone, or one for a lifetime; and each plate's budget in nano-units.
 
-    A moment belongs to the period of the time before it: midnight's answer is of the day that ends. `whole` is the one
-    budget in words, where there is one.
+    A moment belongs to the period of the time before it: midnight's answer is of the day that ends.
 
     >>> from datetime import UTC
     >>> periods = PositionPeriods("zcdp", 100 * 10**9, "1d", SlotGrid(86_400, UTC))
@@ -332,14 +326,11 @@ def amount_by_distance(measure: str, nano: int) -> str:
     return f"{MEASURES[measure].unit} {amount_text(nano)} per {MEASURES[measure].distance}"
 
 
-# Allowances: `auto` spreads a plate's remaining budget over the HATs that it is likely still to visit in the period. It
-# reads counts and balances alone; the ledger holds every plate to its budget.
-
 Schedule = Literal["spread", "uniform"]
 
 FIXED_NANO_MIN = 1000
-"""A configured epsilon's smallest parts (0.04 for a level of a CDF's tree, half for projections) exceed
-`noise.DRAWABLE_NANO_MIN`, and an eighth, a private quantile's, is above 0: noise can be drawn at any counts and U."""
+"""A configured epsilon's smallest parts (0.04 for a level of a CDF's tree) exceed `noise.DRAWABLE_NANO_MIN`, and an
+eighth, a private quantile's, is above 0: noise can be drawn at any counts and U."""
 
 EPSILON_NANO_MAX = 1000 * NANO
 """Of one statistic of a HAT: with 2**28 samples, the most that a slot may hold, a variance on its noise's lattice is at
@@ -347,10 +338,7 @@ most 2**26 * 2**27 * 1000, which fits in 63 bits with room for the noise (`noise
 
 
 def hat_epsilon(shares: Integers) -> int:
-    """One epsilon for all plates of a HAT, from their shares: the lower quartile.
-
-    By the least share the busiest plate would starve the statistic; by the median half of the plates would run down.
-    """
+    """One epsilon for all plates of a HAT: the lower quartile of their shares."""
     return int(np.sort(shares)[shares.size // 4])
 
 
@@ -378,8 +366,7 @@ class PeriodSoFar(NamedTuple):
 def shares_of(schedule: Schedule, budget_nano: int, at: PeriodSoFar) -> Integers:
     """Each plate's allowance for each of its HATs in this slot, in nano-units; never more than it has left.
 
-    "spread": the rest over the likely visits. "uniform": an even part of the budget for every HAT of the period. Of a
-    rolling budget both are an even part for each HAT of a window: spent budget comes back.
+    "spread": the rest over the likely visits. "uniform", and of a rolling budget both: an even part for every HAT.
     """
     left = np.maximum(0, budget_nano - at.charged)
     if schedule == "spread" and not at.rolls:
@@ -607,8 +594,7 @@ def _list(numbers: Sequence[Any]) -> str:
 
 
 SPANS_PER_WINDOW = 24
-"""Balances of a rolling budget's window, where slots are no longer: a span counts up to a 24th of the window too long,
-and costs a look-up for every charged plate."""
+"""Balances of a rolling budget's window: a span counts up to a 24th of the window too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -639,8 +625,6 @@ def span_seconds(window_seconds: int, slot_seconds: int) -> int:
 
 class BudgetCalendar:
     """Slots and budget periods of a policy in its zone.
-
-    `one_budget` is that of speeds and positions, where they share one.
 
     >>> from udp_stream.settings import Settings
     >>> calendar = Settings().calendar

@@ -9,8 +9,8 @@ The same of the variance, as a share of U^2 (proven in `mechanisms/variance.py`;
 
     E_var = k (M - k) / M^2 + k' (G - k') / (G^2 eps),    k = min(M - G, floor(M / 2)), k' = min(G*, floor(G / 2)).
 
-A HAT's E is the sum over its statistics; the slides' at U = 1. A cap m keeps G_l = min(m_l, m) of each plate, so that
-G* = m; suppression keeps all of a plate's samples or none.
+A HAT's E is the sum over its statistics. A cap m keeps G_l = min(m_l, m) of each plate, so that G* = m; suppression
+keeps all of a plate's samples or none.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ def epsilon_limits(counts: SamplesPerPlate) -> tuple[float, float]:
 
     E(m_min) <= E(m) means eps <= M (m/G(m) - 1/L) / (G(m) - L m_min), and E(m_max) <= E(m) means eps >= M (m_max/M -
     m/G(m)) / (M - G(m)); both limits are reached at one of the counts, as E is concave between two of them. (inf, 0) if
-    all counts are equal. The slides' eps_min = m_min / (L M) and eps_max = (M / (L m_min))^2 are sufficient, but far
-    off: 1 / (L (L - 1)) <= eps_min and eps_max <= 1. From eps = 1 on, capping never helps in the worst case.
+    all counts are equal. 1 / (L (L - 1)) <= eps_min and eps_max <= 1: from eps = 1 on, capping never helps.
     """
     if counts.largest == int(counts.descending[-1]):
         return inf, 0.0
@@ -80,7 +79,7 @@ class Occupancy:
     """The plates and samples of HATs, as in `SlotCounts`: HAT h has rows hat_rows[h]..hat_rows[h+1].
 
     In row r plate `plate[r]`, in 0..plates-1, has `count[r]` >= 1 samples; no plate twice in one HAT, no HAT without
-    rows. Raises ValueError where this is seen not to hold.
+    rows; else ValueError.
 
     >>> pairs = Occupancy(np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([3, 1, 5]), plates=2)
     >>> pairs.hats, pairs.hat_of_row().tolist()
@@ -111,7 +110,7 @@ class Occupancy:
 
 @dataclass(slots=True)
 class _Hats:
-    """One entry per HAT, as 64-bit integers that Python reads one by one and numpy all at once.
+    """One entry per HAT, for Python and numpy alike.
 
     `total` samples, of which `kept`; `spare` plates may still leave, negative once the HAT is lost; `first` and
     `second` are its two largest kept counts (0: none), at these places of `_Rows.by_count`.
@@ -243,32 +242,28 @@ class HatErrors:
 #
 # Privacy unit: license plate; neighbours: swap-values. Suppression reads counts alone, so it costs nothing. If every
 # HAT is released eps-DP, a plate that is kept in K_l HATs loses K_l eps, and the slot is (eps max K_l)-DP: the slides'
-# composition theorem for mechanisms on disjoint HATs. Under CHOP-USER no HAT is ever lost.
+# composition theorem for mechanisms on disjoint HATs.
 #
 # **CHOP-USER.** E_thresh is the largest E at the start. Level by level, from the largest number n of HATs that any
 # plate is in: every plate that is in n HATs gives up the one in which its suppression leaves the least E. The first
-# that cannot do so within E_thresh stops everything; otherwise n falls by one. Our rules make it a function of counts:
+# that cannot do so within E_thresh stops everything; otherwise n falls by one. Plates of a level take their turns by
+# the least E that was open to them when the level began, largest first; ties by plate index. On its turn a plate looks
+# again, and ties between its HATs go to the lowest. E is computed in doubles exactly as `hat_error` and
+# `variance_error` write it.
 #
-# * Plates of a level take their turns hardest first: by the least E that was open to them when the level began, largest
-#   first; ties by plate index. (Over 192 drawn cities K came out 1 % lower than by plate index alone.)
-# * On its turn a plate looks again, and ties between its HATs go to the lowest.
-# * E is computed in doubles exactly as `hat_error` and `variance_error` write it.
-#
-# **Promises.** (1) No HAT's E exceeds E_thresh afterwards: none did at the start, and each step changes the E of one
-# HAT, to a value that was compared. (2) K = max_l K_l never grows: HATs are only given up. (3) So neither the slot's
-# loss K eps nor the largest E grows. E is the worst case of Baseline, and of the variance of all samples; for other
-# mechanisms `slot.py` checks.
+# **Promises.** (1) No HAT's E exceeds E_thresh afterwards: each step changes the E of one HAT, to a value that was
+# compared. (2) K = max_l K_l never grows. (3) So neither the slot's loss K eps nor the largest E grows, and no HAT is
+# lost. E is the worst case of Baseline, and of the variance of all samples; for other mechanisms `slot.py` checks.
 
 _BATCH = 256
-"""Plates whose HATs are looked at together: numpy's overhead is small, and most HATs are unchanged at their turn."""
+"""Plates whose HATs are looked at together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """The result: `keep[r]` says whether row r still counts; errors are shares of U.
+    """`keep[r]`: row r still counts. `hats_before`, `hats_after` (the papers' K): the most HATs of one plate.
 
-    `hats_before` and `hats_after` (the papers' K) are the most HATs of one plate; `threshold` is E_thresh, the largest
-    error before; `errors[h]` is E of HAT h now.
+    `threshold` is E_thresh, the largest error before; `errors[h]` is E of HAT h now; both are shares of U.
 
     >>> left = Suppression(np.array([True, False]), 2, 1, threshold=0.5, errors=np.array([0.25, 0.5]))
     >>> left.worst_error
@@ -289,8 +284,7 @@ class Suppression:
 def chop_user(occupancy: Occupancy, nanos: Nanos, plates_min: int = 1) -> Suppression:
     """CHOP-USER of arXiv 2405.06261, as fixed above: the loss max K_l eps falls, no HAT's E exceeds E_thresh.
 
-    No HAT is left with fewer than `plates_min` plates, if it had them. Raises ValueError as `HatErrors` does. 10^5
-    plates in 10^4 HATs, 10^6 rows: seconds.
+    No HAT is left with fewer than `plates_min` plates, if it had them. Raises ValueError as `HatErrors` does.
     """
     plates = _Plates(occupancy, nanos, plates_min)
     plates.descend(0, plates.threshold)
@@ -303,9 +297,8 @@ def suppress_to(occupancy: Occupancy, nanos: Nanos, hats_max: int, plates_min: i
     arXiv 2405.06261 names "fixed numbers of users contributing to each subset"; we read HATs per plate, as its loss
     goes by them. A plate whose leaving loses every HAT leaves the one with the fewest samples left (the lowest on
     ties). At last lost HATs give all their places away, and come back one by one if enough plates still have a place.
-
-    Promises: max K_l <= hats_max. Every HAT keeps `plates_min` plates (all, if it had fewer), or none and has infinite
-    E. If hats_max >= K of `chop_user`, none is lost and no E exceeds E_thresh: both take the same steps down to there.
+    Every HAT keeps `plates_min` plates (all, if it had fewer), or none and has infinite E. If hats_max >= K of
+    `chop_user`, both take the same steps down to there.
 
     Raises ValueError for hats_max < 1, and as `HatErrors` does.
     """
