@@ -8,8 +8,8 @@ from udp_stream.mechanisms.base import Range, SamplesPerPlate
 from udp_stream.mechanisms.means import (
     MECHANISMS,
     Projected,
-    array_means,
     interval_cost,
+    means_of_arrays,
     private_quantiles,
     quantile_intervals,
 )
@@ -53,10 +53,10 @@ def test_means_of_arrays_are_floored_over_the_places_that_were_filled():
                                               "best-fit", cap=3)  # fmt: skip
     samples = np.array([0, 11, 13, 90, 60, 111, 30])  # below the range counts as 10, above it as 110
     assert plan.arrays.of_plate.tolist() == [0, 1, 1]
-    assert array_means(plan, samples).tolist() == [(0 + 1 + 3) // 3, (50 + 100 + 20) // 3]
+    assert means_of_arrays(plan, samples).tolist() == [(0 + 1 + 3) // 3, (50 + 100 + 20) // 3]
     # Without the second plate its places hold zeros: they are not filled by anybody else.
     rest = MECHANISMS["array-averaging"].subset(plan, np.array([True, False, True]))
-    assert array_means(rest, samples[[0, 1, 2, 3, 6]]).tolist() == [(0 + 1 + 3) // 3, 20 // 3]
+    assert means_of_arrays(rest, samples[[0, 1, 2, 3, 6]]).tolist() == [(0 + 1 + 3) // 3, 20 // 3]
 
 
 def test_a_plate_without_a_factor_moves_nothing():

@@ -21,7 +21,7 @@ from udp_stream.mechanisms.base import (
     Statistic,
     StatisticTerms,
     epsilon_stated,
-    within_cap,
+    first_samples,
 )
 from udp_stream.mechanisms.noise import MEASURES, Cost, counts_scale, noise_of
 from udp_stream.mechanisms.statistics import STATISTICS
@@ -93,7 +93,7 @@ class Median(Statistic):
         return replace(plan, counts=counts, cost=cost, cap=int(given.max()))
 
     def query(self, plan, samples, bits):  # noqa: ARG002
-        kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)])
+        kept = plan.range.above_low(samples[first_samples(plan.counts, plan.cap)])
         t, s = counts_scale(plan.cap, plan.cost)
         counted = np.bincount(kept * BINS // (plan.range.width + 1), minlength=BINS)
         return Query(counted, np.full(BINS, t), np.full(BINS, s))

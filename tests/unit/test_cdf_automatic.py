@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cdf_oracles import proxy_error
-from udp_stream.mechanisms.cdf import LADDER, auto_bins, zero_and_equal_bins
+from udp_stream.mechanisms.cdf import LADDER, auto_bins, equal_bins
 from udp_stream.mechanisms.noise import pure
 from udp_stream.units import NANO
 
@@ -23,7 +23,7 @@ def test_the_choice_minimises_the_proxy_over_the_ladder(n, cap, nano):
 
 def test_the_choice_is_bins_of_exact_zeros_and_of_equal_width():
     bins = auto_bins(1000, 4, pure(NANO), 65.0)
-    assert bins == zero_and_equal_bins(bins.count - 1, 65.0)
+    assert bins == equal_bins(bins.count - 1, 65.0, zeros_apart=True)
 
 
 def test_the_proxy_is_resolution_plus_the_papers_noise():

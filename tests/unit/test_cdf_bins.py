@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from udp_stream.mechanisms.cdf import Bins, bins_from_edges, equal_bins, zero_and_equal_bins
+from udp_stream.mechanisms.cdf import Bins, bins_from_edges, equal_bins
 from udp_stream.units import QUANTA_PER_KMH
 
 
@@ -39,7 +39,7 @@ def test_edges_belong_to_the_bin_on_their_left_and_zero_to_the_first():
 
 
 def test_exact_zeros_have_a_bin_of_their_own_and_nothing_else_is_in_it():
-    bins = zero_and_equal_bins(4, 64.0)
+    bins = equal_bins(4, 64.0, zeros_apart=True)
     assert bins.count == 5
     assert bins.bin_of(np.array([0, 1, 16 * 4096])).tolist() == [0, 1, 1]
 

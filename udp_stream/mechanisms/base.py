@@ -176,15 +176,10 @@ def wrap_around_given(counts: SamplesPerPlate, cap: int) -> Integers:
     return given
 
 
-def first_samples(counts: SamplesPerPlate, given: Integers) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`."""
-    kept: NDArray[np.bool_] = counts.place_of_sample < np.repeat(given, counts.by_plate)
-    return kept
-
-
-def within_cap(counts: SamplesPerPlate, cap: int) -> NDArray[np.bool_]:
-    """Which of the HAT's samples (plate by plate) are among their plate's first `cap`."""
-    kept: NDArray[np.bool_] = counts.place_of_sample < cap
+def first_samples(counts: SamplesPerPlate, given: Integers | int) -> NDArray[np.bool_]:
+    """Which of the HAT's samples (plate by plate) are among their plate's first `given[plate]`, or first `given`."""
+    most = given if isinstance(given, int) else np.repeat(given, counts.by_plate)
+    kept: NDArray[np.bool_] = counts.place_of_sample < most
     return kept
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from operator import mul
@@ -38,7 +38,7 @@ from udp_stream.mechanisms.base import (
     Statistic,
     StatisticTerms,
     epsilon_stated,
-    within_cap,
+    first_samples,
 )
 from udp_stream.mechanisms.noise import (
     MEASURES,
@@ -112,14 +112,14 @@ class Bins:
         return self._bin_of_quantum.take(speeds, mode="clip").astype(np.int64)
 
 
-def equal_bins(count: int, max_kmh: float) -> Bins:
-    """`count` bins of equal width on [0, max_kmh]; ValueError with the rule if there are no such bins."""
-    return Bins(_equal_edges(count, max_kmh))
-
-
-def zero_and_equal_bins(count: int, max_kmh: float) -> Bins:
-    """A bin of exact zeros, then `count` bins of equal width on (0, max_kmh]: `count + 1` bins; ValueError as above."""
-    return Bins((0.0, *_equal_edges(count, max_kmh)))
+@lru_cache(maxsize=1024)
+def equal_bins(count: int, max_kmh: float, zeros_apart: bool = False) -> Bins:
+    """`count` bins of equal width on [0, max_kmh], after one of exact zeros if `zeros_apart`; else ValueError."""
+    if not 1 <= count <= BINS_MAX:
+        raise ValueError(f"expected 1..{BINS_MAX} equal bins, got {count}")
+    # count * max / count may miss max by an ulp
+    edges = (*(j * max_kmh / count for j in range(count)), float(max_kmh))
+    return Bins((0.0, *edges) if zeros_apart else edges)
 
 
 @lru_cache(maxsize=1024)
@@ -130,12 +130,6 @@ def bins_from_edges(edges_kmh: tuple[float, ...], max_kmh: float) -> Bins:
     if _floor_quanta(bins.max_kmh) != _floor_quanta(max_kmh):
         raise ValueError(f"expected edges that end at max_kmh = {max_kmh}, got {bins.max_kmh}")
     return bins
-
-
-def _equal_edges(count: int, max_kmh: float) -> tuple[float, ...]:
-    if not 1 <= count <= BINS_MAX:
-        raise ValueError(f"expected 1..{BINS_MAX} equal bins, got {count}")
-    return (*(j * max_kmh / count for j in range(count)), float(max_kmh))  # count * max / count may miss max by an ulp
 
 
 def _floor_quanta(edge_kmh: float) -> int:
@@ -555,7 +549,7 @@ def auto_bins(counts_total_n: int, cap: int, cost: Cost, max_kmh: float) -> Bins
         raise ValueError(f"expected positive, finite max_kmh, got {max_kmh}")
     corners, counts = _envelope(cost.measure)
     noise = cap * expected_noise_of_counts(cost) / counts_total_n
-    return _equal_bins(counts[bisect_right(corners, noise)], zeros_apart=True, max_kmh=max_kmh)
+    return equal_bins(counts[bisect_right(corners, noise)], max_kmh, zeros_apart=True)
 
 
 @cache
@@ -569,16 +563,16 @@ def _envelope(measure: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """The corners, in rising noise, of the lower envelope of the proxies, and the ladder's count between them."""
     corners: list[float] = []
     counts = [max(LADDER)]
+
+    def crossing(lower: int) -> float:
+        rise = _noise_factor(counts[-1], measure) - _noise_factor(lower, measure)
+        return (1 / (2 * lower) - 1 / (2 * counts[-1])) / rise
+
     while counts[-1] != min(LADDER):
-        corner, count = min((_crossing(counts[-1], lower, measure), lower) for lower in LADDER if lower < counts[-1])
+        corner, count = min((crossing(lower), lower) for lower in LADDER if lower < counts[-1])
         corners.append(corner)
         counts.append(count)
     return tuple(corners), tuple(counts)
-
-
-def _crossing(count: int, lower: int, measure: str) -> float:
-    """The noise from which on `lower` bins are better than `count`."""
-    return (1 / (2 * lower) - 1 / (2 * count)) / (_noise_factor(count, measure) - _noise_factor(lower, measure))
 
 
 # The CDF of one HAT, user-level eps-DP: a plan from counts, noisy tree counts, consistent shares.
@@ -631,10 +625,6 @@ class CdfPlan:
         return self.noise.charges(self.given, self.cap, self.cost)
 
     @property
-    def bias_bound(self) -> float:
-        return 1 - self.kept / self.counts.total
-
-    @property
     def rms_error(self) -> float:
         """Root mean square noise of a share before it is made monotone, over the edges: that of the GLS estimate."""
         return self.cap * _prefix_noise_at(self.tree, self.cost) / self.kept
@@ -656,8 +646,7 @@ def plan_cdf(
         choice = _best_choice(counts, cost, max_kmh, bins, branching)
     cap, chosen = choice.cap_among(counts), _bins_of(choice, max_kmh, bins)
     tree = _tree(chosen.count, branching, cost)
-    budgets, t, s = _noise_of_nodes(tree, cap, cost)
-    return CdfPlan(chosen, tree, counts, cap, counts.kept(cap), cost, budgets, t, s, choice)
+    return CdfPlan(chosen, tree, counts, cap, counts.kept(cap), cost, *_noise_of_nodes(tree, cap, cost), choice)
 
 
 def _tree(bins: int, branching: Branching, cost: Cost) -> Tree:
@@ -690,7 +679,7 @@ def _drawable_cap(tree: Tree, cost: Cost) -> int:
 def _bins_of(choice: Choice, max_kmh: float, bins: BinsAsked) -> Bins:
     """The chosen number of equal bins, or else those with the configured edges."""
     if choice.bins or not isinstance(bins, tuple):
-        return _equal_bins(choice.bins, choice.zeros_apart, max_kmh)
+        return equal_bins(choice.bins, max_kmh, choice.zeros_apart)
     return bins_from_edges(bins, max_kmh)
 
 
@@ -707,14 +696,9 @@ def _prefix_noise_at(tree: Tree, cost: Cost) -> float:
     return prefix_noise(tree, cost.measure) * expected_noise_of_counts(cost)
 
 
-@lru_cache(maxsize=1024)
-def _equal_bins(count: int, zeros_apart: bool, max_kmh: float) -> Bins:
-    return (zero_and_equal_bins if zeros_apart else equal_bins)(count, max_kmh)
-
-
 def node_counts(plan: CdfPlan, samples: Integers) -> Integers:
     """The exact counts of the tree's nodes; one plate moves level i of them by at most 2 cap in l1."""
-    kept = samples if plan.kept == samples.size else samples[within_cap(plan.counts, plan.cap)]
+    kept = samples if plan.kept == samples.size else samples[first_samples(plan.counts, plan.cap)]
     leaves = np.bincount(plan.bins.bin_of(kept), minlength=plan.tree.leaves)
     return level_counts(plan.tree, leaves)
 
@@ -794,9 +778,8 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         counts, given = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.given[admitted]
         cap = int(given.max())
         cost = plan.noise.within(given, cap, plan.charges[admitted], plan.cost)
-        budgets, t, s = _noise_of_nodes(plan.tree, cap, cost)
-        kept = int(given.sum())
-        return replace(plan, counts=counts, cap=cap, kept=kept, cost=cost, budgets_nano=budgets, t=t, s=s)
+        noise = _noise_of_nodes(plan.tree, cap, cost)
+        return CdfPlan(plan.bins, plan.tree, counts, cap, int(given.sum()), cost, *noise, plan.choice)
 
     def query(self, plan: CdfPlan, samples: Integers, bits: Bits) -> Query:  # noqa: ARG002
         return Query(node_counts(plan, samples), plan.t, plan.s)

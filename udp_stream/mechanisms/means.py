@@ -33,7 +33,6 @@ from udp_stream.mechanisms.base import (
     SamplesPerPlate,
     best_fit,
     first_samples,
-    within_cap,
     wrap_around_count,
     wrap_around_given,
     wrap_around_positions,
@@ -190,20 +189,6 @@ class MeanMechanism(ABC):
         """The statistic of the samples (plate by plate, in the order of the counts); bits pay for private intervals."""
 
 
-def array_means(plan: MeanPlan, samples: Integers) -> Integers:
-    """Means of the BestFit arrays over their filled positions, floored to whole quanta, above the low end: in 0..U.
-
-    Positions of plates that were halted count as filled and hold zeros.
-    """
-    if plan.arrays is None:
-        raise ValueError("expected a plan with arrays")
-    kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)])
-    array_of_sample = np.repeat(plan.arrays.of_plate, plan.given)
-    # weighted bincount adds doubles: exact, as the sums stay far below 2**53 quanta
-    sums = np.bincount(array_of_sample, weights=kept, minlength=plan.arrays.count).astype(np.int64)
-    return sums // plan.arrays.filled
-
-
 # What Levy and the two quantile mechanisms share: a private interval, then the mean of array means projected to it.
 #
 # Half of the cost buys the interval [a, b]; the array means are projected to it, so that each of the arrays a plate
@@ -216,11 +201,7 @@ def array_means(plan: MeanPlan, samples: Integers) -> Integers:
 
 
 def interval_cost(cost: Cost) -> Cost:
-    """What of a projected mean's cost its private interval may spend: half, rounded down; the rest is the noise's.
-
-    >>> interval_cost(Cost("pure", 5))
-    Cost(measure='pure', nano=2)
-    """
+    """What of a projected mean's cost its private interval may spend: half, rounded down; the rest is the noise's."""
     return cost.with_nano(cost.nano // 2)
 
 
@@ -277,9 +258,16 @@ def touched(grouping: Grouping | None) -> int:
 
 
 def means_of_arrays(plan: MeanPlan, samples: Integers) -> Integers:
-    """The array means under either grouping, in whole quanta above the low end, 0..U."""
+    """The array means under either grouping, floored to whole quanta above the low end: in 0..U.
+
+    Under BestFit they are over filled positions; those of plates that were halted count as filled and hold zeros.
+    """
     if plan.arrays is not None:
-        return array_means(plan, samples)
+        kept = plan.range.above_low(samples[first_samples(plan.counts, plan.cap)])
+        array_of_sample = np.repeat(plan.arrays.of_plate, plan.given)
+        # weighted bincount adds doubles: exact, as the sums stay far below 2**53 quanta
+        sums = np.bincount(array_of_sample, weights=kept, minlength=plan.arrays.count).astype(np.int64)
+        return sums // plan.arrays.filled
     poured = plan.range.above_low(samples[wrap_around_positions(plan.counts, plan.cap)])
     means: Integers = poured.reshape(-1, plan.cap).sum(axis=1) // plan.cap
     return means
@@ -317,7 +305,7 @@ class CappedSum(MeanMechanism):
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         """The sum of the kept samples, each above the low end, and the fill of the dropped ones."""
         is_whole = plan.cap == plan.counts.largest
-        kept = plan.range.above_low(samples if is_whole else samples[within_cap(plan.counts, plan.cap)])
+        kept = plan.range.above_low(samples if is_whole else samples[first_samples(plan.counts, plan.cap)])
         return MeanQuery(int(kept.sum()) + plan.fill * (samples.size - kept.size), plan.sensitivity)
 
 
@@ -418,7 +406,7 @@ class ArrayAveraging(MeanMechanism):
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
         """The sum of the array means (BestFit) or of all samples in full arrays (WrapAround)."""
         if plan.grouping == "best-fit":
-            return MeanQuery(int(array_means(plan, samples).sum()), plan.sensitivity)
+            return MeanQuery(int(means_of_arrays(plan, samples).sum()), plan.sensitivity)
         used = plan.range.above_low(samples[first_samples(plan.counts, plan.given)])
         return MeanQuery(int(used.sum()) + plan.fill, plan.sensitivity)
 

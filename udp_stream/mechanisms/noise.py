@@ -393,11 +393,11 @@ class DiscreteGaussian(_Shares):
         return scale * scale
 
     def error(self, size: float, spread: float) -> float:
-        return _MEAN_SIZE * _deviation(size, spread)
+        return _MEAN_SIZE * hypot(size / _MEAN_SIZE, spread)
 
     def clamped_error(self, size: float, spread: float, width: int) -> float:
         """2 (f(0) - f(a) - (P(0 < Z < a) - a f(a)) / 2a + P(Z > a) a / 2) deviations, a = U / deviation, f density."""
-        deviation = _deviation(size, spread)
+        deviation = hypot(size / _MEAN_SIZE, spread)
         a = width / deviation
         if a < _NARROW:  # all but surely at an end, which is off by U/2 on average
             return width / 2
@@ -420,10 +420,6 @@ class DiscreteGaussian(_Shares):
 
 _NARROW = 1e-6
 """Ranges of so few deviations lose all their digits in the formula for more."""
-
-
-def _deviation(size: float, spread: float) -> float:
-    return hypot(size / _MEAN_SIZE, spread)
 
 
 def _over_root(nano: int) -> tuple[int, int]:
@@ -621,9 +617,6 @@ def tail_bound(sensitivity: int, cost: Cost, delta: float) -> float:
     Delta ln(1/delta) / epsilon as for Laplace noise (arXiv 2401.15906, early version, Proposition II.1), and a step of
     the lattice: half for rounding to it, half because discrete noise of scale t, with q = exp(-1/t), has the tails
     P(|X| >= k) = 2 q^k / (1 + q) <= exp((1/2 - k) / t).
-
-    >>> round(tail_bound(1000, pure(10**9), 0.05) / 1000, 3)  # ln 20, and a thousandth
-    2.997
 
     Raises ValueError for a delta that is no probability, and for a cost in rho, whose noise is not Laplace's.
     """

@@ -54,7 +54,7 @@ from udp_stream.mechanisms.base import (
     Statistic,
     StatisticTerms,
     epsilon_stated,
-    within_cap,
+    first_samples,
 )
 from udp_stream.mechanisms.means import MeanQuery
 from udp_stream.mechanisms.noise import (
@@ -175,7 +175,7 @@ _SQUARES = 2**18
 
 def variance_query(plan: VariancePlan, samples: Integers) -> MeanQuery:
     """T of the kept samples, and how far one plate can move it; `samples` plate by plate, in the counts' order."""
-    kept = plan.range.above_low(samples[within_cap(plan.counts, plan.cap)]).astype(np.int64)
+    kept = plan.range.above_low(samples[first_samples(plan.counts, plan.cap)]).astype(np.int64)
     # sums are exact in 63 bits, squares 2**18 at a time; what comes of them need not be, so Python's integers
     parts = [kept[i : i + _SQUARES] for i in range(0, kept.size, _SQUARES)]
     squares = sum(int(np.dot(part, part)) for part in parts)

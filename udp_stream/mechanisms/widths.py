@@ -121,37 +121,24 @@ def clip_widths(
     hats: Floats | None = None,
 ) -> list[ClipWidth]:
     """The widths of HATs whose plates stand one HAT after the other, one cost each; `first` is each HAT's first,
-    `off_kmh` the deviation of its forecast. With `hats`, each plate shares its clip among about so many.
+    `off_kmh` the deviation of its forecast. With `hats`, each plate shares its clip among about so many. A width is the
+    one where noise and what is hidden, squares both, have the least sum.
     """
     deviation, steps = np.minimum(off_kmh, DEVIATION_MAX), _STEPS if hats is None else _STEPS_IN_BALL
     scatter, noise = scales_of(pings, first, costs)
     at = np.rint(np.minimum(deviation / scatter, _OFF_MAX) * steps).astype(np.int64)
-    nearest = None if hats is None else np.array(HATS)[np.abs(np.array(HATS) - hats[:, None]).argmin(axis=1)]
-    many = np.ones(at.size, np.int64) if nearest is None else nearest
+    shared = np.ones(at.size) if hats is None else hats
+    many = np.array(HATS)[np.abs(np.array(HATS) - shared[:, None]).argmin(axis=1)]
     gain, misfit = np.empty((2, at.size, len(HALF_WIDTHS)))
     for one in np.unique(many).tolist():
         here = many == one
         gain[here], misfit[here] = _passed(one, steps)[:, at[here]]
     hidden = (scatter**2)[:, None] * misfit**2 + (deviation**2)[:, None] * (UNEVEN * (1 - gain)) ** 2
     noise_square = (noise[:, None] * np.array(HALF_WIDTHS) / gain) ** 2
-    return least_wrong(HALF_WIDTHS, gain, noise_square, hidden, nearest)
-
-
-def least_wrong(
-    half_widths: Sequence[float], gains: Floats, noise: Floats, hidden: Floats, hats: NDArray[np.int64] | None = None
-) -> list[ClipWidth]:
-    """HAT by HAT (lines) the width (columns) where noise and what is hidden, squares both, have the least sum.
-
-    `hats` are those that share a clip, if they do.
-    """
-    best = (noise + hidden).argmin(axis=1)
+    best = (noise_square + hidden).argmin(axis=1)
     chosen = np.arange(best.size), best
-    found = zip(best.tolist(), gains[chosen].tolist(), np.sqrt(hidden[chosen]).tolist(), strict=True)
-    shared = [1] * best.size if hats is None else hats.tolist()
-    return [
-        ClipWidth(half_widths[at], round(gain, 3), round(off, 3), hats is not None, many)
-        for (at, gain, off), many in zip(found, shared, strict=True)
-    ]
+    found = zip(best.tolist(), gain[chosen].tolist(), np.sqrt(hidden[chosen]).tolist(), many.tolist(), strict=True)
+    return [ClipWidth(HALF_WIDTHS[i], round(g, 3), round(off, 3), hats is not None, k) for i, g, off, k in found]
 
 
 def scales_of(pings: NDArray[np.int64], first: NDArray[np.int64], costs: Sequence[Cost]) -> tuple[Floats, Floats]:

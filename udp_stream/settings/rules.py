@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from udp_stream.errors import ConfigError
-from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins, zero_and_equal_bins
+from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins
 from udp_stream.planning.policy import Policy
 from udp_stream.settings.limits import (
     CONCENTRATED,
@@ -194,7 +194,7 @@ def _check_bins(settings: Settings) -> None:
         require(leaves >= least, name, f"at least as many leaves as bins ({least})", leaves)
         return
     try:
-        _ = zero_and_equal_bins(leaves - 1, max_kmh)
+        _ = equal_bins(leaves - 1, max_kmh, zeros_apart=True)
     except ValueError as error:
         raise ConfigError(f"{name}, whose leaves are the bins as release.bins is auto: {error}") from error
 
