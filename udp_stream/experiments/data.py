@@ -15,7 +15,8 @@ import numpy as np
 
 from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Bits
-from udp_stream.mechanisms.base import Integers, Range, SamplesPerPlate
+from udp_stream.mechanisms.base import Range, SamplesPerPlate
+from udp_stream.mechanisms.noise import Integers
 from udp_stream.planning.suppression import Occupancy
 from udp_stream.units import QUANTA_PER_KMH
 

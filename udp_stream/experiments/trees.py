@@ -29,7 +29,8 @@ from udp_stream.experiments.data import (
     where,
 )
 from udp_stream.mechanisms import cdf
-from udp_stream.mechanisms.cdf import Integers, Tree, best_tree
+from udp_stream.mechanisms.cdf import Tree, best_tree
+from udp_stream.mechanisms.noise import Integers
 from udp_stream.mechanisms.samplers import discrete_laplace
 
 PAPER, BINS, RUNS_MAX, TRIED = "arXiv 2409.18573", (64, 256, 1024), 1000, 300

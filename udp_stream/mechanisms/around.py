@@ -127,12 +127,10 @@ class ForecastClipPlan:
 
     @property
     def noise_bound(self) -> float:
-        """Expected absolute noise in quanta."""
         return expected_noise(self.sensitivity, self.cost) / self.divisor
 
     @cached_property
     def noise_deviation(self) -> float:
-        """Standard deviation of the noise in quanta."""
         over, under = self.noise.unit_scale(self.cost)
         return sqrt(self.noise.expected_square(self.sensitivity * over / under)) / self.divisor
 
@@ -158,7 +156,6 @@ class ForecastClipPlan:
 
     @property
     def expected_error(self) -> float:
-        """About how far the value is likely to be off, in quanta."""
         return self.noise.error(self.noise_bound, hypot(self.spread, self.hidden))
 
     @property
@@ -167,7 +164,6 @@ class ForecastClipPlan:
 
     @cached_property
     def charges(self) -> Integers:
-        """What each plate loses, in nano-units rounded up: at most `cost`, and that for the largest mover."""
         return charges_of(self.moves, self.sensitivity, self.cost)
 
     def value(self, noisy: float) -> float:
@@ -448,7 +444,6 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
         return Query.of_one(shrunk_sum(plan, samples, factors), lattice_of(plan.sensitivity, plan.cost))
 
     def record(self, plan: ForecastClipPlan, value: NoisyValue, left_out: Integers = NOBODY) -> Mean:
-        """In km/h, with what the clip hides."""
         others, width, noisy, scale = int(left_out.sum()), plan.range.width, value.value, value.scale
         spread = hypot(plan.spread * sqrt(1 + others / plan.counts.total), plan.hidden)
         low, high = interval95(plan.noise, noisy - plan.range.low, scale, spread, width)

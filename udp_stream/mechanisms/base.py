@@ -273,7 +273,6 @@ class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def hat_quanta(self) -> int:
-        """The HAT's forecast, in quanta."""
         return self.hat * (QUANTA_PER_KMH // STEPS_PER_KMH)
 
     @property
@@ -286,7 +285,6 @@ class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def plates_quanta(self) -> NDArray[np.int64]:
-        """The plates', in quanta."""
         return np.frombuffer(self.plates, "<u2").astype(np.int64) * (QUANTA_PER_KMH // STEPS_PER_KMH)
 
 

@@ -385,7 +385,11 @@ def optimal_shares(branching: tuple[int, ...], bins: int | None = None, power: i
 
 @cache
 def tree_of(branching: tuple[int, ...], bins: int, power: int = 1) -> Tree:
-    """The tree of this branching with the best budgets; levels that are best without any are left out."""
+    """The tree of this branching with the best budgets; levels that are best without any are left out.
+
+    >>> tree_of((2, 2, 2, 2, 2, 2), 64).branching, tree_of((2, 2, 2), 8, power=2).branching
+    ((4, 16), (2, 2, 2))
+    """
     while min(shares := optimal_shares(branching, bins, power)) < SHARE_MIN[power]:
         stays = [share >= SHARE_MIN[power] for share in shares[:-1]]
         if all(stays):  # only the leaves got little, and they are needed
@@ -621,7 +625,6 @@ class CdfPlan:
 
     @property
     def charges(self) -> Integers:
-        """What each plate loses, in nano-units rounded up: at most `cost`."""
         return self.noise.charges(self.given, self.cap, self.cost)
 
     @property
@@ -766,7 +769,6 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
     plural = "cumulative distributions"
 
     def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> CdfPlan:
-        """The search is for cap and bins."""
         name = asked.mechanism if asked.choice is None else asked.choice.mechanism
         if name not in ("auto", TREE):
             raise ValueError(f"expected a CDF by {TREE!r}, got {name!r}")
@@ -774,7 +776,6 @@ class CdfStatistic(Statistic[CdfPlan, list[float]]):
         return plan_cdf(counts, asked.cost, max_kmh, public.bins, asked.choice, public.branching)
 
     def subset(self, plan: CdfPlan, admitted: NDArray[np.bool_]) -> CdfPlan:
-        """The same bins and cap."""
         counts, given = SamplesPerPlate(plan.counts.by_plate[admitted]), plan.given[admitted]
         cap = int(given.max())
         cost = plan.noise.within(given, cap, plan.charges[admitted], plan.cost)

@@ -40,6 +40,7 @@ from udp_stream.mechanisms.base import (
 from udp_stream.mechanisms.base import Grouping as Grouping
 from udp_stream.mechanisms.noise import (
     Cost,
+    Integers,
     Noise,
     charges_of,
     cost_within,
@@ -49,8 +50,6 @@ from udp_stream.mechanisms.noise import (
 )
 from udp_stream.mechanisms.samplers import randbelow
 from udp_stream.units import QUANTA_PER_KMH
-
-Integers = NDArray[np.int64]
 
 
 class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -120,7 +119,6 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def charges(self) -> Integers:
-        """What each plate loses, in nano-units rounded up: at most `cost`, and that for the largest mover."""
         if self.moves is None:
             return np.full(self.counts.plates, self.cost.nano, dtype=np.int64)
         return charges_of(self.moves, self.sensitivity, self.cost)
@@ -148,7 +146,7 @@ class MeanPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
 class MeanQuery(msgspec.Struct, frozen=True):
     """The integer to which noise is added, and how far one plate can move it; [a, b] if it was projected to one.
 
-    The interval is private by itself, paid for with what `noise_cost` leaves: as public as the noisy value.
+    The interval is private by itself, paid for with what `noise_cost` leaves.
 
     >>> MeanQuery(statistic=2500, sensitivity=4000).projected_to is None
     True
@@ -235,7 +233,6 @@ class Projected(MeanMechanism):
         return self.plan(counts, plan.cost, plan.range, plan.grouping or "best-fit")
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:
-        """The sum of the array means projected to one private interval."""
         means = means_of_arrays(plan, samples)
         low, high = self.intervals(plan, means, bits, draws=1)
         sums, sensitivities = projected_queries(plan, means, low, high)
@@ -244,9 +241,9 @@ class Projected(MeanMechanism):
 
 
 def levy_cap(counts: SamplesPerPlate) -> int:
-    """argmax over the counts of sum_l min(m_l, m) / sqrt(m); between counts the sum is linear, so no other m is better.
+    """argmax over the counts of sum_l min(m_l, m) / sqrt(m).
 
-    Between two neighbouring counts the objective is (A + B m) / sqrt(m), whose only stationary point is a minimum.
+    Between two counts that is (A + B m) / sqrt(m), whose only stationary point is a minimum: no other m is better.
     """
     score = counts.kept_at_every_count / np.sqrt(counts.descending)
     return int(counts.descending[int(np.argmax(score))])
@@ -303,7 +300,6 @@ class CappedSum(MeanMechanism):
         return plan.subset(admitted, divisor=total, bias_bound=_bias_of_fill(plan.fill, plan.range, given, total))
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
-        """The sum of the kept samples, each above the low end, and the fill of the dropped ones."""
         is_whole = plan.cap == plan.counts.largest
         kept = plan.range.above_low(samples if is_whole else samples[first_samples(plan.counts, plan.cap)])
         return MeanQuery(int(kept.sum()) + plan.fill * (samples.size - kept.size), plan.sensitivity)
@@ -390,7 +386,6 @@ class ArrayAveraging(MeanMechanism):
         return MeanPlan(*public, moves, divisor, sensitivity, width * excess, arrays=arrays)
 
     def subset(self, plan: MeanPlan, admitted: NDArray[np.bool_]) -> MeanPlan:
-        """The arrays as they were, without the plates that were halted."""
         total, given = int(plan.counts.by_plate[admitted].sum()), plan.given[admitted]
         width, used = plan.range.width, int(given.sum())
         if plan.arrays is None and used:
@@ -404,7 +399,6 @@ class ArrayAveraging(MeanMechanism):
         return plan.subset(admitted, arrays=arrays, divisor=divisor, bias_bound=width * excess)
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> MeanQuery:  # noqa: ARG002
-        """The sum of the array means (BestFit) or of all samples in full arrays (WrapAround)."""
         if plan.grouping == "best-fit":
             return MeanQuery(int(means_of_arrays(plan, samples).sum()), plan.sensitivity)
         used = plan.range.above_low(samples[first_samples(plan.counts, plan.given)])
@@ -535,8 +529,7 @@ class EpsQuantile(Projected):
 class Optimal(CappedSum):
     """Capped sum with a public fill. With fewer than k plates the constant alone would be better in the worst case.
 
-    In that case the cap is the smallest count, so that every plate still has its say; the error bound, which the plan
-    states, then exceeds `max(c, U - c)`.
+    In that case the cap is the smallest count; the error bound then exceeds `max(c, U - c)`.
 
     >>> counts = SamplesPerPlate(np.array([9, 3, 3, 1]))
     >>> plan = Optimal().plan(counts, Cost("pure", 10**9), Range(0, 100), "best-fit")
@@ -569,7 +562,6 @@ class Optimal(CappedSum):
         return self._capped(counts, cost, range, cap, above)
 
     def at(self, plan: MeanPlan, cost: Cost) -> MeanPlan:
-        """With the cap that is best at it."""
         return self.plan(plan.counts, cost, plan.range, "best-fit")
 
 

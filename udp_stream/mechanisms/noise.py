@@ -93,9 +93,19 @@ class Noise(Protocol):
 
         In nano-units, rounded up; a plate that moves nothing loses nothing. `moves` are 64-bit integers or Python's.
         """
+        # Python's integers where 64 bits could not hold the product
+        exact = moves if cost.nano * most**self.power < 2**62 else moves.astype(object)
+        charges: Integers = (-(-cost.nano * exact**self.power // most**self.power)).astype(np.int64, copy=False)
+        return charges
 
     def within(self, moves: NDArray[Any], most: int, charges: Integers, cost: Cost) -> Cost:
-        """The largest cost, up to `cost`, at which no plate's share of it exceeds what it was charged."""
+        """The largest cost, up to `cost`, at which no plate's share of it exceeds what it was charged: the least charge
+        (most / move)^power of all plates that move anything.
+        """
+        power, pairs = self.power, zip(moves.tolist(), charges.tolist(), strict=True)
+        # Rounded down: the noise must cost no plate more than it was charged.
+        affordable: list[int] = [charge * most**power // move**power for move, charge in pairs if move]
+        return cost.with_nano(min([cost.nano, *affordable]))
 
     def expected_abs(self, scale: float) -> float:
         """The expected size of noise of this scale, in its unit."""
@@ -243,32 +253,13 @@ DRAWABLE_NANO_MIN = 32
 """From this epsilon on every sensitivity has a lattice: two steps on it are t = 2e9 / 32 < 2**26."""
 
 
-class _Shares:
-    """What plates lose by their shares of the noise's sensitivity: the share's `power`, of the whole cost."""
-
-    power: int
-
-    def charges(self, moves: NDArray[Any], most: int, cost: Cost) -> Integers:
-        # Python's integers where 64 bits could not hold the product
-        exact = moves if cost.nano * most**self.power < 2**62 else moves.astype(object)
-        charges: Integers = (-(-cost.nano * exact**self.power // most**self.power)).astype(np.int64, copy=False)
-        return charges
-
-    def within(self, moves: NDArray[Any], most: int, charges: Integers, cost: Cost) -> Cost:
-        """The least charge (most / move)^power of all plates that move anything."""
-        power, pairs = self.power, zip(moves.tolist(), charges.tolist(), strict=True)
-        # Rounded down: the noise must cost no plate more than it was charged.
-        affordable: list[int] = [charge * most**power // move**power for move, charge in pairs if move]
-        return cost.with_nano(min([cost.nano, *affordable]))
-
-
 def _positive(cost: Cost) -> int:
     if cost.nano < 1:
         raise ValueError(f"expected a cost >= 1 nano-{MEASURES[cost.measure].unit}, got {cost.nano}")
     return cost.nano
 
 
-class DiscreteLaplace(_Shares):
+class DiscreteLaplace(Noise):
     """Laplace noise of scale sensitivity / epsilon, the sensitivity in l1. See `Noise` for what each method promises.
 
     >>> family = DiscreteLaplace()
@@ -351,7 +342,7 @@ _MEAN_SIZE = sqrt(2 / pi)
 """E|Z| of a standard normal variable Z."""
 
 
-class DiscreteGaussian(_Shares):
+class DiscreteGaussian(Noise):
     """Gaussian noise of sigma = sensitivity / sqrt(2 rho), the sensitivity in l2. See `Noise` for what methods promise.
 
     >>> family, cost = DiscreteGaussian(), Cost("zcdp", 500_000_000)
@@ -485,7 +476,6 @@ class Concentrated(Measure):
     """
 
     def loss(self, nano: int) -> Loss:
-        """In its own unit."""
         return Loss(rho_nano=nano)
 
     def price_nano(self, epsilon_nano: int) -> int:
@@ -573,7 +563,6 @@ class Lattice:
 
     @property
     def scale(self) -> float:
-        """The noise's scale in the statistic's own unit."""
         return float(self.t << self.shift)
 
     def project(self, statistic: int) -> int:

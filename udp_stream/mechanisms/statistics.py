@@ -356,7 +356,6 @@ class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
     degree = 1
 
     def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> MeanPlan:
-        """`auto` searches among mechanisms and caps, each mechanism for its cap."""
         terms, choice = (asked.cost, public.range, asked.grouping), asked.choice
         if choice is not None:
             return MECHANISMS[choice.mechanism].plan(counts, *terms, choice.cap_among(counts))
@@ -381,7 +380,6 @@ class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
         return Query.of_one(asked.statistic, lattice, asked.projected_to)
 
     def record(self, plan: MeanPlan, value: NoisyValue, left_out: Integers = NOBODY) -> Mean:
-        """In km/h, with its accuracy."""
         others, noisy, scale = int(left_out.sum()) if left_out.size else 0, value.value, value.scale
         bias = plan.bias_bound + plan.range.width * others / (plan.counts.total + others)
         error, low, high = accuracy_of(plan, noisy, scale, left_out, value.projected_to)
@@ -420,7 +418,7 @@ class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
 
 
 def _at_worst_case_cap(asked: StatisticTerms, public: PublicSettings) -> bool:
-    """Whether the cap is the one of least worst-case error, which depends on epsilon."""
+    """Whether the cap depends on epsilon."""
     return asked.mechanism == ArrayAveraging.name and public.cap == "worst-case"
 
 

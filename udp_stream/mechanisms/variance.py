@@ -43,7 +43,6 @@ from udp_stream.ledger.port import Bits
 from udp_stream.mechanisms.base import (
     NOBODY,
     Choice,
-    Integers,
     NoisyValue,
     NonNegative,
     Positive,
@@ -60,6 +59,7 @@ from udp_stream.mechanisms.means import MeanQuery
 from udp_stream.mechanisms.noise import (
     Cost,
     Floats,
+    Integers,
     Noise,
     charges_of,
     cost_within,
@@ -233,7 +233,6 @@ class VarianceStatistic(Statistic[VariancePlan, NoisyValue]):
     degree = 2
 
     def plan(self, counts: SamplesPerPlate, asked: StatisticTerms, public: PublicSettings) -> VariancePlan:
-        """The search is for the cap."""
         cap = None if asked.choice is None else asked.choice.cap_among(counts)
         return plan_variance(counts, asked.cost, public.range, cap)
 
@@ -249,7 +248,6 @@ class VarianceStatistic(Statistic[VariancePlan, NoisyValue]):
         return Query.of_one(asked.statistic, lattice_of(asked.sensitivity, plan.cost))
 
     def record(self, plan: VariancePlan, value: NoisyValue, left_out: Integers = NOBODY) -> Variance:
-        """In (km/h)^2."""
         among_all = bias_among(plan.counts.total + int(left_out.sum()), plan.kept, plan.range)
         value_kmh2, scale_kmh2, bias = (q / QUANTA_PER_KMH**2 for q in (value.value, value.scale, among_all))
         return Variance(

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from udp_stream.mechanisms.around import FORECAST_CLIP
-from udp_stream.mechanisms.base import NOBODY, Integers, NonNegative, Positive
+from udp_stream.mechanisms.base import NOBODY, NonNegative, Positive
 from udp_stream.mechanisms.cdf import Cdf
 from udp_stream.mechanisms.means import Mean
-from udp_stream.mechanisms.noise import MEASURES
+from udp_stream.mechanisms.noise import MEASURES, Integers
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.mechanisms.variance import Variance
 from udp_stream.planning.plan import HatPlan, Terms

@@ -30,8 +30,8 @@ from udp_stream.mechanisms.around import (
     room_and_rounding,
     summed_norms,
 )
-from udp_stream.mechanisms.base import NOBODY, Integers, Query, StatisticPlan, noisy_integers
-from udp_stream.mechanisms.noise import Noise
+from udp_stream.mechanisms.base import NOBODY, Query, StatisticPlan, noisy_integers
+from udp_stream.mechanisms.noise import Integers, Noise
 from udp_stream.mechanisms.statistics import STATISTICS
 from udp_stream.planning.plan import HatPlan, Terms, plan_hat
 from udp_stream.planning.policy import Policy
