@@ -355,17 +355,11 @@ class PublicSettings:
 class StatisticPlan(Protocol):
     """How a statistic of one HAT will be taken, from counts and settings only.
 
-    >>> from udp_stream.mechanisms.noise import noise_of, pure
-    >>> @dataclass
-    ... class Halves:
-    ...     counts: SamplesPerPlate
-    ...     choice: Choice
-    ...     noise: Noise
-    ...     charges: Integers
-    >>> counts, noise = SamplesPerPlate(np.array([2, 1])), noise_of(pure(10**9))
-    >>> plan: StatisticPlan = Halves(counts, Choice("halves", cap=1), noise, np.array([5, 5]))
+    >>> from udp_stream.mechanisms.variance import plan_variance
+    >>> counts = SamplesPerPlate(np.array([2, 1]))
+    >>> plan: StatisticPlan = plan_variance(counts, Cost("pure", 10**9), Range(0, 10))
     >>> plan.choice.mechanism, plan.charges.tolist()
-    ('halves', [5, 5])
+    ('clipped-variance', [1000000000, 1000000000])
     """
 
     @property

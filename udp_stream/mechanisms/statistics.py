@@ -13,6 +13,7 @@ from udp_stream.mechanisms.around import AROUND
 from udp_stream.mechanisms.base import (
     NOBODY,
     CompareAt,
+    Grouping,
     NoisyValue,
     PublicSettings,
     Query,
@@ -24,16 +25,7 @@ from udp_stream.mechanisms.base import (
     noisy_integers,
 )
 from udp_stream.mechanisms.cdf import CdfStatistic
-from udp_stream.mechanisms.means import (
-    MECHANISMS,
-    ArrayAveraging,
-    Baseline,
-    Grouping,
-    Mean,
-    MeanPlan,
-    Optimal,
-    mean_columns,
-)
+from udp_stream.mechanisms.means import MECHANISMS, ArrayAveraging, Baseline, Mean, MeanPlan, Optimal, mean_columns
 from udp_stream.mechanisms.noise import Cost, Floats, Integers, expected_noise, interval95, lattice_of, noise_of
 from udp_stream.mechanisms.variance import VarianceStatistic
 from udp_stream.units import QUANTA_PER_KMH
