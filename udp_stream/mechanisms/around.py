@@ -85,8 +85,8 @@ class Around:
 class ForecastClipPlan:
     """How a HAT's mean is taken around its forecast; from counts, forecast, range and cost only; speeds in quanta.
 
-    Plate by plate, in the order of the counts: `weights` per sample, `low` and `high` what a sample may differ from the
-    forecast by on average, `moves` by how much the plate alone can move the statistic.
+    Plate by plate: `weights` per sample, `low` and `high` what a sample may differ from the forecast by on average,
+    `moves` by how much the plate alone can move the statistic.
 
     >>> counts, around = SamplesPerPlate(np.array([36, 4])), Around(18 * 4096, np.array([17 * 4096, 22 * 4096]))
     >>> plan = plan_around(counts, around, Cost("pure", 10**9), Range(0, 65 * 4096))
@@ -200,11 +200,8 @@ def plans_around(
     low, high = np.maximum(-half, range.low - centres), np.minimum(half, range.high - centres)
     moves = weights * pings * (high - low)
     sensitivities = np.maximum(1, np.maximum.reduceat(moves, first)).tolist()
-    plans = []
-    for one, around, cost, sensitivity, begin, end in zip(
-        counts, arounds, costs, sensitivities, first.tolist(), ends.tolist(), strict=True
-    ):
-        rows = slice(begin, end)
+    plans, slices = [], map(slice, first.tolist(), ends.tolist())
+    for one, around, cost, sensitivity, rows in zip(counts, arounds, costs, sensitivities, slices, strict=True):
         where = Around(int(range.clip(around.hat)), centres[rows], around.width)
         columns = weights[rows], low[rows], high[rows], moves[rows]
         plans.append(ForecastClipPlan(one, where, range, cost, *columns, sensitivity))
@@ -421,7 +418,11 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
     def plan_each(
         self, counts: Sequence[SamplesPerPlate], asked: Sequence[StatisticTerms], public: PublicSettings
     ) -> list[ForecastClipPlan]:
-        return plans_around(counts, [_around(one) for one in asked], [one.cost for one in asked], public.range)
+        offered = [one.around for one in asked if one.around is not None]
+        if len(offered) < len(asked):
+            raise ValueError("expected terms with a forecast")
+        arounds = [Around(one.hat_quanta, one.plates_quanta, one.width) for one in offered]
+        return plans_around(counts, arounds, [one.cost for one in asked], public.range)
 
     def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
         """Weights do not depend on epsilon; the width is part of the terms."""
@@ -467,12 +468,6 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
 
     def why(self, plan: ForecastClipPlan, asked: StatisticTerms) -> str:  # noqa: ARG002
         return "each plate's mean speed clipped to what is forecast for it"
-
-
-def _around(asked: StatisticTerms) -> Around:
-    if asked.around is None:
-        raise ValueError("expected terms with a forecast")
-    return Around(asked.around.hat_quanta, asked.around.plates_quanta, asked.around.width)
 
 
 AROUND = ForecastClipStatistic()

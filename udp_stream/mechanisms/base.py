@@ -289,7 +289,7 @@ class AroundForecast(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StatisticTerms(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a statistic may cost, and how it is to be taken: as configured, and what was chosen by that.
+    """What a statistic may cost, how it is to be taken, and what was chosen by that.
 
     `epsilon_nano` are nano-units of `measure`. `mechanism` may be "auto"; `compare_at` is what "auto" holds equal
     between mechanisms. Without a `choice` a plan has to search for it.

@@ -58,7 +58,7 @@ BINS_MAX = 65536
 
 @dataclass(frozen=True)
 class Bins:
-    """The edges of the bins in km/h, non-decreasing; public, a part of the plan and of the release.
+    """The edges of the bins in km/h, non-decreasing; public.
 
     Raises ValueError, with the rule, unless there are 2..65536 bins whose edges are finite, start at 0 (doubled if the
     exact zeros have a bin of their own) and else lie at least one quantum apart.
@@ -103,8 +103,7 @@ class Bins:
     def bin_of(self, speeds_quanta: NDArray[Any]) -> NDArray[np.int64]:
         """The bin, 0..count-1, of each speed; any shape, speeds integers in quanta in [0, max_kmh * 4096].
 
-        A speed above the last edge, which no accepted ping has, is counted in the last bin. Raises ValueError for an
-        array that is not of integers: it would be in km/h.
+        A speed above the last edge is counted in the last bin. ValueError for an array that is not of integers.
         """
         speeds = np.asarray(speeds_quanta)
         if speeds.dtype.kind not in "iu":
@@ -343,15 +342,13 @@ def prefix_noise(tree: Tree, measure: str) -> float:
 # For Laplace noise it is b_i / (b_i + 1), nearly, so the error decides among the few cheapest trees. Costs are
 # integers, and errors are compared by nine digits, so that every machine finds the same tree.
 #
-# Bound on the padding: below the root there are L < K leaves per child, and the root needs ceil(K / L) children; more
-# of them add empty bins. So K' < K + L < 2 K.
+# Padding: with L < K leaves per child of the root, which has ceil(K / L) children, there are less than K + L < 2 K.
 
 SHARE_MIN = {1: 0.04, 2: 0.002}
-"""By the noise's power: a level that gets less says next to nothing, and at the least epsilon its noise could not be
-drawn (`DRAWABLE_NANO_MIN`)."""
+"""By the noise's power: at the least epsilon the noise of a level that gets less could not be drawn."""
 
 _BELOW_TOP_MAX = 64
-"""Wider levels lose to two that make up the same, such as 8 and 8."""
+"""Wider levels lose to two that make up the same."""
 
 _SHORTLIST = {1: 8, 2: 2}
 _ROUNDS_MAX = 1000
@@ -454,9 +451,8 @@ _POOLING_ROUNDS = 64
 def consistent_counts(noisy: NDArray[Any], total: int | NDArray[Any]) -> Integers:
     """The consistent counts nearest to `noisy` in l2: integers, non-decreasing, in [0, total], the last equal to total.
 
-    `noisy`: integer cumulative counts, (..., bins); `total`: integers >= 0, one for all or of shape (...). Where two
-    sequences are equally near, halves round up. O(bins) per row, all rows in step. Raises ValueError for values that
-    are not integers, for no bins, or for a negative total.
+    `noisy`: integer cumulative counts, (..., bins); `total`: integers >= 0, one for all or of shape (...). Halves round
+    up. O(bins) per row. Raises ValueError for values that are not integers, for no bins, or for a negative total.
     """
     rows, totals = rows_and_totals(noisy, total)
     result = np.empty(rows.shape, dtype=np.int64)
@@ -483,7 +479,7 @@ def rows_and_totals(noisy: NDArray[Any], total: int | NDArray[Any]) -> tuple[Int
 def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> NDArray[np.float64]:
     """Consistent counts as a CDF: counts / total, (..., bins), non-decreasing in [0, 1], the last exactly 1.0.
 
-    Raises ValueError for a total of 0, which has no CDF, and for counts that are not consistent with their total.
+    Raises ValueError for a total of 0, and for counts that are not consistent with their total.
     """
     rows, totals = rows_and_totals(counts, total)
     if (totals == 0).any():
@@ -497,7 +493,7 @@ def shares(counts: NDArray[Any], total: int | NDArray[Any]) -> NDArray[np.float6
 def _pooled_means(rows: Integers) -> Integers:
     """Isotonic regression in l2, rounded to nearest, of every row: all runs of blocks that do not rise are pooled.
 
-    After 64 rounds, where a few blocks move far, a stack finishes: O(bins) per row in any case.
+    After 64 rounds a stack finishes: O(bins) per row in any case.
     """
     row_of_block = np.repeat(np.arange(len(rows)), rows.shape[1])
     sums, sizes = rows.ravel(), np.ones(rows.size, dtype=np.int64)
@@ -581,11 +577,10 @@ def _envelope(measure: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
 
 # The CDF of one HAT, user-level eps-DP: a plan from counts, noisy tree counts, consistent shares.
 #
-# Every plate gives its first min(m_l, cap) samples, so it moves at most `cap` of the n = sum of those. Source: arXiv
-# 2409.18573, Definition IV.1 with the user-level remark after Theorem IV.1, and Section VI for consistency.
-#
-# Plate by plate: g = min(m_l, cap) samples move a level by at most 2 g in l1, whose noise is for 2 cap at e_i, so plate
-# l loses e_i g / cap there, and eps g / cap in all.
+# Every plate gives its first g = min(m_l, cap) samples, so it moves at most `cap` of the n = sum of those. They move a
+# level by at most 2 g in l1, whose noise is for 2 cap at e_i, so plate l loses e_i g / cap there, and eps g / cap in
+# all. Source: arXiv 2409.18573, Definition IV.1 with the user-level remark after Theorem IV.1, and Section VI for
+# consistency.
 
 TREE = "tree"
 
@@ -594,8 +589,7 @@ TREE = "tree"
 class CdfPlan:
     """How one HAT's CDF will be taken, from counts, cost and settings only.
 
-    `kept` of the samples are used, at most `cap` of a plate. `t` and `s` give each node's noise scale t/s. `choice` is
-    what fixed it beside counts, cost and U when it was priced.
+    `kept` of the samples are used, at most `cap` of a plate. `t` and `s` give each node's noise scale t/s.
 
     >>> from udp_stream.mechanisms.noise import pure
     >>> counts = SamplesPerPlate(np.array([3, 1, 1]))

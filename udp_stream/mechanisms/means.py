@@ -335,9 +335,8 @@ class Baseline(CappedSum):
 # BestFit. A plate's samples lie in one array, whose mean, floored to whole quanta, stays in 0..U: the sum of the K-bar
 # array means moves by at most U.
 #
-# WrapAround. All K arrays are full, so the mean of their means is the mean of all their samples: sum / (K m). A plate
-# has at most m samples there, in one array or two: the sum moves by at most U m, the mean by U / K. The papers charge
-# 2U/K, twice what is needed, because they bound the two arrays one by one.
+# WrapAround. All K arrays are full, so the mean of their means is sum / (K m). A plate has at most m samples there: the
+# sum moves by at most U m, the mean by U / K. The papers charge 2U/K, as they bound the two arrays one by one.
 #
 # Plate by plate. Under BestFit, n of the w samples of an array move its sum by at most U n, hence the floor of its mean
 # by at most ceil(U n / w); under WrapAround, n samples among those used move the sum by at most U n.

@@ -77,10 +77,7 @@ class Noise(Protocol):
         """The largest epsilon, in nano-units, at which a choice by the exponential mechanism keeps to the cost."""
 
     def unit_scale(self, cost: Cost) -> tuple[int, int]:
-        """The scale for a statistic of sensitivity one, as a fraction, rounded up if at all.
-
-        ValueError for a cost below one nano-unit.
-        """
+        """The scale for a statistic of sensitivity one, rounded up if at all; ValueError below one nano-unit."""
 
     def counts_unit_scale(self, cost: Cost) -> tuple[int, int]:
         """The same for counts in which a plate moves one sample."""
@@ -123,10 +120,7 @@ class Noise(Protocol):
         """Of noise and spread together being `off`, but for a constant; elementwise."""
 
     def low_end(self, noisy: Floats | float, size: float, spread: Floats | float, width: int) -> Floats:
-        """The lower end of the 95 % interval of truths in [0, width]; elementwise (`interval95`).
-
-        `size` is the noise's expected size, `spread` the standard deviation of what else moved the noisy value.
-        """
+        """The lower end of `interval95`, elementwise; `spread`: the deviation of what else moved the noisy value."""
 
     def draw(self, bits: Bits, t: Integers, s: Integers | int = 1) -> Integers:
         """Independent noise, the i-th of scale t[i]/s[i], 1 <= t <= SCALE_MAX, 1 <= s <= DIVISOR_MAX."""
@@ -370,8 +364,7 @@ class DiscreteGaussian(Noise):
     def choice_epsilon_nano(self, cost: Cost) -> int:
         """sqrt(8 rho), rounded down: the exponential mechanism is epsilon-bounded-range, hence epsilon^2/8 - zCDP.
 
-        Sources: Durfee and Rogers, arXiv 1905.04273; Cesar and Rogers, arXiv 2004.07223. The end of this file has the
-        bounded range of its weights, docs/mechanisms/gaussian.md the proof of the rest.
+        Sources: Durfee and Rogers, arXiv 1905.04273; Cesar and Rogers, arXiv 2004.07223; docs/mechanisms/gaussian.md.
         """
         return isqrt(8 * cost.nano * NANO)
 

@@ -12,9 +12,8 @@ from math import erfc, exp, factorial, gamma, pi, sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from udp_stream.mechanisms.noise import Cost, Floats, noise_of, normal_below
+from udp_stream.mechanisms.noise import Cost, Floats, Integers, noise_of, normal_below
 
 BETWEEN_PLATES = 4.0
 """Standard deviation of a plate's mean speed in a HAT around its forecast, however many pings it sends there."""
@@ -38,13 +37,13 @@ def at_speed(kmh: Floats) -> Floats:
     return factor
 
 
-def plate_variance(pings: NDArray[np.int64]) -> Floats:
+def plate_variance(pings: Integers) -> Floats:
     """Variance of the mean of that many pings of one plate in a HAT around its forecast, in km2/h2."""
     variance: Floats = BETWEEN_PLATES**2 + PER_PING**2 / pings
     return variance
 
 
-def mean_variance(pings: NDArray[np.int64], hat: NDArray[np.int64], hats: int) -> Floats:
+def mean_variance(pings: Integers, hat: Integers, hats: int) -> Floats:
     """Variance of each HAT's mean of pings around its cell's forecast; `hat` is each row's HAT."""
     total = np.bincount(hat, weights=pings, minlength=hats)
     squares = np.bincount(hat, weights=pings**2 * plate_variance(pings), minlength=hats)
@@ -64,12 +63,10 @@ def mean_variance(pings: NDArray[np.int64], hat: NDArray[np.int64], hats: int) -
 # follow from counts, the forecast's deviation and the cost, all public, and are recorded before anything is drawn.
 
 HALF_WIDTHS: Final = (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
-"""Of a plate's interval, in standard deviations of its mean around the forecast. Narrower ones would err a little less
-on ordinary days, and show less of any other."""
+"""Of a plate's interval, in standard deviations of its mean around the forecast; narrower ones hide unusual days."""
 
 PEAKED: Final = 0.5
-"""Speeds are more peaked around a forecast than a normal variable: this share of plates is taken as double exponential,
-the others as normal. Only the gain follows it; the misfit is that of normal plates."""
+"""This share of plates is taken as double exponential around the forecast, the others as normal; for the gain only."""
 
 UNEVEN: Final = 0.5
 """HATs differ in their gain. This share of what a clip holds back on average counts as error."""
@@ -108,17 +105,13 @@ USUAL: Final = ClipWidth(0.5, 0.45)
 """Where nothing is known of the forecast; measured on Austin's days."""
 
 
-def clip_width(by_plate: NDArray[np.int64], deviation_kmh: float, cost: Cost) -> ClipWidth:
+def clip_width(by_plate: Integers, deviation_kmh: float, cost: Cost) -> ClipWidth:
     """The width for a HAT of plates with these counts, at this cost; `deviation_kmh` is that of its forecast."""
     return clip_widths(by_plate, np.zeros(1, dtype=np.int64), np.array([deviation_kmh]), [cost])[0]
 
 
 def clip_widths(
-    pings: NDArray[np.int64],
-    first: NDArray[np.int64],
-    off_kmh: Floats,
-    costs: Sequence[Cost],
-    hats: Floats | None = None,
+    pings: Integers, first: Integers, off_kmh: Floats, costs: Sequence[Cost], hats: Floats | None = None
 ) -> list[ClipWidth]:
     """The widths of HATs whose plates stand one HAT after the other, one cost each; `first` is each HAT's first,
     `off_kmh` the deviation of its forecast. With `hats`, each plate shares its clip among about so many. A width is the
@@ -141,10 +134,8 @@ def clip_widths(
     return [ClipWidth(HALF_WIDTHS[i], round(g, 3), round(off, 3), hats is not None, k) for i, g, off, k in found]
 
 
-def scales_of(pings: NDArray[np.int64], first: NDArray[np.int64], costs: Sequence[Cost]) -> tuple[Floats, Floats]:
-    """In km/h, HAT by HAT: the deviation of plates around the HAT, and that of noise where the half width is one such
-    deviation.
-    """
+def scales_of(pings: Integers, first: Integers, costs: Sequence[Cost]) -> tuple[Floats, Floats]:
+    """In km/h, HAT by HAT: the deviation of plates around the HAT, and that of noise for one such half width."""
     sharp = 1 / np.sqrt(plate_variance(pings))
     weight = np.add.reduceat(sharp * sharp, first)  # plates weigh by how precisely their samples tell the HAT's mean
     scatter: Floats = np.add.reduceat(sharp, first) / weight
@@ -177,8 +168,7 @@ def passed_at(half_width: float, off: float) -> tuple[float, float]:
 
 
 def _integral(upto: Floats) -> Floats:
-    """Of the normal distribution function, from minus infinity: E clip(d + z, -k, k) is that at d + k less that at
-    d - k, less k."""
+    """Of the normal distribution function: E clip(d + z, -k, k) is that at d + k less that at d - k, less k."""
     below = np.array([normal_below(one) for one in upto.tolist()])
     density = np.array([exp(-one * one / 2) for one in upto.tolist()])
     integral: Floats = upto * below + density / sqrt(2 * pi)
@@ -256,8 +246,8 @@ def _others(hats: int) -> tuple[Floats, Floats]:
     return 2 * _OTHERS, _OTHERS_WEIGHTS * _OTHERS**power / factorial(power)
 
 
-# What a clip lets through of a HAT that is off by any amount: for estimates, which must not take the edge of a clip for
-# a speed (`forecast/news.py`). Lengths are in standard deviations of plates around their HAT, as forecast.
+# What a clip lets through of a HAT that is off by any amount, for estimates (`forecast/news.py`). Lengths are in
+# standard deviations of plates around their HAT, as forecast.
 
 _RESPONSE_STEPS, _RESPONSE_MAX = 8, 24
 """Tabulated from 0 to 24 standard deviations, in eighths; beyond them a clip lets nothing more through."""
@@ -268,7 +258,7 @@ _SPREADS = np.array([0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0])
 _OTHERS_MAX = 2.0
 
 
-def response(half_width: Floats, hats: NDArray[np.int64], off: Floats, spread: Floats, others: Floats) -> Floats:
+def response(half_width: Floats, hats: Integers, off: Floats, spread: Floats, others: Floats) -> Floats:
     """What a mean over plates moves by, before its gain is undone, where its HAT is off by `off`.
 
     `off` and `spread` (the deviation of plates there, as a multiple of the forecast one) have a line for each HAT; the

@@ -4,7 +4,7 @@ calendars.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
@@ -36,7 +36,7 @@ from udp_stream.windows.tables import SlotGrid
 #    `lifetime`, and a name that cannot be read, is all of time.
 # 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next one. Two periods of
 #    one length that follow each other on the wall clock, at offsets that differ by at most an hour, count as periods of
-#    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same. Periods
+#    one calendar, which do not overlap. Periods
 #    of positions (`positions 1d from ...`) hold the costs of standing queries, by distance. They never overlap periods
 #    of speeds: the losses are stated side by side, or added by `OneBudget`.
 # 3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other period overlaps a
@@ -313,12 +313,14 @@ class PositionPeriods:
         return 0 if self.grid is None else self.grid.start_of(moment_ms - 1)
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
-        return tuple(name for name in overlapping(period, known) if not self._is_ours(name))
-
-    def _is_ours(self, name: str) -> bool:
-        start = period_of(name).start
         # One ms later: the moment at a period's very start belongs to the period before.
-        return isfinite(start) and self.name_at(round(start * 1000) + 1) == name
+        return _not_ours(overlapping(period, known), lambda start_ms: self.name_at(start_ms + 1))
+
+
+def _not_ours(names: Iterable[str], named: Callable[[int], str]) -> tuple[str, ...]:
+    """Those that have not the name which a calendar gives at their start."""
+    starts = ((name, period_of(name).start) for name in names)
+    return tuple(name for name, start in starts if not isfinite(start) or named(round(start * 1000)) != name)
 
 
 def amount_by_distance(measure: str, nano: int) -> str:
@@ -659,8 +661,4 @@ class BudgetCalendar:
         return SlotInPeriod(name_in(policy.measure, span_name(length, *times)), within, within, rolls=True)
 
     def overlapping(self, period: str, known: Sequence[str]) -> tuple[str, ...]:
-        return tuple(name for name in overlapping(period, known) if not self._is_ours(name))
-
-    def _is_ours(self, name: str) -> bool:
-        start = period_of(name).start
-        return isfinite(start) and self.slot_in_period(round(start * 1000)).period == name
+        return _not_ours(overlapping(period, known), lambda start_ms: self.slot_in_period(start_ms).period)
