@@ -30,7 +30,7 @@ from udp_stream.units import QUANTA_PER_KMH
 class SamplesPerPlate:
     """How many samples each plate has in one HAT, and what follows from that.
 
-    `by_plate` holds positive integers in the plates' canonical order. Public under swap-values, hence free to use.
+    `by_plate` holds positive integers in the plates' canonical order. Public under swap-values.
 
     >>> counts = SamplesPerPlate(np.array([5, 2, 9]))
     >>> counts.plates, counts.total, counts.largest, counts.median, counts.kept(4)
@@ -450,10 +450,10 @@ V = TypeVar("V")
 class Statistic(ABC, Generic[P, V]):
     """One statistic that HATs can be asked for, and all that the rest of the software knows of it.
 
-    `P` is its plan, `V` what comes of its noisy integers. Terms call it `name`. `of` is its own name, unless it is
-    another way to take a statistic: then it has that one's price, and fills that one's field of a record. `plural` is
-    its name in sentences. `epsilon` is what it costs where settings have no key `release.NAME_epsilon`: "auto" is the
-    mean's price. `degree` is the power of speed that it is in; 0 where suppression compares no worst cases of it.
+    `P` is its plan, `V` what comes of its noisy integers. `of` is its own name, unless it is another way to take a
+    statistic: then it has that one's price, and fills that one's field of a record. `plural` is its name in sentences.
+    `epsilon` is its cost where settings have no key `release.NAME_epsilon`: "auto" is the mean's price. `degree` is the
+    power of speed that it is in; 0 where suppression compares no worst cases of it.
 
     >>> from udp_stream.mechanisms.statistics import MeanStatistic
     >>> class Named(MeanStatistic):

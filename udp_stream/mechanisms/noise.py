@@ -238,10 +238,9 @@ def _probability(x: float, width: float, truth: float) -> float:
     return normal_below(away) + normal_below(reach) - 1
 
 
-# Discrete Laplace noise: the family of pure differential privacy.
-#
-# **Loss.** Its odds change by at most exp(s/t) from one integer to the next. So a plate that moves the statistic by n
-# of the `most` steps that noise of cost epsilon is for loses epsilon n / most, and is charged just that.
+# Discrete Laplace noise: the family of pure differential privacy. **Loss.** Its odds change by at most exp(s/t) from
+# one integer to the next. So a plate that moves the statistic by n of the `most` steps that noise of cost epsilon is
+# for loses epsilon n / most, and is charged just that.
 
 DRAWABLE_NANO_MIN = 32
 """From this epsilon on every sensitivity has a lattice: two steps on it are t = 2e9 / 32 < 2**26."""
@@ -321,7 +320,7 @@ class DiscreteLaplace(Noise):
 # on earlier answers (Bun and Steinke, arXiv 1605.02065, Lemma 2.3).
 #
 # **Counts.** A plate that moves G samples changes counts by integers whose positive and negative parts add up to at
-# most G each, so by at most G sqrt(2) in l2, which it does where all come from one entry and go to another.
+# most G each, so by at most G sqrt(2) in l2.
 #
 # **Size.** sigma sqrt(2/pi) and sigma^2 are those of a normal variable, and the discrete one's are no larger: its
 # variance by the paper's Corollary 9; its mean size by Poisson's formula (docs/mechanisms/gaussian.md).
@@ -667,7 +666,7 @@ def exponential_weights(epsilon_nano: int, largest: int) -> tuple[int, ...]:
 
     All weights change within one such interval and have their sum in common, so the log-probabilities of all candidates
     change within an interval of length eps: the choice is also eps-*bounded range* (Durfee and Rogers, arXiv
-    1905.04273), which in rho costs eps^2/8 (`DiscreteGaussian.choice_epsilon_nano`).
+    1905.04273), which in rho costs eps^2/8.
     """
     if epsilon_nano < 1:
         raise ValueError(f"expected epsilon_nano >= 1, got {epsilon_nano}")
@@ -703,8 +702,6 @@ def exponential_choices(
     bits: Bits, penalties: Sequence[int], sizes: Sequence[int], largest: int, sensitivity: int, cost: Cost, draws: int
 ) -> list[int]:
     """Indices of groups of equal candidates, chosen independently by the exponential mechanism, each at `cost`.
-
-    Its family says which epsilon that is (`Noise.choice_epsilon_nano`).
 
     Group i holds `sizes[i]` candidates (a length, in lattice points; may be 0) of penalty `penalties[i] >= 0`. One
     plate moves each penalty by at most `sensitivity`; none that values could have is above the public `largest`. All

@@ -1,7 +1,7 @@
 """Uniform integers and trials of rational probability, exact, from a source of uniform bits.
 
 Trials with probability p/q compare p/q with a uniform number in [0, 1) of which 16 bits are known. Where these do not
-decide (2**-16 of all trials) more bits are taken: no trial is ever decided by rounding.
+decide more bits are taken: no trial is ever decided by rounding.
 """
 
 from __future__ import annotations

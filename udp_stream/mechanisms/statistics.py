@@ -214,12 +214,10 @@ def array_variance(plan: MeanPlan) -> float:
 # are compared: hypot(noise, spread). Of those up to 3 % above the least the one is taken whose plates pay least: what
 # they do not pay here serves other HATs.
 #
-# **At equal charge**, where epsilon is automatic: a planner then gives more epsilon where plates pay less of it. A
-# plate with a share w_l of the mean's weights moves it by U w_l and pays epsilon w_l / max w. The shares add up to 1,
-# so the mean charge of L plates is epsilon / (L max w), and with a mean charge of c the noise U max w / epsilon is
-# U / (L c): *the same for every grouping and cap*. So the one without bias wins, which is Baseline: also in the worst
-# case, wherever that noise is at most U/2 (docs/mechanisms/auto.md has the proofs). Optimal is not weighed, as
-# counts cannot tell its bias.
+# **At equal charge**, where epsilon is automatic: a plate with a share w_l of the mean's weights moves it by U w_l and
+# pays epsilon w_l / max w. With a mean charge of c of L plates the noise U max w / epsilon is U / (L c): *the same for
+# every grouping and cap* (docs/mechanisms/auto.md has the proofs). So Baseline wins, which has no bias. Optimal is not
+# weighed, as counts cannot tell its bias.
 #
 # Levy and the quantile mechanisms are not weighed: they charge every plate in full, spend half of epsilon on an
 # interval, and err more than Array-Averaging on each recorded feed.

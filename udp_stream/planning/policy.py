@@ -394,10 +394,10 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     """A deployment's promise and its computation. Amounts are nano-units; None means "auto"; speeds are in quanta.
 
     Budget and prices are in the measure of `accounting`, a key of `ACCOUNTINGS`; `delta` converts a rho. `slot_seconds`
-    and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: a lifetime); of a rolling period,
-    such as "rolling 1d", that of its windows, on any clock. `bins` is "auto", a number of equal bins, or edges in km/h.
-    `prices` are by statistic; a missing statistic is not asked for. `hats_max`: suppression leaves a plate in so many
-    HATs of a slot (0: CHOP-USER decides). `source`: fields of a ping in a feed of another form, by keys of `[source]`.
+    and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: a lifetime); of a rolling period
+    that of its windows, on any clock. `prices` are by statistic; a missing statistic is not asked for. `hats_max`:
+    suppression leaves a plate in so many HATs of a slot (0: CHOP-USER decides). `source`: fields of a ping, by keys of
+    `[source]`.
 
     >>> from udp_stream.settings import Settings
     >>> policy = Settings().policy

@@ -140,8 +140,8 @@ class _Rows:
 class HatErrors:
     """E of every HAT while rows (one plate's samples in one HAT) are suppressed and restored.
 
-    Amortised constant time per suppression. Suppress only kept rows, restore only suppressed ones. A HAT that keeps
-    fewer than `plates_min` plates (or all, if fewer) is lost: E is infinite, and suppressing more costs nothing.
+    Suppress only kept rows, restore only suppressed ones. A HAT that keeps fewer than `plates_min` plates (or all, if
+    fewer) is lost: E is infinite, and suppressing more costs nothing.
 
     >>> city = Occupancy(np.array([0, 3]), np.array([0, 1, 2]), np.array([4, 2, 2]), plates=3)
     >>> errors = HatErrors(city, Nanos(10**9))
