@@ -425,7 +425,6 @@ class ForecastClipStatistic(Statistic[ForecastClipPlan, NoisyValue]):
         return plans_around(counts, arounds, [one.cost for one in asked], public.range)
 
     def at(self, plan: ForecastClipPlan, asked: StatisticTerms, public: PublicSettings) -> ForecastClipPlan:  # noqa: ARG002
-        """Weights do not depend on epsilon; the width is part of the terms."""
         return replace(plan, cost=asked.cost)
 
     def subset(self, plan: ForecastClipPlan, admitted: NDArray[np.bool_]) -> ForecastClipPlan:

@@ -411,9 +411,6 @@ def _over_root(nano: int) -> tuple[int, int]:
     return _OVER, isqrt(_OVER * _OVER * nano // NANO)
 
 
-# In what privacy losses are counted: a measure, by the name that is stored with costs, terms and periods.
-
-
 @dataclass(frozen=True)
 class Measure:
     """What a loss is counted in: this one is the epsilon of pure differential privacy. Amounts are nano-units.

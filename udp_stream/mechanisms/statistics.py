@@ -364,7 +364,6 @@ class MeanStatistic(Statistic[MeanPlan, NoisyValue]):
         return MECHANISMS[plan.mechanism].subset(plan, admitted)
 
     def query(self, plan: MeanPlan, samples: Integers, bits: Bits) -> Query:
-        """One integer; bits pay for the private interval of mechanisms that project."""
         asked = MECHANISMS[plan.mechanism].query(plan, samples, bits)
         lattice = lattice_of(asked.sensitivity, plan.noise_cost)
         return Query.of_one(asked.statistic, lattice, asked.projected_to)
