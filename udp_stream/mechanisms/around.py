@@ -269,7 +269,8 @@ _PRODUCT_MAX = 2**42
 class PlateNorms:
     """Of each plate: HATs in which it was charged, `room`, `rounding`, `norm`, and `checks`.
 
-    Norms and checks follow from speeds: they are secret. `checks` are sums modulo 2**64 of `check_of` each HAT.
+    Norms and checks follow from speeds: they are secret. `checks` are sums modulo 2**64 of `check_of` each HAT:
+    other lengths have the same once in 2**64 times.
 
     >>> PlateNorms((b"a",), *np.array([[2], [8], [0], [18], [7]])).norm.tolist()
     [18]

@@ -432,7 +432,7 @@ def noisy_integers(queries: Sequence[Query], family: Noise, bits: Bits) -> list[
 class NoisyValue:
     """A value with its noise's expected size, and the private interval [a, b] that it was projected to, if it was.
 
-    A mean may lie beyond the range: how far tells what it does not rule out.
+    A mean may lie beyond the range.
 
     >>> NoisyValue(-0.5, scale=2.0).value
     -0.5

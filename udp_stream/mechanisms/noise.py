@@ -128,10 +128,10 @@ class Noise(Protocol):
 
 # The interval of a mean that noise, and a normal spread, moved: a truth in [0, U] is missed with probability 0.05.
 #
-# It is made from the noisy mean x, before x is put into [0, U]. A truth t is held if x is among the likeliest 95 % of
-# what noise makes of t, by the ratio of its likelihood to that under the truth that is likeliest given x (Feldman and
-# Cousins, arXiv physics/9711021); of equally likely x, the nearer to t. With Laplace noise of expected size b alone,
-# r1 = b ln 10, r2 = b ln 20 and t below U/2 that is
+# It is made from the noisy mean x, before x is put into [0, U], which is as public. A truth t is held if x is among the
+# likeliest 95 % of what noise makes of t, by the ratio of its likelihood to that under the truth that is likeliest
+# given x (Feldman and Cousins, arXiv physics/9711021); of equally likely x, the nearer to t. With Laplace noise of
+# expected size b alone, r1 = b ln 10, r2 = b ln 20 and t below U/2 that is
 #
 #     x <= t + r1                        where t <= r1: all that lies below 0, and 0.05 above,
 #     -y <= x <= 2 t                     where r1 <= t <= r2, y being what leaves 0.05 in both tails together,

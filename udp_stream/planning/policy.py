@@ -36,7 +36,7 @@ from udp_stream.windows.tables import SlotGrid
 #    `lifetime`, and a name that cannot be read, is all of time.
 # 2. Where a zone sets its clock forward, a period is shorter than that, and would overlap the next one. Two periods of
 #    one length that follow each other on the wall clock, at offsets that differ by at most an hour, count as periods of
-#    one calendar, which do not overlap. Periods
+#    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same. Periods
 #    of positions (`positions 1d from ...`) hold the costs of standing queries, by distance. They never overlap periods
 #    of speeds: the losses are stated side by side, or added by `OneBudget`.
 # 3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other period overlaps a
