@@ -150,6 +150,8 @@ def interval95(family: Noise, noisy: float, size: float, spread: float, width: i
 
 def _each_end(end: Callable[[float, float], float], noisy: Floats | float, spread: Floats | float) -> Floats:
     """The lower end of each noisy value, or for each spread."""
+    if isinstance(noisy, float) and isinstance(spread, float):  # every HAT asks for two of these
+        return np.asarray(end(noisy, spread))
     values, spreads = np.broadcast_arrays(np.asarray(noisy, np.float64), np.asarray(spread, np.float64))
     pairs = zip(values.ravel().tolist(), spreads.ravel().tolist(), strict=True)
     return np.array([end(value, by) for value, by in pairs]).reshape(values.shape)
