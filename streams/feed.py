@@ -23,6 +23,7 @@ import msgspec
 
 from streams.topics import BOOTSTRAP_MS, client_options, partitions_of, unreachable
 from udp_stream.errors import DependencyUnavailable, UsageError, needs
+from udp_stream.logs import BROKER
 from udp_stream.pings.decode import plate_name
 from udp_stream.pings.json import PLAIN, FeedForm, Single, single_ping, times_of
 from udp_stream.pings.texts import trim
@@ -159,6 +160,7 @@ class Feed:
             self._send_held(partition)
         self._producer.flush()
         self._raise_failed()
+        BROKER.back()
 
     def send(self, messages: list[bytes]) -> None:
         """Send messages at their pace. DependencyUnavailable if the broker did not take an earlier one; UsageError if

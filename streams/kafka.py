@@ -38,8 +38,8 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.structs import OffsetAndMetadata
 
-from streams.topics import RIGHTS, Binding, Topic, client_options, partitions_of, refusal, unreachable_in_loop
-from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, PrivacyRefused
+from streams.topics import RIGHTS, Binding, Topic, client_options, partitions_of, raised, refusal, unreachable_in_loop
+from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced, Lost, PrivacyRefused
 from udp_stream.logs import counted
 from udp_stream.settings.sections import KafkaSection
 
@@ -378,7 +378,7 @@ class Offsets:
     async def is_read(self, tp: TP, next_offset: int) -> bool:
         """Whether it is ours and all that it has now was fetched, handed over and read, up to `next_offset`.
 
-        DependencyUnavailable if it ends before that.
+        Lost if it ends before that.
         """
         handed = self._app.consumer._read_offset.get(tp)  # type: ignore[attr-defined]
         if handed is not None and handed > next_offset:
@@ -431,6 +431,11 @@ class Offsets:
     def assigned(self, topic: str) -> set[TP]:
         return {tp for tp in self._app.consumer.assignment() if tp.topic == topic}
 
+    async def partitions_now(self, topic: str) -> int:
+        """How many partitions the broker says that the topic has. It may wait for the broker for ever."""
+        cluster = await self._thread.call_thread(self._thread._consumer._client.fetch_all_metadata)
+        return len(cluster.partitions_for_topic(topic) or ())
+
     def partitions(self, topic: str, before: int) -> int:
         """How many partitions the topic has. ConfigError if it had more `before`: a slot would wait for all of them."""
         found = len(self._thread._consumer.partitions_for_topic(topic) or ())
@@ -442,9 +447,9 @@ class Offsets:
         return found
 
 
-def shortened(tp: TP, end: int, read_to: int) -> DependencyUnavailable:
+def shortened(tp: TP, end: int, read_to: int) -> Lost:
     """What to raise where a partition ends before what was read of it."""
-    return DependencyUnavailable(
+    return Lost(
         f"{tp.topic}[{tp.partition}] ends at offset {end}, but was read up to {read_to} before: its broker has lost "
         "the end of it, or the topic was made anew and the group's commits were kept. `udp-stream worker "
         "--accept-loss` continues without what is lost, from the first record that there is"
@@ -509,31 +514,34 @@ async def records_of(kafka: KafkaSection, topic: Topic, latest: int | None = Non
 
 class _Claim(msgspec.Struct, frozen=True):
     ledger: str
+    partitions: int = 0  # of the pings; 0: an older version wrote it
 
 
 async def claim(kafka: KafkaSection, topic: Topic, binding: Binding, producer: Producer) -> None:
-    """Work on this ledger from now on, or raise PrivacyRefused if the deployment works on another one.
-
-    DependencyUnavailable if the broker does not tell.
+    """Work on this ledger from now on. PrivacyRefused if the deployment works on another one, ConfigError if it began
+    with another number of partitions, DependencyUnavailable if the broker does not tell.
     """
     first = await _first(kafka, topic)
     if first is None:
-        await producer.write([OutgoingRecord(topic.name, msgspec.json.encode(_Claim(binding.text)), partition=0)])
+        ours = _Claim(binding.text, kafka.partitions)
+        await producer.write([OutgoingRecord(topic.name, msgspec.json.encode(ours), partition=0)])
         first = await _first(kafka, topic)
-    binding.require(first, f"the deployment ({topic.name} at {kafka.bootstrap})")
+    binding.require(first.ledger if first else None, f"the deployment ({topic.name} at {kafka.bootstrap})")
+    if first and first.partitions not in (0, kafka.partitions):
+        raise ConfigError(raised("kafka.partitions", kafka.partitions, first.partitions))
 
 
 def claimed(kafka: KafkaSection, topic: Topic) -> Binding | None:
     """On what the deployment works, None if no worker has claimed anything. Raises as `read_topic`, and PrivacyRefused
     for a claim that cannot be read."""
-    text = _said(read_topic(kafka, topic))
+    first = _said(read_topic(kafka, topic))
     try:
-        return None if text is None else Binding.read(text)
+        return None if first is None else Binding.read(first.ledger)
     except ValueError as error:
         raise PrivacyRefused(f"{topic.name}: expected a claim of a ledger in its first record: {error}") from error
 
 
-async def _first(kafka: KafkaSection, topic: Topic) -> str | None:
+async def _first(kafka: KafkaSection, topic: Topic) -> _Claim | None:
     try:
         records = await asyncio.wait_for(records_of(kafka, topic), SECONDS_MAX)
     except (KafkaError, TimeoutError) as error:
@@ -541,11 +549,11 @@ async def _first(kafka: KafkaSection, topic: Topic) -> str | None:
     return _said(records)
 
 
-def _said(records: Sequence[Any]) -> str | None:
+def _said(records: Sequence[Any]) -> _Claim | None:
     if not records:
         return None
     try:
-        return msgspec.json.decode(records[0].value, type=_Claim).ledger
+        return msgspec.json.decode(records[0].value, type=_Claim)
     except msgspec.DecodeError:
         # Not None: there is a claim, and `require` refuses one that names no ledger.
-        return ""
+        return _Claim("")

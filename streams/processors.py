@@ -21,9 +21,9 @@ from faust.types import TP
 
 from streams.kafka import Committed, Headers, Offsets, OutgoingRecord, Producer, shortened
 from streams.topics import OTHER_QUERIES, Binding, Topics, mark_header, mark_in, other_version
-from udp_stream.errors import ConfigError, DependencyUnavailable, Fenced
+from udp_stream.errors import ConfigError, Fenced, Lost
 from udp_stream.ledger.port import Ledger, Mark
-from udp_stream.pings.decode import Refusal
+from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.pings.times import parse_timestamps
 from udp_stream.planning.policy import PositionPeriods
 from udp_stream.planning.slot import SlotPlan
@@ -202,16 +202,16 @@ class Partitions(ABC, Generic[A]):
         )
 
     def _require(self, tp: TP, first: int, offset: int) -> None:
-        """DependencyUnavailable if the partition begins, at `first`, behind this offset."""
+        """Lost if the partition begins, at `first`, behind this offset."""
         if first > offset and not self._accept_loss:
-            raise DependencyUnavailable(
+            raise Lost(
                 f"{tp.topic}[{tp.partition}] begins at offset {first}, but is still needed from {offset} on: "
                 f"{self.lost}. `udp-stream worker --accept-loss` continues without them"
             )
 
     def _restart_offset(self, place: Place, read_to: int) -> int | None:
         """Where to read the partition again if it ends before what was read of it: at its first record, as the consumer
-        does. None if it has all from the commit on. DependencyUnavailable unless `accept_loss`."""
+        does. None if it has all from the commit on. Lost unless `accept_loss`."""
         self._require(place.tp, place.first, place.committed.offset)
         if place.end >= read_to:
             return None
@@ -412,6 +412,15 @@ def rejected_headers(refusal: Refusal, topic: str, partition: int, offset: int) 
     if refusal.lag_ms is not None:
         attributes[f"{ERROR}.lag_ms"] = str(refusal.lag_ms)
     return [(name, value.encode()) for name, value in attributes.items()]
+
+
+def is_late(headers: Sequence[tuple[str, bytes]]) -> bool:
+    """Whether a refused ping was late.
+
+    >>> is_late([(f"{ERROR}.reason", b"late")]), is_late([])
+    (True, False)
+    """
+    return (f"{ERROR}.reason", str(Reason.LATE).encode()) in headers
 
 
 def is_tick(headers: Sequence[tuple[str, bytes]]) -> bool:

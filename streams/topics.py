@@ -32,7 +32,7 @@ import msgspec
 from udp_stream.errors import ConfigError, DependencyUnavailable, PrivacyRefused, needs
 from udp_stream.files import tls_context, with_secrets
 from udp_stream.ledger.port import Mark
-from udp_stream.logs import counted
+from udp_stream.logs import BROKER, counted
 from udp_stream.release.facts import PublishedRelease, ReleaseReader
 from udp_stream.release.query_road import asked_digest
 from udp_stream.settings import Settings
@@ -319,7 +319,7 @@ def differences(kafka: KafkaSection) -> list[str]:
     """A sentence for each existing topic that differs from what is wanted; none if all is well.
 
     Raises ConfigError for what no worker can run on: a topic that is missing, pings without the broker's times, or
-    with times that it does not tell, or another number of shards.
+    with times that it does not tell, pings on more partitions, or another number of shards.
     """
     wanted = topics_of(kafka)
     with admin(kafka) as client:
@@ -328,13 +328,24 @@ def differences(kafka: KafkaSection) -> list[str]:
             if topic.name not in there:
                 raise ConfigError(f"topic {topic.name} is missing: run `udp-stream topics create`")
         wrong = {topic.name: _differences(client, topic) for topic in wanted}
+        found = len(client.describe_topics([wanted.pings.name])[0]["partitions"])
     pings, parts = wrong[wanted.pings.name], wrong[wanted.parts.name]
     fatal = [pings[what] for what in ("message.timestamp.type", SETTINGS) if what in pings]
     if PARTITIONS in parts:
         fatal.append(parts[PARTITIONS])
+    if found > wanted.pings.partitions:
+        fatal.append(raised(wanted.pings.name, found, wanted.pings.partitions))
     if fatal:
         raise ConfigError(f"topics of {kafka.bootstrap}: {'; '.join(fatal)}")
     return [f"{name}: {'; '.join(texts.values())}" for name, texts in wrong.items() if texts]
+
+
+def raised(topic: str, found: int, wanted: int) -> str:
+    """What to say of pings on more partitions than there may be."""
+    return (
+        f"{topic}: {counted(found, 'partition')}, expected {wanted} as before: a plate would come by two partitions. "
+        "Leave kafka.partitions as it was; the way out is in docs/operations.md (Raised partitions)"
+    )
 
 
 def partitions_of(kafka: KafkaSection, topic: str) -> int:
@@ -598,6 +609,7 @@ def read_published(kafka: KafkaSection, since_ms: int) -> Iterator[tuple[str, li
             consumer.seek(partition, found[partition].offset if found.get(partition) else ends[partition])
         while True:
             for partition, records in consumer.poll(timeout_ms=POLL_MS).items():
+                BROKER.back()
                 yield partition.topic, [record.value for record in records if record.value], False
             yield "", [], all(consumer.position(partition) >= ends[partition] for partition in partitions)
 
@@ -609,6 +621,7 @@ def _values(kafka: KafkaSection, topic: str, follow: bool) -> Iterator[bytes]:
         # By position, not by a count of records: the ends of transactions take offsets, too.
         while follow or any(consumer.position(partition) < ends[partition] for partition in partitions):
             for records in consumer.poll(timeout_ms=POLL_MS).values():
+                BROKER.back()
                 yield from (record.value for record in records)
 
 

@@ -34,9 +34,11 @@ from streams.processors import Common, ShardProcessor, SourceProcessor
 from streams.topics import (
     Binding,
     Rules,
+    Topic,
     Topics,
     client_id,
     differences,
+    raised,
     require_asked_alike,
     require_rights,
     topics_of,
@@ -47,7 +49,8 @@ from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import archived_s, caveats
 from udp_stream.ledgers.keys import PlateKeys
 from udp_stream.ledgers.opening import begin_work, has_mark, ledger_and_keys
-from udp_stream.logs import ERROR, WARNING, begin_log, fault, say
+from udp_stream.ledgers.patience import Patience, Patient
+from udp_stream.logs import BROKER, ERROR, WARNING, Trouble, begin_log, fault, say
 from udp_stream.planning.policy import Policy
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.facts import Observer, Waiting, report_to
@@ -142,7 +145,9 @@ async def _work(
     deployment: Deployment, ledger: Ledger, keys: PlateKeys, thread: ThreadPoolExecutor, folder: str
 ) -> tuple[int, BaseException | None]:
     """Start, serve, drain; what stopped us: a signal's number or 0, and an error or None."""
-    settings, stop = deployment.settings, Stop()
+    settings, stop, patience = deployment.settings, Stop(), Patience()
+    if isinstance(ledger, Patient):
+        ledger.wait_with(patience)
     log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
     observers = [log.observe, *deployment.observers]
     asyncio.get_running_loop().set_exception_handler(_loop_error)
@@ -174,16 +179,24 @@ async def _work(
         parts = ShardProcessor(common, context, ledger, thread, once)
         lanes = connect(app, topics, offsets, pings, parts, stop)
         say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
+        growth = Growth(topics.pings)
+
+        async def all_read(positions: Mapping[TP, int]) -> bool:
+            growth.look(await offsets.partitions_now(topics.pings.name))
+            BROKER.back()
+            return await offsets.all_read(positions)
+
         watchdog = Watchdog(
             lambda: pings.next_offsets() | parts.next_offsets(),
-            offsets.all_read,
+            all_read,
             STUCK_S,
-            done=lambda: pings.done + parts.done,
+            done=lambda: pings.done + parts.done + patience.tries,
         )
 
         def waiting() -> Waiting:
             reads = pings.next_offsets() | parts.next_offsets()
-            return Waiting(*pings.open_slots(), offsets.unread(reads), len(reads), watchdog.still_s)
+            of_slots = *pings.open_slots(), offsets.unread(reads), len(reads)
+            return Waiting(*of_slots, watchdog.still_s, growth.raised, patience.lasted_s)
 
         serving = [
             asyncio.ensure_future(_start(app, stop)),
@@ -194,6 +207,7 @@ async def _work(
         await stop.wait()
         # Before all that follows, since any of it may hang.
         stop.end_soon()
+        patience.end()
         if stop.error is None:
             await stop.last(pings.commit, parts.commit)  # so that the next worker repeats less
         for task in serving:
@@ -431,6 +445,25 @@ def as_own_error(error: BaseException) -> UdpStreamError:
         return error
     kind = DependencyUnavailable if isinstance(error, KafkaError) else UdpStreamError
     return kind(f"the worker stopped: {fault(error)}")
+
+
+class Growth:
+    """Says that the topic of pings has more partitions than it may have: at once, and again while it lasts. The worker
+    goes on: no plate moves before its feed starts again, and a worker that starts is refused.
+
+    >>> growth = Growth(Topic("bus.pings.v1", 8, {}))
+    >>> growth.look(8)
+    >>> growth.raised
+    0
+    """
+
+    def __init__(self, topic: Topic, clock: Callable[[], float] = time.monotonic) -> None:
+        self._topic, self._trouble, self.raised = topic, Trouble(clock), 0
+
+    def look(self, found: int) -> None:
+        self.raised = max(0, found - self._topic.partitions)
+        if self.raised and self._trouble.is_due(""):
+            say(raised(self._topic.name, found, self._topic.partitions), "topic", level=ERROR)
 
 
 class Watchdog:

@@ -33,6 +33,12 @@ class DependencyUnavailable(UdpStreamError):
     exit_status = 4
 
 
+class Lost(DependencyUnavailable):
+    """What was not counted yet is deleted: to start again does not help. A person decides whether to go on without."""
+
+    exit_status = 6
+
+
 class PackageMissing(DependencyUnavailable):
     """A package is not installed that comes with an extra."""
 
@@ -51,6 +57,10 @@ class PrivacyRefused(UdpStreamError):
 
 class Fenced(PrivacyRefused):
     """Another worker has our place since: we are refused, and must stop working on it."""
+
+
+FOR_A_PERSON = tuple(kind.exit_status for kind in (UsageError, ConfigError, PrivacyRefused, Lost))
+"""Statuses that no restart mends: a supervisor starts the program again after others alone."""
 
 
 @contextmanager

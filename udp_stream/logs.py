@@ -37,20 +37,33 @@ MAKE_ROOM: Final = "make room, then run it again"
 
 FRAMES: Final = 8  # innermost places that say where an error arose
 
-NO_BROKER: Final = "a Kafka broker does not answer; the worker tries again", WARNING
+QUIET_S: Final = 15.0
+"""An answer ends an outage once clients have had nothing to complain of for so long: of several brokers some answer."""
+
+KAFKA: Final = "aiokafka", "kafka"
+
+CLIENTS: Final = *KAFKA, "faust", "mode", "redis"
+"""Libraries whose lines an outage replaces."""
+
+NO_BROKER: Final = "a Kafka broker does not answer; it is tried again", WARNING
 NO_COORDINATOR: Final = "the group has no coordinator now; the worker looks for one", INFO
 REBALANCE: Final = "the group's partitions are dealt out anew; the worker joins again", INFO
 NO_TOPIC: Final = "a topic is missing; `udp-stream topics create` makes it", WARNING
 
 TRANSLATED: Final = {
     ("Unable connect to node", "Unable to request metadata", "Unable to update metadata"): NO_BROKER,
-    ("Failed fetch messages", "Got error produce response"): NO_BROKER,
+    ("Failed fetch messages", "Got error produce response", "Cannot send", "Could not send"): NO_BROKER,
+    ("No node available", "Metadata refresh", "Bootstrap", "Connection failed"): NO_BROKER,
+    tuple(
+        f"%s: {what}" for what in ("Request timed out", "Connection lost", "socket disconnected", "Abort")
+    ): NO_BROKER,
+    tuple(f"%s: {what}" for what in ("Error", "Got error produce", "Exception occurred waiting")): NO_BROKER,
     ("Group Coordinator Request failed", "FindCoordinator Request failed"): NO_COORDINATOR,
     ("Marking the coordinator dead", "Heartbeat session expired", "Error sending"): NO_COORDINATOR,
     ("Heartbeat failed", "Heartbeat send request failed", "OffsetCommit failed"): REBALANCE,
     ("Topic %s not found", "Topic %s is not available"): NO_TOPIC,
 }
-"""Beginnings of the Kafka client's messages that every deployment sees, with our sentence and its level."""
+"""Beginnings of the Kafka clients' messages that every deployment sees, with our sentence and its level."""
 
 IGNORED: Final = (("kafka.net.selector", "Task "),)
 """Loggers and beginnings that tell an operator nothing: a busy machine delayed the client by a tenth of a second."""
@@ -144,13 +157,72 @@ class Trouble:
 
     @property
     def lasted_s(self) -> float:
-        return 0.0 if self._began_s is None else self._clock() - self._began_s
+        began_s = self._began_s  # another thread may end it
+        return 0.0 if began_s is None else self._clock() - began_s
 
     def end(self) -> float:
         """It is over: the seconds that it took."""
         lasted_s, self._began_s = self.lasted_s, None
         self._said.clear()
         return lasted_s
+
+
+class Outage:
+    """A service that is away for a while: a line when it goes, again while it lasts, and one when it is back.
+
+    >>> now_s = 0.0
+    >>> begin_log(sys.stdout, as_json=False)
+    >>> redis = Outage("Redis does not answer", "Redis answers again", after_s=2.0, clock=lambda: now_s)
+    >>> redis.away()  # it may be back at once
+    >>> now_s = 5.0
+    >>> redis.away()
+    udp-stream: warning: Redis does not answer
+    >>> now_s = 600.0
+    >>> redis.back()
+    udp-stream: Redis answers again, after 600 s
+    >>> end_log()
+    """
+
+    def __init__(
+        self,
+        gone: str,
+        there: str,
+        after_s: float = 0.0,
+        quiet_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """It is said once it has lasted `after_s`, and over with an answer `quiet_s` after the last complaint."""
+        self._gone, self._there, self._after_s, self._quiet_s, self._clock = gone, there, after_s, quiet_s, clock
+        self._trouble, self._complained_s, self._was_said = Trouble(clock), 0.0, False
+
+    @property
+    def is_on(self) -> bool:
+        return self._trouble.is_on
+
+    @property
+    def lasted_s(self) -> float:
+        return self._trouble.lasted_s
+
+    def away(self) -> None:
+        """It does not answer."""
+        self._complained_s = self._clock()
+        self._trouble.is_due("")  # begins it
+        if self.lasted_s >= self._after_s and self._trouble.is_due(self._gone):
+            again = f" for {self.lasted_s:.0f} s" if self._was_said else ""
+            self._was_said = True
+            say(f"{self._gone}{again}", "outage", level=WARNING)
+
+    def back(self) -> None:
+        """It has answered."""
+        if not self.is_on or self._clock() - self._complained_s < self._quiet_s:
+            return
+        (lasted_s, was_said), self._was_said = (self._trouble.end(), self._was_said), False
+        if was_said:
+            say(f"{self._there}, after {lasted_s:.0f} s", "outage", {"seconds": round(lasted_s, 1)})
+
+
+BROKER: Final = Outage(NO_BROKER[0], "Kafka answers again", quiet_s=QUIET_S)
+"""Of this process. Lines of its clients begin the outage; who has an answer ends it."""
 
 
 class _Line(NamedTuple):
@@ -177,7 +249,11 @@ class _Handler(logging.Handler):
             event, figures = (record.__dict__[name] for name in ("event", "figures"))
             self._write(_Line(record.getMessage(), record.levelno, event, figures))
         elif not any(record.name == name and str(record.msg).startswith(text) for name, text in IGNORED):
-            self._write_once(_library_line(record))
+            line = _library_line(record)
+            if line[:2] == NO_BROKER:
+                BROKER.away()
+            elif not (BROKER.is_on and record.name.partition(".")[0] in CLIENTS and line[:2] != NO_TOPIC):
+                self._write_once(line)
 
     def close(self) -> None:
         """Give Python's hooks back."""
@@ -225,7 +301,7 @@ class _Handler(logging.Handler):
 
 def _library_line(record: logging.LogRecord) -> _Line:
     """Our sentence for a message that every deployment sees, else logger, level, place and exception classes."""
-    message = record.msg if type(record.msg) is str and record.name.startswith("aiokafka") else ""
+    message = record.msg if type(record.msg) is str and record.name.startswith(KAFKA) else ""
     for beginnings, (sentence, level) in TRANSLATED.items():
         if message.startswith(beginnings):
             return _Line(sentence, level)

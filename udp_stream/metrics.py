@@ -70,6 +70,8 @@ class Metrics:
         self._gauge("open_pings", "Pings in open slots.", lambda: self._waiting.pings)
         self._gauge("closing_seconds", "Since the oldest slot that is not published was counted.", self._closing_s)
         self._gauge("stuck_seconds", "Without progress, though there is work.", self._stuck_s)
+        self._gauge("raised_partitions", "Partitions of pings beyond the wanted number.", lambda: self._waiting.raised)
+        self._gauge("ledger_away_seconds", "Since the ledger answered last.", lambda: self._waiting.ledger_away_s)
 
     def _gauge(self, name: str, text: str, value: Callable[[], float] | None = None) -> Gauge:
         gauge = Gauge(f"udp_stream_{name}", text, registry=self.registry)

@@ -21,11 +21,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from udp_stream.errors import DependencyUnavailable
+from udp_stream.errors import Lost
 from udp_stream.files import draft_of, named, sync_directory
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import archived_s, caveats
-from udp_stream.logs import say
+from udp_stream.logs import INFO, WARNING, say
 from udp_stream.pings.decode import PingFormat, Reason, Refusal
 from udp_stream.pings.json import JSON
 from udp_stream.planning.policy import note_policy
@@ -370,13 +370,13 @@ class LiveRuntime(_Runtime):
 
 
 def _read_checkpoint(file: Path, first_offset: int) -> SourceCheckpoint:
-    """Where to read on. DependencyUnavailable if the journal begins behind it: pings that are still needed are gone."""
+    """Where to read on. Lost if the journal begins behind it: pings that are still needed are gone."""
     try:
         checkpoint = msgspec.json.decode(file.read_bytes(), type=SourceCheckpoint)
     except FileNotFoundError:
         return SourceCheckpoint(first_offset)
     if first_offset > checkpoint.offset:
-        raise DependencyUnavailable(
+        raise Lost(
             f"{file}: the journal is still needed from offset {checkpoint.offset} on, and begins at {first_offset}: "
             "files of it were removed"
         )
@@ -443,4 +443,4 @@ class SpokenLog:
 
     def say_due(self, *, at_the_end: bool = False) -> None:
         for line in self._log.lines(time.time(), at_the_end=at_the_end):
-            say(line.text, line.event, line.figures)
+            say(line.text, line.event, line.figures, WARNING if line.warns else INFO)

@@ -13,6 +13,7 @@ import kubernetes_validate
 import yaml
 
 from udp_stream.cli.parsers import program
+from udp_stream.errors import FOR_A_PERSON
 from udp_stream.ledgers.keys import is_key
 from udp_stream.settings import load
 
@@ -56,6 +57,16 @@ def test_commands_are_those_of_this_program():
     for arguments in (started, *(one["args"] for _, one in containers() if "command" not in one)):
         parsed = program().parse_args(arguments)
         assert parsed.command and str(parsed.config).startswith("/etc/udp-stream/")
+
+
+def test_what_no_restart_mends_restarts_nothing():
+    (statuses,) = unit()["Service"]["RestartPreventExitStatus"]
+    assert set(map(int, statuses.split())) == set(FOR_A_PERSON) and 4 not in FOR_A_PERSON
+    (worker,) = [one["args"] for _, one in containers() if "ports" in one]
+    composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["worker"]
+    assert composed["restart"] == "unless-stopped"  # it starts again whatever ends
+    for arguments in (worker, shlex.split(composed["command"])):
+        assert program().parse_args(arguments).hold
 
 
 def test_prometheus_and_nobody_else_reaches_the_port_of_metrics():

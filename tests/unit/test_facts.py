@@ -133,7 +133,7 @@ NAMES = {"HatRecorded.policy", "HatRecorded.period", "QueryRecorded.name"}
 
 PUBLIC_NUMBERS = {
     "HatRecorded.period_epsilon", "HatRecorded.delta", "HatRecorded.mean_error_kmh", "SlotSmoothed.error",
-    "SlotSmoothed.guess_error", "Waiting.still_s",
+    "SlotSmoothed.guess_error", "Waiting.still_s", "Waiting.ledger_away_s",
 }  # fmt: skip
 """Fields with fractions: known from settings and counts before noise is drawn, made of releases and counts alone, or a
 clock's."""

@@ -16,8 +16,9 @@ from mode.utils.logging import CompositeLogger
 
 from streams.worker import as_own_error
 from tests.forms import PURE_ENV
+from udp_stream import logs
 from udp_stream.ledgers.opening import ledger_and_keys
-from udp_stream.logs import begin_log, end_log, say
+from udp_stream.logs import BROKER, QUIET_S, Outage, begin_log, end_log, say
 from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
@@ -94,6 +95,45 @@ def test_a_library_s_line_has_logger_level_place_and_exception():
     head, _, at = line.partition(", ")
     assert head.startswith("udp-stream: a.library:")
     assert at.startswith("ValueError at test_logs.py:")
+
+
+def test_an_outage_of_kafka_is_one_line_and_its_end_another(monkeypatch):
+    now = [0.0]
+    broker = Outage(BROKER._gone, BROKER._there, quiet_s=QUIET_S, clock=lambda: now[0])
+    monkeypatch.setattr(logs, "BROKER", broker)
+
+    def write():
+        for now[0] in range(60):
+            logging.getLogger("kafka.cluster").error("Metadata refresh: failed %s", quoting("GJ05ZZ0001", 3))
+            logging.getLogger("kafka.net.transport").error("%s: socket disconnected", "GJ05ZZ0001")
+            logging.getLogger("aiokafka.client").error("Unable connect to node with id %s: %s", 1, "GJ05ZZ0001")
+            logging.getLogger("aiokafka.consumer.group_coordinator").exception("of the group")
+            logging.getLogger("faust.app").warning("of Faust")
+            broker.back()  # one of three brokers answers
+        logging.getLogger("a.library").warning("of no client")
+        now[0] = 80.0
+        broker.back()
+        broker.back()
+        logging.getLogger("faust.app").warning("of Faust, later")
+
+    begun, other, ended, later = lines_of(write, as_json=False)
+    assert "a Kafka broker does not answer" in begun and "a.library" in other and "faust.app" in later
+    assert ended == "udp-stream: Kafka answers again, after 80 s"
+
+
+def test_an_outage_that_lasts_is_said_again():
+    now = [0.0]
+    outage = Outage("gone", "there", clock=lambda: now[0])
+
+    def write():
+        for now[0] in range(0, 3600, 10):
+            outage.away()
+        now[0] = 3600.0
+        outage.back()
+
+    entries = [json.loads(line) for line in lines_of(write, as_json=True)]
+    assert [entry["level"] for entry in entries] == ["warning"] * 4 + ["info"]
+    assert {entry["event"] for entry in entries} == {"outage"} and entries[-1]["seconds"] == 3600.0
 
 
 class Unreadable:

@@ -64,7 +64,7 @@ def test_every_series_is_of_the_parser_s_kind_and_has_no_time_of_its_making():
     found = series(fresh())
     kinds = {name.removeprefix("udp_stream_"): kind for name, kind in found.kinds.items()}
     assert {name for name, kind in kinds.items() if kind == "counter"} == {"pings", "pings_refused", "hats"}
-    assert kinds["release_seconds"] == "histogram" and kinds["info"] == "gauge" and len(kinds) == len(names()) == 13
+    assert kinds["release_seconds"] == "histogram" and kinds["info"] == "gauge" and len(kinds) == len(names()) == 15
     assert not [sample.name for sample in found.samples if sample.name.endswith("_created")]
     assert found.labels() == CLOSED
 

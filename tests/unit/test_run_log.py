@@ -5,7 +5,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from udp_stream.logs import end_log
-from udp_stream.release.facts import RunLog, SlotCounted, SlotPublished, SlotRecorded, SlotsDropped
+from udp_stream.pings.decode import Reason
+from udp_stream.release.facts import BatchRead, RunLog, SlotCounted, SlotPublished, SlotRecorded, SlotsDropped
 from udp_stream.windows.tables import SlotGrid
 
 MIDNIGHT_S = 1_704_652_200  # 2024-01-08 in Surat
@@ -59,3 +60,16 @@ def test_a_slot_of_several_parts_is_one_line_once_all_of_them_are_out(grid):
     }  # fmt: skip
     (last,) = log.lines(MIDNIGHT_S + 2 * HOUR_S, at_the_end=True)
     assert last.text.endswith("1 of its parts not yet")
+
+
+def test_a_second_batch_of_old_pings_is_a_warning_and_then_no_more(grid):
+    log = RunLog(grid, 120_000)
+    log.lines(MIDNIGHT_S)
+    log.observe(BatchRead(messages=900, pings=900, refused={}), MIDNIGHT_S)
+    assert [line.event for line in log.lines(MIDNIGHT_S + 61)] == ["incoming"]
+    log.observe(BatchRead(messages=500, pings=100, refused={Reason.LATE: 400}), MIDNIGHT_S + 70)
+    warning, incoming = log.lines(MIDNIGHT_S + 122)
+    assert warning.warns and (warning.event, warning.figures) == ("late", {"late": 400, "pings": 100})
+    assert not incoming.warns and incoming.event == "incoming"
+    log.observe(BatchRead(messages=500, pings=400, refused={Reason.LATE: 100}), MIDNIGHT_S + 130)
+    assert [line.event for line in log.lines(MIDNIGHT_S + 723)] == ["incoming"]

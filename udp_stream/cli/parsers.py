@@ -342,6 +342,7 @@ def _worker(verbs: Verbs) -> None:
     _option(parser, "--instance", "NAME", "permanent name of this worker; after a restart it continues at once")
     _switch(parser, "--accept-loss", "continue even if the topics no longer hold all the data that is needed")
     _reset_clock(parser)
+    _switch(parser, "--hold", "stay, instead of ending with 2, 3, 5 or 6: for a supervisor that restarts whatever ends")
     _of_long_runs(parser)
     parser.epilog = """\
 examples:

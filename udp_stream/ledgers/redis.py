@@ -90,6 +90,7 @@ from udp_stream.ledger.rules import (
     windows_around,
 )
 from udp_stream.ledgers.keys import compare, gone, known_ledger, raise_mark
+from udp_stream.ledgers.patience import Patience
 from udp_stream.ledgers.redis_connection import OPENING_PAUSES_S, Command, Connection, connection_to, load_scripts
 from udp_stream.logs import WARNING, say
 
@@ -326,9 +327,10 @@ Plates = NDArray[np.void]  # of one length, as `column` makes them
 class RedisLedger:
     """A `port.Ledger` in Redis, for any number of threads; made with `open_redis_ledger`.
 
-    Any call may raise DependencyUnavailable once it has asked again for some ten seconds (45 where replicas stay away);
-    what it asked for may then be remembered or not, and asking again tells. A call that charges or records raises
-    PrivacyRefused if the ledger was wiped, and Fenced where the caller holds a `Fence` that is stale.
+    Any call may raise DependencyUnavailable once it has asked again for some ten seconds (45 where replicas stay away),
+    or for as long as the patience of `wait_with` lasts; what it asked for may then be remembered or not, and asking
+    again tells. A call that charges or records raises PrivacyRefused if the ledger was wiped, and Fenced where the
+    caller holds a `Fence` that is stale.
     """
 
     def __init__(self, session: Session, id_file: str | os.PathLike[str] | None = None) -> None:
@@ -343,6 +345,10 @@ class RedisLedger:
 
     def close(self) -> None:
         self._session.connection.close()
+
+    def wait_with(self, patience: Patience) -> None:
+        """Every later call, also of those that are fenced, waits as long as this says."""
+        self._session.connection.patience = patience
 
     @property
     def ledger_id(self) -> str:

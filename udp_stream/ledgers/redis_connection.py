@@ -28,6 +28,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from udp_stream.errors import ConfigError, DependencyUnavailable
+from udp_stream.ledgers.patience import Patience
 from udp_stream.settings.rules import check_url
 
 SCRIPTS = ("open", "note", "epoch", "admit", "record", "snapshot", "progress", "close", "drop")
@@ -212,6 +213,7 @@ class Connection:
     holder: str | None = None
     known: list[str] = field(default_factory=list)
     connections: Connections = field(default_factory=partial(Connections, {}))
+    patience: Patience | None = None
 
     def name(self) -> str:
         """For people: without user and password."""
@@ -222,25 +224,37 @@ class Connection:
         self.connections.close()
 
     def exchange(self, commands: Sequence[Command], pauses: Sequence[float] = PAUSES_S) -> list[Any]:
-        """A reply to each command, asked again until there is one; DependencyUnavailable if there is none."""
+        """A reply to each command, asked again until there is one; DependencyUnavailable if there is none after these
+        pauses, and no patience either."""
         trouble: Exception | None = None
-        for pause in (*pauses, None):
+        for pause in self._pauses(pauses):
             holder = self.holder  # other threads may find or lose it meanwhile
             if holder is None:
                 holder, trouble = self._find()
             if holder is not None:
                 replies, trouble = self._ask(holder, commands)
                 if trouble is None:
+                    if self.patience:
+                        self.patience.back()
                     return replies
                 if _is_final(trouble, clustered=self.slot is not None):
                     break
                 if self.slot is not None:
                     self.holder = None
+            if self.patience:
+                self.patience.away()
             if pause is not None:
                 time.sleep(pause)
         raise DependencyUnavailable(
             f"the ledger's Redis at {self.name()} cannot be used: {sentence(trouble, self.url.startswith('rediss'))}"
         ) from trouble
+
+    def _pauses(self, pauses: Sequence[float]) -> Iterator[float | None]:
+        """Behind each try; None behind the last one."""
+        yield from pauses
+        while self.patience and self.patience.goes_on():
+            yield 0.0
+        yield None
 
     def _ask(self, holder: str, commands: Sequence[Command]) -> tuple[list[Any], Exception | None]:
         """The replies and the first trouble among them; scripts that the server has forgotten are loaded at once."""

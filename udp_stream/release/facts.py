@@ -190,7 +190,8 @@ class SlotsDropped:
 class Waiting:
     """Open slots and the pings in them, messages that are not read yet, and the partitions that they come from.
 
-    `still_s` is how long nothing was done though there was work, as far as is known; 0 if something was.
+    `still_s` is how long nothing was done though there was work, as far as is known; 0 if something was. The topic of
+    pings has `raised` partitions more than it may have, and the ledger has been away for `ledger_away_s`.
 
     >>> Waiting(slots=1, pings=400, unread=0, partitions=8).still_s
     0.0
@@ -201,6 +202,8 @@ class Waiting:
     unread: int
     partitions: int
     still_s: float = 0.0
+    raised: int = 0
+    ledger_away_s: float = 0.0
 
 
 Fact = (
@@ -379,13 +382,17 @@ STEADY_S: Final = 600.0
 BEHIND_S: Final = 600.0
 """From this lag on slots close by the times of pings, not by the clock on the wall: as of a recording."""
 
+LATE: Final = (
+    "Old pings are released if they come while nothing else does (docs/operations.md, Outages, recorded pings)"
+)
+
 LAG_STEPS_S: Final = 10.0, 60.0, 600.0, 3600.0
 """Where a lag is another one: within these steps it has not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A sentence, what kind of line it is, and its figures by name.
+    """A sentence, what kind of line it is, and its figures by name; a warning or not.
 
     >>> Line("slot", "13 HATs, 7 released", {"hats": 13, "released": 7}).figures["hats"]
     13
@@ -394,6 +401,7 @@ class Line:
     event: str
     text: str
     figures: Mapping[str, object]
+    warns: bool = False
 
 
 @dataclass(slots=True)
@@ -457,7 +465,8 @@ class RunLog:
         """What is to be said now: of slots that are out, and of what comes in. Ask about once a second."""
         out = [at for at, slot in self._slots.items() if slot.due <= 0 and now_s - slot.last_s >= QUIET_S]
         of_slots = (self._slot_line(at, self._slots.pop(at)) for at in sorted(self._slots if at_the_end else out))
-        return [line for line in (*of_slots, self._incoming(now_s, at_the_end)) if line is not None]
+        lines = *of_slots, *self._incoming(now_s, at_the_end)
+        return [line for line in lines if line is not None]
 
     def _slot_line(self, start_ms: int, slot: _ClosedSlot) -> Line:
         start, end = self._wall(start_ms / 1000), self._wall(self._grid.end_of(start_ms) / 1000)
@@ -477,14 +486,19 @@ class RunLog:
             figures["unpaired"], self._unpaired = self._unpaired, 0
         return Line("slot", ", ".join(parts), figures)
 
-    def _incoming(self, now_s: float, at_the_end: bool) -> Line | None:
+    def _incoming(self, now_s: float, at_the_end: bool) -> Iterator[Line]:
         since_s = None if self._said_s is None else now_s - self._said_s
         lag_s = None if self._newest_ms is None else max(0.0, now_s - self._newest_ms / 1000)
         state = self._pings > 0, frozenset(self._came), sum((lag_s or 0) >= limit for limit in LAG_STEPS_S)
         if since_s is not None:
             is_due = since_s >= (STEADY_S if state == self._said else MINUTE_S)
             if not (self._pings or self._came if at_the_end else is_due):
-                return None
+                return
+        if (late := self._came["late"]) > self._pings:
+            text = (
+                f"{late:,} of the last {counted(late + self._pings, 'ping')} are late: their slots are closed. {LATE}"
+            )
+            yield Line("late", text, {"late": late, "pings": self._pings}, warns=True)
         parts = [counted(self._pings, "ping") if self._pings else "no pings"]
         figures = {"pings": self._pings, "refused": dict(self._came), "lag_seconds": lag_s and round(lag_s, 1)}
         if since_s is not None:
@@ -500,7 +514,7 @@ class RunLog:
             parts.append(f"next slot closes at {closes:%H:%M %Z}, in {wait}")
             figures["next_close"] = closes.isoformat()
         self._said_s, self._said, self._pings, self._came = now_s, state, 0, Counter()
-        return Line("incoming", "; ".join(parts), figures)
+        yield Line("incoming", "; ".join(parts), figures)
 
     def _wall(self, time_s: float) -> dt.datetime:
         return dt.datetime.fromtimestamp(time_s, self._grid.zone)

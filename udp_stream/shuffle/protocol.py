@@ -50,7 +50,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from udp_stream.errors import DependencyUnavailable, UdpStreamError
+from udp_stream.errors import Lost, UdpStreamError
 from udp_stream.mechanisms.around import PlateNorms, merged_norms
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.shuffle import wire
@@ -245,10 +245,10 @@ class SlotBarrier(Generic[C]):
         return [start for start, slot in held if slot.end_ms <= self.through_ms and not slot.collected]
 
     def collect(self, start: int) -> list[C]:
-        """The chunks of a due slot, by sender and number, once. DependencyUnavailable if some are missing."""
+        """The chunks of a due slot, by sender and number, once. Lost if some are missing."""
         held = self._held[start]
         if held.missing:
-            raise DependencyUnavailable(
+            raise Lost(
                 f"{self._chunk.__name__}: slot {start}: chunks are missing; senders that sent more than is there, with "
                 f"how many: {held.missing}. `udp-stream worker --accept-loss` continues without them"
             )

@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 
 from streams.feed import Feed, Pace
@@ -14,11 +14,12 @@ from streams.topics import create_topics, read_answers, read_estimates, read_rel
 from udp_stream.cli.first_look import FeedWatch, LiveLook, max_age_s, require_readable_pings
 from udp_stream.cli.process import noted, observed, say_of_source
 from udp_stream.cli.report import SOFTWARE
-from udp_stream.errors import ConfigError, UsageError, needs
+from udp_stream.errors import FOR_A_PERSON, ConfigError, UdpStreamError, UsageError, needs
 from udp_stream.files import Heartbeat
 from udp_stream.ledgers.keys import OsEntropy
-from udp_stream.logs import WARNING, begin_log, counted, say
+from udp_stream.logs import ERROR, WARNING, begin_log, counted, say
 from udp_stream.pings.json import json_messages
+from udp_stream.release.facts import Observer, Waiting
 from udp_stream.settings import Settings
 from udp_stream.sources.live import Handover, LiveSource
 from udp_stream.sources.opening import live_source
@@ -143,7 +144,26 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
     metrics = observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint())
     with metrics as observers, noted(signal.SIGHUP):  # it ends a program that does not look out for it
         asked = arguments.instance, arguments.accept_loss, arguments.alive, FeedWatch(settings).look, observers
-        run_worker(Deployment(settings, OsEntropy(), SOFTWARE, *asked, arguments.reset_clock))
+        try:
+            run_worker(Deployment(settings, OsEntropy(), SOFTWARE, *asked, arguments.reset_clock))
+        except UdpStreamError as error:
+            if not arguments.hold or error.exit_status not in FOR_A_PERSON:
+                raise
+            say(f"{error}. Held until it is stopped: to start again does not help", "failed", level=ERROR)
+            _hold(observers)
+            raise
+
+
+HOLD_S = 0.5
+
+
+def _hold(observers: Sequence[Observer]) -> None:
+    """Until SIGTERM or SIGINT; alive, with nothing to do."""
+    with noted(signal.SIGTERM) as asked, noted(signal.SIGINT) as typed:
+        while not asked and not typed:
+            for observe in observers:
+                observe(Waiting(0, 0, 0, 0))
+            time.sleep(HOLD_S)
 
 
 LOOK_SECONDS = 0.5

@@ -107,6 +107,10 @@ def _of_kafka(settings: Settings) -> Status:
         found.troubles.append((4, f"no worker reads {', '.join(_ranges(one[:2] for one in group.unread))}"))
     last = _last_slot(settings)
     found.lines.append("last slot out: " + (f"{last['slot_start']}, at {last['out_at']}" if last else "none yet"))
+    late = _late(settings)
+    if late:
+        of_last = f"{late['pings']} of the last {late['of']} refused pings"
+        found.lines.append(f"late: {of_last}, the newest at {late['last_at']}: their slots had closed")
     found.facts |= {
         "workers": [{"name": one.name, **(one.rules._asdict() if one.rules else {}), "partitions": one.partitions}
                     for one in group.members],
@@ -114,8 +118,23 @@ def _of_kafka(settings: Settings) -> Status:
         "settings_agree_with_this_configuration": alike,
         "partitions": [{**one._asdict(), "behind": one.behind} for one in group.partitions],
         "last_slot": last,
+        "late": late,
     }  # fmt: skip
     return found
+
+
+def _late(settings: Settings) -> dict[str, Any] | None:
+    """Late pings among the last refused ones."""
+    from streams.kafka import read_topic
+    from streams.processors import is_late
+    from streams.topics import topics_of
+
+    records = read_topic(settings.kafka, topics_of(settings.kafka).rejected, LATEST)
+    times = [record.timestamp for record in records if is_late(record.headers)]
+    if not times:
+        return None
+    last_at = dt.datetime.fromtimestamp(max(times) // 1000, settings.zone).isoformat()
+    return {"pings": len(times), "of": len(records), "last_at": last_at}
 
 
 def _last_slot(settings: Settings) -> dict[str, str] | None:

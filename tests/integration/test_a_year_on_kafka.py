@@ -1,0 +1,99 @@
+"""What a year brings to workers on a real Kafka and Redis: raised partitions, lost pings, Redis away, old pings."""
+
+import json
+import signal
+import time
+
+from kafka import TopicPartition
+
+from streams.topics import admin, create_topics
+from tests.forked import forked_to_log
+from tests.integration.deployment import agree, log_of, worker
+from tests.integration.test_once import is_stopped, until
+from tests.runtime.harness import fleet_log
+from tests.verbs import run_verb
+from udp_stream.errors import ConfigError, Lost
+
+
+def started(city, *flags, instance="other"):
+    arguments = ["worker", "--config", city.config, "--instance", instance, *flags]
+    return forked_to_log("tests.forked", arguments, city.folder / f"{instance}.err", city.folder)
+
+
+def said(city, instance="one"):
+    return log_of((city.folder / f"{instance}.err").read_text())
+
+
+def ended(process):
+    try:
+        return process.wait(30)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def late_in_status(city):
+    done = run_verb(["status", "--json", "--config", city.config], cwd=city.folder)
+    return json.loads(done.stdout)["late"]
+
+
+def test_raised_partitions_are_said_by_who_runs_refused_by_who_starts_and_have_a_way_out(city, redis_server):
+    here = city(fleet_log(clean=True), ledger=redis_server.url)
+    pings, parts, group = here.topics.pings.name, here.topics.parts.name, here.settings.kafka.group
+    here.feed()
+    with agree(here) as (stack, expected):
+        one = stack.enter_context(worker(here, "one"))
+        here.wait_for(expected, one)
+        with admin(here.settings.kafka) as client:
+            client.create_partitions({pings: 6})
+        until(
+            lambda: [level for level, text in said(here) if f"{pings}: 6 partitions, expected 4" in text] == ["error"]
+        )
+        refused = started(here, instance="two")
+        assert ended(refused) == ConfigError.exit_status and one.poll() is None
+        assert "way out" in (here.folder / "two.err").read_text()
+        # Neither with the number raised in the configuration.
+        assert ended(started(here, "--set", "kafka.partitions=6", instance="three")) == ConfigError.exit_status
+    held = started(here, "--hold", instance="four")
+    until(lambda: (here.folder / "four.err").exists() and "Held until it is" in (here.folder / "four.err").read_text())
+    held.send_signal(signal.SIGTERM)
+    assert ended(held) == ConfigError.exit_status
+    with admin(here.settings.kafka) as client:
+        client.delete_topics([pings, parts])
+        until(lambda: not {pings, parts} & set(client.list_topics()))
+        client.delete_groups([group])
+    assert sum("created" in line for line in create_topics(here.settings.kafka)) == 2
+    with worker(here, "one"):
+        pass
+
+
+def test_pings_that_were_deleted_before_they_were_read_have_a_status_of_their_own(city, redis_server):
+    here = city(fleet_log(clean=True), ledger=redis_server.url)
+    here.feed()
+    with worker(here, "one") as one:
+        expected, _ = here.embedded()
+        here.wait_for(expected, one)
+    here.feed(here.messages[-50:])
+    with admin(here.settings.kafka) as client:
+        client.delete_records({TopicPartition(here.topics.pings.name, number): -1 for number in range(4)})
+    assert ended(started(here)) == Lost.exit_status
+
+
+def test_a_redis_that_is_away_is_waited_for_and_old_pings_are_said(city, redis_server):
+    here = city(fleet_log(clean=True), ledger=redis_server.url)
+    here.feed()
+    with agree(here) as (stack, expected):
+        one = stack.enter_context(worker(here, "one", stop="SIGSTOP@recorded@2"))
+        until(lambda: is_stopped(one))
+        redis_server.kill()
+        one.send_signal(signal.SIGCONT)
+        until(lambda: any("the ledger does not answer" in text for _, text in said(here)))
+        time.sleep(8)  # more than the client's own pauses
+        assert one.poll() is None
+        redis_server.restart()
+        here.wait_for(expected, one)
+        assert sum("the ledger does not answer" in text for _, text in said(here)) == 1
+        assert sum("the ledger answers again" in text for _, text in said(here)) == 1
+        here.feed(here.messages[:200])
+        until(lambda: (late_in_status(here) or {"pings": 0})["pings"] > 0)
