@@ -14,7 +14,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,15 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.cli.report import console
-from udp_stream.errors import UsageError
+from udp_stream.errors import ConfigError, UsageError
 from udp_stream.logs import INFO, WARNING, Trouble, counted, say
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, Refusal, originals
-from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Doubt, advise, plate_warning, unit_evidence
+from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Doubt, UnitEvidence, advise, plate_warning, unit_evidence
 from udp_stream.pings.json import FeedForm
 from udp_stream.pings.snapshots import STANDING
 from udp_stream.release.facts import duration_in_words
 from udp_stream.settings import Settings
 from udp_stream.settings.limits import seconds_of
+from udp_stream.sources.files import as_far_as_whole
 from udp_stream.sources.recordings import Source, open_sources, scheme_of
 from udp_stream.units import QUANTA_PER_KMH
 from udp_stream.windows.clocks import AgreementClock, WindowRules, are_rolled_over
@@ -40,6 +41,9 @@ from udp_stream.windows.slots import ReadResult
 
 LOOKED_AT, SAMPLE_MAX, JOINED_MESSAGES, JOINED_BYTES = 4096, 200, 200_000, 2**28
 """Messages of a file; refused messages that are kept; messages and bytes in which pairs of pings are looked for."""
+
+PLACED_PINGS = 20
+"""Of a live feed that are there before its zone is doubted."""
 
 FUTURE_S = 60.0
 """A ping that is further ahead of our clock does not count for a source's age."""
@@ -114,11 +118,48 @@ def speed_warnings(pings: Pings, settings: Settings) -> list[str]:
     """Sentences about raw speeds, read up to `speed.reject_above_kmh`; none where speeds are derived."""
     if settings.speed.from_ == "movement":
         return []
-    configured = settings.ping_rules.unit
-    evidence = unit_evidence(pings, configured)
-    odd = f"speed.unit is {configured!r}, and pings move about as fast as they report in {evidence.unit!r}"
-    found = evidence.fault if evidence.unit in (None, configured) else odd, still_warning(pings)
+    evidence = unit_evidence(pings, settings.ping_rules.unit)
+    found = _odd_unit(evidence, settings) or evidence.fault, still_warning(pings)
     return [sentence for sentence in found if sentence is not None]
+
+
+def _odd_unit(evidence: UnitEvidence, settings: Settings) -> str | None:
+    configured = settings.ping_rules.unit
+    if evidence.unit in (None, configured):
+        return None
+    return f"speed.unit is {configured!r}, and pings move about as fast as they report in {evidence.unit!r}"
+
+
+def is_unit_judged(settings: Settings) -> bool:
+    """Whether raw speeds may stop a run: not where they are derived, nor where a person has looked at their unit."""
+    return settings.speed.from_ == "field" and not settings.speed.unit_checked
+
+
+def require_unit(messages: Sequence[bytes], ping_format: PingFormat, settings: Settings, name: str) -> None:
+    """ConfigError if pings move as they report in another known unit; where movement cannot tell, nothing."""
+    pings, _ = PingDecoder(unclamped(settings), ping_format).decode(messages)
+    odd = _odd_unit(unit_evidence(pings, settings.ping_rules.unit), settings)
+    if odd is not None:
+        raise ConfigError(
+            f"{name}: {odd}; nothing of this was charged or released. Set speed.unit to the feed's, or "
+            "speed.unit_checked = true if a person has found it right"
+        )
+
+
+def require_unit_of_files(names: Sequence[str], settings: Settings) -> None:
+    """ConfigError, before anything is charged, if the beginning of a file is in another unit than the one set."""
+    if not is_unit_judged(settings):
+        return
+    seen = 0
+    on_disk = [name for name in names if is_on_disk(name)]
+    for name, source in open_sources(on_disk, settings.speed.unit, form=settings.form):
+        first = list[bytes]()
+        with closing(source), suppress(UsageError):  # the run says what is damaged, after what comes before it
+            first = next(joined(as_far_as_whole(source.messages(), lambda _: None)), [])
+        require_unit(first, source.format, settings, name)
+        seen += len(first)
+        if seen >= JOINED_MESSAGES:
+            return
 
 
 def unclamped(settings: Settings) -> PingRules:
@@ -158,14 +199,17 @@ def require_readable_pings(
         raise UsageError(f"{', '.join(names[:3])}: expected pings, and found none")
 
 
-def looked_at(source: Source, name: str, settings: Settings) -> Iterator[list[bytes]]:
-    """The messages of a source; of a pipe, UsageError in place of the first if more of it is refused than accepted.
-    Files on disk were looked at before, and the first message of a live source says too little."""
+def looked_at(source: Source, name: str, settings: Settings, *, charges: bool = True) -> Iterator[list[bytes]]:
+    """The messages of a source; of a pipe, UsageError in place of the first if more of it is refused than accepted, and
+    ConfigError if it is to be charged and in another unit. Files on disk were looked at before, and the first message
+    of a live source says too little."""
     frames = source.messages()
     for first in frames:
         if not is_on_disk(name) and scheme_of(name) is None:
             shown = "standard input" if name == "-" else name
             _look_at_beginning(shown, first, source.format, settings, print_warning, False)
+            if charges and is_unit_judged(settings):
+                require_unit(first, source.format, settings, shown)
         yield first
         break
     yield from frames
@@ -225,18 +269,25 @@ def _warn(text: str, event: str, figures: Mapping[str, object]) -> None:
 
 
 class FeedWatch:
-    """Says once, in the log, that more of a live feed is refused than accepted, with advice."""
+    """Says once, in the log, that more of a live feed is refused than accepted, with advice. Before the first slot
+    closes: ConfigError if its pings are in another unit than the one set."""
 
-    REFUSALS_MIN = 10
-    """Before something is said."""
+    REFUSALS_MIN, BEGINNING = 10, 20_000
+    """Before something is said; messages whose unit is looked at."""
 
     def __init__(self, settings: Settings, warn: Callable[[str, str, Mapping[str, object]], None] = _warn) -> None:
         self._settings, self._warn = settings, warn
         self._sample, self._refused = list[tuple[Refusal, bytes]](), Counter[str]()
         self._accepted, self._is_said = 0, False
+        self._beginning: list[bytes] | None = [] if is_unit_judged(settings) else None
 
-    def look(self, _messages: Sequence[bytes], read: ReadResult) -> None:
+    def look(self, messages: Sequence[bytes], read: ReadResult) -> None:
         """Count the pings and refusals of a batch."""
+        if self._beginning is not None:
+            self._beginning += messages
+            if read.closed or len(self._beginning) >= self.BEGINNING:
+                first, self._beginning = self._beginning, None
+                require_unit(first, self._settings.form.format, self._settings, "the feed")
         every = [one for one in read.refused if one.refusal.reason != Reason.OTHER_EVENT]
         faults = [one for one in every if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
         self._accepted += read.pings + len(every) - len(faults)
@@ -305,11 +356,15 @@ class LiveLook:
         self._max_age_s = max_age_s(source, settings)
         self._newest_ms, self._began_s, self._old = -math.inf, clock(), Trouble(clock)
         self._held, self._held_s, self._odd = list[bytes](), clock(), list[str]()
+        self._is_placed, self._place_at = False, 1
         self.stale = 0
 
     def fresh(self, messages: list[bytes]) -> list[bytes]:
         """The messages that go on."""
         self._held += messages
+        if not self._is_placed and len(self._held) >= self._place_at:
+            self._place_at = 2 * len(self._held)  # so that a message is decoded twice, and not each time
+            self._place(self._decoder.decode(self._held)[0])
         if len(self._held) >= self.SAMPLE or self._clock() - self._held_s >= self.SAMPLE_S:
             self.end()
         if self._max_age_s == math.inf:
@@ -343,10 +398,20 @@ class LiveLook:
         figures = {"stale": self.stale, "age_s": None if age_s == math.inf else round(age_s)}
         self._say(text, "stale", figures, WARNING)
 
+    def _place(self, pings: Pings, least: int = PLACED_PINGS) -> None:
+        """Warn at once of another zone: slots go by it."""
+        if len(pings) < least:
+            return
+        self._is_placed = True
+        if (sentence := _zone_warning(pings, self._settings.hat.timezone)) is not None:
+            self._say(f"{self._name}: {sentence}", "odd", {}, WARNING)
+
     def end(self) -> None:
         """Look at the pings since the last look, and warn of what was not odd about the pings before."""
         pings, _ = self._decoder.decode(self._held)
-        self._held, self._held_s = [], self._clock()
+        self._held, self._held_s, self._place_at = [], self._clock(), 1
+        if not self._is_placed:
+            self._place(pings, least=1)
         rolled = rollover_warning(pings)
         odd = [*([] if rolled is None else [rolled]), *speed_warnings(pings, self._settings)]
         kinds = [sentence.lstrip("0123456789, ") for sentence in odd]  # as many again are nothing new

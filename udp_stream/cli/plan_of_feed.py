@@ -266,7 +266,7 @@ def _read(
         stack.enter_context(progress)
         for name, source in sources:
             decoder = PingDecoder(rules, source.format)
-            for messages in joined(as_far_as_whole(looked_at(source, name, settings), print_warning)):
+            for messages in joined(as_far_as_whole(looked_at(source, name, settings, charges=False), print_warning)):
                 pings, refusals = decoder.decode(messages)
                 refused.update(str(refusal.reason) for refusal in refusals)
                 if not len(pings):

@@ -279,6 +279,7 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     unit: Literal["kmh", "mps", "mph", "knots"] | None = None
     reject_above_kmh: Annotated[float, msgspec.Meta(ge=1, le=2000)] = 200.0
     from_: SpeedFrom = msgspec.field(default="field", name="from")
+    unit_checked: bool = False
 
     @property
     def read_in(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from udp_stream.cli import outputs
-from udp_stream.cli.first_look import looked_at, require_readable_pings
+from udp_stream.cli.first_look import looked_at, require_readable_pings, require_unit_of_files
 from udp_stream.cli.outputs import PRIVATE, open_output, records_out
 from udp_stream.cli.report import SOFTWARE, ReadingProgress, print_json_summary, print_summary, troubles
 from udp_stream.errors import UsageError
@@ -39,6 +39,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         opened = open_sources(arguments.files, *how, said.append, form=settings.form)
         sources = [(name, stack.enter_context(closing(source))) for name, source in opened]
         require_readable_pings(arguments.files, settings)
+        require_unit_of_files(arguments.files, settings)
         for name in (arguments.out, arguments.smoothed):
             require_form(name or "-")
         place = stack.enter_context(trial_ledger(settings)) if arguments.trial else settings.ledger

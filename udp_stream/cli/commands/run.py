@@ -10,7 +10,14 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from udp_stream.cli import outputs
-from udp_stream.cli.first_look import FeedWatch, LiveLook, max_age_s, require_readable_pings, source_name
+from udp_stream.cli.first_look import (
+    FeedWatch,
+    LiveLook,
+    max_age_s,
+    require_readable_pings,
+    require_unit_of_files,
+    source_name,
+)
 from udp_stream.cli.outputs import PRIVATE, PUBLIC, Appended
 from udp_stream.cli.process import noted, observed, say_of_source
 from udp_stream.cli.report import SOFTWARE
@@ -45,6 +52,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         folder = _folder(arguments, settings)
         source = live_source(arguments.source, settings, say_of_source, folder)
         require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
+        require_unit_of_files([arguments.source], settings)
         ledger, keys = stack.enter_context(ledger_and_keys(settings.ledger))
         others = begin_work(settings, ledger)
         log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
