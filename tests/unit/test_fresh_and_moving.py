@@ -161,17 +161,17 @@ def test_a_recording_or_a_pipe_has_no_age(source):
     assert here.fresh(old) == old and here.said == []
 
 
-def test_a_feed_that_changes_its_unit_while_it_goes_on_is_said_once():
+def test_a_feed_that_changes_its_unit_while_it_goes_on_is_said_and_again_while_it_lasts():
     here = Look("-")
     log = list(fleet_log(buses=40, hours=1.5, clean=True))
     slow = [json.dumps(ping | {"speed": ping["speed"] / 3.6}).encode() for ping in map(json.loads, log)]
     half = len(log) // 2
-    for some in (log[:half], log[half:], slow[:half], slow[half:]):
+    for some, times in ((log[:half], 0), (log[half:], 0), (slow[:half], 1), (slow[half:], 1), (slow[:half], 2)):
         here.fresh(some)
         here.now_s += LiveLook.SAMPLE_S
         here.fresh([])
-    odd = [text for text, event, _ in here.said if event == "odd"]
-    assert len(odd) == 1 and "mps" in odd[0], here.said
+        odd = [text for text, event, _ in here.said if event == "odd"]
+        assert len(odd) == times and all("mps" in text for text in odd), here.said
     (briefly := Look("-")).fresh(slow)
     assert briefly.said == []
     briefly.look.end()
@@ -191,7 +191,9 @@ def test_a_feed_whose_speeds_are_all_zero_is_said_to_have_none(tmp_path, capsys)
 
 def test_a_fleet_in_order_is_nothing_odd_and_derived_speeds_are_not_looked_at():
     log = fleet_log(buses=40, hours=1.5, clean=True)
-    for flags, wrong in (([], False), (["speed.unit=mps"], True), (["speed.unit=mps", "speed.from=movement"], False)):
+    checked = ["speed.unit=mps", "speed.unit_checked=true"], False
+    derived = ["speed.unit=mps", "speed.from=movement"], False
+    for flags, wrong in (([], False), (["speed.unit=mps"], True), derived, checked):
         settings = load(None, flags, {})
         pings, _ = replace(settings.decoder, rules=unclamped(settings)).decode(log)
         assert bool(speed_warnings(pings, settings)) == wrong

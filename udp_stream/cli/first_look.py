@@ -125,7 +125,7 @@ def speed_warnings(pings: Pings, settings: Settings) -> list[str]:
 
 def _odd_unit(evidence: UnitEvidence, settings: Settings) -> str | None:
     configured = settings.ping_rules.unit
-    if evidence.unit in (None, configured):
+    if evidence.unit in (None, configured) or settings.speed.unit_checked:
         return None
     return f"speed.unit is {configured!r}, and pings move about as fast as they report in {evidence.unit!r}"
 
@@ -355,7 +355,7 @@ class LiveLook:
         self._decoder = replace(settings.decoder, rules=unclamped(settings))
         self._max_age_s = max_age_s(source, settings)
         self._newest_ms, self._began_s, self._old = -math.inf, clock(), Trouble(clock)
-        self._held, self._held_s, self._odd = list[bytes](), clock(), list[str]()
+        self._held, self._held_s, self._odd = list[bytes](), clock(), dict[str, Trouble]()
         self._is_placed, self._place_at = False, 1
         self.stale = 0
 
@@ -407,7 +407,7 @@ class LiveLook:
             self._say(f"{self._name}: {sentence}", "odd", {}, WARNING)
 
     def end(self) -> None:
-        """Look at the pings since the last look, and warn of what was not odd about the pings before."""
+        """Look at the pings since the last look, and warn of what was not odd before, and again while it lasts."""
         pings, _ = self._decoder.decode(self._held)
         self._held, self._held_s, self._place_at = [], self._clock(), 1
         if not self._is_placed:
@@ -415,10 +415,10 @@ class LiveLook:
         rolled = rollover_warning(pings)
         odd = [*([] if rolled is None else [rolled]), *speed_warnings(pings, self._settings)]
         kinds = [sentence.lstrip("0123456789, ") for sentence in odd]  # as many again are nothing new
+        self._odd = {kind: self._odd.get(kind) or Trouble(self._clock) for kind in kinds}
         for kind, sentence in zip(kinds, odd, strict=True):
-            if kind not in self._odd:
+            if self._odd[kind].is_due(kind):
                 self._say(f"{self._name}: {sentence}", "odd", {}, WARNING)
-        self._odd = kinds
 
 
 def named(files: Sequence[str]) -> str:
