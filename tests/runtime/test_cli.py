@@ -255,7 +255,7 @@ def test_the_largest_plan_takes_seconds(tmp_path):
         assert done.returncode == 0 and b"array-averaging" in done.stdout, done.stderr
 
 
-MPS = ("--set", "speed.unit=mps")
+MPS = ("--set", "speed.unit=mps", "--set", "speed.unit_checked=true")
 
 
 @pytest.fixture
