@@ -431,6 +431,10 @@ class Offsets:
     def assigned(self, topic: str) -> set[TP]:
         return {tp for tp in self._app.consumer.assignment() if tp.topic == topic}
 
+    def known_partitions(self, topic: str) -> int:
+        """How many the topic has as far as the consumer knows, which need not ask."""
+        return len(self._thread._consumer.partitions_for_topic(topic) or ())
+
     async def partitions_now(self, topic: str) -> int:
         """How many partitions the broker says that the topic has. It may wait for the broker for ever."""
         cluster = await self._thread.call_thread(self._thread._consumer._client.fetch_all_metadata)

@@ -371,6 +371,11 @@ class SourceProcessor(Partitions[_Source]):
         slots = frozenset[int]().union(*(reader.open_slots for reader in readers))
         return len(slots), sum(reader.open_pings for reader in readers)
 
+    def clock_ms(self) -> int | None:
+        """What the furthest of our partitions' clocks shows."""
+        shown = (assigned.protocol.reader.watermark_ms for assigned in self._assignments.values())
+        return max((ms for ms in shown if ms is not None), default=None)
+
     def _metadata(self, assigned: _Source, to: SourceCheckpoint) -> str:
         known = to.watermark_ms, to.rejected_through, self._binding.text, to.positions_ms
         return msgspec.json.encode(_SourceMetadata(*known, assigned.protocol.asked, to.unread)).decode()

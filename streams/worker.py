@@ -53,13 +53,16 @@ from udp_stream.ledgers.patience import Patience, Patient
 from udp_stream.logs import BROKER, ERROR, WARNING, Trouble, begin_log, fault, say
 from udp_stream.planning.policy import Policy
 from udp_stream.release.charge import ReleaseContext
-from udp_stream.release.facts import Observer, Waiting, report_to
+from udp_stream.release.facts import Fact, Observer, SourceSeen, Waiting, report_to
 from udp_stream.release.query_road import QueryContext, QuerySet
-from udp_stream.runtime import SpokenLog, say_ahead
+from udp_stream.runtime import SpokenLog, disk_of, say_ahead
 from udp_stream.settings import Settings
 from udp_stream.units import parse_duration
 from udp_stream.windows.clocks import SteadyClock
 from udp_stream.windows.slots import Look, ReadResult
+
+AWAY_S = 30.0
+"""A broker that has not answered so long is away: a worker asks it every 15 s (`STUCK_S`)."""
 
 SESSION_S = 10.0
 """The partitions of a worker that is silent so long go to others: longer than a full disk or a pause of the machine
@@ -195,14 +198,20 @@ async def _work(
 
         def waiting() -> Waiting:
             reads = pings.next_offsets() | parts.next_offsets()
-            of_slots = *pings.open_slots(), offsets.unread(reads), len(reads)
-            return Waiting(*of_slots, watchdog.still_s, growth.raised, patience.lasted_s)
+            of = sum(offsets.known_partitions(topic.name) for topic in (topics.pings, topics.parts))
+            counts = *pings.open_slots(), offsets.unread(reads), len(reads)
+            away_s, all_s = patience.lasted_s, max(of, len(reads))
+            return Waiting(*counts, watchdog.still_s, growth.raised, away_s, pings.clock_ms(), all_s)
+
+        def broker() -> SourceSeen:
+            is_ours = app.consumer_generation_id and not app.rebalancing
+            return SourceSeen(watchdog.silent_s, watchdog.failed, not is_ours or watchdog.silent_s > AWAY_S)
 
         serving = [
             asyncio.ensure_future(_start(app, stop)),
             asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat), clock)),
             asyncio.ensure_future(stop.guard(watchdog.run)),
-            asyncio.ensure_future(_speak(log, waiting, report_to(*observers))),
+            asyncio.ensure_future(_speak(log, (waiting, broker, disk_of(settings.ledger)), report_to(*observers))),
         ]
         await stop.wait()
         # Before all that follows, since any of it may hang.
@@ -219,11 +228,12 @@ async def _work(
     return (signals[0] if signals else 0), stop.error
 
 
-async def _speak(log: SpokenLog, waiting: Callable[[], Waiting], report: Observer) -> None:
+async def _speak(log: SpokenLog, facts: Sequence[Callable[[], Fact]], report: Observer) -> None:
     while True:
         await asyncio.sleep(1.0)
         log.say_due()
-        report(waiting())
+        for fact in facts:
+            report(fact())
 
 
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -486,12 +496,18 @@ class Watchdog:
         self._positions, self._idle, self._patience_s = positions, idle, patience_s
         self._clock, self._done = clock, done
         self._seen: tuple[Mapping[TP, int], int] = {}, 0
-        self._moved_s = clock()
+        self._moved_s = self._answered_s = clock()
+        self.failed = 0
         self._asked: asyncio.Task[bool] | None = None
 
     @property
     def still_s(self) -> float:
         return self._clock() - self._moved_s
+
+    @property
+    def silent_s(self) -> float:
+        """Since the broker answered last."""
+        return self._clock() - self._answered_s
 
     async def run(self) -> None:
         """Check for ever; DependencyUnavailable once we are stuck, or if `idle` says that there is no going on."""
@@ -515,8 +531,11 @@ class Watchdog:
 
     async def _ask(self) -> bool:
         try:
-            return await self._idle(self._positions())
+            idle = await self._idle(self._positions())
         except DependencyUnavailable:
             raise
         except Exception:  # noqa: BLE001 (any error: the broker did not say that there is no work)
+            self.failed += 1
             return False
+        self._answered_s = self._clock()
+        return idle

@@ -3,8 +3,10 @@
 import json
 import re
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
+from contextlib import suppress
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -26,6 +28,25 @@ def told_apart(**fleet):
 def text_at(port):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return answer.read().decode()
+
+
+def health(port, path):
+    """Status and words of `/healthz` or `/readyz`."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def healthy_once(port, path, status, process):
+    """Wait until it answers with this status."""
+    deadline, found = time.monotonic() + 2 * PATIENCE_S, None
+    while found is None or found[0] != status:
+        assert process.poll() is None and time.monotonic() < deadline, found
+        time.sleep(0.05)
+        with suppress(OSError):  # it does not listen yet
+            found = health(port, path)
 
 
 class Series:

@@ -1,5 +1,8 @@
 """Metrics for Prometheus: an observer that turns facts into series, and the port where they are read.
 
+Beside `/metrics` it says how the process is: `/healthz` is 503 if the runtime hangs, `/readyz` also while the source of
+a run or the broker of a worker is away.
+
 For operators alone: counts are exact. No series has a plate, a cell or a speed. Ages are computed when they are read,
 in the server's thread: so they grow also where the runtime hangs.
 """
@@ -7,9 +10,10 @@ in the server's thread: so they grow also where the runtime hangs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, get_args
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Final, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,16 +22,35 @@ from prometheus_client import (
     Histogram,
     Info,
     disable_created_metrics,
+    make_wsgi_app,
     start_http_server,
 )
 
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.pings.decode import Reason
-from udp_stream.release.facts import BatchRead, Fact, SlotCounted, SlotPublished, SlotsDropped, Waiting
+from udp_stream.release.facts import (
+    BatchRead,
+    DiskSeen,
+    Fact,
+    SlotCounted,
+    SlotPublished,
+    SlotsDropped,
+    SourceSeen,
+    Waiting,
+)
 from udp_stream.release.record import Status
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
 SECONDS: Final = 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0
 """Buckets. A slot of 3,000 HATs takes a second; a worker that gets nothing done ends after two minutes."""
+
+HANGS_S: Final = 120.0
+"""A runtime that has given no sign of life for so long hangs; the longest step that was measured took seven seconds."""
+
+IN_DOUBT: Final = "withheld_unit"
+"""The status of a slot whose pings look like another unit than the set one."""
 
 CLIENT_S: Final = 10.0
 """A client that is silent so long is dropped: each has a thread."""
@@ -42,11 +65,22 @@ class Metrics:
     1.0
     """
 
-    def __init__(self, software: str, policy: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        software: str,
+        policy: str,
+        zone: tzinfo = UTC,
+        clock: Callable[[], float] = time.monotonic,
+        certificate_s: float | None = None,
+    ) -> None:
+        """`certificate_s`: when the first of the certificates ends that the settings name."""
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, which nobody reads
         self._clock = clock
         self._waiting, self._told_s = Waiting(0, 0, 0, 0), clock()
         self._newest_ms = 0
+        self._is_begun, self._source = False, SourceSeen(0.0, 0, is_away=True)
+        self._seen_s = clock()
+        self._zone, self._certificate_s = zone, certificate_s
         self._closing: dict[int, tuple[float, int]] = {}  # start -> first count, and parts that are not out
         self._oldest_s: float | None = None
         self.registry = registry = CollectorRegistry()
@@ -56,16 +90,28 @@ class Metrics:
         refused = Counter("udp_stream_pings_refused", "Pings refused.", ["reason"], registry=registry)
         self._refused = {reason: refused.labels(str(reason)) for reason in Reason}
         hats = Counter("udp_stream_hats", "HATs published.", ["status"], registry=registry)
-        self._hats = {status: hats.labels(status) for status in get_args(Status)}
+        self._hats = {status: hats.labels(status) for status in (*get_args(Status), IN_DOUBT)}
         self._seconds = Histogram(
             "udp_stream_release_seconds", "From a slot's count to its publication.", buckets=SECONDS, registry=registry
         )
+        self._failures = Counter("udp_stream_source_failures", "Failed polls and connections.", registry=registry)
+        self._stale = Counter("udp_stream_pings_stale", "Pings of a source that stands still.", registry=registry)
+        self._gauge("source_silent_seconds", "Since the source's last good answer; the broker's.", self._silent_s)
+        self._gauge("certificate_end_timestamp_seconds", "When the first certificate ends; 0: none.", self._ends_s)
+        self._ledger_bytes = self._gauge("ledger_bytes", "The ledger's file; 0: it is no file.")
+        self._journal_bytes = self._gauge("journal_bytes", "The journal of a run.")
+        self._free_bytes = self._gauge("disk_free_bytes", "Free where the ledger, its key and the journal are.")
+        self._gauge("clock_ahead_seconds", "The log's clock less the wall's; 0: none yet.", self._ahead_s)
+        self._unit_in_doubt = self._gauge("unit_in_doubt", "1: a slot was withheld as its unit is in doubt.")
+        self._gauge("zone_offset_seconds", "What hat.timezone is ahead of UTC now.", self._offset_s)
+        self._gauge("started_timestamp_seconds", "When the process began.").set_to_current_time()
         self._published = self._gauge("published_timestamp_seconds", "When a slot was published last; 0: never.")
         self._gauge(
             "newest_ping_timestamp_seconds", "The latest time of a ping; 0: none yet.", lambda: self._newest_ms / 1000
         )
         self._gauge("unread_messages", "Messages not read yet.", lambda: self._waiting.unread)
         self._gauge("partitions", "Partitions read.", lambda: self._waiting.partitions)
+        self._gauge("deployment_partitions", "Partitions that workers share.", lambda: self._waiting.of_partitions)
         self._gauge("open_slots", "Slots that are open.", lambda: self._waiting.slots)
         self._gauge("open_pings", "Pings in open slots.", lambda: self._waiting.pings)
         self._gauge("closing_seconds", "Since the oldest slot that is not published was counted.", self._closing_s)
@@ -91,7 +137,15 @@ class Metrics:
             case SlotsDropped():
                 self._closing = {}
             case Waiting():
-                self._waiting, self._told_s = fact, self._clock()
+                self._waiting, self._told_s, self._is_begun = fact, self._clock(), True
+            case SourceSeen():
+                self._failures.inc(max(0, fact.failed - self._source.failed))
+                self._stale.inc(max(0, fact.stale - self._source.stale))
+                self._source, self._seen_s = fact, self._clock()
+            case DiskSeen():
+                self._ledger_bytes.set(fact.ledger)
+                self._journal_bytes.set(fact.journal)
+                self._free_bytes.set(fact.free)
             case _:
                 return
         self._oldest_s = min((since_s for since_s, _ in self._closing.values()), default=None)
@@ -106,6 +160,9 @@ class Metrics:
         """On Kafka a slot has a part for each shard: its seconds are from the first to the last, as in the log."""
         for status, count in slot.hats.items():
             self._hats[status].inc(count)
+        # By the verdict that was paid for and published, never by raw speeds.
+        if slot.hats:  # a shard may have none
+            self._unit_in_doubt.set(IN_DOUBT in slot.hats)
         self._published.set_to_current_time()
         if slot.start_ms not in self._closing:  # counted before a rebalance
             return
@@ -122,6 +179,41 @@ class Metrics:
     def _stuck_s(self) -> float:
         return self._waiting.still_s + self._clock() - self._told_s
 
+    def _silent_s(self) -> float:
+        return self._source.silent_s + self._clock() - self._seen_s
+
+    def _ahead_s(self) -> float:
+        return 0.0 if self._waiting.clock_ms is None else self._waiting.clock_ms / 1000 - time.time()
+
+    def _offset_s(self) -> float:
+        offset = datetime.now(self._zone).utcoffset()
+        return 0.0 if offset is None else offset.total_seconds()
+
+    def _ends_s(self) -> float:
+        ends = [one for one in (self._certificate_s, self._source.certificate_s) if one is not None]
+        return min(ends, default=0.0)
+
+    def _ill(self) -> str:
+        """Why a supervisor should start the process again; empty if it need not."""
+        silent_s = self._clock() - max(self._told_s, self._seen_s)
+        return f"no sign of life for {silent_s:.0f} s" if self._is_begun and silent_s > HANGS_S else ""
+
+    def _unready(self) -> str:
+        if self._source.is_away:
+            return "the source does not answer, or the broker" if self._is_begun else "it starts"
+        return self._ill()
+
+    def answer(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        """One request: the metrics, unless it is about health."""
+        asked = {"/healthz": self._ill, "/readyz": self._unready}.get(environ.get("PATH_INFO", ""))
+        if asked is None:
+            metrics: Iterable[bytes] = make_wsgi_app(self.registry)(environ, start)
+            return metrics
+        why = asked()
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")]
+        start("503 Service Unavailable" if why else "200 OK", headers)
+        return [f"{why or 'ok'}\n".encode()]
+
     @contextmanager
     def served(self, host: str, port: int) -> Iterator[None]:
         """A thread answers while the block runs. DependencyUnavailable if it cannot listen."""
@@ -130,6 +222,7 @@ class Metrics:
         except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
             why = getattr(error, "strerror", None) or "no name of a host"
             raise DependencyUnavailable(f"--metrics: cannot listen on {host}, port {port}: {why}") from error
+        server.set_app(self.answer)
         server.handle_error = lambda *_: None  # type: ignore[method-assign]  # else a traceback for a lost client
         server.RequestHandlerClass.timeout = CLIENT_S  # type: ignore[attr-defined]
         try:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import base64
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,12 +27,14 @@ from udp_stream.errors import Lost
 from udp_stream.files import draft_of, named, sync_directory
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import archived_s, caveats
+from udp_stream.ledgers.opening import ledger_place
 from udp_stream.logs import INFO, WARNING, say
 from udp_stream.pings.decode import PingFormat, Reason, Refusal
 from udp_stream.pings.json import JSON
 from udp_stream.planning.policy import note_policy
 from udp_stream.release.charge import ReleaseContext, with_forecaster
 from udp_stream.release.facts import (
+    DiskSeen,
     Fact,
     Observer,
     PublishedRelease,
@@ -51,7 +55,7 @@ from udp_stream.release.forecaster import Smoothed, encode_smoothed
 from udp_stream.release.query_road import QueryContext, QuerySet, report_answers
 from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_of
-from udp_stream.settings import Settings
+from udp_stream.settings import LedgerSection, Settings, is_file
 from udp_stream.sources.journal import Arrived, Journal
 from udp_stream.units import parse_duration
 from udp_stream.windows.clocks import NEVER, LogPlaces, SteadyClock
@@ -344,7 +348,8 @@ class LiveRuntime(_Runtime):
 
     def _report_waiting(self) -> None:
         unread = self._journal.next_offset - self.reader.next_offset
-        self._report(Waiting(len(self.reader.open_slots), self.reader.open_pings, unread, partitions=1))
+        clock_ms = self.reader.watermark_ms
+        self._report(Waiting(len(self.reader.open_slots), self.reader.open_pings, unread, 1, clock_ms=clock_ms))
 
     def _keep_if_due(self) -> None:
         if self._clock.monotonic_s - self._kept_s >= CHECKPOINT_S:
@@ -381,6 +386,29 @@ def _read_checkpoint(file: Path, first_offset: int) -> SourceCheckpoint:
             "files of it were removed"
         )
     return checkpoint
+
+
+def disk_of(ledger: LedgerSection, journal: Path | None = None) -> Callable[[], DiskSeen]:
+    """Looks at the ledger's file, with what is not yet in its main part, the journal, and the disks of both. Where the
+    ledger is no file, at the disk of its key."""
+    file = Path(ledger_place(ledger.place)) if is_file(ledger.place) else None
+    folders = [file.parent if file else Path(ledger.key_file or ".").parent, *([journal] if journal else [])]
+
+    def look() -> DiskSeen:
+        parts = [file, Path(f"{file}-wal")] if file else []
+        free = [shutil.disk_usage(folder).free for folder in folders if folder.exists()]
+        kept = _bytes_of(journal.iterdir()) if journal and journal.is_dir() else 0
+        return DiskSeen(_bytes_of(parts), kept, min(free, default=0))
+
+    return look
+
+
+def _bytes_of(files: Iterable[Path]) -> int:
+    size = 0
+    for file in files:
+        with suppress(OSError):  # it was dropped meanwhile
+            size += file.stat().st_size
+    return size
 
 
 def release_sink(write: Write) -> ReleaseSink:

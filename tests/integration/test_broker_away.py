@@ -11,10 +11,13 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.types import TP
 
 from streams.kafka import Committed, Offsets
+from tests.forked import forked_to_log
 from tests.integration.deployment import agree, found_city, log_of, worker
 from tests.integration.test_once import is_stopped, until
+from tests.prometheus import health, healthy_once
 from tests.runtime.harness import fleet_log
 from udp_stream.release import record as release
+from udp_stream.trial.process import free_ports
 
 AWAY_S = 20
 
@@ -70,3 +73,20 @@ def test_what_was_committed_is_known_or_waited_for_while_a_broker_starts(kafka_s
             await asked_all_the_time(consumer)
 
     asyncio.run(run())
+
+
+@pytest.mark.long
+def test_a_worker_is_ready_while_the_broker_answers(tmp_path, kafka_server):
+    here, (port,) = found_city(tmp_path, kafka_server.bootstrap, fleet_log(clean=True)), free_ports(1)
+    words = ["worker", "--config", here.config, "--metrics", f"127.0.0.1:{port}"]
+    process = forked_to_log("tests.forked", words, tmp_path / "log", tmp_path)
+    try:
+        healthy_once(port, "/readyz", 200, process)
+        kafka_server.kill()
+        healthy_once(port, "/readyz", 503, process)
+        assert health(port, "/healthz") == (200, "ok\n")  # to start it again would help nobody
+        kafka_server.restart()
+        healthy_once(port, "/readyz", 200, process)
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0, (tmp_path / "log").read_text()[-2000:]

@@ -5,10 +5,12 @@ import re
 import socket
 import struct
 import threading
+import time
 from argparse import ArgumentTypeError
 from collections import Counter
 from pathlib import Path
 from typing import get_args
+from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
@@ -23,7 +25,7 @@ from udp_stream.errors import DependencyUnavailable
 from udp_stream.metrics import Metrics
 from udp_stream.pings.decode import PingDecoder, PingRules, Reason
 from udp_stream.pings.json import JSON
-from udp_stream.release.facts import BatchRead, SlotCounted, SlotPublished, SlotsDropped, Waiting
+from udp_stream.release.facts import BatchRead, DiskSeen, SlotCounted, SlotPublished, SlotsDropped, SourceSeen, Waiting
 from udp_stream.release.record import Status
 from udp_stream.trial.process import free_ports
 
@@ -34,7 +36,7 @@ CLOSED = {
     "software": {"udp-stream test"},
     "policy": {POLICY},
     "reason": set(map(str, Reason)),
-    "status": set(get_args(Status)),
+    "status": {*get_args(Status), "withheld_unit"},
     "le": {*(str(seconds) for seconds in metrics_module.SECONDS), "+Inf"},
 }
 
@@ -51,7 +53,7 @@ def series(metrics):
 
 
 def fresh(clock=None):
-    return Metrics("udp-stream test", POLICY, clock or Clock())
+    return Metrics("udp-stream test", POLICY, clock=clock or Clock())
 
 
 def names():
@@ -63,18 +65,22 @@ def names():
 def test_every_series_is_of_the_parser_s_kind_and_has_no_time_of_its_making():
     found = series(fresh())
     kinds = {name.removeprefix("udp_stream_"): kind for name, kind in found.kinds.items()}
-    assert {name for name, kind in kinds.items() if kind == "counter"} == {"pings", "pings_refused", "hats"}
-    assert kinds["release_seconds"] == "histogram" and kinds["info"] == "gauge" and len(kinds) == len(names()) == 15
+    assert {name for name, kind in kinds.items() if kind == "counter"} == {
+        "pings", "pings_refused", "pings_stale", "hats", "source_failures",
+    }  # fmt: skip
+    assert kinds["release_seconds"] == "histogram" and kinds["info"] == "gauge" and len(kinds) == len(names()) == 27
     assert not [sample.name for sample in found.samples if sample.name.endswith("_created")]
     assert found.labels() == CLOSED
 
 
 def test_rules_and_the_manual_name_just_what_there_is():
     (group,) = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"]
-    used = {name for rule in group["rules"] for name in NAME.findall(rule["expr"] + rule["annotations"]["summary"])}
-    assert len(group["rules"]) == 5 and len(used) > 5 and used <= names()
-    by_alert = {rule["alert"]: NAME.findall(rule["expr"]) for rule in group["rules"]}
-    assert all(by_alert.values()) and len(by_alert) == 5
+    alerts = [rule for rule in group["rules"] if "alert" in rule]
+    texts = [rule["expr"] + rule.get("annotations", {}).get("summary", "") for rule in group["rules"]]
+    assert {name for text in texts for name in NAME.findall(text)} <= names()
+    assert len({rule["alert"] for rule in alerts}) == len(alerts) == 21
+    made = {rule["record"] for rule in group["rules"] if "record" in rule}
+    assert {name for text in texts for name in re.findall(r"udp_stream:\w+", text)} == made
     _, _, section = (ROOT / "docs" / "operations.md").read_text().partition("### Metrics\n")
     rows = [line.split("|")[1] for line in section.partition("\n### ")[0].splitlines() if line.startswith("| `udp_")]
     assert {name for row in rows for name in NAME.findall(row)} == names()
@@ -139,6 +145,33 @@ def test_a_runtime_that_says_nothing_any_more_is_stuck():
     found = series(metrics)
     assert found["stuck_seconds"] == 55
     assert [found[name] for name in ("open_slots", "open_pings", "unread_messages", "partitions")] == [2, 400, 7, 8]
+
+
+def test_a_unit_is_in_doubt_until_a_slot_is_released_again():
+    metrics = fresh()
+    assert series(metrics)["unit_in_doubt"] == 0
+    metrics.observe(SlotPublished(0, {"withheld_unit": 7}))
+    metrics.observe(SlotPublished(0, {}))  # a shard without HATs
+    assert series(metrics)["unit_in_doubt"] == 1
+    metrics.observe(SlotPublished(3_600_000, {"released": 1}))
+    assert series(metrics)["unit_in_doubt"] == 0
+
+
+def test_what_is_told_is_shown():
+    now_s, certificate_s = time.time(), 2_000_000_000.0
+    metrics = Metrics("udp-stream test", POLICY, ZoneInfo("Asia/Kolkata"), Clock(), certificate_s=certificate_s)
+    assert series(metrics)["clock_ahead_seconds"] == 0 and series(metrics)["source_silent_seconds"] == 0
+    metrics.observe(Waiting(1, 4, 0, 3, clock_ms=round((now_s + 3600) * 1000), of_partitions=5))
+    metrics.observe(DiskSeen(ledger=4096, journal=77, free=10**9))
+    metrics.observe(SourceSeen(9.0, 4, is_away=True, stale=6, certificate_s=certificate_s + 1))
+    metrics.observe(SourceSeen(1.5, 5, is_away=False, stale=6, certificate_s=certificate_s - 1))
+    found = series(metrics)
+    assert 3590 < found["clock_ahead_seconds"] <= 3601 and found["zone_offset_seconds"] == 19_800
+    assert [found[f"{name}_bytes"] for name in ("ledger", "journal", "disk_free")] == [4096, 77, 10**9]
+    assert found["source_failures_total"] == 5 and found["pings_stale_total"] == 6
+    assert found["source_silent_seconds"] == 1.5 and found["certificate_end_timestamp_seconds"] == certificate_s - 1
+    assert (found["partitions"], found["deployment_partitions"]) == (3, 5)
+    assert now_s - 1 < found["started_timestamp_seconds"] < now_s + 60
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:9464", "0.0.0.0:1", "node-1.example.org:65535", "[::1]:9464"])

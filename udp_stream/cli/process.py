@@ -20,6 +20,7 @@ from udp_stream.logs import INFO, WARNING, Warned, say
 
 if TYPE_CHECKING:
     from udp_stream.release.facts import Observer
+    from udp_stream.settings import Settings
 
 _WHEN_CLOSED = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
 """How the null device is opened in its place: the wrong way round where use must fail."""
@@ -94,13 +95,15 @@ def say_of_source(sentence: str) -> None:
 
 
 @contextmanager
-def observed(address: tuple[str, int] | None, software: str, policy: str) -> Iterator[list[Observer]]:
+def observed(address: tuple[str, int] | None, software: str, settings: Settings) -> Iterator[list[Observer]]:
     """Observers for Prometheus at this address, none without one. DependencyUnavailable if it cannot be served."""
     if address is None:
         yield []
         return
     with needs("Prometheus client", "metrics"):
         from udp_stream.metrics import Metrics
-    metrics = Metrics(software, policy)
+    from udp_stream.certificates import first_end
+
+    metrics = Metrics(software, settings.policy.fingerprint(), settings.zone, certificate_s=first_end(settings))
     with metrics.served(*address):
         yield [metrics.observe]

@@ -53,12 +53,12 @@ ReleaseReader = Iterator[PublishedRelease]
 
 
 # A fact is a public value: counts, times of slots, statuses, names of policies and budget periods. It never holds a
-# plate, a cell or a speed. Observers get facts of every step as it happens; `cli/report.py` makes words of them.
-# Before refusals are written or a slot is released: `BatchRead`. Of a slot: `SlotCounted`; `SlotRecorded`, then a
+# plate, a cell or a speed. Observers get facts of every step as it happens; `cli/report.py` makes words of them. Before
+# refusals are written or a slot is released: `BatchRead`. Of a slot: `SlotCounted`; `SlotRecorded`, then a
 # `HatRecorded` for each HAT, before readers have it; `SlotPublished`; `SlotSmoothed`, in a runtime of one machine. Of a
 # moment: `QueryRecorded` for each query, before readers have it; `QueriesPublished`. `Waiting` comes about once a
-# second in a run that goes on. On Kafka a slot is a shard's part of it. What is done again after a crash is reported
-# again.
+# second in a run that goes on, with `SourceSeen`. On Kafka a slot is a shard's part of it. What is done again after a
+# crash is reported again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,8 @@ class Waiting:
     """Open slots and the pings in them, messages that are not read yet, and the partitions that they come from.
 
     `still_s` is how long nothing was done though there was work, as far as is known; 0 if something was. The topic of
-    pings has `raised` partitions more than it may have, and the ledger has been away for `ledger_away_s`.
+    pings has `raised` partitions more than it may have, and the ledger has been away for `ledger_away_s`. `clock_ms` is
+    what the log's clock shows, the furthest of ours; None before the first ping. The deployment has `of_partitions`.
 
     >>> Waiting(slots=1, pings=400, unread=0, partitions=8).still_s
     0.0
@@ -204,6 +205,38 @@ class Waiting:
     still_s: float = 0.0
     raised: int = 0
     ledger_away_s: float = 0.0
+    clock_ms: int | None = None
+    of_partitions: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSeen:
+    """Where pings come from: the source of a run, the broker of a worker. Seconds since its last good answer, failed
+    tries so far, and pings that were too old to be read. Away: it does not answer now, or has not answered yet. Its
+    certificate ends at `certificate_s`, Unix; None without one.
+
+    >>> SourceSeen(silent_s=12.0, failed=0, is_away=False).stale
+    0
+    """
+
+    silent_s: float
+    failed: int
+    is_away: bool
+    stale: int = 0
+    certificate_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSeen:
+    """Bytes of the ledger's file and of the journal, 0 without one; and those that are free where they are.
+
+    >>> DiskSeen(ledger=4096, journal=0, free=10**9).free
+    1000000000
+    """
+
+    ledger: int
+    journal: int
+    free: int
 
 
 Fact = (
@@ -217,6 +250,8 @@ Fact = (
     | QueriesPublished
     | SlotsDropped
     | Waiting
+    | SourceSeen
+    | DiskSeen
 )
 
 Observer = Callable[[Fact], None]

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, unquote_plus, urljoin, urlsplit
 
+from udp_stream.certificates import note_shown
 from udp_stream.errors import ConfigError, UsageError, needs
 from udp_stream.files import secret_of, tls_context
 from udp_stream.logs import Trouble, Warned, counted
@@ -70,7 +71,8 @@ class HttpGet:
         self._parts = _checked(address)
         self._live, self._max_bytes = live, max_bytes
         self._timeout_s = parse_duration(live.timeout)
-        self._tls = tls_context("live", live.ca_file)
+        self._tls, self.certificate_s = tls_context("live", live.ca_file), math.inf
+        note_shown(self._tls, self._note)
         self._is_stopped = False
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None] | None = None
         _ = self._token()  # a bad file is to be an error at the start, not at the first poll
@@ -96,6 +98,9 @@ class HttpGet:
             case loop, asyncio.Task() as task:
                 with suppress(RuntimeError):  # it has ended meanwhile
                     loop.call_soon_threadsafe(task.cancel)
+
+    def _note(self, certificate_s: float) -> None:
+        self.certificate_s = certificate_s
 
     def _token(self) -> str:
         """Read for each call: tokens of the exchange expire, and are renewed by a program that writes the file."""
@@ -276,6 +281,8 @@ class PolledSource(ConnectedSource):
         self._began_s, self._due_s = time.monotonic(), 0.0
         is_fresh = self._began_s - self._changed_s < UNCHANGED_S
         self._answer = self._get.get(self._validators if is_fresh else {})
+        if self._get.certificate_s < math.inf:
+            self.contact.certificate_s = self._get.certificate_s
         self._tally["polls"] += 1
         if self._answer.body is not None:
             return [(None, self._answer.body)]

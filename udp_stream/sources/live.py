@@ -45,6 +45,30 @@ class Failed(Exception):
         self.sentence, self.is_final, self.wait_s = sentence, is_final, wait_s
 
 
+class Contact:
+    """When a source answered last, and how many tries have failed. Two threads use it, and only one writes.
+
+    >>> contact = Contact(clock=lambda: 7.0)
+    >>> contact.is_away, contact.silent_s
+    (True, 0.0)
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._answered_s = clock, clock()
+        self.failed, self.is_away = 0, True
+        self.certificate_s: float | None = None  # when the certificate ends that it showed last
+
+    @property
+    def silent_s(self) -> float:
+        return self._clock() - self._answered_s
+
+    def worked(self) -> None:
+        self._answered_s, self.is_away = self._clock(), False
+
+    def lost(self) -> None:
+        self.failed, self.is_away = self.failed + 1, True
+
+
 class RecordedSource:
     """A recording, as a live run reads it: until it ends or the run is stopped. Nothing is acknowledged."""
 
@@ -161,6 +185,7 @@ class ConnectedSource(ABC):
             read, self.format = gtfs_formats(form)
         self._retries = Retries(name, first_pause_s, say, time.monotonic, random.random)
         self._unrepeated = Unrepeated(read, SNAPSHOT_BYTES_MAX, VEHICLES_MAX, remembered)
+        self.contact = Contact()
         self.stopped = threading.Event()
         self._is_waiting = True
         self._kept_frames = self._frames = self._connections = 0
@@ -198,12 +223,14 @@ class ConnectedSource(ABC):
                 while not self.stopped.is_set():
                     frame = self._frame(self.read())
                     self._retries.worked()
+                    self.contact.worked()
                     self._acknowledge()
                     if frame is not None:
                         yield frame
                 self._drain()
             except self.errors as error:
                 if not self.stopped.is_set():
+                    self.contact.lost()
                     self.stopped.wait(self._retries.failed(self.failure(error)))
             finally:
                 with suppress(Exception):

@@ -436,6 +436,10 @@ class SourceReader:
         return self._rules.through_at(watermark_ms)
 
     @property
+    def watermark_ms(self) -> int | None:
+        return self._clock.watermark_ms
+
+    @property
     def moments_ms(self) -> int | None:
         """Every moment up to then is complete; None before the first ping or tick, or if none is asked for."""
         if self._moments is None or self._clock.watermark_ms is None:

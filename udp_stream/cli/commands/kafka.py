@@ -19,7 +19,7 @@ from udp_stream.files import Heartbeat
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.logs import ERROR, WARNING, begin_log, counted, say
 from udp_stream.pings.json import json_messages
-from udp_stream.release.facts import Observer, Waiting
+from udp_stream.release.facts import Observer, SourceSeen, Waiting
 from udp_stream.settings import Settings
 from udp_stream.sources.live import Handover, LiveSource
 from udp_stream.sources.opening import live_source
@@ -141,7 +141,7 @@ def worker(arguments: argparse.Namespace, settings: Settings) -> None:
     settings.ledger.require_named()
     with needs("Faust", "kafka"):
         from streams.worker import Deployment, run_worker
-    metrics = observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint())
+    metrics = observed(arguments.metrics, SOFTWARE, settings)
     with metrics as observers, noted(signal.SIGHUP):  # it ends a program that does not look out for it
         asked = arguments.instance, arguments.accept_loss, arguments.alive, FeedWatch(settings).look, observers
         try:
@@ -158,11 +158,12 @@ HOLD_S = 0.5
 
 
 def _hold(observers: Sequence[Observer]) -> None:
-    """Until SIGTERM or SIGINT; alive, with nothing to do."""
+    """Until SIGTERM or SIGINT; alive, with nothing to do, and not ready."""
     with noted(signal.SIGTERM) as asked, noted(signal.SIGINT) as typed:
         while not asked and not typed:
             for observe in observers:
                 observe(Waiting(0, 0, 0, 0))
+                observe(SourceSeen(0.0, 0, is_away=True))
             time.sleep(HOLD_S)
 
 

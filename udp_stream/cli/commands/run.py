@@ -27,11 +27,11 @@ from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
 from udp_stream.logs import begin_log, counted, say
 from udp_stream.pings.json import json_messages
-from udp_stream.release.facts import Summary
-from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog, rejected_writer
+from udp_stream.release.facts import SourceSeen, Summary, report_to
+from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog, disk_of, rejected_writer
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import Journal
-from udp_stream.sources.live import Handover, LiveSource
+from udp_stream.sources.live import ConnectedSource, Handover, LiveSource
 from udp_stream.sources.opening import live_source
 from udp_stream.windows.clocks import SteadyClock
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
     outputs.require_distinct(named, outputs.used_files(arguments, settings, [arguments.source]))
     begin_log()
     with ExitStack() as stack:
-        observers = stack.enter_context(observed(arguments.metrics, SOFTWARE, settings.policy.fingerprint()))
+        observers = stack.enter_context(observed(arguments.metrics, SOFTWARE, settings))
         folder = _folder(arguments, settings)
         source = live_source(arguments.source, settings, say_of_source, folder)
         require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
@@ -93,7 +93,18 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
                 for file in appended.values():
                     file.reopen()
 
-        every = (*(heartbeat.beat for heartbeat in heartbeats), reopen_if_asked, log.say_due)
+        contact, report = source.contact if isinstance(source, ConnectedSource) else None, report_to(*observers)
+        disk = disk_of(settings.ledger, folder)
+
+        def report_source() -> None:
+            if contact is None:  # a pipe or a recording
+                report(SourceSeen(0.0, 0, is_away=False, stale=look.stale))
+            else:
+                seen = contact.silent_s, contact.failed, contact.is_away
+                report(SourceSeen(*seen, look.stale, contact.certificate_s))
+            report(disk())
+
+        every = (*(heartbeat.beat for heartbeat in heartbeats), reopen_if_asked, report_source, log.say_due)
         ended = _go_on(source, runtime, settings, every, look)
         watch.end()
         look.end()
