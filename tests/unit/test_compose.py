@@ -32,8 +32,10 @@ def test_redis_is_as_durable_as_the_ledger_demands():
 
 def test_what_goes_on_is_watched_and_what_is_to_last_has_a_volume():
     (watched,) = re.findall(r"find (\S+) -newermt", DOCKERFILE)
+    assert f"--alive {watched} " in f"{SERVICES['feed']['command']} ".replace("\n", " ")
+    _, port = program().parse_args(shlex.split(SERVICES["worker"]["command"])).metrics
+    assert f"http://127.0.0.1:{port}/readyz" in SERVICES["worker"]["healthcheck"]["test"][-1]
     for name in ("worker", "feed"):
-        assert f"--alive {watched} " in f"{SERVICES[name]['command']} ".replace("\n", " ")
         assert SERVICES[name]["depends_on"]["topics"]["condition"] == "service_completed_successfully"
     for name in ("kafka", "redis"):
         assert SERVICES[name]["healthcheck"]["test"]

@@ -1,15 +1,18 @@
-"""The systemd unit and the Kubernetes manifests: valid where they say what they are, and true of this program.
+"""The systemd units and the Kubernetes manifests: valid where they say what they are, and true of this program.
 
-Manifests are held against the schemas of the Kubernetes API, strictly, as a package has them; the unit against
+Manifests are held against the schemas of the Kubernetes API, strictly, as a package has them; the units against
 `systemd-analyze verify` where there is one, and always against the settings that it relies on. No cluster runs here.
 """
 
 import shlex
+import shutil
 import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 import kubernetes_validate
+import pytest
 import yaml
 
 from udp_stream.cli.parsers import program
@@ -18,16 +21,16 @@ from udp_stream.ledgers.keys import is_key
 from udp_stream.settings import load
 
 ROOT = Path(__file__).parents[2]
-UNIT = ROOT / "deploy" / "systemd" / "udp-stream-worker@.service"
+UNITS = {path.stem.removeprefix("udp-stream-"): path for path in (ROOT / "deploy" / "systemd").glob("*.service")}
 MANIFESTS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
 DOCUMENTS = [document for path in MANIFESTS for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
 BY_KIND = {document["kind"]: document for document in DOCUMENTS}
 
 
-def unit():
+def unit(name="worker@"):
     """Section -> key -> values; a backslash at the end of a line goes on in the next."""
     sections = defaultdict(lambda: defaultdict(list))
-    for line in UNIT.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+    for line in UNITS[name].read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
         if line.startswith("["):
             section = line.strip("[]")
         elif line and not line.startswith("#"):
@@ -53,20 +56,60 @@ def test_the_manifests_are_valid_by_the_schemas_of_kubernetes():
 
 
 def test_commands_are_those_of_this_program():
-    started = [*shlex.split(unit()["Service"]["ExecStart"][0])][1:]
-    for arguments in (started, *(one["args"] for _, one in containers() if "command" not in one)):
+    started = [shlex.split(unit(name)["Service"]["ExecStart"][0].replace("%i", "1"))[1:] for name in UNITS]
+    assert len(started) == 3
+    for arguments in (*started, *(one["args"] for _, one in containers() if "command" not in one)):
         parsed = program().parse_args(arguments)
         assert parsed.command and str(parsed.config).startswith("/etc/udp-stream/")
 
 
 def test_what_no_restart_mends_restarts_nothing():
-    (statuses,) = unit()["Service"]["RestartPreventExitStatus"]
-    assert set(map(int, statuses.split())) == set(FOR_A_PERSON) and 4 not in FOR_A_PERSON
+    for name in UNITS:
+        (statuses,) = unit(name)["Service"]["RestartPreventExitStatus"]
+        assert set(map(int, statuses.split())) == set(FOR_A_PERSON) and 4 not in FOR_A_PERSON
     (worker,) = [one["args"] for _, one in containers() if "ports" in one]
     composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["worker"]
     assert composed["restart"] == "unless-stopped"  # it starts again whatever ends
     for arguments in (worker, shlex.split(composed["command"])):
         assert program().parse_args(arguments).hold
+
+
+def test_the_units_say_the_same_of_what_they_must_not_do_and_each_has_a_user_and_a_state():
+    confined = [UNITS[name].read_text(encoding="utf-8").partition("\nNoNewPrivileges=yes\n")[2] for name in UNITS]
+    assert len(set(confined)) == 1 and "\nProtectHome=yes\n" in confined[0] and "\nUMask=0077\n" in confined[0]
+    for name in UNITS:
+        service = unit(name)["Service"]
+        assert service["ProtectSystem"] == ["strict"] and service["User"] == service["Group"] == ["udp-stream"]
+        assert service["StateDirectory"][0].split()[0] == "udp-stream" and service["StateDirectoryMode"] == ["0700"]
+        assert service["Restart"] == ["always"]
+    hidden, shown = (
+        unit("dashboard")["Service"]["TemporaryFileSystem"],
+        unit("dashboard")["Service"]["BindReadOnlyPaths"],
+    )
+    assert hidden == ["/var/lib/udp-stream:ro"] and shown == ["/var/lib/udp-stream/released"]
+    run = program().parse_args(shlex.split(unit("run")["Service"]["ExecStart"][0])[1:])
+    assert {Path(run.out).parent, Path(run.smoothed).parent} == {Path("released")} and run.metrics[0] == "127.0.0.1"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="without systemd; the units are parsed all the same")
+def test_systemd_understands_the_units(tmp_path):
+    for name, path in UNITS.items():
+        text = path.read_text(encoding="utf-8").replace("/opt/udp-stream/bin/udp-stream", sys.executable)
+        (tmp_path / path.name.replace("@", "@1")).write_text(text, encoding="utf-8")
+        (tmp_path / "broken.service").write_text(text.replace("ProtectHome=", "ProtectHoem="), encoding="utf-8")
+        good, broken = (
+            subprocess.run(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", one],
+                           cwd=tmp_path, timeout=60, capture_output=True, text=True, check=False)
+            for one in (path.name.replace("@", "@1"), "broken.service")
+        )  # fmt: skip
+        assert good.returncode == 0 and "udp-stream" not in good.stderr, f"{name}: {good.stderr}"
+        assert "ProtectHoem" in broken.stderr
+
+
+def test_probes_ask_where_the_metrics_are():
+    (worker,) = [one for _, one in containers() if "ports" in one]
+    for probe, path in ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz"):
+        assert worker[probe]["httpGet"] == {"path": path, "port": worker["ports"][0]["name"]}
 
 
 def test_prometheus_and_nobody_else_reaches_the_port_of_metrics():
