@@ -25,9 +25,10 @@ RUN /opt/udp-stream/bin/python -m pip install --quiet --no-cache-dir --no-deps -
 
 FROM ${BASE_IMAGE}
 COPY --from=build /opt/udp-stream /opt/udp-stream
-# The home is where a volume with the key of the plates goes: its first user's mode and owner are the volume's.
+# The home is where a volume with the key of the plates goes, and below it one of what is released: its first user's mode
+# and owner are the volume's.
 RUN useradd --uid 10001 --home-dir /var/lib/udp-stream --shell /usr/sbin/nologin udp-stream \
-    && install --directory --owner udp-stream --group udp-stream --mode 0700 /var/lib/udp-stream
+    && install --directory --owner udp-stream --group udp-stream --mode 0700 /var/lib/udp-stream /var/lib/udp-stream/released
 ENV PATH=/opt/udp-stream/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001:10001
 WORKDIR /var/lib/udp-stream
