@@ -10,9 +10,11 @@ from streams.topics import admin, create_topics
 from tests.forked import forked_to_log
 from tests.integration.deployment import agree, log_of, worker
 from tests.integration.test_once import is_stopped, until
+from tests.prometheus import health
 from tests.runtime.harness import fleet_log
 from tests.verbs import run_verb
 from udp_stream.errors import ConfigError, Lost
+from udp_stream.trial.process import free_ports
 
 
 def started(city, *flags, instance="other"):
@@ -55,8 +57,10 @@ def test_raised_partitions_are_said_by_who_runs_refused_by_who_starts_and_have_a
         assert "way out" in (here.folder / "two.err").read_text()
         # Neither with the number raised in the configuration.
         assert ended(started(here, "--set", "kafka.partitions=6", instance="three")) == ConfigError.exit_status
-    held = started(here, "--hold", instance="four")
+    (port,) = free_ports(1)
+    held = started(here, "--hold", "--metrics", f"127.0.0.1:{port}", instance="four")
     until(lambda: (here.folder / "four.err").exists() and "Held until it is" in (here.folder / "four.err").read_text())
+    assert health(port, "/healthz") == (200, "ok\n") and health(port, "/readyz")[0] == 503
     held.send_signal(signal.SIGTERM)
     assert ended(held) == ConfigError.exit_status
     with admin(here.settings.kafka) as client:
