@@ -49,9 +49,6 @@ SECONDS: Final = 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0
 HANGS_S: Final = 120.0
 """A runtime that has given no sign of life for so long hangs; the longest step that was measured took seven seconds."""
 
-IN_DOUBT: Final = "withheld_unit"
-"""The status of a slot whose pings look like another unit than the set one."""
-
 CLIENT_S: Final = 10.0
 """A client that is silent so long is dropped: each has a thread."""
 
@@ -90,7 +87,7 @@ class Metrics:
         refused = Counter("udp_stream_pings_refused", "Pings refused.", ["reason"], registry=registry)
         self._refused = {reason: refused.labels(str(reason)) for reason in Reason}
         hats = Counter("udp_stream_hats", "HATs published.", ["status"], registry=registry)
-        self._hats = {status: hats.labels(status) for status in (*get_args(Status), IN_DOUBT)}
+        self._hats = {status: hats.labels(status) for status in get_args(Status)}
         self._seconds = Histogram(
             "udp_stream_release_seconds", "From a slot's count to its publication.", buckets=SECONDS, registry=registry
         )
@@ -102,7 +99,6 @@ class Metrics:
         self._journal_bytes = self._gauge("journal_bytes", "The journal of a run.")
         self._free_bytes = self._gauge("disk_free_bytes", "Free where the ledger, its key and the journal are.")
         self._gauge("clock_ahead_seconds", "The log's clock less the wall's; 0: none yet.", self._ahead_s)
-        self._unit_in_doubt = self._gauge("unit_in_doubt", "1: a slot was withheld as its unit is in doubt.")
         self._gauge("zone_offset_seconds", "What hat.timezone is ahead of UTC now.", self._offset_s)
         self._gauge("started_timestamp_seconds", "When the process began.").set_to_current_time()
         self._published = self._gauge("published_timestamp_seconds", "When a slot was published last; 0: never.")
@@ -160,9 +156,6 @@ class Metrics:
         """On Kafka a slot has a part for each shard: its seconds are from the first to the last, as in the log."""
         for status, count in slot.hats.items():
             self._hats[status].inc(count)
-        # By the verdict that was paid for and published, never by raw speeds.
-        if slot.hats:  # a shard may have none
-            self._unit_in_doubt.set(IN_DOUBT in slot.hats)
         self._published.set_to_current_time()
         if slot.start_ms not in self._closing:  # counted before a rebalance
             return

@@ -36,7 +36,7 @@ CLOSED = {
     "software": {"udp-stream test"},
     "policy": {POLICY},
     "reason": set(map(str, Reason)),
-    "status": {*get_args(Status), "withheld_unit"},
+    "status": set(get_args(Status)),
     "le": {*(str(seconds) for seconds in metrics_module.SECONDS), "+Inf"},
 }
 
@@ -68,7 +68,7 @@ def test_every_series_is_of_the_parser_s_kind_and_has_no_time_of_its_making():
     assert {name for name, kind in kinds.items() if kind == "counter"} == {
         "pings", "pings_refused", "pings_stale", "hats", "source_failures",
     }  # fmt: skip
-    assert kinds["release_seconds"] == "histogram" and kinds["info"] == "gauge" and len(kinds) == len(names()) == 27
+    assert kinds["release_seconds"] == "histogram" and kinds["info"] == "gauge" and len(kinds) == len(names()) == 26
     assert not [sample.name for sample in found.samples if sample.name.endswith("_created")]
     assert found.labels() == CLOSED
 
@@ -78,7 +78,7 @@ def test_rules_and_the_manual_name_just_what_there_is():
     alerts = [rule for rule in group["rules"] if "alert" in rule]
     texts = [rule["expr"] + rule.get("annotations", {}).get("summary", "") for rule in group["rules"]]
     assert {name for text in texts for name in NAME.findall(text)} <= names()
-    assert len({rule["alert"] for rule in alerts}) == len(alerts) == 21
+    assert len({rule["alert"] for rule in alerts}) == len(alerts) == 20
     made = {rule["record"] for rule in group["rules"] if "record" in rule}
     assert {name for text in texts for name in re.findall(r"udp_stream:\w+", text)} == made
     _, _, section = (ROOT / "docs" / "operations.md").read_text().partition("### Metrics\n")
@@ -145,16 +145,6 @@ def test_a_runtime_that_says_nothing_any_more_is_stuck():
     found = series(metrics)
     assert found["stuck_seconds"] == 55
     assert [found[name] for name in ("open_slots", "open_pings", "unread_messages", "partitions")] == [2, 400, 7, 8]
-
-
-def test_a_unit_is_in_doubt_until_a_slot_is_released_again():
-    metrics = fresh()
-    assert series(metrics)["unit_in_doubt"] == 0
-    metrics.observe(SlotPublished(0, {"withheld_unit": 7}))
-    metrics.observe(SlotPublished(0, {}))  # a shard without HATs
-    assert series(metrics)["unit_in_doubt"] == 1
-    metrics.observe(SlotPublished(3_600_000, {"released": 1}))
-    assert series(metrics)["unit_in_doubt"] == 0
 
 
 def test_what_is_told_is_shown():
