@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 from udp_stream.cli import outputs
@@ -27,7 +29,7 @@ from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
 from udp_stream.logs import begin_log, counted, say
 from udp_stream.pings.json import json_messages
-from udp_stream.release.facts import SourceSeen, Summary, report_to
+from udp_stream.release.facts import DiskSeen, Observer, SourceSeen, Summary, report_to
 from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog, disk_of, rejected_writer
 from udp_stream.settings import Settings, is_file
 from udp_stream.sources.journal import Journal
@@ -66,18 +68,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
         observers = [log.observe, summary.observe, *observers]
         clock = SteadyClock(time.time, time.monotonic, max_age_s(arguments.source, settings))
-        runtime = LiveRuntime(
-            settings,
-            ledger,
-            OsEntropy(),
-            keys.hash_plate,
-            SOFTWARE,
-            journal,
-            _outputs(appended),
-            observers,
-            clock,
-            watch.look,
-        )
+        given = settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, journal
+        runtime = LiveRuntime(*given, _outputs(appended), observers, clock, watch.look)
         # These are left in reverse: what is due, and the summary as the last line.
         look = LiveLook(arguments.source, settings, clock=clock.now_s, hear=clock.hear)
         stack.callback(_summarize, summary, look)
@@ -86,25 +78,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         heartbeats = Heartbeat(arguments.alive), Heartbeat(folder / ALIVE)
         stack.callback((folder / ALIVE).unlink, missing_ok=True)
         runtime.start(arguments.reset_clock)
-
-        def reopen_if_asked() -> None:
-            if hangups:
-                hangups.clear()
-                for file in appended.values():
-                    file.reopen()
-
-        contact, report = source.contact if isinstance(source, ConnectedSource) else None, report_to(*observers)
-        disk = disk_of(settings.ledger, folder)
-
-        def report_source() -> None:
-            if contact is None:  # a pipe or a recording
-                report(SourceSeen(0.0, 0, is_away=False, stale=look.stale))
-            else:
-                seen = contact.silent_s, contact.failed, contact.is_away
-                report(SourceSeen(*seen, look.stale, contact.certificate_s))
-            report(disk())
-
-        every = (*(heartbeat.beat for heartbeat in heartbeats), reopen_if_asked, report_source, log.say_due)
+        contact = _Contact(source, look, disk_of(settings.ledger, folder), report_to(*observers))
+        reopen = partial(_reopen_if_asked, hangups, appended.values())
+        beats = (heartbeat.beat for heartbeat in heartbeats)
+        every: Sequence[Callable[[], None]] = [*beats, reopen, contact.report_due, log.say_due]
         ended = _go_on(source, runtime, settings, every, look)
         watch.end()
         look.end()
@@ -112,6 +89,32 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
             raise UsageError("no ping was accepted")
         if ended and not (summary.pings or summary.refused or ledger.progress().admitted):
             raise UsageError(f"{source_name(arguments.source)}: the source ended, and no ping has ever come")
+
+
+class _Contact:
+    """Tells once a second how the source is, and the disks of ledger and journal."""
+
+    def __init__(self, source: LiveSource, look: LiveLook, disk: Callable[[], DiskSeen], report: Observer) -> None:
+        self._contact = source.contact if isinstance(source, ConnectedSource) else None  # else a pipe or a recording
+        self._look, self._disk, self._report, self._told_s = look, disk, report, -math.inf
+
+    def report_due(self) -> None:
+        if (now_s := time.monotonic()) - self._told_s < 1.0:
+            return
+        self._told_s, contact, stale = now_s, self._contact, self._look.stale
+        if contact is None:
+            self._report(SourceSeen(0.0, 0, is_away=False, stale=stale))
+        else:
+            seen = contact.silent_s, contact.failed, contact.is_away
+            self._report(SourceSeen(*seen, stale, contact.certificate_s))
+        self._report(self._disk())
+
+
+def _reopen_if_asked(hangups: list[int], files: Iterable[Appended]) -> None:
+    if hangups:
+        hangups.clear()
+        for file in files:
+            file.reopen()
 
 
 def _summarize(summary: Summary, look: LiveLook) -> None:
