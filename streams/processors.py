@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -20,6 +20,7 @@ import numpy as np
 from faust.types import TP
 
 from streams.kafka import Committed, Headers, Offsets, OutgoingRecord, Producer, shortened
+from streams.records import query_records, release_records, smoothed_records, withdrawal_records
 from streams.topics import OTHER_QUERIES, Binding, Topics, mark_header, mark_in, other_version
 from udp_stream.errors import ConfigError, Fenced, Lost
 from udp_stream.ledger.port import Ledger, Mark
@@ -27,7 +28,6 @@ from udp_stream.pings.decode import Reason, Refusal
 from udp_stream.pings.times import parse_timestamps
 from udp_stream.planning.policy import PositionPeriods
 from udp_stream.planning.slot import SlotPlan
-from udp_stream.release import forecaster, record, withdrawal
 from udp_stream.release.charge import ReleaseContext, plan_slot, with_forecaster
 from udp_stream.release.facts import (
     Observer,
@@ -40,11 +40,10 @@ from udp_stream.release.facts import (
     report_to,
     slot_published,
 )
-from udp_stream.release.forecaster import Smoothed, encode_smoothed
-from udp_stream.release.query_road import Answered, QuerySet, report_answers
-from udp_stream.release.record import decode, decode_result, kind_of, moment_of
+from udp_stream.release.query_road import QuerySet, report_answers
+from udp_stream.release.record import decode, kind_of, moment_of
 from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
-from udp_stream.release.withdrawal import decode_withdrawal, unpublished_withdrawals
+from udp_stream.release.withdrawal import unpublished_withdrawals
 from udp_stream.runtime import say_ahead
 from udp_stream.shuffle import protocol as steps
 from udp_stream.shuffle import wire
@@ -811,62 +810,6 @@ class ShardProcessor(Partitions[ShardAssignment]):
 # --- what readers get: records with CloudEvents in their headers (binary mode) ---
 #
 # Each follows from its slot or moment alone: a repeat has the same bytes.
-
-
-def release_records(topics: Topics, releases: Sequence[PublishedRelease]) -> list[OutgoingRecord]:
-    """Each release for two topics: all releases, and the latest of each cell."""
-    made = []
-    for one in releases:
-        hat = one.record.hat
-        made.append(
-            _event(topics.release.name, record.SCHEMA, one.record.release_id, hat.slot_end, hat.cell, one.payload)
-        )
-    return made + [OutgoingRecord(topics.latest.name, one.value, one.key, one.headers) for one in made]
-
-
-def withdrawal_records(topics: Topics, payloads: Iterable[bytes]) -> list[OutgoingRecord]:
-    """Each withdrawal, where the record is that it withdraws; the latest of a cell stays what it is."""
-    found = [(payload, decode_withdrawal(payload)) for payload in payloads]
-    name, schema = topics.release.name, withdrawal.SCHEMA
-    return [_event(name, schema, one.release_id, one.withdrawn_at, one.hat.cell, payload) for payload, one in found]
-
-
-def smoothed_records(topics: Topics, estimates: Sequence[Smoothed]) -> list[OutgoingRecord]:
-    """Each estimate, under its cell."""
-    made = []
-    for one in estimates:
-        hat, payload = one.hat, encode_smoothed(one)
-        id_ = f"{hat.cell}/{hat.slot_start}/{hat.slot_end}"
-        made.append(_event(topics.smoothed.name, forecaster.SCHEMA, id_, hat.slot_end, hat.cell, payload))
-    return made
-
-
-def query_records(topics: Topics, answers: Sequence[Answered]) -> list[OutgoingRecord]:
-    """Each answer of a moment, under its query's name."""
-    name, found = topics.queries.name, [(one.payload, decode_result(one.payload)) for one in answers]
-    return [
-        _event(name, record.QUERY_SCHEMA, result.release_id, result.query.moment, result.query.name, payload)
-        for payload, result in found
-    ]
-
-
-def _event(topic: str, schema: str, id_: str, time: str, subject: str, value: bytes) -> OutgoingRecord:
-    """A record under its subject; `time` is the end of its slot, or its moment."""
-    key, (version, type_, source, schema_header, content) = subject.encode(), _headers_of_all(topic, schema)
-    id_header, time_header, subject_header = ("ce_id", id_.encode()), ("ce_time", time.encode()), ("ce_subject", key)
-    headers = [version, id_header, type_, source, time_header, subject_header, schema_header, content]
-    return OutgoingRecord(topic, value, key, headers)
-
-
-@cache  # a slot has thousands of records
-def _headers_of_all(topic: str, schema: str) -> Headers:
-    return [
-        ("ce_specversion", b"1.0"),
-        ("ce_type", schema.replace("/", ".").encode()),
-        ("ce_source", f"udp-stream/{topic}".encode()),
-        ("ce_dataschema", schema.encode()),
-        ("content-type", b"application/json"),
-    ]
 
 
 def settle(

@@ -182,36 +182,12 @@ async def _work(
         parts = ShardProcessor(common, context, ledger, thread, once)
         lanes = connect(app, topics, offsets, pings, parts, stop)
         say(f"worker of group {settings.kafka.group} at {settings.kafka.bootstrap}", "begun")
-        growth = Growth(topics.pings)
-
-        async def all_read(positions: Mapping[TP, int]) -> bool:
-            growth.look(await offsets.partitions_now(topics.pings.name))
-            BROKER.back()
-            return await offsets.all_read(positions)
-
-        watchdog = Watchdog(
-            lambda: pings.next_offsets() | parts.next_offsets(),
-            all_read,
-            STUCK_S,
-            done=lambda: pings.done + parts.done + patience.tries,
-        )
-
-        def waiting() -> Waiting:
-            reads = pings.next_offsets() | parts.next_offsets()
-            of = sum(offsets.known_partitions(topic.name) for topic in (topics.pings, topics.parts))
-            counts = *pings.open_slots(), offsets.unread(reads), len(reads)
-            away_s, all_s = patience.lasted_s, max(of, len(reads))
-            return Waiting(*counts, watchdog.still_s, growth.raised, away_s, pings.clock_ms(), all_s)
-
-        def broker() -> SourceSeen:
-            is_ours = app.consumer_generation_id and not app.rebalancing
-            return SourceSeen(watchdog.silent_s, watchdog.failed, not is_ours or watchdog.silent_s > AWAY_S)
-
+        signs = _Signs(app, topics, offsets, pings, parts, patience)
         serving = [
             asyncio.ensure_future(_start(app, stop)),
             asyncio.ensure_future(keep_time(app, pings, parts, stop, idle_s, Heartbeat(deployment.heartbeat), clock)),
-            asyncio.ensure_future(stop.guard(watchdog.run)),
-            asyncio.ensure_future(_speak(log, (waiting, broker, disk_of(settings.ledger)), report_to(*observers))),
+            asyncio.ensure_future(stop.guard(signs.watchdog.run)),
+            asyncio.ensure_future(_speak(log, (*signs.facts, disk_of(settings.ledger)), report_to(*observers))),
         ]
         await stop.wait()
         # Before all that follows, since any of it may hang.
@@ -226,6 +202,46 @@ async def _work(
     log.say_due(at_the_end=True)
     say("the worker has ended", "ended")
     return (signals[0] if signals else 0), stop.error
+
+
+class _Signs:
+    """What a worker tells of itself and of its broker, which its watchdog asks."""
+
+    def __init__(
+        self,
+        app: faust.App,
+        topics: Topics,
+        offsets: Offsets,
+        pings: SourceProcessor,
+        parts: ShardProcessor,
+        patience: Patience,
+    ) -> None:
+        self._app, self._topics, self._offsets = app, topics, offsets
+        self._pings, self._parts, self._patience = pings, parts, patience
+        self._growth = Growth(topics.pings)
+        done = lambda: pings.done + parts.done + patience.tries  # noqa: E731
+        self.watchdog = Watchdog(self._reads, self._all_read, STUCK_S, done=done)
+        self.facts = self._waiting, self._broker
+
+    def _reads(self) -> dict[TP, int]:
+        return self._pings.next_offsets() | self._parts.next_offsets()
+
+    async def _all_read(self, positions: Mapping[TP, int]) -> bool:
+        self._growth.look(await self._offsets.partitions_now(self._topics.pings.name))
+        BROKER.back()
+        return await self._offsets.all_read(positions)
+
+    def _waiting(self) -> Waiting:
+        reads, topics = self._reads(), (self._topics.pings, self._topics.parts)
+        of = sum(self._offsets.known_partitions(topic.name) for topic in topics)
+        counts = *self._pings.open_slots(), self._offsets.unread(reads), len(reads)
+        away_s, all_s = self._patience.lasted_s, max(of, len(reads))
+        still_s, raised = self.watchdog.still_s, self._growth.raised
+        return Waiting(*counts, still_s, raised, away_s, self._pings.clock_ms(), all_s)
+
+    def _broker(self) -> SourceSeen:
+        is_ours, silent_s = self._app.consumer_generation_id and not self._app.rebalancing, self.watchdog.silent_s
+        return SourceSeen(silent_s, self.watchdog.failed, not is_ours or silent_s > AWAY_S)
 
 
 async def _speak(log: SpokenLog, facts: Sequence[Callable[[], Fact]], report: Observer) -> None:
