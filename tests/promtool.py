@@ -11,6 +11,7 @@ from pathlib import Path
 
 OUT = Path(__file__).parents[1] / "out"
 VERSION = "v0.300.0"
+PACKAGES = "prometheus", "promtool"  # newer systems have it apart
 ADVICE = (
     "no promtool: install it (Debian: apt-get install prometheus), or apt-get or Go, by which the tests take one "
     "without root"
@@ -36,11 +37,18 @@ def found() -> Path:
 
 
 def of_debian(folder: Path) -> Path | None:
+    """With lists of packages of its own: those of the machine may be missing, and are root's."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         return None
-    output(folder, "apt-get", "download", "prometheus")
-    for package in folder.glob("*.deb"):
-        output(folder, "dpkg-deb", "-x", package.name, ".")
+    for name in ("lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True)
+    own = f"Dir::State::lists={folder}/lists", f"Dir::Cache={folder}/cache", "APT::Sandbox::User="
+    options = [word for option in own for word in ("-o", option)]
+    output(folder, "apt-get", *options, "update")
+    for package in PACKAGES:
+        output(folder, "apt-get", *options, "download", package)
+    for file in folder.glob("*.deb"):
+        output(folder, "dpkg-deb", "-x", file.name, ".")
     return folder / "usr" / "bin" / "promtool"
 
 

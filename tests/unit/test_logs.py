@@ -18,7 +18,7 @@ from streams.worker import as_own_error
 from tests.forms import PURE_ENV
 from udp_stream import logs
 from udp_stream.ledgers.opening import ledger_and_keys
-from udp_stream.logs import BROKER, QUIET_S, Outage, begin_log, end_log, say
+from udp_stream.logs import QUIET_S, Outage, begin_log, end_log, say
 from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog
 from udp_stream.settings import LedgerSection, load
 from udp_stream.sources.journal import Journal
@@ -99,7 +99,7 @@ def test_a_library_s_line_has_logger_level_place_and_exception():
 
 def test_an_outage_of_kafka_is_one_line_and_its_end_another(monkeypatch):
     now = [0.0]
-    broker = Outage(BROKER._gone, BROKER._there, quiet_s=QUIET_S, clock=lambda: now[0])
+    broker = Outage("a Kafka broker does not answer", "Kafka answers again", quiet_s=QUIET_S, clock=lambda: now[0])
     monkeypatch.setattr(logs, "BROKER", broker)
 
     def write():

@@ -1,26 +1,18 @@
 """Speeds in another unit than the one set end a verb that charges before it charges, until a person has looked."""
 
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
-from udp_stream.cli import main as cli
+from tests.runtime.harness import FEEDS
+from tests.verbs import run_verb
 from udp_stream.cli.first_look import FeedWatch, LiveLook, require_unit_of_files
 from udp_stream.errors import ConfigError
 from udp_stream.settings import load
 from udp_stream.trial.fleet import IST, Fleet, Imperfections
 from udp_stream.windows.slots import ReadResult
 
-DATA = Path("/work/shared/data")
 ODD = "speed.unit is 'mps', and pings move about as fast as they report in 'kmh'"
-
-
-@pytest.fixture(autouse=True)
-def _streams_stay(monkeypatch):
-    monkeypatch.setattr(cli, "use_standard_streams", lambda: None)
-    monkeypatch.setattr(cli, "let_go_of_stdout", lambda: None)
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +24,19 @@ def log(tmp_path_factory):
     return file
 
 
-def verb(capsys, name, log, folder, *flags):
+def verb(name, log, folder, *flags):
     words = [word for flag in ("speed.unit=mps", *flags) for word in ("--set", flag)]
-    ledger = ["--ledger", str(folder / "ledger")]
-    status = cli.main([name, str(log), *ledger, "--out", str(folder / "out"), *words])
-    return status, " ".join(" ".join(capsys.readouterr()).split())
+    done = run_verb([name, log, "--ledger", "ledger", "--out", "out", *words], cwd=folder)
+    return done.returncode, " ".join(done.stderr.decode().split())
 
 
 @pytest.mark.parametrize("name", ["replay", "run"])
-def test_another_unit_ends_the_verb_before_it_charges(capsys, log, tmp_path, name):
-    status, said = verb(capsys, name, log, tmp_path)
+def test_another_unit_ends_the_verb_before_it_charges(log, tmp_path, name):
+    status, said = verb(name, log, tmp_path)
     assert status == 3 and ODD in said and "speed.unit_checked = true" in said
     assert not (tmp_path / "out").exists() or not (tmp_path / "out").read_bytes()
     assert not (tmp_path / "ledger").exists()
-    status, said = verb(capsys, name, log, tmp_path, "speed.unit_checked=true")
+    status, said = verb(name, log, tmp_path, "speed.unit_checked=true")
     assert status == 0 and (tmp_path / "out").read_bytes()
 
 
@@ -71,10 +62,10 @@ CANNOT_TELL = {"austin-capmetro-2016-11-24", "austin-capmetro-2016-11-25"}
 """Their buses send each 120 to 180 s."""
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="recorded days are not part of the program")
+@pytest.mark.skipif(not FEEDS.is_dir(), reason="recorded days are not part of the program")
 @pytest.mark.parametrize("unit", ["mps", "mph", "knots"])
 def test_recorded_days_are_not_stopped_and_in_another_unit_they_are(unit):
-    for day in sorted(DATA.glob("*.ndjson.gz")):
+    for day in sorted(FEEDS.glob("*.ndjson.gz")):
         require_unit_of_files([str(day)], load(None, (), {}))
         other = load(None, (f"speed.unit={unit}",), {})
         if day.name.removesuffix(".ndjson.gz") in CANNOT_TELL:
