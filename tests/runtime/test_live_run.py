@@ -374,7 +374,6 @@ def test_the_verb_releases_what_is_piped_in_once_and_says_so(tmp_path):
     assert (tmp_path / "city.ledger.journal").stat().st_mode & 0o077 == 0
 
 
-assert frames  # the fixture
 KILLS = 6
 
 
@@ -384,7 +383,7 @@ def killed(frames, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Journal, "drop_before", lambda _journal, _offset: None)
         while True:
-            _, status = os.waitpid(child(folder, frames, dice.uniform(0.02, 0.2) if died < KILLS else 60.0), 0)
+            _, status = os.waitpid(child(folder, frames, dice.uniform(0.01, 0.06) if died < KILLS else 60.0), 0)
             if status == 0:
                 break
             assert os.WIFSIGNALED(status), status
