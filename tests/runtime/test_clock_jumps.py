@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from tests.forked import Forked
@@ -181,6 +182,16 @@ def test_where_the_source_is_silent_a_jump_is_believed_once_it_has_lasted():
         now = [second, 5000 + second + HOUR * (second >= 1000)]
         said.append(clock.now_s() > 5000 + HOUR)
     assert said.index(True) == 1000 + SETTLED_S
+
+
+def test_under_a_wall_that_is_ahead_from_the_start_no_tick_passes_what_pings_can_be():
+    now = [0.0, 5000.0]
+    clock = SteadyClock(lambda: now[1] + HOUR, lambda: now[0], lag_max_s=60)
+    assert clock.tick_s() == 5000 + HOUR  # nothing was heard
+    clock.hear(np.array([4_990_000, 4_995_000]))
+    assert 4995 <= clock.tick_s() <= 4995 + 60
+    now[:] = 30.0, 5030.0
+    assert 5025 <= clock.tick_s() <= 5025 + 60 < clock.now_s()
 
 
 def now_pings():
