@@ -102,6 +102,7 @@ class Metrics:
         self._gauge("zone_offset_seconds", "What hat.timezone is ahead of UTC now.", self._offset_s)
         self._gauge("started_timestamp_seconds", "When the process began.").set_to_current_time()
         self._published = self._gauge("published_timestamp_seconds", "When a slot was published last; 0: never.")
+        self._in_doubt = self._gauge("unit_in_doubt", "1 if the last slot was withheld, its unit of speed in doubt.")
         self._gauge(
             "newest_ping_timestamp_seconds", "The latest time of a ping; 0: none yet.", lambda: self._newest_ms / 1000
         )
@@ -157,6 +158,7 @@ class Metrics:
         for status, count in slot.hats.items():
             self._hats[status].inc(count)
         self._published.set_to_current_time()
+        self._in_doubt.set("withheld_unit" in slot.hats)
         if slot.start_ms not in self._closing:  # counted before a rebalance
             return
         since_s, parts = self._closing.pop(slot.start_ms)

@@ -246,7 +246,7 @@ def test_a_column_sorts_the_table(board, day, new_page):
 
 def test_reasons_are_words(copy, tmp_path, new_page):
     statuses = ("withheld_few_plates", "withheld_budget", "withheld_uninformative", "withheld_unplanned",
-                "withheld_partial")  # fmt: skip
+                "withheld_partial", "withheld_unit")  # fmt: skip
     slot = fullest(copy)
     withheld = [key for key, one in copy.releases.items() if key[0] == slot and one["mean"] is None]
     for key, status in zip(withheld, statuses, strict=False):

@@ -18,7 +18,7 @@ from udp_stream.logs import counted, is_quiet
 from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.promise import epsilon_text
-from udp_stream.release.facts import Summary
+from udp_stream.release.facts import UNIT_IN_DOUBT, Summary
 from udp_stream.settings import Settings
 from udp_stream.version import __version__
 
@@ -110,6 +110,8 @@ def troubles(summary: Summary) -> Iterator[str]:
         yield f"Some records are in the ledger but not in the output. {way}"
     if summary.held:
         yield f"{summary.held:,} accepted pings wait in slots that were not released. {way}"
+    if withheld := summary.hats["withheld_unit"]:
+        yield f"HATs withheld: {withheld:,}, because {UNIT_IN_DOUBT}."
     if (late := summary.refused["late"]) > LATE_SHARE_SUSPICIOUS * summary.pings:
         yield f"Pings that came after their slot had closed: {late:,}. Are the files in the order of their times?"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from udp_stream.forecast.model import DAYS, PER_HAT, Memory, ReleasedHats, SlotForecast, SlotPrior, forecast_slot
 from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, Clipped, Outlook, unmeasured
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
+from udp_stream.forecast.unit import Evidence, evidence_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.base import NonNegative, Share
 from udp_stream.mechanisms.city_tree import city_bins
@@ -222,12 +224,8 @@ def smooth_slot(
     cells = np.array([int(record.hat.cell, 16) for record in records], dtype=np.uint64)
     prior, rest = prior_of_records(records), rest_of_records(records)
     carried = memory.carried(day, cells)
-    measured = np.array([at for at, record in enumerate(records) if record.mean is not None], dtype=np.int64)
-    value, noise, clipped = _measured([record for record in records if record.mean is not None])
-    chosen = SlotPrior(prior.by_row, prior.by_hat[measured], prior.features[measured])
-    learnt = memory.learn(
-        day, ReleasedHats(cells[measured], chosen, value, noise, rest[measured], clipped, hours), max_kmh
-    )
+    measured, released = np.flatnonzero([record.mean is not None for record in records]), released_hats(records, hours)
+    noise, learnt = released.noise, memory.learn(day, released, max_kmh)
     here = memory.predict(day, cells, prior)
     found = unmeasured(here.mean, here.variance + rest, carried, max_kmh).with_some(measured, learnt)
     gain = np.zeros(len(records))
@@ -308,6 +306,14 @@ def _mean_distance(apart: float, off: float) -> float:
     return MEAN_ABS_PER_SD * off * math.exp(-(ratio**2) / 2) + apart * math.erf(ratio / math.sqrt(2))
 
 
+def released_hats(records: Sequence[Release], hours: float) -> ReleasedHats:
+    """What the records with a mean say of a slot of so many hours."""
+    chosen = [record for record in records if record.mean is not None]
+    cells = np.array([int(record.hat.cell, 16) for record in chosen], dtype=np.uint64)
+    value, noise, clipped = _measured(chosen)
+    return ReleasedHats(cells, prior_of_records(chosen), value, noise, rest_of_records(chosen), clipped, hours)
+
+
 def prior_of_records(records: Sequence[Release]) -> SlotPrior:
     """What the records' forecasts read of counts; 0 for records that have none."""
     priors = np.zeros((len(records), 1 + PER_HAT))
@@ -374,14 +380,18 @@ class Forecaster:
     ['8742d98b6ffffff', '8742d9d4cffffff']
     """
 
-    def __init__(self, slots: SlotGrid, max_speed: int, software: str, shapes: bool = False) -> None:
+    def __init__(
+        self, slots: SlotGrid, max_speed: int, software: str, shapes: bool = False, judges_unit: bool = False
+    ) -> None:
         self._memory, self._slots = Memory(), slots
         self._max_kmh, self._software = max_speed / QUANTA_PER_KMH, software
         self._new_shapes = partial(CityMemory, city_bins(max_speed).edges_kmh[1:]) if shapes else lambda: None
         self._shapes = self._new_shapes()
         self._due: dict[Slot, set[int]] = {}
         self._learnt_ms: int | None = None
-        self._withdrawals = 0
+        self._withdrawals, self._judges_unit = 0, judges_unit
+        self._policy, self._is_doubted, self._evidence = "", False, Evidence()
+        self._usual: tuple[Memory, CityMemory | None] | None = None  # what was known before there was evidence
 
     def saw(self, counts: SlotCounts) -> None:
         """A slot that is planned now, or is recorded already: its releases are to be learnt."""
@@ -406,11 +416,17 @@ class Forecaster:
     def smoothed(self, slot: Slot, history: LedgerHistory) -> list[Smoothed]:
         return self._learn(history, slot[1]).get(slot, [])
 
+    def in_doubt(self, start_ms: int, history: LedgerHistory, policy: str) -> bool:
+        """Whether the releases before a slot, made under this policy, say that their speeds are in another unit."""
+        self._learn(history, start_ms)
+        return self._is_doubted and self._policy == policy
+
     def _learn(self, history: LedgerHistory, before_ms: int) -> dict[Slot, list[Smoothed]]:
         """Learn every slot that starts before this time and was not learnt yet; gives their smoothed estimates."""
         if (withdrawals := history.withdrawals()) != self._withdrawals:  # what was learnt of these HATs is forgotten
             self._memory, self._shapes, self._learnt_ms = Memory(), self._new_shapes(), None
             self._withdrawals = withdrawals
+            self._forget_unit("")
         if self._learnt_ms is None:
             self._remember(history, before_ms)
         learnt = {}
@@ -421,10 +437,13 @@ class Forecaster:
             found = history.releases(*slot, [cell for cell in cells if cell not in withdrawn])
             self._learnt_ms = slot[0]
             if records := [record for record in found if record is not None]:
-                self._memory.count(*self._when(slot), sum(record.samples for record in records))
                 when, known = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS), (self._max_kmh, self._software)
+                if self._judges_unit and self._judge_unit(records, *when):
+                    records = [msgspec.structs.replace(record, mean=None) for record in records]
+                for memory in (self._memory, *([] if self._usual is None else [self._usual[0]])):
+                    memory.count(*self._when(slot), sum(record.samples for record in records))
                 estimates = smooth_slot(records, self._memory, *when, *known)
-                answer = None if self._shapes is None or withdrawn else history.city(*slot)
+                answer = None if self._shapes is None or withdrawn or self._is_doubted else history.city(*slot)
                 learnt[slot] = self._with_cdfs(estimates, records, slot, answer)
         return learnt
 
@@ -437,6 +456,30 @@ class Forecaster:
         if answer is not None:
             self._shapes.learn(day, answer)
         return with_cdfs(estimates, {record.release_id: record.plates for record in records}, self._shapes.told(day))
+
+    def _judge_unit(self, records: Sequence[Release], day: dt.date, hours: float) -> bool:
+        """Whether these releases are not to be learnt, as their unit is in doubt. With the verdict all is forgotten
+        that was learnt since the first evidence. A doubt lasts until there are records under another policy."""
+        if records[0].policy != self._policy:
+            self._forget_unit(records[0].policy)
+        if self._is_doubted:
+            return True
+        memory = self._memory if self._usual is None else self._usual[0]
+        released = released_hats(records, hours)
+        usual = memory.predict(day, released.cells, released.prior)
+        self._evidence = self._evidence.more(evidence_of(usual, released, self._max_kmh))
+        self._is_doubted = self._evidence.is_enough or any(record.status == "withheld_unit" for record in records)
+        if self._is_doubted and self._usual is not None:
+            self._memory, self._shapes = self._usual
+        if self._is_doubted or not self._evidence.is_any:
+            self._usual = None
+        elif self._usual is None:
+            self._usual = deepcopy((self._memory, self._shapes))
+        return self._is_doubted
+
+    def _forget_unit(self, policy: str) -> None:
+        """There is no doubt of the unit of the releases of a policy, so far."""
+        self._policy, self._is_doubted, self._evidence, self._usual = policy, False, Evidence(), None
 
     def _remember(self, history: LedgerHistory, before_ms: int) -> None:
         """The ledger's slots of the remembered days, also later ones: a worker may read a log again."""

@@ -219,6 +219,7 @@ Status = Literal[
     "withheld_uninformative",
     "withheld_unplanned",
     "withheld_partial",
+    "withheld_unit",
 ]
 
 

@@ -412,6 +412,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return msgspec.structs.replace(policy, prices=policy.prices | {"cdf": 0}) if has_no_tree else policy
 
     @property
+    def judges_unit(self) -> bool:
+        """Whether speeds may be found in another unit: not where they are derived, nor where a person has looked."""
+        return self.speed.from_ == "field" and not self.speed.unit_checked
+
+    @cached_property
     def ping_rules(self) -> PingRules:
         speed, box = self.speed, self.pings.box
         return PingRules(unit=speed.read_in, max_kmh=speed.max_kmh, reject_above_kmh=speed.reject_above_kmh, box=box)

@@ -87,6 +87,7 @@ function withheldOf({ release, estimate }) {
     withheld_uninformative: 'Nothing was released: noise would have drowned what there was to learn.',
     withheld_unplanned: 'Nothing was released: the slot’s plan did not know of this cell.',
     withheld_partial: 'Nothing was released: less than half of this slot was read.',
+    withheld_unit: 'Nothing was released: speeds seem to be in another unit than the one set.',
   }[release?.status] ?? (estimate?.release_id ? 'Its release is not here.' : 'No bus came through in this slot.');
 }
 

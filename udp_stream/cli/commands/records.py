@@ -126,7 +126,7 @@ def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) ->
         text = f"estimates follow the configuration, and the ledger holds other settings ({different})"
         say(text, "ledger", level=WARNING)
     policy, history = settings.policy, LedgerHistory(ledger)
-    forecaster = Forecaster(slots_of(ledger, settings), policy.max_speed, SOFTWARE, policy.shapes)
+    forecaster = Forecaster(slots_of(ledger, settings), policy.max_speed, SOFTWARE, policy.shapes, settings.judges_unit)
     slots: dict[Slot, None] = {(1000 * start, 1000 * end): None for start, end in map(slot_of, ids_in(ledger, span))}
     for slot in slots:
         yield from map(encode_smoothed, forecaster.smoothed(slot, history))
