@@ -20,7 +20,7 @@ from udp_stream.ledgers.archive import latest_day, whole_periods
 from udp_stream.ledgers.opening import ledger_place, named, other_policies, slots_of
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, encode_smoothed
-from udp_stream.release.record import CITY, WITHDRAWN, kind_of, slot_of
+from udp_stream.release.record import UNREAD, WITHDRAWN, kind_of, slot_of
 from udp_stream.release.road import witness
 from udp_stream.release.withdrawal import withdraw as withdraw_hats
 from udp_stream.settings import Settings, is_file
@@ -63,7 +63,7 @@ def archive(arguments: argparse.Namespace, settings: Settings) -> None:
         before_s = whole_periods(int(asked.timestamp()), ledger.periods())
         if before_s < asked.timestamp():
             say(f"a budget period goes on at {asked:%Y-%m-%d}: what is before it is archived")
-        waiting = [id_ for id_, _ in ledger.unpublished() if kind_of(id_) != CITY and end_of(id_) <= before_s]
+        waiting = [id_ for id_, _ in ledger.unpublished() if kind_of(id_) not in UNREAD and end_of(id_) <= before_s]
         if waiting:
             text = f"{counted(len(waiting), 'record')} of that time never reached a reader. The archive has them"
             say(f"{text}: `ledger releases` prints them", "ledger", level=WARNING)
