@@ -34,9 +34,10 @@ from udp_stream.planning.policy import (
     period_of,
     time_of,
 )
+from udp_stream.planning.presence import PresenceRules
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.city import AskShape, CityQuestion, require_paid
-from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, Smoothed
+from udp_stream.release.forecaster import Forecaster, LedgerHistory, PresenceForecaster, Slot, SlotForecaster, Smoothed
 from udp_stream.release.record import Status, city_id, release_id
 from udp_stream.units import duration_name
 from udp_stream.windows.tables import SlotCounts, cell_name
@@ -266,7 +267,8 @@ class ReleaseContext:
 
     `caveats` and `trial` go into every record. `before_charge` is called each time before plates are charged.
     `derive_key` turns an id into a key of its own, by the plates' key: with it a ledger's hashes cannot be guessed by
-    readers. `forecaster` sees every slot. `city` replaces the policy's question to the city.
+    readers. `forecaster` sees every slot. `city` replaces the policy's question to the city. `presence` has the rules of
+    "add-remove": slots take another road then (`presence.py`).
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -283,9 +285,10 @@ class ReleaseContext:
     caveats: tuple[str, ...] = ()
     trial: bool = False
     before_charge: Callable[[], None] = lambda: None
-    forecaster: Forecaster | None = None
+    forecaster: SlotForecaster | None = None
     derive_key: Callable[[str], bytes] = key_without_secret
     city: CityQuestion | None = None
+    presence: PresenceRules | None = None
 
     @property
     def question(self) -> CityQuestion | None:
@@ -298,19 +301,24 @@ class ReleaseContext:
 def with_forecaster(context: ReleaseContext) -> ReleaseContext:
     """The same with a new forecaster, and with plans around its forecasts where the policy asks for them. A forecaster
     must see every slot in its order: a worker that takes over needs a new one."""
-    policy = context.policy
+    policy, rules = context.policy, context.presence
+    if rules is not None:
+        sums = PresenceForecaster(context.calendar.slots, rules, context.software, context.trial)
+        return replace(context, forecaster=sums)
     forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.shapes)
     planner = ForecastPlanner(forecaster) if policy.forecasts else context.planner
     return replace(context, forecaster=forecaster, planner=planner)
 
 
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
-    """Plan and charge the whole slot; nothing if all of it is recorded. PrivacyRefused, before a charge and again
+    """Plan and charge the whole slot; nothing if all of it is recorded, and under "add-remove". PrivacyRefused, before a charge and again
     before a draw, if its period overlaps others, or could exceed one budget with positions."""
     hats = hats_of(counts)
     # Also if all of it is recorded already: what it released is still to be learnt.
     if context.forecaster is not None:
         context.forecaster.saw(counts)
+    if context.presence is not None:
+        return SlotPlan.empty(counts)
     if None not in ledger.recorded(ids_of(hats)):
         return SlotPlan.empty(counts)
     policy, slot = context.policy, SlotToPlan.of_counts(counts, context, ledger)
