@@ -70,7 +70,7 @@ OTHER_VALUES = {
 
 
 NAMED_APART = ("accounting", "delta", "source", "prices", "domain", "interval_ms", "plates")
-"""Fields that show in several keys, or only where they have an effect: `test_presence_settings.py`, `test_city_words.py`."""
+"""Several keys show them, or only where they have an effect: `test_presence_settings.py`, `test_city_words.py`."""
 
 
 def policy(*flags):
