@@ -40,9 +40,10 @@ from udp_stream.release.facts import (
     report_to,
     slot_published,
 )
+from udp_stream.release.presence import record_presence
 from udp_stream.release.query_road import QuerySet, report_answers
 from udp_stream.release.record import decode, kind_of, moment_of
-from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
+from udp_stream.release.road import RecordedSlot, factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.release.withdrawal import unpublished_withdrawals
 from udp_stream.runtime import say_ahead
 from udp_stream.shuffle import protocol as steps
@@ -634,7 +635,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         """The ledger is informed of what the former owner published."""
         tp, start = place.tp, await self._start(place)
         shards, known = self._topics.parts.partitions, len(start.shard.through_ms)
-        sources, follows = self._offsets.partitions(self._topics.pings.name, known), self._context.policy.forecasts
+        sources, context = self._offsets.partitions(self._topics.pings.name, known), self._context
+        follows = context.policy.forecasts or context.presence is not None
         given = self._accept_loss, follows, self._periods is not None, self._asked
         protocol = ShardProtocol(tp.partition, shards, sources, start, *given)
         ledger = await self._in_thread(partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}"))
@@ -643,7 +645,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         if isinstance(step := protocol.next(), steps.SendMessages):  # of the former owner, who may have died on it
             await self._send(step.messages)
             protocol.sent(step)
-        context = with_forecaster(self._context) if follows and tp.partition == PLANNER else self._context
+        context = with_forecaster(context) if follows and tp.partition == PLANNER else context
         return ShardAssignment(tp.partition, protocol, ledger, publisher, context, place.end)
 
     async def _start(self, place: Place) -> ShardCheckpoint:
@@ -730,10 +732,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         assigned.protocol.remembered(await self._compared(assigned, work))
 
     async def _release(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> None:
-        plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
-        work = step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
         withdrawn = await self._in_thread(partial(self._withdrawn, assigned))  # before the mark is raised
-        recorded = await self._in_thread(partial(record_slot, *work))
+        recorded = await self._in_thread(partial(self._record, assigned, step))
         releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
         report_recorded(self._report, step.counts, recorded, releases)
         protocol, start = assigned.protocol, step.start
@@ -744,6 +744,12 @@ class ShardProcessor(Partitions[ShardAssignment]):
         if withdrawn:
             await self._in_thread(partial(assigned.ledger.published, list(withdrawn)))
         self._report(slot_published(step.start, releases))
+
+    def _record(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> RecordedSlot:
+        if assigned.context.presence is not None:
+            return record_presence(step.counts, step.values, assigned.context, assigned.ledger)
+        plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
+        return record_slot(step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors)
 
     def _withdrawn(self, assigned: ShardAssignment) -> dict[str, bytes]:
         shards = self._topics.parts.partitions

@@ -52,6 +52,7 @@ from udp_stream.release.facts import (
     slot_smoothed,
 )
 from udp_stream.release.forecaster import Smoothed, encode_smoothed
+from udp_stream.release.presence import release_presence
 from udp_stream.release.query_road import QueryContext, QuerySet, report_answers
 from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_of
@@ -107,9 +108,9 @@ class _Runtime:
         self._publish, self._smooth, self._reject, self._publish_answers = publish, smooth, reject, answer
         context = ReleaseContext(
             settings.policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()), trial=trial,
-            before_charge=self._note_policy, derive_key=hash_plate,
+            before_charge=self._note_policy, derive_key=hash_plate, presence=settings.presence,
         )  # fmt: skip
-        is_forecasting = settings.policy.forecasts or smooth is not None
+        is_forecasting = settings.policy.forecasts or smooth is not None or settings.presence is not None
         self._context = with_forecaster(context) if is_forecasting else context
         self._queries: QuerySet | None = None
         if answer is not None and (asked := settings.standing_queries):
@@ -129,7 +130,7 @@ class _Runtime:
             self._answer(moment)
 
     def _release(self, slot: SlotPings) -> None:
-        """Charge, draw, record and mark the slot's HATs (`release_slot`), publish them, then their estimates."""
+        """Charge, draw, record and mark the slot's HATs, publish them, then their estimates."""
         counts, values = tabulate(slot)
         self._report(SlotCounted(slot.start_ms, counts.repeats))
         withdrawn = {} if self._due is None else unpublished_withdrawals(self._ledger)  # before the mark is raised
@@ -144,7 +145,8 @@ class _Runtime:
             self._publish([published[name] for name in (*new, *withdrawn) if name not in self._written])
             self._report(slot_published(slot.start_ms, list(releases.values())))
 
-        out = release_slot(counts, values, self._context, self._ledger, publish)
+        take_road = release_slot if self._context.presence is None else release_presence
+        out = take_road(counts, values, self._context, self._ledger, publish)
         if withdrawn:
             self._ledger.published(list(withdrawn))
         if self._smooth is not None:

@@ -267,8 +267,8 @@ class ReleaseContext:
 
     `caveats` and `trial` go into every record. `before_charge` is called each time before plates are charged.
     `derive_key` turns an id into a key of its own, by the plates' key: with it a ledger's hashes cannot be guessed by
-    readers. `forecaster` sees every slot. `city` replaces the policy's question to the city. `presence` has the rules of
-    "add-remove": slots take another road then (`presence.py`).
+    readers. `forecaster` sees every slot. `city` replaces the policy's question to the city. `presence` has the rules
+    of "add-remove": slots take another road then (`presence.py`).
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -311,8 +311,11 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
 
 
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
-    """Plan and charge the whole slot; nothing if all of it is recorded, and under "add-remove". PrivacyRefused, before a charge and again
-    before a draw, if its period overlaps others, or could exceed one budget with positions."""
+    """Plan and charge the whole slot; nothing if all of it is recorded, and nothing under "add-remove".
+
+    PrivacyRefused, before a charge and again before a draw, if its period overlaps others, or could exceed one budget
+    with positions.
+    """
     hats = hats_of(counts)
     # Also if all of it is recorded already: what it released is still to be learnt.
     if context.forecaster is not None:

@@ -402,6 +402,7 @@ def _value_of(record: Release) -> tuple[float, float]:
 # The forecaster keeps nothing of its own: it follows from the releases of two days, in the order of their slots
 # (`forecast/model.py`), so that after a crash, or on another worker, it comes to the same forecasts.
 
+
 class SlotForecaster(ABC):
     """What learns slot by slot from what a ledger holds. Slots that are `due` were seen and not learnt yet."""
 
@@ -452,9 +453,7 @@ class SlotForecaster(ABC):
     def _midnights(self, slot: Slot) -> tuple[int, int]:
         """Those around the start of a slot, Unix ms."""
         days = (self._day(slot[0]) + dt.timedelta(days) for days in (0, 1))
-        first, last = (
-            int(1000 * dt.datetime.combine(day, dt.time(), self._slots.zone).timestamp()) for day in days
-        )
+        first, last = (int(1000 * dt.datetime.combine(day, dt.time(), self._slots.zone).timestamp()) for day in days)
         return first, last
 
     def _day(self, time_ms: int) -> dt.date:

@@ -72,13 +72,13 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "speeds": "movement: derived from positions; neighbours differ in one plate's positions, each within its cell",
         "holds_for": "slot: the cost holds for all records of the slot together, as plates share clips among them; "
         "period: for all records of the period together",
-        "swap_epsilon": "add-remove: what it is between inputs that differ in one plate's speeds alone, as a change is a "
-        "removal and an addition: the epsilon of four times period_rho",
+        "swap_epsilon": "add-remove: what it is between inputs that differ in one plate's speeds alone, as a change is "
+        "a removal and an addition: the epsilon of four times period_rho",
     },
     "Noised": {
         "residual": "sum over plates of weight times (mean speed - forecast_kmh), km/h, with noise",
-        "weight": "sum over plates of weights, with noise: a whole slot in the cell is 5, a plate has at most 2.5; left "
-        "out where plates are told",
+        "weight": "sum over plates of weights, with noise: a whole slot in the cell is 5, a plate has at most 2.5; "
+        "left out where plates are told",
         "plates": "number of plates, with noise; left out where it is not asked for",
         "sd": "standard deviation of the noise on residual, km/h; on weight or plates it is a fifth of it",
         "forecast_kmh": "what was forecast of the cell's speed before any ping of the slot was looked at, km/h",

@@ -84,6 +84,7 @@ class NoisedSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def encode_sums(sums: NoisedSums) -> bytes:
+    """The bytes that a ledger keeps."""
     return msgspec.json.encode(sums)
 
 

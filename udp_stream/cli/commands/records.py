@@ -19,11 +19,19 @@ from udp_stream.ledgers.archive import archive as run_archive
 from udp_stream.ledgers.archive import latest_day, whole_periods
 from udp_stream.ledgers.opening import ledger_place, named, other_policies, slots_of
 from udp_stream.logs import WARNING, counted, say
-from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, encode_smoothed
+from udp_stream.release.forecaster import (
+    Forecaster,
+    LedgerHistory,
+    PresenceForecaster,
+    Slot,
+    SlotForecaster,
+    encode_smoothed,
+)
 from udp_stream.release.record import UNREAD, WITHDRAWN, kind_of, slot_of
 from udp_stream.release.road import witness
 from udp_stream.release.withdrawal import withdraw as withdraw_hats
 from udp_stream.settings import Settings, is_file
+from udp_stream.windows.tables import SlotGrid
 
 CHUNK = 1000
 """Records that are looked up at a time."""
@@ -125,11 +133,17 @@ def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) ->
         different = named(list(others.values()))
         text = f"estimates follow the configuration, and the ledger holds other settings ({different})"
         say(text, "ledger", level=WARNING)
-    policy, history = settings.policy, LedgerHistory(ledger)
-    forecaster = Forecaster(slots_of(ledger, settings), policy.max_speed, SOFTWARE, policy.shapes)
+    history, forecaster = LedgerHistory(ledger), forecaster_of(settings, slots_of(ledger, settings))
     slots: dict[Slot, None] = {(1000 * start, 1000 * end): None for start, end in map(slot_of, ids_in(ledger, span))}
     for slot in slots:
         yield from map(encode_smoothed, forecaster.smoothed(slot, history))
+
+
+def forecaster_of(settings: Settings, slots: SlotGrid) -> SlotForecaster:
+    """One that has seen nothing yet."""
+    if (rules := settings.presence) is not None:
+        return PresenceForecaster(slots, rules, SOFTWARE)
+    return Forecaster(slots, settings.policy.max_speed, SOFTWARE, settings.policy.shapes)
 
 
 def _print(lines: Iterable[bytes]) -> None:
