@@ -382,20 +382,22 @@ class SourceProcessor(Partitions[_Source]):
 
     def ahead_ms(self, wall_ms: int) -> int:
         """How far slots are closed ahead of this time, on any of our partitions; 0 or less if none is."""
-        through = [assigned.protocol.reader.through_ms for assigned in self._assignments.values()]
-        return max((ms - wall_ms for ms in through if ms is not None), default=0)
+        readers = [assigned.protocol.reader for assigned in self._assignments.values()]
+        return max((reader.ahead_ms(wall_ms) for reader in readers), default=0)
 
     async def tick(self, wall_ms: int) -> None:
         """Append a tick record to each partition that is silent and read to its end, if the time alone closes a slot.
-        Silent is one from which no ping was accepted for `idle_s`.
+        Silent is one from which no ping was accepted for `idle_s`. By the wall, whatever comes and is unread: who
+        sends much would hold up the slots of all.
 
         The decision is then in the log, at the same offset for every reader.
         """
+        by_wall = self._rules.windows.by_wall
         for partition, assigned in list(self._assignments.items()):
-            is_silent = self._clock() - assigned.active_s >= self._idle_s
+            is_silent = by_wall or self._clock() - assigned.active_s >= self._idle_s
             if not is_silent or not assigned.protocol.wants_tick(wall_ms):
                 continue
-            is_read = await self._offsets.is_read(TP(self._topic, partition), assigned.protocol.next_offset)
+            is_read = by_wall or await self._offsets.is_read(TP(self._topic, partition), assigned.protocol.next_offset)
             # A rebalance may have come while the broker was asked.
             if is_read and self._is_ours(assigned):
                 # Before the write: the tick may be read before the write returns, and reading resets this.

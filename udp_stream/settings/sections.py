@@ -460,7 +460,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def window_rules(self) -> WindowRules:
-        return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules)
+        by_wall = self.policy.neighbours == "add-remove"
+        return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules, by_wall=by_wall)
 
     def reading_rules(
         self, hash_plate: Callable[[str], bytes], moments: MomentRules | None = None, archived_s: int | None = None

@@ -186,6 +186,14 @@ class SlotGrid:
     def end_of(self, time_ms: int) -> int:
         return int(self.place(np.array([time_ms]))[1][0])
 
+    def between(self, since_ms: int, until_ms: int, most: int) -> list[tuple[int, int]]:
+        """Start and end of the first `most` slots that start at `since_ms` or later, and before `until_ms`."""
+        found, start = list[tuple[int, int]](), self.end_of(since_ms - 1)
+        while start < until_ms and len(found) < most:
+            found.append((start, self.end_of(start)))
+            start = found[-1][1]
+        return found
+
     def iso(self, time_ms: int) -> str:
         return dt.datetime.fromtimestamp(time_ms / 1000, self.zone).isoformat(timespec="seconds")
 
