@@ -236,7 +236,7 @@ def _path(url: str) -> Path:
     return Path(url.removeprefix(SQLITE))
 
 
-BUDGET = ("budget.epsilon", "budget.rho", "budget.delta", "budget.period", "budget.accounting")
+BUDGET = ("budget.epsilon", "budget.rho", "budget.delta", "budget.period", "budget.accounting", "neighbours")
 NAMED_MAX = 3  # other policies that a warning names
 
 

@@ -192,7 +192,7 @@ def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
     under = {f"{unit} {amount:g} per {period}" for period, unit, amount in amounts}
     policies = {made["policy"] for made in stated["details"]["implementation"]["policies"]}
     unit = _unit(names.name_in(policy.measure, policy.period))
-    ours = f"{unit} {policy.budget_nano / NANO:g} per {policy.period}"
+    ours = f"{unit} {policy.budget_nano / NANO:g} per {policy.named_period}"
     if {ours}.issuperset(under) and {policy.fingerprint()}.issuperset(policies):
         return None
     return (

@@ -467,6 +467,11 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
         return self.period.startswith(ROLLING)
 
     @cached_property
+    def named_period(self) -> str:
+        """The length as names of periods have it, without the measure."""
+        return self.period + self.relation.ending
+
+    @cached_property
     def amount(self) -> str:
         return self.accounted.in_words(self.budget_nano, self.delta)
 

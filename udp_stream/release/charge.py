@@ -25,6 +25,7 @@ from udp_stream.planning.policy import (
     Policy,
     PositionPeriods,
     SlotInPeriod,
+    ending_of,
     is_of_positions,
     length_of,
     measure_of,
@@ -468,6 +469,8 @@ def require_no_overlap(period: str, others: Sequence[str]) -> None:
         return
     of_speeds, of_positions = "budget.period and budget.accounting", "queries.period and the measure of [queries]"
     settings = f"hat.timezone, {of_positions if is_of_positions(period) else of_speeds}"
+    if len({ending_of(name) for name in (period, *others)}) > 1:
+        settings = f"privacy.neighbours, {settings}"
     window = max(period_of(name).window for name in (period, *others))
     length = duration_name(round(window)) if window else ""
     overlaps = f"shares windows of {length} with" if window else "overlaps"

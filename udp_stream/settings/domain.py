@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import ConfigError
+from udp_stream.gtfs import GtfsError, positions
 from udp_stream.windows.tables import cell_center, cells_of, cells_touched, is_cell, resolution_of
 
 CELLS_MAX = 20_000
@@ -110,7 +111,7 @@ def _of_lines(text: bytes, path: Path, resolution: int) -> NDArray[np.uint64]:
         except ValueError:
             cell = 0
         place = f"{path}, line {number}"
-        _require(cell < 1 << 63 and is_cell(cell), place, "an H3 cell of 15 hexadecimal digits", repr(written[:40]))
+        _require(0 < cell < 1 << 63 and is_cell(cell), place, "an H3 cell of 15 hexadecimal digits", repr(written[:40]))
         got = resolution_of(cell)
         _require(got == resolution, place, f"a cell of hat.resolution {resolution}", f"{written} of {got}")
         found.append(cell)
@@ -136,9 +137,10 @@ def _of_polygons(text: bytes, path: Path, resolution: int) -> NDArray[np.uint64]
 
 
 def _of_gtfs(path: Path, resolution: int) -> NDArray[np.uint64]:
-    from udp_stream.gtfs import positions
-
-    return cells_of(*positions(path), resolution)
+    try:
+        return cells_of(*positions(path), resolution)
+    except GtfsError as error:
+        raise ConfigError(f"hat.domain: {error}") from error
 
 
 def _meets(cells: NDArray[np.uint64], box: Box, resolution: int) -> bool:

@@ -12,7 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.rules import ROLLING
 from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins
+from udp_stream.mechanisms.samplers import SCALE_MAX
 from udp_stream.planning.policy import Policy
+from udp_stream.settings.domain import Box
 from udp_stream.settings.limits import (
     CONCENTRATED,
     DURATIONS,
@@ -49,6 +51,7 @@ def check(settings: Settings) -> None:
     for name in DURATIONS:
         section, _, key = name.partition(".")
         _read_duration(name, getattr(getattr(settings, section), key))
+    _check_box(settings.pings.box)
     if settings.privacy.hides_plates:
         _check_hidden(settings)
     else:
@@ -56,6 +59,7 @@ def check(settings: Settings) -> None:
     policy = settings.policy
     _check_period(settings, policy)
     _check_epsilon(settings, policy)
+    _check_noise(settings)
     _check_schedule(policy)
     _check_beside(settings)
     _check_ledger(settings.ledger)
@@ -123,11 +127,22 @@ def _check_hidden(settings: Settings) -> None:
     require(not asked, asked, f"none {_MODE}, as answers about positions tell which plates are there", "some")
 
 
-def _check_beside(settings: Settings) -> None:
-    if (box := settings.pings.box) is not None:
+def _check_noise(settings: Settings) -> None:
+    """Noise for a budget that is tiny, or is to last for many slots, cannot be drawn."""
+    if (rules := settings.presence) is not None:
+        rule = f"a budget whose noise has a deviation of at most {SCALE_MAX // QUANTA_PER_KMH:,} km/h {_MODE}"
+        got = f"{rules.sigma / QUANTA_PER_KMH:,.0f} km/h: raise it, or shorten budget.period"
+        require(rules.sigma <= SCALE_MAX, settings.policy.accounted.key, rule, got)
+
+
+def _check_box(box: Box | None) -> None:
+    if box is not None:
         on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
         rule = "[west, south, east, north] with -180 <= west < east <= 180 and -90 <= south < north <= 90"
         require(on_earth, "pings.box", rule, list(box))
+
+
+def _check_beside(settings: Settings) -> None:
     has_field = bool(settings.source.mapping.speed) or settings.speed.from_ == "movement"
     require(has_field, "source.speed", 'a path where speed.from is "field"', settings.source.speed)
     most, reject = settings.speed.max_kmh, settings.speed.reject_above_kmh
