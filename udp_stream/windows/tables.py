@@ -119,6 +119,21 @@ def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
     return found
 
 
+def cells_touched(rings: Sequence[Sequence[tuple[float, float]]], resolution: int, most: int) -> set[int] | None:
+    """The cells that a polygon touches: an outer ring, then holes, of (latitude, longitude). None if more than `most`.
+
+    A ring whose sides span more than 180 degrees of longitude crosses the antimeridian.
+    """
+    outer, *holes = rings
+    polygon, found = h3.LatLngPoly(outer, *holes), list[int]()
+    for finer in range(resolution + 1):  # each number of cells bounds the next: nothing large is made
+        found = h3.h3shape_to_cells_experimental(polygon, finer, "overlap")
+        # Where several coarse cells meet, a fine cell may lie on three of them.
+        if len(found) > (most if finer == resolution else 3 * most):
+            return None
+    return set(found)
+
+
 def outlines_of(cells: Sequence[int]) -> list[NDArray[np.float64]]:
     """The closed loops around cells of one resolution, holes among them: rows of (latitude, longitude) in degrees.
 
