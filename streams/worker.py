@@ -167,7 +167,7 @@ async def _work(
     queries = QuerySet(asked, settings.zone, of_queries) if asked else None
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
-        clock = SteadyClock(time.time, time.monotonic)
+        clock = SteadyClock(time.time, time.monotonic, hears=not settings.window_rules.by_wall)
         back_to_ms = clock.now_ms if deployment.resets_clock else None
         common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries, back_to_ms)
         rules = settings.reading_rules(keys.hash_plate, None if queries is None else queries.moments, archived_s(meta))

@@ -18,7 +18,7 @@ another's pings count. **Span**, for files then: a public span of time, all of w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Protocol
@@ -365,7 +365,7 @@ class SpanClock:
 
     watermark_ms: int | None = None
 
-    def __init__(self, slots: list[tuple[int, int]]) -> None:
+    def __init__(self, slots: Sequence[tuple[int, int]]) -> None:
         """`slots`: start and end of each, in order, without a gap."""
         self.over = slots
 
@@ -391,8 +391,8 @@ class SteadyClock:
     """The wall's time in seconds, unless it jumps against monotonic time. Then the source's own times say which of the
     two is right. Where they do not, monotonic time is, for `SETTLED_S`.
 
-    Give it the times of pings with `hear`. `lag_max_s`: pings of a sound source are at most so old. `hears`: False where
-    no ping may move it.
+    Give it the times of pings with `hear`. `lag_max_s`: pings of a sound source are at most so old. `hears` is False
+    where no ping may move it.
 
     An hour ahead for a moment; and an hour ahead from the beginning, until the wall is set right:
 
