@@ -332,7 +332,9 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
         return f"ledger {place}, new"
     made = f", made {meta['made']}" if "made" in meta else ""
     first, latest = (slot_start(release_id, slots) for release_id in (progress.oldest, progress.newest))
-    holds = [counted_charges(progress.admitted, meta, with_slots=kind_of(progress.newest or "") in (CLIPS, PRESENCE))]
+    kinds = [kind_of(release_id or "") for release_id in (progress.oldest, progress.newest)]
+    has_slots = PRESENCE in kinds or kinds[-1] == CLIPS
+    holds = [counted_charges(progress.admitted, meta, with_slots=has_slots)]
     holds += [f"the first of the slot {first}"] if first else []
     if (closed := archived_s(meta)) is not None:
         holds.append(f"archived before {slots.iso(closed * 1000)}")

@@ -63,10 +63,7 @@ def record_presence(counts: SlotCounts, values: SlotValues, context: ReleaseCont
     rules, forecaster = _of_mode(context)
     forecaster.saw(counts)
     sums = _sums_once(counts, values, rules, forecaster, context, ledger)
-    hats = [
-        HatInFlight(number, release_id(name, counts.start_ms, counts.end_ms), name, slice(0, 0), Terms(), NO_ROWS)
-        for number, name in enumerate(map(cell_name, sums.asked.domain.tolist()))
-    ]
+    hats = _hats_of(sums.asked.domain, counts)
     period = context.calendar.slot_in_period(counts.start_ms).period
 
     def derive(todo: Sequence[int]) -> list[bytes]:
@@ -78,6 +75,17 @@ def record_presence(counts: SlotCounts, values: SlotValues, context: ReleaseCont
     done = tuple(hat.recorded(payload) for hat, payload in zip(hats, drawn.payloads, strict=True))
     payloads = dict(zip(ids_of(hats), drawn.payloads, strict=True))
     return RecordedSlot(done, drawn.made, ledger.mark(witness(payloads)))
+
+
+def _hats_of(domain: NDArray[np.uint64], counts: SlotCounts) -> list[HatInFlight]:
+    """A HAT for each cell; their rows are for the operator's logs alone."""
+    rows = dict(zip(counts.cells.tolist(), counts.each_rows(), strict=True))
+    found = []
+    for number, cell in enumerate(domain.tolist()):
+        name, of_cell = cell_name(cell), rows.get(cell, slice(0, 0))
+        id_ = release_id(name, counts.start_ms, counts.end_ms)
+        found.append(HatInFlight(number, id_, name, of_cell, Terms(), NO_ROWS))
+    return found
 
 
 def _of_mode(context: ReleaseContext) -> tuple[PresenceRules, PresenceForecaster]:
