@@ -151,7 +151,8 @@ class Worker:
         city=None,
         back_to_ms=None,
     ):
-        context = ReleaseContext(settings.policy, settings.calendar, SeededEntropy(1), "test", city=city)
+        given = settings.policy, settings.calendar, SeededEntropy(1), "test"
+        context = ReleaseContext(*given, city=city, presence=settings.presence)
         self.broker = broker
         self.time_s = 0.0
         self.topics = topics_of(settings.kafka)
