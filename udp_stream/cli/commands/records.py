@@ -16,7 +16,7 @@ from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import end_of
 from udp_stream.ledgers.archive import archive as run_archive
-from udp_stream.ledgers.archive import latest_day, whole_periods
+from udp_stream.ledgers.archive import latest_day, periods_of, whole_periods
 from udp_stream.ledgers.opening import ledger_place, named, other_policies, slots_of
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.release.forecaster import (
@@ -68,7 +68,7 @@ def archive(arguments: argparse.Namespace, settings: Settings) -> None:
                 f"--before {asked:%Y-%m-%d}: expected {latest:%Y-%m-%d} or earlier. Later days stay in the ledger: "
                 "forecasts follow from them"
             )
-        before_s = whole_periods(int(asked.timestamp()), ledger.periods())
+        before_s = whole_periods(int(asked.timestamp()), periods_of(ledger))
         if before_s < asked.timestamp():
             say(f"a budget period goes on at {asked:%Y-%m-%d}: what is before it is archived")
         waiting = [id_ for id_, _ in ledger.unpublished() if kind_of(id_) not in UNREAD and end_of(id_) <= before_s]
