@@ -373,7 +373,7 @@ class SourceProcessor(Partitions[_Source]):
 
     def clock_ms(self) -> int | None:
         """What the furthest of our partitions' clocks shows."""
-        shown = (assigned.protocol.reader.watermark_ms for assigned in self._assignments.values())
+        shown = (assigned.protocol.reader.clock_ms for assigned in self._assignments.values())
         return max((ms for ms in shown if ms is not None), default=None)
 
     def _metadata(self, assigned: _Source, to: SourceCheckpoint) -> str:

@@ -357,7 +357,7 @@ class LiveRuntime(_Runtime):
 
     def _report_waiting(self) -> None:
         unread = self._journal.next_offset - self.reader.next_offset
-        clock_ms = self.reader.watermark_ms
+        clock_ms = self.reader.clock_ms
         self._report(Waiting(len(self.reader.open_slots), self.reader.open_pings, unread, 1, clock_ms=clock_ms))
 
     def _keep_if_due(self) -> None:

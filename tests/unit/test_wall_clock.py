@@ -144,10 +144,19 @@ def test_pings_move_no_clock_and_an_empty_log_closes_its_slots():
     assert now.tick_would_close(START)
     take(now, [tick(0, 0)])
     assert starts(take(now, [record(at, 60 * at, ping("a", 60 * at)) for at in range(1, 20)])) == []
-    assert now.watermark_ms == START + 2 * MINUTE
+    assert (now.watermark_ms, now.clock_ms) == (START + 2 * MINUTE, START)
     assert not now.tick_would_close(START + HOUR + 2 * MINUTE - 1) and now.tick_would_close(START + HOUR + 2 * MINUTE)
     closed = take(reader(), [tick(0, 0), tick(1, 200)]).closed
     assert [tabulate(slot)[0].cells.size for slot in closed] == [0, 0, 0]
+
+
+def test_a_log_is_ahead_only_if_its_ticks_were():
+    """Its first slot begins up to a slot after the first tick: that is no clock that is wrong."""
+    take(now := reader(), [tick(0, 1)])
+    assert now.through_ms == START + HOUR and now.clock_ms == START + MINUTE
+    assert now.ahead_ms(START + MINUTE) == 0 and now.ahead_ms(START + 59 * MINUTE) == 0
+    take(now, [tick(1, 24 * 60)])
+    assert now.ahead_ms(START + HOUR + MINUTE) == 21 * HOUR
 
 
 def test_a_jump_closes_the_first_slots_and_drops_what_lies_behind_them():

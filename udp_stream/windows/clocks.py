@@ -328,6 +328,8 @@ class WallClock:
     def __init__(self, rules: WindowRules, grid: SlotGrid, watermark_ms: int | None = None) -> None:
         self._rules, self._grid = rules, grid
         self.watermark_ms = watermark_ms
+        self.told_ms: int | None = None
+        """The time of the latest tick that was read."""
         self.over = list[tuple[int, int]]()
 
     def observe(self, frame: Frame) -> Observed:
@@ -336,6 +338,8 @@ class WallClock:
         if places is None:
             raise ValueError("expected append times, got a log without them: use SpanClock")
         ticks, told = np.flatnonzero(places.tick), np.where(places.tick, places.append_ms, NEVER)
+        if ticks.size:
+            self.told_ms = int(told[ticks[-1]])
         if self.watermark_ms is None and ticks.size:
             told[ticks[0]] = self._grid.end_of(int(told[ticks[0]]) - 1) + self._rules.grace_ms
         times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, told))

@@ -504,6 +504,11 @@ class SourceReader:
         return self._clock.watermark_ms
 
     @property
+    def clock_ms(self) -> int | None:
+        """What the log's clock shows, for people."""
+        return self._clock.told_ms if isinstance(self._clock, WallClock) else self._clock.watermark_ms
+
+    @property
     def moments_ms(self) -> int | None:
         """Every moment up to then is complete; None before the first ping or tick, or if none is asked for."""
         if self._moments is None or self._clock.watermark_ms is None:
