@@ -75,12 +75,12 @@ def test_forecasts_are_of_a_thousandth_within_bounds():
     assert np.array_equal(forecast, np.round(forecast, 3)) and forecast.min() >= 1 and forecast.max() <= 114
 
 
-@pytest.mark.parametrize("plates", [False, True])
+@pytest.mark.parametrize(("plates", "slot_hours"), [(False, 1.0), (True, 1.0), (False, 0.25)])
 @pytest.mark.parametrize("size", [0.0, 1e3, 1e6, -1e6])
-def test_any_sums_leave_numbers_in_order(size, plates):
-    memory = a_memory(plates=plates)
-    for hour in range(4):
-        sums = size * np.random.default_rng(hour).normal(1, 1, (2, CELLS))
+def test_any_sums_leave_numbers_in_order(size, plates, slot_hours):
+    memory = a_memory(slot_hours=slot_hours, plates=plates)
+    for hour in slot_hours * np.arange(4):
+        sums = size * np.random.default_rng(int(4 * hour)).normal(1, 1, (2, CELLS))
         found = memory.learn(MONDAY, hour, sums, memory.forecast(MONDAY, hour))
         speeds = np.array([found.low, found.value, found.high, found.guess])
         assert np.isfinite(speeds).all() and speeds.min() >= 0 and speeds.max() <= 115
@@ -190,6 +190,17 @@ def test_a_recorded_day_errs_by_no_more_than_is_asked(name):
 )
 def test_recorded_days_err_by_no_more_than_is_asked_in_the_mean(epsilon, plates, most):
     assert (mean_errors(epsilon, plates) <= most).all()
+
+
+@recorded
+@pytest.mark.parametrize("plates", [False, True])
+def test_recorded_days_lie_in_intervals_in_the_mean(plates):
+    shares = []
+    for name, run in runs_of(10.0, plates).items():
+        day = a_day(name)
+        held = (run.low <= day.truth) & (day.truth <= run.high)
+        shares.append([held[run.inside & (day.plates <= most)].mean() for most in (10**9, 2)])
+    assert (np.mean(shares, axis=0) >= (0.92, 0.85)).all()
 
 
 @recorded

@@ -33,8 +33,9 @@ REST, BETWEEN_PLATES, PER_PING = 2.0, 16.0, 324.0
 STAY, WEIGHT_KMH = 0.2, 5.0
 """A unit of weight is this share of a slot, a usual stay; it counts so many km/h in the second vector, as a plate."""
 
-PLATES_GAIN = 0.9
-"""With numbers of plates: the residuals in a sum over those of its number, as plates stay and pay unlike."""
+PLATES_GAIN, PLATES_APART = 0.9, 2.0
+"""With numbers of plates: the residuals in a sum over those of its plates, which stay and pay unlike; and how much
+larger that makes the variance between plates."""
 
 SLACK = 50.0
 """km2/h2 that a residual may be off by beside its forecast's variance: an unusual day is read, too."""
@@ -224,8 +225,8 @@ class PresenceMemory:
     ) -> None:  # fmt: skip
         apart = BETWEEN_PLATES + PER_PING / (STAY * full)
         given = min(1.0, sqrt(GIVEN_VARIANCE / (WEIGHT_KMH**2 + apart + FORECAST_VARIANCE)))
-        gain, unit = (PLATES_GAIN, 1.0) if plates else (1.0, STAY * slot_hours / given)
-        self._rules = _Rules(cells.size, sigma_kmh**2, gain, apart, unit, max_kmh)
+        of_sums = (PLATES_GAIN, PLATES_APART * apart, 1.0) if plates else (1.0, apart, STAY * slot_hours / given)
+        self._rules = _Rules(cells.size, sigma_kmh**2, *of_sums, max_kmh)
         self._slot_hours = slot_hours
         self._older, self._younger = _City(self._rules), _City(self._rules)
         self._day, self._last = dt.date.min, -np.inf
