@@ -40,9 +40,10 @@ from udp_stream.release.facts import (
     report_to,
     slot_published,
 )
+from udp_stream.release.presence import record_presence
 from udp_stream.release.query_road import QuerySet, report_answers
 from udp_stream.release.record import decode, kind_of, moment_of
-from udp_stream.release.road import factors_once, record_city, record_slot, slot_norms, slot_sums
+from udp_stream.release.road import RecordedSlot, factors_once, record_city, record_slot, slot_norms, slot_sums
 from udp_stream.release.withdrawal import unpublished_withdrawals
 from udp_stream.runtime import say_ahead
 from udp_stream.shuffle import protocol as steps
@@ -372,7 +373,7 @@ class SourceProcessor(Partitions[_Source]):
 
     def clock_ms(self) -> int | None:
         """What the furthest of our partitions' clocks shows."""
-        shown = (assigned.protocol.reader.watermark_ms for assigned in self._assignments.values())
+        shown = (assigned.protocol.reader.clock_ms for assigned in self._assignments.values())
         return max((ms for ms in shown if ms is not None), default=None)
 
     def _metadata(self, assigned: _Source, to: SourceCheckpoint) -> str:
@@ -381,20 +382,22 @@ class SourceProcessor(Partitions[_Source]):
 
     def ahead_ms(self, wall_ms: int) -> int:
         """How far slots are closed ahead of this time, on any of our partitions; 0 or less if none is."""
-        through = [assigned.protocol.reader.through_ms for assigned in self._assignments.values()]
-        return max((ms - wall_ms for ms in through if ms is not None), default=0)
+        readers = [assigned.protocol.reader for assigned in self._assignments.values()]
+        return max((reader.ahead_ms(wall_ms) for reader in readers), default=0)
 
     async def tick(self, wall_ms: int) -> None:
         """Append a tick record to each partition that is silent and read to its end, if the time alone closes a slot.
-        Silent is one from which no ping was accepted for `idle_s`.
+        Silent is one from which no ping was accepted for `idle_s`. By the wall, whatever comes and is unread: who
+        sends much would hold up the slots of all.
 
         The decision is then in the log, at the same offset for every reader.
         """
+        by_wall = self._rules.windows.by_wall
         for partition, assigned in list(self._assignments.items()):
-            is_silent = self._clock() - assigned.active_s >= self._idle_s
+            is_silent = by_wall or self._clock() - assigned.active_s >= self._idle_s
             if not is_silent or not assigned.protocol.wants_tick(wall_ms):
                 continue
-            is_read = await self._offsets.is_read(TP(self._topic, partition), assigned.protocol.next_offset)
+            is_read = by_wall or await self._offsets.is_read(TP(self._topic, partition), assigned.protocol.next_offset)
             # A rebalance may have come while the broker was asked.
             if is_read and self._is_ours(assigned):
                 # Before the write: the tick may be read before the write returns, and reading resets this.
@@ -634,7 +637,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         """The ledger is informed of what the former owner published."""
         tp, start = place.tp, await self._start(place)
         shards, known = self._topics.parts.partitions, len(start.shard.through_ms)
-        sources, follows = self._offsets.partitions(self._topics.pings.name, known), self._context.policy.forecasts
+        sources, context = self._offsets.partitions(self._topics.pings.name, known), self._context
+        follows = context.policy.forecasts or context.presence is not None
         given = self._accept_loss, follows, self._periods is not None, self._asked
         protocol = ShardProtocol(tp.partition, shards, sources, start, *given)
         ledger = await self._in_thread(partial(fenced_for, self._ledger, f"{tp.topic}/{tp.partition}"))
@@ -643,7 +647,7 @@ class ShardProcessor(Partitions[ShardAssignment]):
         if isinstance(step := protocol.next(), steps.SendMessages):  # of the former owner, who may have died on it
             await self._send(step.messages)
             protocol.sent(step)
-        context = with_forecaster(self._context) if follows and tp.partition == PLANNER else self._context
+        context = with_forecaster(context) if follows and tp.partition == PLANNER else context
         return ShardAssignment(tp.partition, protocol, ledger, publisher, context, place.end)
 
     async def _start(self, place: Place) -> ShardCheckpoint:
@@ -730,10 +734,8 @@ class ShardProcessor(Partitions[ShardAssignment]):
         assigned.protocol.remembered(await self._compared(assigned, work))
 
     async def _release(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> None:
-        plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
-        work = step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors
         withdrawn = await self._in_thread(partial(self._withdrawn, assigned))  # before the mark is raised
-        recorded = await self._in_thread(partial(record_slot, *work))
+        recorded = await self._in_thread(partial(self._record, assigned, step))
         releases = [PublishedRelease(payload) for payload in recorded.payloads.values()]
         report_recorded(self._report, step.counts, recorded, releases)
         protocol, start = assigned.protocol, step.start
@@ -744,6 +746,12 @@ class ShardProcessor(Partitions[ShardAssignment]):
         if withdrawn:
             await self._in_thread(partial(assigned.ledger.published, list(withdrawn)))
         self._report(slot_published(step.start, releases))
+
+    def _record(self, assigned: ShardAssignment, step: steps.ReleaseSlot) -> RecordedSlot:
+        if assigned.context.presence is not None:
+            return record_presence(step.counts, step.values, assigned.context, assigned.ledger)
+        plan = step.plan if self._last_plan is None else step.plan.with_priced(self._last_plan)
+        return record_slot(step.counts, step.values, plan, assigned.context, assigned.ledger, step.factors)
 
     def _withdrawn(self, assigned: ShardAssignment) -> dict[str, bytes]:
         shards = self._topics.parts.partitions

@@ -162,13 +162,15 @@ async def _work(
     meta = await asyncio.get_running_loop().run_in_executor(thread, ledger.meta)
     binding = Binding.of(meta)
     given = settings.policy, settings.calendar, deployment.entropy, deployment.software
-    judges = settings.judges_unit
-    context = ReleaseContext(*given, caveats=caveats(meta), derive_key=keys.hash_plate, judges_unit=judges)
+    context = ReleaseContext(
+        *given, caveats=caveats(meta), derive_key=keys.hash_plate, judges_unit=settings.judges_unit,
+        presence=settings.presence,
+    )  # fmt: skip
     asked, of_queries = settings.standing_queries, QueryContext(settings.position_periods, context)
     queries = QuerySet(asked, settings.zone, of_queries) if asked else None
     async with Producer(settings.kafka) as producer:
         await claim(settings.kafka, topics.deployment, binding, producer)
-        clock = SteadyClock(time.time, time.monotonic)
+        clock = SteadyClock(time.time, time.monotonic, hears=not settings.window_rules.by_wall)
         back_to_ms = clock.now_ms if deployment.resets_clock else None
         common = Common(topics, offsets, producer, binding, deployment.accept_loss, observers, queries, back_to_ms)
         rules = settings.reading_rules(keys.hash_plate, None if queries is None else queries.moments, archived_s(meta))

@@ -1,6 +1,7 @@
 """The embedded runtime: from frames of messages to releases in one process, without services.
 
-* `Embedded` reads a recording, by times of its pings. At its end every open slot closes.
+* `Embedded` reads a recording, by times of its pings. At its end every open slot closes; where whole plates are hidden,
+  every slot of a public span of time.
 * `LiveRuntime` reads a journal of what arrived, by times of arrival, as Kafka's workers read a partition. A checkpoint
   says from where on the journal is still needed.
 
@@ -23,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from udp_stream.errors import Lost
+from udp_stream.errors import ConfigError, Lost
 from udp_stream.files import draft_of, named, sync_directory
 from udp_stream.ledger.port import Entropy, Ledger
 from udp_stream.ledger.rules import archived_s, caveats
@@ -52,15 +53,16 @@ from udp_stream.release.facts import (
     slot_smoothed,
 )
 from udp_stream.release.forecaster import Smoothed, encode_smoothed
+from udp_stream.release.presence import release_presence
 from udp_stream.release.query_road import QueryContext, QuerySet, report_answers
 from udp_stream.release.road import RecordedSlot, release_slot
 from udp_stream.release.withdrawal import unpublished_withdrawals, withdrawals_of
 from udp_stream.settings import LedgerSection, Settings, is_file
 from udp_stream.sources.journal import Arrived, Journal
 from udp_stream.units import parse_duration
-from udp_stream.windows.clocks import NEVER, LogPlaces, SteadyClock
+from udp_stream.windows.clocks import NEVER, LogPlaces, SpanClock, SteadyClock
 from udp_stream.windows.positions import LatestPositions, Moment
-from udp_stream.windows.slots import Look, ReadResult, SourceCheckpoint, SourceReader, Windows
+from udp_stream.windows.slots import Look, ReadResult, SourceCheckpoint, SourceReader, Span, Windows
 from udp_stream.windows.tables import SlotGrid, SlotPings, tabulate
 
 CHECKPOINT: Final = "checkpoint"
@@ -108,8 +110,9 @@ class _Runtime:
         context = ReleaseContext(
             settings.policy, settings.calendar, entropy, software, caveats=caveats(ledger.meta()), trial=trial,
             before_charge=self._note_policy, derive_key=hash_plate, judges_unit=settings.judges_unit,
+            presence=settings.presence,
         )  # fmt: skip
-        is_forecasting = settings.policy.forecasts or smooth is not None
+        is_forecasting = settings.policy.forecasts or smooth is not None or settings.presence is not None
         self._context = with_forecaster(context) if is_forecasting else context
         self._queries: QuerySet | None = None
         if answer is not None and (asked := settings.standing_queries):
@@ -129,7 +132,7 @@ class _Runtime:
             self._answer(moment)
 
     def _release(self, slot: SlotPings) -> None:
-        """Charge, draw, record and mark the slot's HATs (`release_slot`), publish them, then their estimates."""
+        """Charge, draw, record and mark the slot's HATs, publish them, then their estimates."""
         counts, values = tabulate(slot)
         self._report(SlotCounted(slot.start_ms, counts.repeats))
         withdrawn = {} if self._due is None else unpublished_withdrawals(self._ledger)  # before the mark is raised
@@ -144,7 +147,8 @@ class _Runtime:
             self._publish([published[name] for name in (*new, *withdrawn) if name not in self._written])
             self._report(slot_published(slot.start_ms, list(releases.values())))
 
-        out = release_slot(counts, values, self._context, self._ledger, publish)
+        take_road = release_slot if self._context.presence is None else release_presence
+        out = take_road(counts, values, self._context, self._ledger, publish)
         if withdrawn:
             self._ledger.published(list(withdrawn))
         if self._smooth is not None:
@@ -192,15 +196,19 @@ class Embedded(_Runtime):
         observers: Sequence[Observer] = (),
         smooth: Smooth | None = None,
         answer: Write | None = None,
+        slots: Sequence[Span] = (),
     ) -> None:
         """Without `answer`, no standing query is asked or charged for. `others`: what `other_policies` tells of the
-        ledger. `trial`: the ledger is of this run only."""
+        ledger. `trial`: the ledger is of this run only. `slots`: where whole plates are hidden, those that close at
+        the end, with or without pings; ConfigError if none is given there."""
         self.summary = Summary(policy=settings.policy.fingerprint(), others=others or {}, trial=trial)
         report = report_to(self.summary.observe, *observers)
         to = (publish, smooth, reject, answer)
         super().__init__(settings, ledger, entropy, hash_plate, software, report, *to, trial=trial)
         self._rules = settings.reading_rules(hash_plate, archived_s=archived_s(ledger.meta()))
-        self._windows = Windows(self._rules.windows, hash_plate)
+        if self._rules.windows.by_wall and not slots:
+            raise ConfigError('privacy.neighbours: "add-remove" needs a span of time: `replay` with --from and --until')
+        self._windows = Windows(self._rules.windows, hash_plate, SpanClock(slots) if slots else None)
         self._latest: dict[int, LatestPositions] = {}
         if self._queries is not None:
             rules, told_ms = self._rules.windows, self._rules.windows.archived_ms
@@ -279,6 +287,8 @@ class LiveRuntime(_Runtime):
             self._unread = last_ms, self._arrival_ms()  # said with the next frame
         if self._look_at_clock(resets_clock) and resets_clock:
             self._write([], self._arrival_ms(), resets=True)
+        if self.reader.is_by_wall and self.reader.watermark_ms is None:
+            self.close_what_is_over()  # the log's first tick: slots begin with it
         self._keep()
         self._report_waiting()
 
@@ -293,8 +303,9 @@ class LiveRuntime(_Runtime):
         self._report_waiting()
 
     def tick(self) -> None:
-        """Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings: slots close at night."""
-        is_silent = self._clock.monotonic_s - self._active_s >= self._idle_s
+        """Once no ping was accepted for `kafka.idle_timeout`, time goes on without pings: slots close at night. Where
+        whole plates are hidden, whatever comes."""
+        is_silent = self.reader.is_by_wall or self._clock.monotonic_s - self._active_s >= self._idle_s
         now_ms = self._tick_ms()  # before it is asked how long the clock has been so
         if is_silent and self._clock.has_lasted(self._idle_s) and self.reader.tick_would_close(now_ms):
             self.close_what_is_over()
@@ -316,8 +327,7 @@ class LiveRuntime(_Runtime):
 
     def _look_at_clock(self, resets: bool = False) -> bool:
         """Whether the log's clock is ahead of ours; it is said when it becomes so."""
-        through_ms, was_ahead = self.reader.through_ms, self._is_ahead
-        ahead_s = 0.0 if through_ms is None else through_ms / 1000 - self._clock.now_s()
+        was_ahead, ahead_s = self._is_ahead, self.reader.ahead_ms(self._clock.now_ms()) / 1000
         self._is_ahead = ahead_s > 0
         if self._is_ahead and not was_ahead:
             say_ahead(ahead_s, resets)
@@ -348,7 +358,7 @@ class LiveRuntime(_Runtime):
 
     def _report_waiting(self) -> None:
         unread = self._journal.next_offset - self.reader.next_offset
-        clock_ms = self.reader.watermark_ms
+        clock_ms = self.reader.clock_ms
         self._report(Waiting(len(self.reader.open_slots), self.reader.open_pings, unread, 1, clock_ms=clock_ms))
 
     def _keep_if_due(self) -> None:

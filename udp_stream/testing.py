@@ -15,6 +15,7 @@ import numpy as np
 from udp_stream.ledger.port import Bits, Ledger
 from udp_stream.ledgers.sqlite import MemoryLedger
 from udp_stream.planning.policy import BudgetCalendar, Policy, PositionPeriods
+from udp_stream.planning.presence import PresenceRules, sigma_of
 from udp_stream.queries.standing import StandingQuery
 from udp_stream.release.charge import ReleaseContext
 from udp_stream.release.query_road import Answered, QueryContext, record_moment
@@ -74,6 +75,13 @@ def a_context() -> ReleaseContext:
     )  # fmt: skip
     calendar = BudgetCalendar(policy, SlotGrid(policy.slot_seconds, UTC), SlotGrid(86_400, UTC))
     return ReleaseContext(policy, calendar, SeededEntropy(1), "udp-stream example")
+
+
+def some_rules() -> PresenceRules:
+    """ "add-remove" over the two cells of `seven_pings`: hours, a ping every ten seconds, rho 1.54 a day."""
+    cells = np.array(sorted(_CELLS), np.uint64)
+    sigma = sigma_of(1_539_278_763, slots=24, plates=False)
+    return PresenceRules(cells, 360, sigma, 12, plates=False, slot_hours=1.0, max_kmh=65.0, digest="5eed")
 
 
 def released_slot() -> RecordedSlot:

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from redis import Redis
 
-from tests.contract import checks, queries
+from tests.contract import checks, presence, queries
 from tests.contract.budgets import Adversary, greedy_crowd
 from tests.contract.checks import ALL_LEDGER_CHECKS, CheckFailed, LedgerFactory, ask
 from tests.contract.dictionary_ledger import DictionaryLedger
@@ -56,6 +56,11 @@ def test_store_keeps_promise(check: Check, redis_url: str) -> None:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_road_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
+    check(lambda: opener(redis_url))
+
+
+@pytest.mark.parametrize("check", presence.CHECKS)
+def test_the_road_of_presence_over_a_store_that_fails(check: Callable[[Opening], None], redis_url: str) -> None:
     check(lambda: opener(redis_url))
 
 

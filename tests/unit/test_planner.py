@@ -429,7 +429,7 @@ def test_a_planner_is_given_releases_and_no_way_to_the_ledger():
         return CountsPlanner().plan(slot, balances)
 
     plan_slot(city()[0], dataclasses.replace(a_context(), planner=PlannedBy(curious)), MemoryLedger())
-    public = ["city", "releases", "slots_since", "withdrawals", "withdrawn"]
+    public = ["city", "releases", "slots_since", "sums", "sums_since", "withdrawals", "withdrawn"]
     assert given == [*public, SlotCounts, SlotInPeriod, Policy, HatPlans, Balance]
 
 

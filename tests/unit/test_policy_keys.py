@@ -69,8 +69,8 @@ OTHER_VALUES = {
 """Of each field, one that the defaults do not have."""
 
 
-NAMED_APART = ("accounting", "delta", "source", "prices")
-"""Fields that show in several keys, or only where they have an effect: tests of their own (`test_city_words.py`)."""
+NAMED_APART = ("accounting", "delta", "source", "prices", "domain", "interval_ms", "plates")
+"""Several keys show them, or only where they have an effect: `test_presence_settings.py`, `test_city_words.py`."""
 
 
 def policy(*flags):

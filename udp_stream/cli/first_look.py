@@ -5,7 +5,7 @@ A file is looked at before it is charged, and may be refused; a live feed while 
 What decides is public: how many pings are refused and why, where and when plates pinged. A ping that is refused for its
 speed alone counts as read. So neighbours agree on whether a run begins, and on which pings of a live source go on.
 Two warnings are verdicts on raw speeds: another unit than configured; plates that report a speed and stand. They change
-nothing, and are for operators (docs/privacy-model.md).
+nothing, and are for operators (docs/privacy-model.md). Where whole plates are hidden, all of them change nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.cli.report import console
-from udp_stream.errors import ConfigError, UsageError
+from udp_stream.errors import ConfigError, UdpStreamError, UsageError
 from udp_stream.logs import INFO, WARNING, Trouble, counted, say
 from udp_stream.pings.decode import PingDecoder, PingFormat, PingRules, Pings, Reason, Refusal, originals
 from udp_stream.pings.found import OF_A_SPEED, OF_THE_CLOCK, Doubt, UnitEvidence, advise, plate_warning, unit_evidence
@@ -130,15 +130,30 @@ def _odd_unit(evidence: UnitEvidence, settings: Settings) -> str | None:
     return f"speed.unit is {configured!r}, and pings move about as fast as they report in {evidence.unit!r}"
 
 
-def require_unit(messages: Sequence[bytes], ping_format: PingFormat, settings: Settings, name: str) -> None:
+def stop_or_warn(error: UdpStreamError, settings: Settings, warn: Callable[[str], None] | None = None) -> None:
+    """Raise it. Where whole plates are hidden, warn: no ping may decide whether others are read."""
+    if not settings.window_rules.by_wall:
+        raise error
+    (warn or print_warning)(str(error))
+
+
+def require_unit(
+    messages: Sequence[bytes],
+    ping_format: PingFormat,
+    settings: Settings,
+    name: str,
+    warn: Callable[[str], None] | None = None,
+) -> None:
     """ConfigError if pings move as they report in another known unit; where movement cannot tell, nothing."""
     pings, _ = PingDecoder(unclamped(settings), ping_format).decode(messages)
     odd = _odd_unit(unit_evidence(pings, settings.ping_rules.unit), settings)
     if odd is not None:
-        raise ConfigError(
-            f"{name}: {odd}; nothing of this was charged or released. Set speed.unit to the feed's, or "
-            "speed.unit_checked = true if a person has found it right"
-        )
+        text = f"{name}: {odd}{_nothing_charged(settings)}. Set speed.unit to the feed's, or "
+        stop_or_warn(ConfigError(text + "speed.unit_checked = true if a person has found it right"), settings, warn)
+
+
+def _nothing_charged(settings: Settings) -> str:
+    return "" if settings.window_rules.by_wall else "; nothing of this was charged or released"
 
 
 def require_unit_of_files(names: Sequence[str], settings: Settings) -> None:
@@ -191,7 +206,7 @@ def require_readable_pings(
     for sentence in (one for one in said if isinstance(one, Doubt)):
         warn(sentence)
     if not has_some and names and len(on_disk) == len(names):
-        raise UsageError(f"{', '.join(names[:3])}: expected pings, and found none")
+        stop_or_warn(UsageError(f"{', '.join(names[:3])}: expected pings, and found none"), settings, warn)
 
 
 def looked_at(source: Source, name: str, settings: Settings, *, charges: bool = True) -> Iterator[list[bytes]]:
@@ -251,10 +266,11 @@ def _look_at_beginning(
     is_whole: bool,
 ) -> None:
     try:
-        what = "of its beginning refused; nothing was charged or released"
+        what = f"of its beginning refused{_nothing_charged(settings)}"
         pings = require_mostly_read(messages, ping_format, settings, what)
     except UsageError as error:
-        raise UsageError(f"{name}: {error}") from None
+        stop_or_warn(UsageError(f"{name}: {error}"), settings, warn)
+        return
     for sentence in warnings_of(pings, settings, "source.plate" if ping_format.is_json else "vehicle.id"):
         warn(sentence if is_whole or not ping_format.is_json else str(sentence))
 
@@ -282,7 +298,8 @@ class FeedWatch:
             self._beginning += messages
             if read.closed or len(self._beginning) >= self.BEGINNING:
                 first, self._beginning = self._beginning, None
-                require_unit(first, self._settings.form.format, self._settings, "the feed")
+                warn = lambda text: self._warn(text, "unit", {})  # noqa: E731
+                require_unit(first, self._settings.form.format, self._settings, "the feed", warn)
         every = [one for one in read.refused if one.refusal.reason != Reason.OTHER_EVENT]
         faults = [one for one in every if one.refusal.reason not in (*OF_A_SPEED, *OF_THE_CLOCK)]
         self._accepted += read.pings + len(every) - len(faults)
@@ -330,7 +347,8 @@ class LiveLook:
     """Looks at the age of a feed, and at its pings, some minutes of them at a time. Recordings and pipes have no age.
 
     While the newest ping is more than `live.max_age` old, pings of a live source are not handed on: they would close
-    slots, and be charged for, as if they were of now. Other messages are handed on, to be refused.
+    slots, and be charged for, as if they were of now. Other messages are handed on, to be refused. Where whole plates
+    are hidden, all are handed on, since no ping closes a slot, and each is late by itself.
     """
 
     SAMPLE, SAMPLE_S = 20_000, 600.0
@@ -348,7 +366,7 @@ class LiveLook:
         self._name, self._settings, self._say, self._clock = source_name(source), settings, tell, clock
         self._hear = hear
         self._decoder = replace(settings.decoder, rules=unclamped(settings))
-        self._max_age_s = max_age_s(source, settings)
+        self._max_age_s, self._drops = max_age_s(source, settings), not settings.window_rules.by_wall
         self._newest_ms, self._began_s, self._old = -math.inf, clock(), Trouble(clock)
         self._held, self._held_s, self._odd = list[bytes](), clock(), dict[str, Trouble]()
         self._is_placed, self._place_at = False, 1
@@ -375,11 +393,11 @@ class LiveLook:
                 text = f"{self._name}: fresh again, after {duration_in_words(self._old.end())}"
                 self._say(text, "fresh", {"stale": self.stale}, INFO)
             return messages
-        self.stale += len(pings)
+        self.stale += len(pings) if self._drops else 0
         # A server that answers the same again and again, or nothing, hands on no messages.
         if len(pings) or min(age_s, now_s - self._began_s) > self._max_age_s:
             self._warn_of_age(age_s, bool(len(pings)))
-        whole = set(pings.message.tolist())
+        whole = set(pings.message.tolist()) if self._drops else ()
         return [message for at, message in enumerate(messages) if at not in whole]
 
     def _warn_of_age(self, age_s: float, are_pings: bool) -> None:
@@ -389,7 +407,8 @@ class LiveLook:
         if age_s == math.inf:
             age = "its pings are ahead of the clock" if are_pings else "it has sent no ping"
         limit = f"live.max_age is {self._settings.live.max_age}"
-        text = f"{self._name}: {age} ({limit}); {counted(self.stale, 'ping')} not read: does it stand still?"
+        unread = f"; {counted(self.stale, 'ping')} not read" if self._drops else ""
+        text = f"{self._name}: {age} ({limit}){unread}: does it stand still?"
         figures = {"stale": self.stale, "age_s": None if age_s == math.inf else round(age_s)}
         self._say(text, "stale", figures, WARNING)
 

@@ -179,6 +179,9 @@ def _replay(verbs: Verbs) -> None:
     _ledger_option(parser)
     _switch(parser, "--dry-run", "read, count, warn and say what to expect; charge and write nothing")
     _switch(parser, "--trial", "use a ledger for this run only; its records say so")
+    about = 'where privacy.neighbours is "add-remove": release the slots that start then or later, as 2026-10-01'
+    _option(parser, "--from", "TIME", about, dest="since")
+    _option(parser, "--until", "TIME", "and before then, as 2026-10-01T06:00, with or without pings")
     _option(parser, "--smoothed", "FILE", "smoothed estimates of every HAT and known cell, in the same forms")
     _option(parser, "--queries", "FILE", "ask the configuration's [[query]]; their results, one a line, or .gz")
     _option(parser, "--rejected", "FILE", "refused pings, one message a line, with the reason")

@@ -143,7 +143,11 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
         under = " under these settings" if is_from_before else ""
         said = f"expected error{under}, weighed by pings: {', '.join(errors)}; {guess}"
         yield f"{said} (docs/measurements.md)"
-    yield f"{protected(summary, settings)} Not protected: the presence of a plate in a HAT, and its number of pings."
+    if settings.policy.relation.public_counts:
+        rest = "Not protected: the presence of a plate in a HAT, and its number of pings."
+    else:
+        rest = "Not for readers: the ledger, and all that counts pings, as this summary, logs and metrics."
+    yield f"{protected(summary, settings)} {rest}"
     if summary.answers:
         periods = settings.position_periods
         yield f"Answers of queries protect where each plate is, at {periods.promise}: {periods.kind}."
@@ -165,7 +169,8 @@ def _from_before(summary: Summary, policy: Policy) -> Iterator[str]:
 
 def protected(summary: Summary, settings: Settings) -> str:
     """At which epsilon; earlier records under other settings keep their own."""
-    promise = f"Protected: each plate's speeds, at {settings.policy.promise}"
+    what = "each plate's speeds" if settings.policy.relation.public_counts else "all pings of each plate"
+    promise = f"Protected: {what}, at {settings.policy.promise}"
     ours, standing = 0, Counter[str]()
     for (policy, period, epsilon, delta), records in summary.promises.items():
         if policy == settings.policy.fingerprint():

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,15 +167,14 @@ def design_of(prior: Floats, features: Floats, is_clipped: NDArray[np.bool_]) ->
     return np.column_stack([np.ones(prior.size), prior, features, is_clipped])
 
 
-class ArrowFilter:
-    """Beliefs about one city under one pair of hyperparameters.
+class Arrow:
+    """Beliefs about one city: normal globals with this mean and covariance, and cells `cell_sd` apart given them.
 
-    `cell_sd` is how far cells differ from what their counts say, `slope_sd` how far the features' slopes are from 0.
     Cells are numbered by the caller, from 0.
 
-    >>> arrow = ArrowFilter(cell_sd=2.0, slope_sd=0.5)
+    >>> arrow = Arrow(mean=np.array([18.0]), covariance=np.array([[25.0]]), cell_sd=2.0)
     >>> arrow.grow(1)
-    >>> at, design = np.array([0]), design_of(np.zeros(1), np.zeros((1, 6)), np.array([False]))
+    >>> at, design = np.array([0]), np.ones((1, 1))
     >>> before = arrow.predict(at, design)
     >>> _ = arrow.update(at, design, np.array([24.0]), np.array([29.0]))
     >>> after = arrow.predict(at, design)
@@ -183,21 +182,19 @@ class ArrowFilter:
     ([18.0], [29.0], [21.0], [14.5])
     """
 
-    def __init__(self, cell_sd: float, slope_sd: float) -> None:
+    def __init__(self, mean: Floats, covariance: Floats, cell_sd: float) -> None:
         self._cell_variance = cell_sd**2
-        self.mean = np.zeros(GLOBALS)
-        self.mean[:2] = CITY_MEAN, SLOPE_MEAN
-        self._covariance = np.diag([CITY_SD**2, SLOPE_SD**2, *[slope_sd**2] * PER_HAT, SKEW_SD**2])
-        self._covariance[0, 1] = self._covariance[1, 0] = CITY_SLOPE_CORRELATION * CITY_SD * SLOPE_SD
-        self._first = self._covariance.copy()
+        self.mean = mean
+        self._covariance: NDArray[Any] = covariance
+        self._first = covariance.copy()
         self._intercept = np.zeros(0)
-        self._coupling = np.zeros((0, GLOBALS))
+        self._coupling = np.zeros((0, mean.size))
         self._variance = np.zeros(0)
 
     def grow(self, more: int) -> None:
         """Add cells of which nothing is known."""
         self._intercept = np.append(self._intercept, np.zeros(more))
-        self._coupling = np.vstack([self._coupling, np.zeros((more, GLOBALS))])
+        self._coupling = np.vstack([self._coupling, np.zeros((more, self.mean.size))])
         self._variance = np.append(self._variance, np.full(more, self._cell_variance))
 
     def predict(self, at: Integers, design: Floats) -> tuple[Floats, Floats]:
@@ -244,6 +241,20 @@ class ArrowFilter:
         intercept = np.where(known, self._intercept[at], 0.0)
         coupling = np.where(known[:, None], self._coupling[at], 0.0)
         return intercept, design + coupling, np.where(known, self._variance[at], self._cell_variance)
+
+
+class ArrowFilter(Arrow):
+    """Under one pair of hyperparameters: `cell_sd`, and how far the features' slopes are from 0, `slope_sd`.
+
+    >>> ArrowFilter(cell_sd=2.0, slope_sd=0.5).mean.size == GLOBALS
+    True
+    """
+
+    def __init__(self, cell_sd: float, slope_sd: float) -> None:
+        mean = np.append([CITY_MEAN, SLOPE_MEAN], np.zeros(GLOBALS - 2))
+        covariance = np.diag([CITY_SD**2, SLOPE_SD**2, *[slope_sd**2] * PER_HAT, SKEW_SD**2])
+        covariance[0, 1] = covariance[1, 0] = CITY_SLOPE_CORRELATION * CITY_SD * SLOPE_SD
+        super().__init__(mean, covariance, cell_sd)
 
 
 # Linear algebra on one thread. The matrices of a slot are long and narrow: more threads hardly make them faster, but

@@ -461,7 +461,7 @@ ARCHIVED = "archived"
 NEVER_ENDS = AMOUNT_LIMIT
 """The end of an id that tells no time."""
 
-_SLOT_OF_ID = re.compile(r"(?:(?:withdrawn:)?[0-9a-f]{15}-|city:|clips:)(-?[0-9]{1,12})-([0-9]{1,9})")
+_SLOT_OF_ID = re.compile(r"(?:(?:withdrawn:)?[0-9a-f]{15}-|city:|clips:|presence:)(-?[0-9]{1,12})-([0-9]{1,9})")
 _MOMENT_OF_ID = re.compile(r"(?:query:.*:(-?[0-9]{1,12})|round:.*:(-?[0-9]{1,12}):[0-9]+)", re.DOTALL)
 
 

@@ -28,7 +28,7 @@ from udp_stream.forecast.model import DAYS
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledger.rules import NEVER_ENDS, amounts_of, end_of
 from udp_stream.ledgers.sqlite import CHARGE, REMEMBER, SCHEMA, SqliteLedger, usable
-from udp_stream.planning.policy import CLOCK_CHANGE_S, Period, period_of
+from udp_stream.planning.policy import CLOCK_CHANGE_S, Period, ending_of, period_of
 
 ARCHIVE_ID = 0x75647061  # "udpa"
 
@@ -58,7 +58,7 @@ def archive(ledger: Ledger, before_s: int, path: Path) -> Archived:
     """
     if is_there := path.exists():
         _require_same_archive(path, ledger, before_s)
-    elif not any(is_over(period, before_s) for period in ledger.periods()):
+    elif not any(is_over(period, before_s) for period in periods_of(ledger)):
         raise UsageError("no budget period that plates were charged in is over by then: there is nothing to archive")
     if contradictions := ledger.verify():
         raise PrivacyRefused(f"the ledger contradicts itself, so nothing is moved: {contradictions[0]}")
@@ -88,6 +88,12 @@ def latest_day(ledger: Ledger, now: datetime) -> datetime:
     newest_s = max((end_s for end_s in map(end_of, ledger.newest()) if end_s != NEVER_ENDS), default=0)
     newest = min(now, datetime.fromtimestamp(newest_s - 1, now.tzinfo))
     return datetime.combine(newest.date() - timedelta(days=DAYS), time(), now.tzinfo)
+
+
+def periods_of(ledger: Ledger) -> list[str]:
+    """The periods that plates were charged in; of whole plates, where that is secret, those that were asked."""
+    asked = (entry.period for entry in ledger.entries() if ending_of(entry.period))
+    return sorted({*ledger.periods(), *asked})
 
 
 def whole_periods(before_s: int, periods: list[str]) -> int:

@@ -23,7 +23,7 @@ from udp_stream.ledgers.sqlite import MAGIC, open_sqlite_ledger
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.planning.policy import POLICY_NOTE, Policy, note_policy, written
 from udp_stream.release.query_road import QUERY_NOTE
-from udp_stream.release.record import CITY, CLIPS, WITHDRAWN, decode, kind_of, slot_of
+from udp_stream.release.record import CLIPS, PRESENCE, UNREAD, WITHDRAWN, decode, kind_of, slot_of
 from udp_stream.release.withdrawal import NOTE
 from udp_stream.settings import SQLITE, LedgerSection, Settings, is_file
 from udp_stream.settings.rules import check_url
@@ -236,7 +236,7 @@ def _path(url: str) -> Path:
     return Path(url.removeprefix(SQLITE))
 
 
-BUDGET = ("budget.epsilon", "budget.rho", "budget.delta", "budget.period", "budget.accounting")
+BUDGET = ("budget.epsilon", "budget.rho", "budget.delta", "budget.period", "budget.accounting", "neighbours")
 NAMED_MAX = 3  # other policies that a warning names
 
 
@@ -332,7 +332,9 @@ def ledger_sentence(place: str, meta: Mapping[str, str], progress: Progress, slo
         return f"ledger {place}, new"
     made = f", made {meta['made']}" if "made" in meta else ""
     first, latest = (slot_start(release_id, slots) for release_id in (progress.oldest, progress.newest))
-    holds = [counted_charges(progress.admitted, meta, with_slots=kind_of(progress.newest or "") == CLIPS)]
+    kinds = [kind_of(release_id or "") for release_id in (progress.oldest, progress.newest)]
+    has_slots = PRESENCE in kinds or kinds[-1] == CLIPS
+    holds = [counted_charges(progress.admitted, meta, with_slots=has_slots)]
     holds += [f"the first of the slot {first}"] if first else []
     if (closed := archived_s(meta)) is not None:
         holds.append(f"archived before {slots.iso(closed * 1000)}")
@@ -412,7 +414,7 @@ class Holdings(NamedTuple):
     @classmethod
     def of(cls, ledger: Ledger) -> Holdings:
         progress = progress_of(ledger)
-        unpublished = sum(kind_of(release_id) != CITY for release_id, _ in ledger.unpublished())
+        unpublished = sum(kind_of(release_id) not in UNREAD for release_id, _ in ledger.unpublished())
         doubts = caveats(ledger.meta())
         return cls(progress.admitted, progress.recorded, unpublished, len(ledger.periods()), doubts, progress.newest)
 

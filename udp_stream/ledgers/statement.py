@@ -3,6 +3,9 @@
 All but the words comes from the ledger's entries, or the configuration where nothing was charged yet. A plate's total
 in a period is at most the largest budget of its entries. Budgets of periods that overlap in time add up. Losses of
 positions are stated apart, and with those of speeds where both had one budget (`planning/policy.py`).
+
+Under "add-remove" charges are secret: of its periods the statement has budgets, and numbers of records, which follow
+from slots and settings.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 import msgspec
 
 from udp_stream.errors import PrivacyRefused
-from udp_stream.ledger.filters import Loss, epsilon_of_both
+from udp_stream.ledger.filters import Loss, epsilon_of, epsilon_of_both
 from udp_stream.ledger.port import Entry, Ledger
 from udp_stream.ledger.rules import RollingSums, archived_s, caveats, iso_utc, span_of
 from udp_stream.mechanisms.noise import Measure
@@ -33,11 +36,25 @@ _UNITS = "epsilon", "rho"
 _MADE = "policy", "epsilon", "period", "software"
 _Made = tuple[str, float, str, str]
 
+_OF_SPEEDS = {
+    "charges": "each plate its own share of the noise's sensitivity, which its number of pings tells",
+    "composition": "basic, per plate: the sum of what it was charged; never more than the bound of arXiv 2405.06261, "
+    "the largest charge of a release times the most releases that one plate is in",
+}
+_SUMS = "Noised sums of bus speeds around forecasts, and of traffic, of every cell of a public domain"
+_OF_PLATES = {
+    "charges": "each plate the squares of its own vector of a slot, which is shortened to a share of what it has left; "
+    "secret, as are balances and which plates are admitted",
+    "composition": "an individual filter of concentrated differential privacy (arXiv 2008.11193): the sum of what a "
+    "plate is charged is at most its budget, on every path",
+}
+
 
 @dataclass(slots=True)
 class _Spent:
     """What one period's plates were charged; of a rolling budget the most in any window. `promised` has the largest
-    budget of each period or span that was charged."""
+    budget of each period or span that was charged; of whole plates, where that is secret, of each that was asked.
+    """
 
     nano: Counter[bytes] = field(default_factory=Counter)
     releases: Counter[bytes] = field(default_factory=Counter)
@@ -57,17 +74,20 @@ class _Spent:
             # `|=` of counters keeps the larger number: the most in any window.
             self.nano |= dict(zip(plates, nano.charge(entry.period, plates, amounts), strict=True))
             self.releases |= dict(zip(plates, releases.charge(entry.period, plates, [1] * len(plates)), strict=True))
-        if charged:
+        if charged or names.ending_of(entry.period):
             self.promised[entry.period] = max(entry.budget, self.promised.get(entry.period, 0))
         self.largest_charge = max(self.largest_charge, *amounts, 0)
         self.budgets.add(entry.budget)
+
+    def guaranteed(self, unit: str) -> dict[str, Any]:
+        budgets = [budget / NANO for budget in sorted(self.budgets)]
+        return {f"{unit}_guaranteed": max(budgets), f"{unit}_of_budgets": budgets}
 
     def stated(self, unit: str) -> dict[str, Any]:
         """The loss of the plate that lost most, and the bound eps max_l G_l, which knows no shares and no budget."""
         most = max(self.releases.values(), default=0)
         return {
-            f"{unit}_guaranteed": max(self.budgets) / NANO,
-            f"{unit}_of_budgets": [budget / NANO for budget in sorted(self.budgets)],
+            **self.guaranteed(unit),
             "plates_charged": len(self.nano),
             f"{unit}_max_over_plates": max(self.nano.values(), default=0) / NANO,
             f"{unit}_max_of_a_release": self.largest_charge / NANO,
@@ -88,14 +108,20 @@ class _Account:
     released: Counter[_Made] = field(default_factory=Counter)
     city: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def hides_plates(self) -> bool:
+        return any(map(names.ending_of, self.speeds))
+
     def take(self, entry: Entry) -> None:
         if names.is_of_positions(entry.period):
             self.positions.setdefault(entry.period, _Spent()).take(entry)
             return
         self.speeds.setdefault(_account_of(entry.period), _Spent()).take(entry)
+        hides_plates = bool(names.ending_of(entry.period))
         if (kind := kind_of(entry.release_id)) in ("hat", CITY):
             # A question to the city adds 0: the budget it was charged under is listed, and it is no HAT.
-            self.under[names.length_of(entry.period), entry.budget] += kind == "hat" and bool(entry.charged.any())
+            is_charged = hides_plates or bool(entry.charged.any())
+            self.under[names.length_of(entry.period), entry.budget] += kind == "hat" and is_charged
         if kind == CITY:
             self.city.update(charged=bool(entry.charged.any()), recorded=entry.payload is not None)
         if kind == "hat" and entry.payload is not None:
@@ -121,8 +147,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     return {
         "basic": {
             "name": "Speeds of buses by H3 cell and timeslot",
-            "description": f"{_kinds()} of bus speeds, each where it was asked for, released once per cell and "
-            "timeslot.",
+            "description": f"{_SUMS if account.hides_plates else _kinds()}, released once per cell and timeslot.",
             "data_product_type": "Summary statistics",
             "data_product_sector": "Government",
             "intended_use": "Publishing what a live bus feed says of a city's traffic, without a driver's conduct.",
@@ -142,11 +167,7 @@ def statement(settings: Settings, ledger: Ledger) -> dict[str, Any]:
         "details": {
             "privacy_unit_details": {"adjacency": policy.relation.adjacency(policy.speed_from)},
             "unprotected_quantities": list(policy.relation.public),
-            "accounting": {
-                "charges": "each plate its own share of the noise's sensitivity, which its number of pings tells",
-                "composition": "basic, per plate: the sum of what it was charged; never more than the bound of arXiv "
-                "2405.06261, the largest charge of a release times the most releases that one plate is in",
-            },
+            "accounting": _OF_PLATES if account.hides_plates else _OF_SPEEDS,
             "implementation": {
                 "mechanisms": f"{_joined(_noise_of(one) for one in measures)} and exponential mechanism, exact "
                 "integer arithmetic (arXiv 2004.00010)",
@@ -192,7 +213,7 @@ def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
     under = {f"{unit} {amount:g} per {period}" for period, unit, amount in amounts}
     policies = {made["policy"] for made in stated["details"]["implementation"]["policies"]}
     unit = _unit(names.name_in(policy.measure, policy.period))
-    ours = f"{unit} {policy.budget_nano / NANO:g} per {policy.period}"
+    ours = f"{unit} {policy.budget_nano / NANO:g} per {policy.named_period}"
     if {ours}.issuperset(under) and {policy.fingerprint()}.issuperset(policies):
         return None
     return (
@@ -204,12 +225,14 @@ def disagreement(settings: Settings, stated: dict[str, Any]) -> str | None:
 def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
     """What a plate can lose by its pings in a whole period, to all releases, whichever slots were charged."""
     policy = settings.policy
-    lengths = {without_measure(length) for length, _ in account.under} or {policy.period}
+    charged = {length: names.ending_of(length) for length, _ in account.under}
+    lengths = {without_measure(length).removesuffix(ending) for length, ending in charged.items()} or {policy.period}
     sums = _with_overlapping(account)
     return {
         "privacy_unit": f"one license plate, with all its pings in a period of {_joined(lengths)}; of a rolling period "
         "any stretch of that length, wherever it begins",
         "privacy_parameters": _most_of(sums.values(), policy),
+        **_between_speeds(account, policy.delta),
         "charged_under": [
             {_unit(length): budget / NANO, "period": without_measure(length), "hats_charged": hats}
             for (length, budget), hats in sorted(account.under.items())
@@ -220,12 +243,18 @@ def _privacy_loss(settings: Settings, account: _Account) -> dict[str, Any]:
         "periods": [
             {
                 "period": period,
-                **spent.stated(_unit(period)),
+                **(spent.guaranteed if names.ending_of(period) else spent.stated)(_unit(period)),
                 **{f"{unit}_guaranteed_with_overlapping": n / NANO for unit, n in _amounts(sums[period]) if n},
             }
             for period, spent in sorted(account.speeds.items())
         ],
     }
+
+
+def _between_speeds(account: _Account, delta: float) -> dict[str, Any]:
+    """Of whole plates: what they can lose by their speeds alone, as a change is a removal and an addition."""
+    budgets = [nano for name, one in account.speeds.items() if names.ending_of(name) for nano in one.promised.values()]
+    return {"swap_values": {"epsilon": epsilon_of(4 * max(budgets), delta), "delta": delta}} if budgets else {}
 
 
 def _with_overlapping(account: _Account) -> dict[str, Loss]:
@@ -289,7 +318,7 @@ def _in_one_budget(time: str, one: OneBudget, account: _Account) -> dict[str, An
 
 def _kinds() -> str:
     *others, last = (STATISTICS[name].plural for name in priced())
-    return f"{', '.join(others)} and {last}".capitalize()
+    return f"{', '.join(others)} and {last} of bus speeds, each where it was asked for".capitalize()
 
 
 def _account_of(period: str) -> str:

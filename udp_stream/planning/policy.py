@@ -39,6 +39,7 @@ from udp_stream.windows.tables import SlotGrid
 #    one calendar, which do not overlap. A change to a zone that is up to an hour further east looks the same. Periods
 #    of positions (`positions 1d from ...`) hold the costs of standing queries, by distance. They never overlap periods
 #    of speeds: the losses are stated side by side, or added by `OneBudget`.
+#    Periods of whole plates ("add-remove") end in ` of whole plates`: they overlap all others, positions among them.
 # 3. Spans of one rolling budget are one balance, window by window: they do not overlap. Any other period overlaps a
 #    span if some window touches both. A stretch of time allows a budget for each window's length in it.
 
@@ -69,7 +70,8 @@ class Period:
 
     def overlaps(self, other: Period) -> bool:
         """Whether they share time or a window, and are not of one calendar or rolling budget."""
-        if is_of_positions(self.name) != is_of_positions(other.name):
+        hides_all = ending_of(self.name) or ending_of(other.name)
+        if is_of_positions(self.name) != is_of_positions(other.name) and not hides_all:
             return False
         both = min(self.end, other.end) - max(self.start, other.start)
         window = max(self.window, other.window)
@@ -91,7 +93,8 @@ def period_of(name: str) -> Period:
     """The times of a period."""
     if (span := span_of(name)) is not None:
         return Period(name, span.start, span.end, window=span.seconds)
-    length, _, start = without_measure(name).removeprefix(POSITIONS).partition(" from ")
+    text = without_measure(name)
+    length, _, start = text.removesuffix(ending_of(name)).removeprefix(POSITIONS).partition(" from ")
     try:
         begins, seconds = datetime.fromisoformat(start), parse_duration(length)
     except ValueError:
@@ -137,9 +140,15 @@ def is_of_positions(name: str) -> bool:
 
 
 def length_of(name: str) -> str:
-    """The length of a period, with its measure."""
+    """The length of a period, with the ending of its neighbours and its measure."""
     length, is_bounded, _ = name.partition(" from ")
-    return length + (measure_of(name).ending if is_bounded else "")
+    return length + (ending_of(name) + measure_of(name).ending if is_bounded else "")
+
+
+def ending_of(name: str) -> str:
+    """The ending of a period's name that tells its neighbour relation, without the measure; "" under "swap-values"."""
+    text = without_measure(name)
+    return next((one.ending for one in NEIGHBOURS.values() if one.ending and text.endswith(one.ending)), "")
 
 
 def measure_of(name: str) -> Measure:
@@ -397,7 +406,7 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     and `period_seconds` are wall-clock lengths in `timezone` (`period_seconds` None: a lifetime); of a rolling period
     that of its windows, on any clock. `prices` are by statistic; a missing statistic is not asked for. `hats_max`:
     suppression leaves a plate in so many HATs of a slot (0: CHOP-USER decides). `source`: fields of a ping, by keys of
-    `[source]`.
+    `[source]`. Of "add-remove" alone: the digest of its `domain`, `interval_ms` of pings, whether `plates` are asked.
 
     >>> from udp_stream.settings import Settings
     >>> policy = Settings().policy
@@ -433,6 +442,9 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     branching: Branching = "auto"
     cap: Cap = "median"
     speed_from: SpeedFrom = "field"
+    domain: str = ""
+    interval_ms: int = 0
+    plates: bool = False
 
     @cached_property
     def relation(self) -> NeighbourRelation:
@@ -453,6 +465,11 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def rolls(self) -> bool:
         return self.period.startswith(ROLLING)
+
+    @cached_property
+    def named_period(self) -> str:
+        """The length as names of periods have it, without the measure."""
+        return self.period + self.relation.ending
 
     @cached_property
     def amount(self) -> str:
@@ -528,6 +545,9 @@ class Policy(msgspec.Struct, frozen=True, dict=True):
             "branching": self.branching != "auto",
             "cap": self.cap != "median",
             "speed_from": self.speed_from != "field",
+            "domain": bool(self.domain),
+            "interval_ms": self.interval_ms > 0,
+            "plates": self.plates,
         }
         settings = {name: value for name, value in settings.items() if has_effect.get(name, True)}
         return blake2b(msgspec.json.encode(settings, order="sorted"), digest_size=8).hexdigest()
@@ -539,7 +559,7 @@ POLICY_NOTE = "policy:"
 
 def written(policy: Policy) -> dict[str, str]:
     """Every configuration key of the policy with its value as a user writes it, and `neighbours`."""
-    price_text, whole = policy.accounted.measure.price_text, policy.grace_ms and not policy.grace_ms % 1000
+    price_text = policy.accounted.measure.price_text
     prices = {name: "auto" if nano is None else price_text(nano) for name, nano in policy.stated_prices.items()}
     accounting, delta = policy.accounted, {"budget.delta": f"{policy.delta:g}"} if policy.accounted.has_delta else {}
     period = policy.period
@@ -549,7 +569,7 @@ def written(policy: Policy) -> dict[str, str]:
         "hat.resolution": plain(policy.resolution),
         "hat.slot": duration_name(policy.slot_seconds),
         "hat.timezone": policy.timezone,
-        "hat.grace": duration_name(policy.grace_ms // 1000) if whole else f"{plain(Decimal(policy.grace_ms) / 1000)}s",
+        "hat.grace": _duration(policy.grace_ms),
         "speed.max_kmh": _kmh(policy.max_speed),
         "speed.unit": policy.unit,
         "speed.reject_above_kmh": plain(policy.reject_above_kmh),
@@ -576,12 +596,19 @@ def written(policy: Policy) -> dict[str, str]:
         "neighbours": policy.neighbours,
         **{f"release.{name}_epsilon": epsilon for name, epsilon in prices.items()},
         **{f"source.{key}": value for key, value in policy.source},
+        **({"hat.domain": policy.domain} if policy.domain else {}),
+        **({"pings.interval": _duration(policy.interval_ms)} if policy.interval_ms else {}),
+        **({"release.plates": "true"} if policy.plates else {}),
     }
 
 
 def note_policy(ledger: Ledger, policy: Policy) -> None:
     """Note the policy's keys and values in the ledger, as a fingerprint cannot be read back; the first note stands."""
     ledger.note(f"{POLICY_NOTE}{policy.fingerprint()}", msgspec.json.encode(written(policy)).decode())
+
+
+def _duration(ms: int) -> str:
+    return duration_name(ms // 1000) if ms and not ms % 1000 else f"{plain(Decimal(ms) / 1000)}s"
 
 
 def _kmh(quanta: int) -> str:
@@ -651,7 +678,8 @@ class BudgetCalendar:
         first, last = (int(ends[0]) for ends in self._periods.place(np.array([start_ms])))
         slot_ms = self._policy.slot_seconds * 1000
         gone, left = round((start_ms - first) / slot_ms), max(0, round((last - start_ms) / slot_ms) - 1)
-        return SlotInPeriod(name_in(measure, f"{self._policy.period} from {self._periods.iso(first)}"), gone, left)
+        name = f"{self._policy.period} from {self._periods.iso(first)}{self._policy.relation.ending}"
+        return SlotInPeriod(name_in(measure, name), gone, left)
 
     def _in_windows(self, start_ms: int, spans: SlotGrid) -> SlotInPeriod:
         policy, ends = self._policy, spans.place(np.array([start_ms]))

@@ -15,7 +15,8 @@ class NeighbourRelation:
     """Which inputs have to look alike: one plate's `differing` data, by `speed.from`, with the rest `alike`.
 
     `public` are the quantities that are not protected, for the statement. Without `public_counts` no record shows
-    counts. Plans and sensitivities are those of "swap-values": a relation that hides more brings its own.
+    counts. Plans and sensitivities are those of "swap-values": a relation that hides more brings its own. The names of
+    budget periods under it have the `ending`, so that no ledger adds up charges of two promises.
 
     >>> NEIGHBOURS["swap-values"].adjacency("field")
     "swap-values: the same plates with the same number of pings in every cell and slot, one plate's speeds differing \
@@ -27,6 +28,7 @@ anywhere"
     differing: Mapping[str, str]
     public: tuple[str, ...]
     public_counts: bool
+    ending: str = ""
 
     def adjacency(self, speed_from: str) -> str:
         return f"{self.name}: {self.alike}, one plate's {self.differing[speed_from]}"
@@ -45,7 +47,15 @@ NEIGHBOURS: dict[str, NeighbourRelation] = {
             "numbers of plates and samples, refusals by reason, which cells exist",
         ),
         public_counts=True,
-    )
+    ),
+    "add-remove": NeighbourRelation(
+        name="add-remove",
+        alike="the same pings of all other plates",
+        differing=dict.fromkeys(("field", "movement"), "pings all added or removed"),
+        public=(),
+        public_counts=False,
+        ending=" of whole plates",
+    ),
 }
 """By the value of a policy's `neighbours`."""
 

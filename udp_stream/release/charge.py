@@ -25,6 +25,7 @@ from udp_stream.planning.policy import (
     Policy,
     PositionPeriods,
     SlotInPeriod,
+    ending_of,
     is_of_positions,
     length_of,
     measure_of,
@@ -34,9 +35,10 @@ from udp_stream.planning.policy import (
     period_of,
     time_of,
 )
+from udp_stream.planning.presence import PresenceRules
 from udp_stream.planning.slot import CityPlan, SlotPlan, terms_around, terms_from_counts
 from udp_stream.release.city import AskShape, CityQuestion, require_paid
-from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, Smoothed
+from udp_stream.release.forecaster import Forecaster, LedgerHistory, PresenceForecaster, Slot, SlotForecaster, Smoothed
 from udp_stream.release.record import Status, city_id, release_id
 from udp_stream.units import duration_name
 from udp_stream.windows.tables import SlotCounts, cell_name
@@ -270,7 +272,8 @@ class ReleaseContext:
     `judges_unit`: whether releases may tell that speeds are in another unit, and slots are withheld then. `caveats` and
     `trial` go into every record. `before_charge` is called each time before plates are charged.
     `derive_key` turns an id into a key of its own, by the plates' key: with it a ledger's hashes cannot be guessed by
-    readers. `forecaster` sees every slot. `city` replaces the policy's question to the city.
+    readers. `forecaster` sees every slot. `city` replaces the policy's question to the city. `presence` has the rules
+    of "add-remove": slots take another road then (`presence.py`).
 
     >>> from udp_stream.testing import SeededEntropy, a_context
     >>> given = a_context()
@@ -287,10 +290,11 @@ class ReleaseContext:
     caveats: tuple[str, ...] = ()
     trial: bool = False
     before_charge: Callable[[], None] = lambda: None
-    forecaster: Forecaster | None = None
+    forecaster: SlotForecaster | None = None
     derive_key: Callable[[str], bytes] = key_without_secret
     city: CityQuestion | None = None
     judges_unit: bool = False
+    presence: PresenceRules | None = None
 
     @property
     def question(self) -> CityQuestion | None:
@@ -303,7 +307,10 @@ class ReleaseContext:
 def with_forecaster(context: ReleaseContext) -> ReleaseContext:
     """The same with a new forecaster, and with plans around its forecasts where the policy asks for them. A forecaster
     must see every slot in its order: a worker that takes over needs a new one."""
-    policy = context.policy
+    policy, rules = context.policy, context.presence
+    if rules is not None:
+        sums = PresenceForecaster(context.calendar.slots, rules, context.software, context.trial)
+        return replace(context, forecaster=sums)
     judges = context.judges_unit and policy.forecasts
     forecaster = Forecaster(context.calendar.slots, policy.max_speed, context.software, policy.shapes, judges)
     planner = ForecastPlanner(forecaster) if policy.forecasts else context.planner
@@ -311,12 +318,17 @@ def with_forecaster(context: ReleaseContext) -> ReleaseContext:
 
 
 def plan_slot(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> SlotPlan:
-    """Plan and charge the whole slot; nothing if all of it is recorded. PrivacyRefused, before a charge and again
-    before a draw, if its period overlaps others, or could exceed one budget with positions."""
+    """Plan and charge the whole slot; nothing if all of it is recorded, and nothing under "add-remove".
+
+    PrivacyRefused, before a charge and again before a draw, if its period overlaps others, or could exceed one budget
+    with positions.
+    """
     hats = hats_of(counts)
     # Also if all of it is recorded already: what it released is still to be learnt.
     if context.forecaster is not None:
         context.forecaster.saw(counts)
+    if context.presence is not None:
+        return SlotPlan.empty(counts)
     if None not in ledger.recorded(ids_of(hats)):
         return SlotPlan.empty(counts)
     policy, slot = context.policy, SlotToPlan.of_counts(counts, context, ledger)
@@ -476,6 +488,8 @@ def require_no_overlap(period: str, others: Sequence[str]) -> None:
         return
     of_speeds, of_positions = "budget.period and budget.accounting", "queries.period and the measure of [queries]"
     settings = f"hat.timezone, {of_positions if is_of_positions(period) else of_speeds}"
+    if len({ending_of(name) for name in (period, *others)}) > 1:
+        settings = f"privacy.neighbours, {settings}"
     window = max(period_of(name).window for name in (period, *others))
     length = duration_name(round(window)) if window else ""
     overlaps = f"shares windows of {length} with" if window else "overlaps"

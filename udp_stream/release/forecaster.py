@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -15,20 +16,26 @@ from numpy.typing import NDArray
 
 from udp_stream.forecast.model import DAYS, PER_HAT, Memory, ReleasedHats, SlotForecast, SlotPrior, forecast_slot
 from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, Clipped, Outlook, unmeasured
+from udp_stream.forecast.presence import PresenceEstimates, PresenceMemory
 from udp_stream.forecast.shape import Answer, CityMemory, CityShape
 from udp_stream.forecast.unit import Evidence, evidence_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.base import NonNegative, Share
 from udp_stream.mechanisms.city_tree import city_bins
 from udp_stream.mechanisms.widths import at_speed, mean_variance
+from udp_stream.planning.presence import PresenceRules
 from udp_stream.planning.slot import SD_PER_MEAN_ABS
 from udp_stream.release.city import CityKnown, SmoothedCdf, decode_city, hat_cdfs
-from udp_stream.release.record import Hat, Release, city_id, decode, kind_of, release_id, slot_of
+from udp_stream.release.record import PRESENCE, Hat, Release, city_id, decode, kind_of, presence_id, release_id, slot_of
+from udp_stream.release.sums import NoisedSums, SumsAsked, decode_sums
 from udp_stream.release.withdrawal import NOTE, withdrawal_id, withdrawals_of
 from udp_stream.units import QUANTA_PER_KMH
-from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name
+from udp_stream.windows.tables import SlotCounts, SlotGrid, cell_center, cell_name, resolution_of
 
 HOUR_MS = 3_600_000
+
+Slot = tuple[int, int]
+"""Start and end, Unix ms."""
 
 SLACK_MS = 86_400_000
 """How much later than a slot an earlier one may have been charged for: a day."""
@@ -64,21 +71,35 @@ class LedgerHistory:
         found = withdrawals_of(self._ledger, list(ids))
         return {cell for id_, cell in ids.items() if withdrawal_id(id_) in found}
 
-    def slots_since(self, start_ms: int) -> dict[tuple[int, int], list[int]]:
+    def slots_since(self, start_ms: int) -> dict[Slot, list[int]]:
         """From the newest charge back, until slots are a day older than asked for. Ids of no HAT are passed over."""
-        slots: dict[tuple[int, int], list[int]] = {}
+        slots: dict[Slot, list[int]] = {}
+        for id_, slot in self._since(start_ms, "hat"):
+            slots.setdefault(slot, []).append(int(id_.partition("-")[0], 16))
+        return slots
+
+    def sums(self, start_ms: int, end_ms: int) -> NoisedSums | None:
+        """The noised sums of a slot under "add-remove"."""
+        name = presence_id(start_ms, end_ms)
+        (payload,) = self._ledger.recorded([name])
+        return None if payload is None else decode_sums(name, payload)
+
+    def sums_since(self, start_ms: int) -> list[Slot]:
+        """The slots of such sums, as `slots_since`."""
+        return [slot for _, slot in self._since(start_ms, PRESENCE)]
+
+    def _since(self, start_ms: int, kind: str) -> Iterator[tuple[str, Slot]]:
         for id_ in self._ledger.newest():
-            if kind_of(id_) != "hat":
+            if kind_of(id_) != kind:
                 continue
             try:
                 start, end = (1000 * seconds for seconds in slot_of(id_))
             except ValueError:
                 continue
             if start < start_ms - SLACK_MS:
-                break
+                return
             if start >= start_ms:
-                slots.setdefault((start, end), []).append(int(id_.partition("-")[0], 16))
-        return slots
+                yield id_, (start, end)
 
 
 # 95 % intervals around smoothed estimates: public constants, fixed before any ping. The outlook's variances lack four
@@ -171,6 +192,28 @@ class Guess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expected_abs_error_kmh: NonNegative
 
 
+class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hours that buses spent in a HAT, each at most half of its slot.
+
+    >>> Traffic(bus_hours=3.2, interval95=(2.1, 4.6)).bus_hours
+    3.2
+    """
+
+    bus_hours: NonNegative
+    interval95: tuple[NonNegative, NonNegative]
+
+
+class Plates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many plates were in a HAT.
+
+    >>> Plates(value=14.1, interval95=(8.9, 20.3)).value
+    14.1
+    """
+
+    value: NonNegative
+    interval95: tuple[NonNegative, NonNegative]
+
+
 class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The estimate of one HAT's mean speed, from releases and counts alone.
 
@@ -178,6 +221,8 @@ class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     the HAT is not as usual: maps mark it above a half.
     `cdf` is null before the city was told its own, and where no CDF is asked for: `cdf_withheld` says which.
     `trial` is there, and true, if it follows from releases that were made on a ledger of one run only.
+    Under "add-remove" every cell of the domain has one in every slot, from noised sums alone, with `traffic` or, where
+    they are asked for, `plates`.
 
     >>> hat = Hat("8742d98b6ffffff", 7, (72.83, 21.17), "2022-01-01T04:00:00+00:00", "2022-01-01T05:00:00+00:00")
     >>> one = Smoothed(SCHEMA, hat, 17.9, (13.0, 22.8), 2.0, Guess(18.4, 16.9, 2.9), None, None, 0.12, "udp-stream 1.0")
@@ -202,6 +247,8 @@ class Smoothed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     share_below_interval95: Mapping[AtKmh, tuple[Share, Share]] | None = None
     expected_sup_error: NonNegative | None = None
     cdf_withheld: Literal["off", "city_untold"] | None = None
+    traffic: Traffic | None = None
+    plates: Plates | None = None
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -361,11 +408,81 @@ def _value_of(record: Release) -> tuple[float, float]:
 # The forecaster keeps nothing of its own: it follows from the releases of two days, in the order of their slots
 # (`forecast/model.py`), so that after a crash, or on another worker, it comes to the same forecasts.
 
-Slot = tuple[int, int]
-"""Start and end, Unix ms."""
+
+class SlotForecaster(ABC):
+    """What learns slot by slot from what a ledger holds. Slots that are `due` were seen and not learnt yet."""
+
+    def __init__(self, slots: SlotGrid, software: str) -> None:
+        self._slots, self._software = slots, software
+        self._due: dict[Slot, set[int]] = {}
+        self._learnt_ms: int | None = None
+        self._withdrawals = 0
+
+    def saw(self, counts: SlotCounts) -> None:
+        """A slot that is planned now, or is recorded already: its releases are to be learnt."""
+        # A slot that comes again after it was learnt must not be learnt twice.
+        if self._learnt_ms is None or counts.start_ms > self._learnt_ms:
+            self._due.setdefault((counts.start_ms, counts.end_ms), set()).update(counts.cells.tolist())
+
+    def city(self, start_ms: int, history: LedgerHistory) -> CityKnown | None:  # noqa: ARG002
+        """What is known of the city's shape before a slot, after all earlier ones; None if nobody wants to know."""
+        return None
+
+    def in_doubt(self, start_ms: int, history: LedgerHistory, policy: str) -> bool:  # noqa: ARG002
+        """Whether the releases before a slot, made under this policy, say that their speeds are in another unit."""
+        return False
+
+    def smoothed(self, slot: Slot, history: LedgerHistory) -> list[Smoothed]:
+        return self._learn(history, slot[1]).get(slot, [])
+
+    def _learn(self, history: LedgerHistory, before_ms: int) -> dict[Slot, list[Smoothed]]:
+        """Learn every slot that starts before this time and was not learnt yet; gives their smoothed estimates."""
+        if (withdrawals := history.withdrawals()) != self._withdrawals:  # what was learnt of these HATs is forgotten
+            self._forget()
+            self._learnt_ms, self._withdrawals = None, withdrawals
+        if self._learnt_ms is None:
+            self._remember(history, before_ms)
+        learnt = {}
+        for slot in sorted(slot for slot in self._due if slot[0] < before_ms):
+            # Sorted, as a set has no order, and every worker has to come to the same forecasts.
+            cells = sorted(self._due.pop(slot))
+            estimates = self._learn_slot(slot, cells, history)
+            self._learnt_ms = slot[0]
+            if estimates:
+                learnt[slot] = estimates
+        return learnt
+
+    def _remember(self, history: LedgerHistory, before_ms: int) -> None:
+        """The ledger's slots of the remembered days, also later ones: a worker may read a log again."""
+        # One ms before: the end of a day's last slot is midnight of the next day.
+        midnight = dt.datetime.combine(self._day(before_ms - 1), dt.time(), self._slots.zone)
+        since_ms = int((midnight - dt.timedelta(days=DAYS - 1)).timestamp() * 1000)
+        for slot, cells in self._slots_since(history, since_ms).items():
+            self._due.setdefault(slot, set()).update(cells)
+
+    def _midnights(self, slot: Slot) -> tuple[int, int]:
+        """Those around the start of a slot, Unix ms."""
+        days = (self._day(slot[0]) + dt.timedelta(days) for days in (0, 1))
+        first, last = (int(1000 * dt.datetime.combine(day, dt.time(), self._slots.zone).timestamp()) for day in days)
+        return first, last
+
+    def _day(self, time_ms: int) -> dt.date:
+        return dt.datetime.fromtimestamp(time_ms / 1000, self._slots.zone).date()
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Begin anew."""
+
+    @abstractmethod
+    def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
+        """What is to be learnt of a ledger's past."""
+
+    @abstractmethod
+    def _learn_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> list[Smoothed]:
+        """Its estimates; none if it has no records."""
 
 
-class Forecaster:
+class Forecaster(SlotForecaster):
     """Forecasts and smoothed estimates of a deployment.
 
     >>> from udp_stream.ledgers.sqlite import MemoryLedger
@@ -380,24 +497,23 @@ class Forecaster:
     ['8742d98b6ffffff', '8742d9d4cffffff']
     """
 
+    _policy: str
+    _is_doubted: bool
+    _evidence: Evidence
+    _usual: tuple[Memory, CityMemory | None] | None
+    """What was known before there was evidence."""
+
     def __init__(
         self, slots: SlotGrid, max_speed: int, software: str, shapes: bool = False, judges_unit: bool = False
     ) -> None:
-        self._memory, self._slots = Memory(), slots
-        self._max_kmh, self._software = max_speed / QUANTA_PER_KMH, software
+        super().__init__(slots, software)
+        self._max_kmh, self._judges_unit = max_speed / QUANTA_PER_KMH, judges_unit
         self._new_shapes = partial(CityMemory, city_bins(max_speed).edges_kmh[1:]) if shapes else lambda: None
-        self._shapes = self._new_shapes()
-        self._due: dict[Slot, set[int]] = {}
-        self._learnt_ms: int | None = None
-        self._withdrawals, self._judges_unit = 0, judges_unit
-        self._policy, self._is_doubted, self._evidence = "", False, Evidence()
-        self._usual: tuple[Memory, CityMemory | None] | None = None  # what was known before there was evidence
+        self._forget()
 
-    def saw(self, counts: SlotCounts) -> None:
-        """A slot that is planned now, or is recorded already: its releases are to be learnt."""
-        # A slot that comes again after it was learnt must not be learnt twice.
-        if self._learnt_ms is None or counts.start_ms > self._learnt_ms:
-            self._due.setdefault((counts.start_ms, counts.end_ms), set()).update(counts.cells.tolist())
+    def _forget(self) -> None:
+        self._memory, self._shapes = Memory(), self._new_shapes()
+        self._forget_unit("")
 
     def forecast(self, counts: SlotCounts, history: LedgerHistory) -> SlotForecast:
         """The forecast of a slot, after all earlier ones. They must be recorded by now: what is not is never learnt."""
@@ -413,39 +529,27 @@ class Forecaster:
         day = self._day(start_ms)
         return CityKnown(self._shapes.shape(day), self._shapes.asked(day), self._shapes.plates(day))
 
-    def smoothed(self, slot: Slot, history: LedgerHistory) -> list[Smoothed]:
-        return self._learn(history, slot[1]).get(slot, [])
+    def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
+        return history.slots_since(since_ms)
 
     def in_doubt(self, start_ms: int, history: LedgerHistory, policy: str) -> bool:
-        """Whether the releases before a slot, made under this policy, say that their speeds are in another unit."""
         self._learn(history, start_ms)
         return self._is_doubted and self._policy == policy
 
-    def _learn(self, history: LedgerHistory, before_ms: int) -> dict[Slot, list[Smoothed]]:
-        """Learn every slot that starts before this time and was not learnt yet; gives their smoothed estimates."""
-        if (withdrawals := history.withdrawals()) != self._withdrawals:  # what was learnt of these HATs is forgotten
-            self._memory, self._shapes, self._learnt_ms = Memory(), self._new_shapes(), None
-            self._withdrawals = withdrawals
-            self._forget_unit("")
-        if self._learnt_ms is None:
-            self._remember(history, before_ms)
-        learnt = {}
-        for slot in sorted(slot for slot in self._due if slot[0] < before_ms):
-            # Sorted, as a set has no order, and every worker has to come to the same forecasts.
-            cells = sorted(self._due.pop(slot))
-            withdrawn = history.withdrawn(*slot, cells) if withdrawals else set()
-            found = history.releases(*slot, [cell for cell in cells if cell not in withdrawn])
-            self._learnt_ms = slot[0]
-            if records := [record for record in found if record is not None]:
-                when, known = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS), (self._max_kmh, self._software)
-                if self._judges_unit and self._judge_unit(records, *when):
-                    records = [msgspec.structs.replace(record, mean=None) for record in records]
-                for memory in (self._memory, *([] if self._usual is None else [self._usual[0]])):
-                    memory.count(*self._when(slot), sum(record.samples for record in records))
-                estimates = smooth_slot(records, self._memory, *when, *known)
-                answer = None if self._shapes is None or withdrawn or self._is_doubted else history.city(*slot)
-                learnt[slot] = self._with_cdfs(estimates, records, slot, answer)
-        return learnt
+    def _learn_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> list[Smoothed]:
+        withdrawn = history.withdrawn(*slot, cells) if self._withdrawals else set()
+        found = history.releases(*slot, [cell for cell in cells if cell not in withdrawn])
+        records = [record for record in found if record is not None]
+        if not records:
+            return []
+        when, known = (self._day(slot[0]), (slot[1] - slot[0]) / HOUR_MS), (self._max_kmh, self._software)
+        if self._judges_unit and self._judge_unit(records, *when):
+            records = [msgspec.structs.replace(record, mean=None) for record in records]
+        for memory in (self._memory, *([] if self._usual is None else [self._usual[0]])):
+            memory.count(*self._when(slot), sum(record.samples for record in records))
+        estimates = smooth_slot(records, self._memory, *when, *known)
+        answer = None if self._shapes is None or withdrawn or self._is_doubted else history.city(*slot)
+        return self._with_cdfs(estimates, records, slot, answer)
 
     def _with_cdfs(
         self, estimates: Sequence[Smoothed], records: Sequence[Release], slot: Slot, answer: Answer | None
@@ -481,20 +585,81 @@ class Forecaster:
         """There is no doubt of the unit of the releases of a policy, so far."""
         self._policy, self._is_doubted, self._evidence, self._usual = policy, False, Evidence(), None
 
-    def _remember(self, history: LedgerHistory, before_ms: int) -> None:
-        """The ledger's slots of the remembered days, also later ones: a worker may read a log again."""
-        # One ms before: the end of a day's last slot is midnight of the next day.
-        midnight = dt.datetime.combine(self._day(before_ms - 1), dt.time(), self._slots.zone)
-        since_ms = int((midnight - dt.timedelta(days=DAYS - 1)).timestamp() * 1000)
-        for slot, cells in history.slots_since(since_ms).items():
-            self._due.setdefault(slot, set()).update(cells)
-
     def _when(self, slot: Slot) -> tuple[dt.date, float]:
         """The day on which a slot starts, and the part of it that is over when the slot ends."""
-        day = self._day(slot[0])
-        midnights = (dt.datetime.combine(day + dt.timedelta(days), dt.time(), self._slots.zone) for days in (0, 1))
-        first, last = (1000 * midnight.timestamp() for midnight in midnights)
-        return day, min(1.0, (slot[1] - first) / (last - first))
+        first, last = self._midnights(slot)
+        return self._day(slot[0]), min(1.0, (slot[1] - first) / (last - first))
 
-    def _day(self, time_ms: int) -> dt.date:
-        return dt.datetime.fromtimestamp(time_ms / 1000, self._slots.zone).date()
+
+class PresenceForecaster(SlotForecaster):
+    """The same under "add-remove": from noised sums alone, of every cell of the domain.
+
+    Sums of another domain are passed over: a new domain begins anew. So is a slot of which a HAT was withdrawn: its
+    cells are of one draw, and what made one wrong is in the others.
+
+    >>> from datetime import UTC
+    >>> from udp_stream.ledgers.sqlite import MemoryLedger
+    >>> from udp_stream.testing import SLOT_END, SLOT_START, some_rules
+    >>> forecaster = PresenceForecaster(SlotGrid(3600, UTC), some_rules(), "udp-stream 1.0")
+    >>> forecaster.forecast((SLOT_START, SLOT_END), LedgerHistory(MemoryLedger())).tolist()
+    [18.0, 18.0]
+    """
+
+    def __init__(self, slots: SlotGrid, rules: PresenceRules, software: str, trial: bool = False) -> None:
+        super().__init__(slots, software)
+        self._rules, self._trial = rules, trial
+        self._forget()
+
+    def forecast(self, slot: Slot, history: LedgerHistory) -> Floats:
+        """Of each cell, in km/h, after all earlier slots, which must be recorded by now."""
+        self._learn(history, slot[0])
+        return self._memory.forecast(*self._when(slot))
+
+    def _forget(self) -> None:
+        of, sigma = self._rules, self._rules.sigma / QUANTA_PER_KMH
+        self._memory = PresenceMemory(of.cells, sigma, of.full, of.slot_hours, of.max_kmh, of.plates)
+
+    def _slots_since(self, history: LedgerHistory, since_ms: int) -> Mapping[Slot, Collection[int]]:
+        return dict.fromkeys(history.sums_since(since_ms), ())
+
+    def _learn_slot(self, slot: Slot, cells: Sequence[int], history: LedgerHistory) -> list[Smoothed]:  # noqa: ARG002
+        sums, of = history.sums(*slot), self._rules
+        if sums is None or not self._is_ours(sums.asked):
+            return []
+        if self._withdrawals and history.withdrawn(*slot, of.cells.tolist()):
+            return []
+        found = self._memory.learn(*self._when(slot), sums.kmh, sums.asked.forecast_kmh)
+        start, end = (self._slots.iso(ms) for ms in slot)
+        hats = [Hat(cell_name(cell), resolution_of(cell), cell_center(cell), start, end) for cell in of.cells.tolist()]
+        return [
+            Smoothed(
+                SCHEMA, hat, value, (low, high), off,
+                Guess(constant, guess, round(_mean_distance(abs(guess - value), off / MEAN_ABS_PER_SD), 3)), None,
+                release_id(hat.cell, *slot), news, self._software, self._trial, cdf_withheld="off", **amount,
+            )
+            for hat, value, low, high, off, guess, news, amount, constant in zip(
+                hats, *(_rounded(one) for one in (
+                    found.value, found.low, found.high, found.expected_abs_error, found.guess, found.news)),
+                self._amounts(found), [round(found.constant, 3)] * len(hats), strict=True,
+            )
+        ]  # fmt: skip
+
+    def _is_ours(self, asked: SumsAsked) -> bool:
+        ours = self._rules
+        same = asked.full, asked.sigma, asked.plates
+        return same == (ours.full, ours.sigma, ours.plates) and np.array_equal(asked.domain, ours.cells)
+
+    def _amounts(self, found: PresenceEstimates) -> list[dict[str, Any]]:
+        columns = zip(*map(_rounded, (found.traffic, found.traffic_low, found.traffic_high)), strict=True)
+        if self._rules.plates:
+            return [{"plates": Plates(value, (low, high))} for value, low, high in columns]
+        return [{"traffic": Traffic(value, (low, high))} for value, low, high in columns]
+
+    def _when(self, slot: Slot) -> tuple[dt.date, float]:
+        """The day on which a slot starts, and the hours of it that are gone then."""
+        return self._day(slot[0]), (slot[0] - self._midnights(slot)[0]) / HOUR_MS
+
+
+def _rounded(values: Floats) -> list[float]:
+    found: list[float] = np.round(values, 3).tolist()
+    return found

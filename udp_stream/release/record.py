@@ -42,6 +42,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "trial": "true if other runs draw this HAT again: the ledger was for one run only",
         "forecast": "what was forecast of the mean before it was taken; null if nothing was",
         "others": "statistics without a field of their own, by name; left out where there are none",
+        "noised": "add-remove: the noised sums of the cell, which are all that its plates tell; else left out",
     },
     "Hat": {
         "cell": "H3 cell, 15 hexadecimal digits",
@@ -58,8 +59,9 @@ WORDS: Final[dict[str, dict[str, str]]] = {
     },
     "Privacy": {
         "unit": "what is protected: all samples of a license plate",
-        "neighbours": "inputs that must look alike: the same but for the speeds of one plate",
-        "epsilon": "most that this record cost an admitted plate",
+        "neighbours": "inputs that must look alike: the same but for the speeds of one plate (swap-values), or but for "
+        "all pings of one plate (add-remove)",
+        "epsilon": "most that this record cost an admitted plate; add-remove: that all records of the period cost one",
         "accounting": "how losses add up: pure, approximate or zcdp",
         "period": "what a budget is for: a length of time, or lifetime",
         "period_epsilon": "budget of a plate and period",
@@ -68,7 +70,18 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "period_rho": "the budget in it; absent under pure accounting",
         "delta": "what each epsilon holds with; absent under pure accounting",
         "speeds": "movement: derived from positions; neighbours differ in one plate's positions, each within its cell",
-        "holds_for": "slot: the cost holds for all records of the slot together, as plates share clips among them",
+        "holds_for": "slot: the cost holds for all records of the slot together, as plates share clips among them; "
+        "period: for all records of the period together",
+        "swap_epsilon": "add-remove: what it is between inputs that differ in one plate's speeds alone, as a change is "
+        "a removal and an addition: the epsilon of four times period_rho",
+    },
+    "Noised": {
+        "residual": "sum over plates of weight times (mean speed - forecast_kmh), km/h, with noise",
+        "weight": "sum over plates of weights, with noise: a whole slot in the cell is 5, a plate has at most 2.5; "
+        "left out where plates are told",
+        "plates": "number of plates, with noise; left out where it is not asked for",
+        "sd": "standard deviation of the noise on residual, km/h; on weight or plates it is a fifth of it",
+        "forecast_kmh": "what was forecast of the cell's speed before any ping of the slot was looked at, km/h",
     },
     "Forecast": {
         "value_kmh": "forecast of the mean, km/h",
@@ -162,6 +175,16 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "news": "probability that the HAT is not as usual: that something happened there",
         "software": "what made the estimate",
         "trial": "true if other runs draw the releases behind it again: the ledger was for one run only",
+        "traffic": "add-remove: hours that buses spent in the HAT; else left out",
+        "plates": "add-remove, where plates are told: how many were in the HAT; else left out",
+    },
+    "Traffic": {
+        "bus_hours": "estimate, from noised sums: time of all plates, each at most half of the slot",
+        "interval95": "from and to: 95 % of true sums lie in such an interval, where the model holds",
+    },
+    "Plates": {
+        "value": "estimate, from noised sums",
+        "interval95": "from and to: 95 % of true numbers lie in such an interval, where the model holds",
     },
     "SmoothedCdf": {
         "edges_kmh": "upper ends of the bins, km/h; the first is that of exact zeros",
@@ -295,6 +318,8 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     each epsilon holds with `delta`: losses add up in rho, their epsilons do not. `holds_for` "slot": a plate's HATs of
     the slot share one clip. What it was charged for them holds for their records together; this record alone may cost
     it up to that sum. `speeds` "movement": they were derived from positions (`windows/movement.py`).
+    Under "add-remove" what a plate is charged is secret: `epsilon` and `rho` are those of all records of a period
+    together (`holds_for` "period"), and `swap_epsilon` is what it can lose by its speeds alone.
 
     >>> from udp_stream.testing import released_slot
     >>> privacy = decode(released_slot().hats[0].payload).privacy
@@ -312,12 +337,27 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     rho: NonNegative | None = None
     period_rho: Positive | None = None
     delta: Positive | None = None
-    holds_for: Literal["record", "slot"] = "record"
+    holds_for: Literal["record", "slot", "period"] = "record"
     speeds: SpeedFrom = "field"
+    swap_epsilon: Positive | None = None
 
     def __post_init__(self) -> None:
         if self.neighbours not in NEIGHBOURS or self.accounting not in ACCOUNTINGS:
             raise ValueError(f"expected a known promise, got {self.neighbours!r} and {self.accounting!r}")
+
+
+class Noised(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the plates of a cell tell under "add-remove": sums with noise, and the forecast that residuals are around.
+
+    >>> Noised(residual=-12.5, sd=25.488, forecast_kmh=18.0, weight=3.1).weight
+    3.1
+    """
+
+    residual: Finite
+    sd: Positive
+    forecast_kmh: NonNegative
+    weight: Finite | None = None
+    plates: Finite | None = None
 
 
 class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -347,6 +387,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     trial: bool = False
     forecast: Forecast | None = None
     others: dict[str, Any] = {}
+    noised: Noised | None = None
 
     @property
     def plates(self) -> int:
@@ -360,7 +401,7 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 _OWN = "mean", "variance", "cdf"
 """The fields of statistics."""
 
-_ID = re.compile(r"(?:(?:withdrawn:)?[0-9a-f]{15}-|clips:|city:)(-?[0-9]+)-([0-9]+)")
+_ID = re.compile(r"(?:(?:withdrawn:)?[0-9a-f]{15}-|clips:|city:|presence:)(-?[0-9]+)-([0-9]+)")
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Release)
 
@@ -397,6 +438,12 @@ def clips_id(start_s: int, seconds: int) -> str:
 
 CITY = "city"
 
+PRESENCE = "presence"
+"""The kind of the noised sums of a slot under "add-remove" (`presence.py`): recorded, and released cell by cell."""
+
+UNREAD: Final = CITY, PRESENCE
+"""Kinds of what is recorded and waits for no reader."""
+
 WITHDRAWN = "withdrawn"
 """The kind of the public mark on a HAT's record (`withdrawal.py`)."""
 
@@ -404,6 +451,11 @@ WITHDRAWN = "withdrawn"
 def city_id(start_ms: int, end_ms: int) -> str:
     """The id of what a slot's plates tell of the whole city, which is recorded, and not released."""
     return f"{CITY}:{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
+
+
+def presence_id(start_ms: int, end_ms: int) -> str:
+    """The id of the noised sums of a slot: one draw for all cells of the domain."""
+    return f"{PRESENCE}:{start_ms // 1000}-{(end_ms - start_ms) // 1000}"
 
 
 def slot_of(release_id: str) -> tuple[int, int]:

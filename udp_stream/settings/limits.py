@@ -29,6 +29,7 @@ CONCENTRATED = sqrt(2 * RHO_MIN), sqrt(2 * EPSILON_NANO_MAX / NANO), "0, 0.001 t
 DURATIONS = {
     "hat.slot": ("1m", "31d"),
     "hat.grace": ("0s", "31d"),
+    "pings.interval": ("1s", "36m"),
     "budget.period": ("1m", "36500d"),
     "live.every": ("1s", "1d"),
     "live.timeout": ("1s", "10m"),

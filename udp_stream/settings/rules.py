@@ -1,4 +1,4 @@
-"""Rules between the keys of a configuration. No file is read: a machine that only plans has none."""
+"""Rules between the keys of a configuration. No file is read but `hat.domain`: a machine that only plans has none."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from udp_stream.errors import ConfigError
+from udp_stream.ledger.rules import ROLLING
 from udp_stream.mechanisms.cdf import BINS_MAX, bins_from_edges, equal_bins
+from udp_stream.mechanisms.samplers import SCALE_MAX
 from udp_stream.planning.policy import Policy
+from udp_stream.settings.domain import Box
 from udp_stream.settings.limits import (
     CONCENTRATED,
     DURATIONS,
@@ -30,6 +33,7 @@ from udp_stream.settings.sections import (
     KafkaSection,
     LedgerSection,
     Option,
+    ReleaseSection,
     Settings,
     check_source,
     is_file,
@@ -47,9 +51,15 @@ def check(settings: Settings) -> None:
     for name in DURATIONS:
         section, _, key = name.partition(".")
         _read_duration(name, getattr(getattr(settings, section), key))
+    _check_box(settings.pings.box)
+    if settings.privacy.hides_plates:
+        _check_hidden(settings)
+    else:
+        _check_not_hidden(settings)
     policy = settings.policy
     _check_period(settings, policy)
     _check_epsilon(settings, policy)
+    _check_noise(settings)
     _check_schedule(policy)
     _check_beside(settings)
     _check_ledger(settings.ledger)
@@ -64,15 +74,75 @@ def _read_duration(name: str, duration: str) -> None:
         budget_period(duration)
     elif name == "hat.slot" or (name == "queries.period" and duration != "lifetime"):
         whole_seconds(name, duration)
-    elif name != "queries.period":
+    elif name != "queries.period" and (duration or name != "pings.interval"):
         seconds_of(name, duration)
 
 
-def _check_beside(settings: Settings) -> None:
-    if (box := settings.pings.box) is not None:
+_MODE = 'where privacy.neighbours is "add-remove"'
+_SLOT_MAX_S = 6 * 3600
+_OF_ONE_QUERY = "mean", "grouping", "cap", "mean_epsilon", "variance_epsilon"
+_OF_COUNTS = "bins", "branching", "min_plates", "suppression", "hats_max"
+"""Keys of [release] that plans for single HATs read, and plans from public counts."""
+
+
+def _check_not_hidden(settings: Settings) -> None:
+    """What only "add-remove" reads would say nothing under "swap-values"."""
+    given = {"hat.domain": settings.hat.domain, "pings.interval": settings.pings.interval}
+    for name, value in given.items():
+        require(not value, name, 'none where privacy.neighbours is "swap-values", which does not read it', repr(value))
+    rule = 'false where privacy.neighbours is "swap-values", whose records count plates'
+    require(not settings.release.plates, "release.plates", rule, "true")
+
+
+def _check_hidden(settings: Settings) -> None:
+    """What cannot be kept where a whole plate is hidden is refused."""
+    hat, budget, release, queries = settings.hat, settings.budget, settings.release, settings.queries
+    why = "a public list of cells: a file of cells, a GeoJSON or a GTFS feed"
+    require(bool(hat.domain), "hat.domain", f"{why} {_MODE}", "none")
+    interval = settings.pings.interval
+    require(bool(interval), "pings.interval", f"how often a bus sends a ping, such as 10s, {_MODE}", "none")
+    slot_s = whole_seconds("hat.slot", hat.slot)
+    require(slot_s <= _SLOT_MAX_S, "hat.slot", f"at most 6h {_MODE}, as a forecast is of the slot before", hat.slot)
+    rule = f"at most a tenth of hat.slot ({hat.slot})"
+    require(10 * seconds_of("pings.interval", interval) <= slot_s, "pings.interval", rule, interval)
+    rule = f'"approximate" or "zcdp" {_MODE}, as charges go by squares'
+    require(budget.accounting != "pure", "budget.accounting", rule, '"pure"')
+    # What a plate has left follows from its secret pings. In a calendar each period begins anew; in windows that
+    # overlap, later slots would go by pings of slots before the window, and a plate could lose more than the budget.
+    rule = f"a duration {_MODE}, as what is left to spend is secret and must begin anew"
+    require(budget_period(budget.period)[1] is not None, "budget.period", rule, repr(budget.period))
+    require(not budget.period.startswith(ROLLING), "budget.period", rule, repr(budget.period))
+    require(budget.schedule == "spread", "budget.schedule", f'"spread" {_MODE}', f'"{budget.schedule}"')
+    default = ReleaseSection()
+    for keys, reason in ((_OF_ONE_QUERY, "as one query asks all HATs"), (_OF_COUNTS, "as counts are secret")):
+        for key in keys:
+            rule, value = f"its default ({getattr(default, key)}) {_MODE}, {reason}", getattr(release, key)
+            require(value == getattr(default, key), f"release.{key}", rule, value)
+    require(release.cdf in ("auto", "off"), "release.cdf", f'"auto" or "off" {_MODE}: no CDF is made', release.cdf)
+    no_trees = release.cdf_epsilon in ("auto", 0)
+    require(no_trees, "release.cdf_epsilon", f'"auto" or 0 {_MODE}: no CDF is made', release.cdf_epsilon)
+    shards = settings.kafka.shards
+    require(shards == 1, "kafka.shards", f"1 {_MODE}, as one worker sums over all cells of a plate", shards)
+    asked = "queries.share" if queries.share else "query" if settings.query else ""
+    require(not asked, asked, f"none {_MODE}, as answers about positions tell which plates are there", "some")
+
+
+def _check_noise(settings: Settings) -> None:
+    """Noise for a budget that is tiny, or is to last for many slots, cannot be drawn."""
+    if (rules := settings.presence) is not None:
+        rule = f"a budget whose noise has a deviation of at most {SCALE_MAX // QUANTA_PER_KMH:,} km/h {_MODE}"
+        got = f"{rules.sigma / QUANTA_PER_KMH:,.0f} km/h: raise it, or shorten budget.period"
+        require(rules.sigma <= SCALE_MAX, settings.policy.accounted.key, rule, got)
+
+
+def _check_box(box: Box | None) -> None:
+    if box is not None:
         on_earth = -180 <= box[0] < box[2] <= 180 and -90 <= box[1] < box[3] <= 90
         rule = "[west, south, east, north] with -180 <= west < east <= 180 and -90 <= south < north <= 90"
         require(on_earth, "pings.box", rule, list(box))
+
+
+def _check_beside(settings: Settings) -> None:
     has_field = bool(settings.source.mapping.speed) or settings.speed.from_ == "movement"
     require(has_field, "source.speed", 'a path where speed.from is "field"', settings.source.speed)
     most, reject = settings.speed.max_kmh, settings.speed.reject_above_kmh

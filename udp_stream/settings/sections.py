@@ -7,10 +7,12 @@ import difflib
 import json
 from collections.abc import Callable
 from functools import cached_property
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from udp_stream.errors import ConfigError
 from udp_stream.mechanisms.base import Cap
@@ -33,8 +35,10 @@ from udp_stream.planning.policy import (
     Suppression,
     span_seconds,
 )
-from udp_stream.planning.promise import ACCOUNTINGS, Accounting
+from udp_stream.planning.presence import PresenceRules
+from udp_stream.planning.promise import ACCOUNTINGS, NEIGHBOURS, Accounting
 from udp_stream.queries.standing import StandingQuery
+from udp_stream.settings.domain import digest_of, read_domain
 from udp_stream.settings.limits import Budget, Epsilon, budget_period, milliseconds, require, whole_seconds
 from udp_stream.settings.queries import PositionBudget, QueriesSection, QuerySection, standing_queries
 from udp_stream.units import QUANTA_PER_KMH, nano_charge
@@ -267,6 +271,7 @@ class HatSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     slot: str = "1h"
     timezone: str = "Asia/Kolkata"
     grace: str = "2m"
+    domain: str = ""
 
 
 class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -287,9 +292,21 @@ class SpeedSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class PingsSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a source may send: `box` is [west, south, east, north] in degrees, absent for the whole world."""
+    """What a source may send: `box` is [west, south, east, north] in degrees, absent for the whole world. A bus sends a
+    ping every `interval`."""
 
     box: tuple[float, float, float, float] | None = None
+    interval: str = ""
+
+
+class PrivacySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which inputs have to look alike: "swap-values" hides speeds, as the papers do; "add-remove" the whole plate."""
+
+    neighbours: Literal["swap-values", "add-remove"] = "swap-values"
+
+    @property
+    def hides_plates(self) -> bool:
+        return not NEIGHBOURS[self.neighbours].public_counts
 
 
 class BudgetSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -348,6 +365,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     suppression: Suppression = "off"
     hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
     counts: CountsReleased = "all"
+    plates: bool = False
 
     @property
     def epsilons(self) -> dict[str, float | Literal["auto"]]:
@@ -365,6 +383,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     pings: PingsSection = PingsSection()
     source: SourceSection = SourceSection()
     live: LiveSection = LiveSection()
+    privacy: PrivacySection = PrivacySection()
     budget: BudgetSection = BudgetSection()
     release: ReleaseSection = ReleaseSection()
     queries: QueriesSection = QueriesSection()
@@ -405,11 +424,26 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             source=self.source.written,
             speed_from=self.speed.from_,
         )
+        if self.domain is not None:
+            hides: dict[str, Any] = {"domain": digest_of(self.domain), "interval_ms": milliseconds(self.pings.interval)}
+            hides |= {"neighbours": self.privacy.neighbours, "plates": self.release.plates, "cdf": "off"}
+            return msgspec.structs.replace(policy, prices=policy.prices | {"cdf": 0}, **hides)
         # Trees are automatic beside automatic means around forecasts; elsewhere somebody has to ask for them.
         asked = policy.has_automatic_trees and policy.mean_nano is None and period_seconds is not None
         is_by_default = self.release.cdf == "auto" and policy.cdf_nano is None
         has_no_tree = self.release.cdf not in ("auto", "tree") or (is_by_default and not asked)
         return msgspec.structs.replace(policy, prices=policy.prices | {"cdf": 0}) if has_no_tree else policy
+
+    @cached_property
+    def domain(self) -> NDArray[np.uint64] | None:
+        """The cells of "add-remove", ascending, from the file."""
+        if not self.privacy.hides_plates:
+            return None
+        return read_domain(self.hat.domain, self.hat.resolution, self.pings.box)
+
+    @cached_property
+    def presence(self) -> PresenceRules | None:
+        return None if self.domain is None else PresenceRules.of(self.policy, self.domain)
 
     @property
     def judges_unit(self) -> bool:
@@ -431,7 +465,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def window_rules(self) -> WindowRules:
-        return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules)
+        by_wall = self.policy.neighbours == "add-remove"
+        return WindowRules(grace_ms=milliseconds(self.hat.grace), movement=self.movement_rules, by_wall=by_wall)
 
     def reading_rules(
         self, hash_plate: Callable[[str], bytes], moments: MomentRules | None = None, archived_s: int | None = None

@@ -719,7 +719,8 @@ class ShardProtocol:
         has no HATs."""
         self._step = None
         of_plan = shard_of(plan.cells, self._shards)
-        shards = sorted(set(shard_of(counts.cells, self._shards).tolist()))
+        # Of a slot without pings, which there is under "add-remove", the first shard, which is the only one there.
+        shards = sorted(set(shard_of(counts.cells, self._shards).tolist())) or [PLANNER]
         # Also a share without HATs: the shard holds the slot, and its checkpoint, until a plan says what becomes of it.
         for shard in shards:
             self._outbox += [(shard, chunk) for chunk in wire.cut_plan(plan.subset(of_plan == shard), shard)]

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -249,9 +250,10 @@ def shard_of(cells: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
 
 
 def cut_pings(
-    slot: SlotPings, source: int, shards: int, rows_max: int = PingChunk.ROWS_MAX
+    slot: SlotPings, source: int, shards: int, rows_max: int = PingChunk.ROWS_MAX, least: int = 0
 ) -> Iterator[PingChunk | PingsEnd]:
     """The chunks of a closed slot for every shard, each followed by an end marker; shards without pings get one too.
+    `least`: chunks that are sent also without pings, so that a shard holds the slot.
 
     Repeats of (plate, time) are dropped here, since two of them may lie in cells of different shards. (Repeats that
     arrive on different source partitions first meet in a shard.)
@@ -261,7 +263,7 @@ def cut_pings(
     for shard in range(shards):
         rows = np.flatnonzero(of == shard)
         columns = {name: getattr(slot, name)[rows] for name in PingChunk.COLUMNS}
-        chunks = _cut(PingChunk, times, source, shard, slot.plates, columns, rows_max, **_marks(slot))
+        chunks = _cut(PingChunk, times, source, shard, slot.plates, columns, rows_max, least, **_marks(slot))
         yield from chunks
         yield PingsEnd(source, shard, *_end(times, chunks))
 
@@ -305,11 +307,11 @@ class Released(msgspec.Struct, frozen=True, tag="released.1"):
 
 
 def cut_counts(counts: SlotCounts, shard: int, rows_max: int = CountChunk.ROWS_MAX) -> Iterator[CountChunk | CountsEnd]:
-    """The chunks of a slot of one shard, and their end marker."""
+    """The chunks of a slot of one shard, at least one, and their end marker."""
     cell = np.repeat(counts.cells, np.diff(counts.hat_rows))
     columns = {"plate": counts.plate, "cell": cell, "count": counts.count}
     slot = counts.start_ms, counts.end_ms
-    chunks = _cut(CountChunk, slot, shard, shard, counts.plates, columns, rows_max, **_marks(counts))
+    chunks = _cut(CountChunk, slot, shard, shard, counts.plates, columns, rows_max, least=1, **_marks(counts))
     yield from chunks
     yield CountsEnd(shard, shard, *_end(slot, chunks))
 
@@ -638,7 +640,8 @@ class SourceProtocol:
         self._refused += result.refused
         self._closed += result.closed
         self._moments += result.moments
-        self._has_ticked = False
+        if not self.reader.is_by_wall or places.tick.any():
+            self._has_ticked = False
         # A step that was handed out stays as it is: `done` removes just what it holds.
         self._step = self._step or self._due()
         return result
@@ -667,7 +670,8 @@ class SourceProtocol:
         messages: list[ToShard] = []
         if through != self._announced[0]:
             # Markers behind the chunks, and one for every shard, also without chunks: a shard waits for all sources.
-            messages += [chunk for slot in self._closed for chunk in cut_pings(slot, self._source, self._shards)]
+            cut = partial(cut_pings, source=self._source, shards=self._shards, least=int(self.reader.is_by_wall))
+            messages += [chunk for slot in self._closed for chunk in cut(slot)]
             messages += [PingsEnd(self._source, shard, through) for shard in range(self._shards)]
         if moments_ms is not None and moments_ms != self._announced[1]:
             messages += self._positions(moments_ms)
@@ -703,8 +707,10 @@ class SourceProtocol:
         return self.reader.checkpoint()
 
     def wants_tick(self, wall_ms: int) -> bool:
-        """Whether a tick record appended at this time would close a slot. One is enough until something is read."""
-        return self.may_commit and not self._has_ticked and self.reader.tick_would_close(wall_ms)
+        """Whether a tick record appended at this time would close a slot. One is enough until something is read; by
+        the wall, until a tick is, and neither refusals nor chunks that are on their way hold it up."""
+        is_free = self.may_commit or self.reader.is_by_wall
+        return is_free and not self._has_ticked and self.reader.tick_would_close(wall_ms)
 
     def ticked(self) -> None:
         self._has_ticked = True

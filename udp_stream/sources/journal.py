@@ -27,6 +27,9 @@ from udp_stream.files import draft_of, named, sync_directory
 JOURNAL_BYTES_MAX: Final = 8 * 2**30
 """8 GiB hold an hour of 150,000 buses that ping every 10 s: a journal with more has slots that do not close."""
 
+NO_LIMIT: Final = 2**63
+"""Where whole plates are hidden: who sends much must not end the run of all. The disk is the limit."""
+
 SEGMENT_BYTES: Final = 64 * 2**20
 """A segment is closed once it has so many bytes."""
 

@@ -11,11 +11,14 @@ time, guarded against wrong clocks; a slot closes `grace_ms` behind it.
 reached. **Append**, for a partition of a topic with the broker's append times: the newest event time that was no more
 than a little ahead of its own append time, less the disorder that is allowed for; or the latest tick record's. It is
 computed message by message, so how a fetch cuts the log changes nothing.
+
+**Wall**, where whole plates are hidden: the latest tick record's time. No ping moves it, so no plate decides whether
+another's pings count. **Span**, for files then: a public span of time, all of whose slots close at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Protocol
@@ -24,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.decode import PingRules, Pings
+from udp_stream.windows.tables import SlotGrid
 
 Times = NDArray[np.int64]
 
@@ -41,6 +45,7 @@ class WindowRules:
     `ahead_ms`, the quorums: of the agreement clock. `skew_ms`, `disorder_ms`: of the append clock: how far a ping may
     be ahead of the broker, and how long after the newest ping older ones are waited for. `movement`: speeds are derived
     where a slot closes; None takes those of the pings. `archived_ms`: the ledger closed all slots that end by then.
+    `by_wall`: whole plates are hidden, so slots close by the wall's time, and limits are by plate.
 
     >>> WindowRules(grace_ms=60_000).quorum_min
     3
@@ -56,6 +61,7 @@ class WindowRules:
     disorder_ms: int = 60_000
     movement: PingRules | None = None
     archived_ms: int = NEVER
+    by_wall: bool = False
 
     def late_by(self, slot_end: Times, watermark_before_ms: Times) -> tuple[Times, NDArray[np.bool_]]:
         """The time that pings are judged by, and which are late: of slots that had closed by then."""
@@ -106,7 +112,7 @@ class Frame:
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
     """For each row of a frame: the watermark before it, whether it comes from the future, and whether its clock has
-    rolled over (`are_rolled_over`).
+    rolled over (`are_rolled_over`). `outside`: whether its slot is none of those that are asked for; None if all are.
 
     >>> none = np.zeros(2, bool)
     >>> Observed(np.array([7_000, 7_000]), np.array([False, True]), none).ahead.sum()
@@ -116,6 +122,7 @@ class Observed:
     watermark_before_ms: Times
     ahead: NDArray[np.bool_]
     rolled_over: NDArray[np.bool_]
+    outside: NDArray[np.bool_] | None = None
 
 
 ROLLOVER_MS = 1024 * 7 * 86_400_000
@@ -141,6 +148,18 @@ class Clock(Protocol):
 
     def observe(self, frame: Frame) -> Observed:
         """Judge the rows of the next frame, and move the watermark past it."""
+
+
+class LogClock(Clock, Protocol):
+    """A clock of a log with append times.
+
+    >>> log: LogClock = AppendClock(WindowRules())
+    >>> log.after_tick(190_000)
+    130000
+    """
+
+    def after_tick(self, wall_ms: int) -> int:
+        """The watermark behind a tick record of this time, if nothing else has moved it further."""
 
 
 class AgreementClock:
@@ -279,6 +298,86 @@ class AppendClock:
             self.watermark_ms = int(times[-1])
         return Observed(times[pings.message], ahead, are_rolled_over(pings.time_ms, places.append_ms[pings.message]))
 
+    def after_tick(self, wall_ms: int) -> int:
+        return wall_ms - self._rules.disorder_ms
+
+
+SLOTS_MAX = 48
+"""Slots that a tick closes, the oldest first: those behind them, after a jump of the wall, have no record."""
+
+
+class WallClock:
+    """The time of the log's latest tick record, whatever the pings say.
+
+    A ping is late, and from the future, by its own message's append time; late also by the ticks before it. The log
+    begins with its first tick: the first slot is the first to begin then or later, and the watermark goes at once to
+    where all slots before it are closed. From there on each slot closes, `SLOTS_MAX` at a tick, with or without pings:
+    `over` has those that the last frame's ticks have closed.
+
+    Slots of 10 s, a grace of 2 s. A tick at 12 s: the slot from 20 s is the first. It closes by the tick at 32 s:
+
+    >>> from datetime import UTC
+    >>> clock, none = WallClock(WindowRules(grace_ms=2_000), SlotGrid(10, UTC)), np.zeros(0)
+    >>> empty = Pings((), none.astype(np.uint32), none.astype(int), none, none, none, none.astype(int), none)
+    >>> ticks = LogPlaces(np.arange(3), np.array([12_000, 31_999, 32_000]), np.ones(3, bool))
+    >>> _ = clock.observe(Frame(empty, none.astype(np.uint64), empty.time_ms, empty.time_ms, ticks))
+    >>> clock.over, clock.watermark_ms
+    ([(20000, 30000)], 32000)
+    """
+
+    def __init__(self, rules: WindowRules, grid: SlotGrid, watermark_ms: int | None = None) -> None:
+        self._rules, self._grid = rules, grid
+        self.watermark_ms = watermark_ms
+        self.told_ms: int | None = None
+        """The time of the latest tick that was read."""
+        self.over = list[tuple[int, int]]()
+
+    def observe(self, frame: Frame) -> Observed:
+        """Judge each row by its own message and the ticks before it. ValueError for a frame without append times."""
+        places, pings = frame.places, frame.pings
+        if places is None:
+            raise ValueError("expected append times, got a log without them: use SpanClock")
+        ticks, told = np.flatnonzero(places.tick), np.where(places.tick, places.append_ms, NEVER)
+        if ticks.size:
+            self.told_ms = int(told[ticks[-1]])
+        if self.watermark_ms is None and ticks.size:
+            told[ticks[0]] = self._grid.end_of(int(told[ticks[0]]) - 1) + self._rules.grace_ms
+        times = np.maximum.accumulate(np.append(NEVER if self.watermark_ms is None else self.watermark_ms, told))
+        self.over = [slot for at in ticks.tolist() for slot in self._between(int(times[at]), int(times[at + 1]))]
+        if times[-1] != NEVER:
+            self.watermark_ms = int(times[-1])
+        own_ms, before_ms = places.append_ms[pings.message], times[pings.message]
+        # Before the first tick nobody knows which slots will be whole.
+        least_ms = np.where(before_ms == NEVER, frame.slot_end + self._rules.grace_ms, before_ms)
+        ahead = pings.time_ms > own_ms + self._rules.skew_ms
+        return Observed(np.maximum(own_ms, least_ms), ahead, are_rolled_over(pings.time_ms, own_ms))
+
+    def _between(self, before_ms: int, behind_ms: int) -> list[tuple[int, int]]:
+        if before_ms in (NEVER, behind_ms):
+            return []
+        since, until = (self._grid.start_of(ms - self._rules.grace_ms) for ms in (before_ms, behind_ms))
+        if self._rules.archived_ms != NEVER:
+            since = max(since, self._grid.start_of(self._rules.archived_ms))
+        return self._grid.between(since, until, SLOTS_MAX)
+
+    def after_tick(self, wall_ms: int) -> int:
+        return wall_ms
+
+
+class SpanClock:
+    """For files: no ping of these slots is late, and none of another slot counts. They close at the end."""
+
+    watermark_ms: int | None = None
+
+    def __init__(self, slots: Sequence[tuple[int, int]]) -> None:
+        """`slots`: start and end of each, in order, without a gap."""
+        self.over = slots
+
+    def observe(self, frame: Frame) -> Observed:
+        start, none = frame.slot_start, np.zeros(frame.slot_start.size, bool)
+        outside = (start < self.over[0][0]) | (start > self.over[-1][0])
+        return Observed(np.full(start.size, NEVER), none, none, outside)
+
 
 # The clock of the wall, for times of arrival and ticks: what is in a log by then stays.
 
@@ -296,7 +395,8 @@ class SteadyClock:
     """The wall's time in seconds, unless it jumps against monotonic time. Then the source's own times say which of the
     two is right. Where they do not, monotonic time is, for `SETTLED_S`.
 
-    Give it the times of pings with `hear`. `lag_max_s`: pings of a sound source are at most so old.
+    Give it the times of pings with `hear`. `lag_max_s`: pings of a sound source are at most so old. `hears` is False
+    where no ping may move it.
 
     An hour ahead for a moment; and an hour ahead from the beginning, until the wall is set right:
 
@@ -314,9 +414,13 @@ class SteadyClock:
     """
 
     def __init__(
-        self, wall: Callable[[], float], monotonic: Callable[[], float], lag_max_s: float = float("inf")
+        self,
+        wall: Callable[[], float],
+        monotonic: Callable[[], float],
+        lag_max_s: float = float("inf"),
+        hears: bool = True,
     ) -> None:
-        self._wall, self._monotonic, self._lag_max_s = wall, monotonic, lag_max_s
+        self._wall, self._monotonic, self._lag_max_s, self._hears = wall, monotonic, lag_max_s, hears
         # All of them are seconds ahead of monotonic time.
         self._since_s = monotonic()
         self._believed = wall() - self._since_s
@@ -367,7 +471,7 @@ class SteadyClock:
 
     def hear(self, time_ms: Times) -> None:
         """The times of a frame's pings: what nine tenths of them have not passed counts."""
-        if time_ms.size:
+        if time_ms.size and self._hears:
             self._heard = float(np.quantile(time_ms, 0.9)) / 1000 - self._monotonic()
             if self._heard <= self._believed + SKEW_S:
                 self._newest = self._heard if self._newest is None else max(self._newest, self._heard)

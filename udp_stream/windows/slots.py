@@ -10,6 +10,9 @@ slot closes depend on the watermark before and after its frame, so reading a log
 
 The clock of files observes a frame as a whole, so there the frames are part of the log; the clock of topics goes by
 messages, so there a frame may be any run of them.
+
+Where whole plates are hidden, every slot closes by the wall's time, with or without pings, and a slot refuses what is
+more than a ping a second of one plate: no plate decides over another's pings (`WallClock`).
 """
 
 from __future__ import annotations
@@ -23,7 +26,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.pings.decode import PingDecoder, PingRules, Pings, Reason, Refusal, originals
-from udp_stream.windows.clocks import AgreementClock, AppendClock, Clock, Frame, LogPlaces, WindowRules
+from udp_stream.windows.clocks import (
+    AgreementClock,
+    AppendClock,
+    Clock,
+    Frame,
+    LogClock,
+    LogPlaces,
+    SpanClock,
+    WallClock,
+    WindowRules,
+)
 from udp_stream.windows.movement import places_of, with_speeds
 from udp_stream.windows.positions import Moment, MomentRules, SourceMoments
 from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, SlotValues, cells_of, tabulate
@@ -62,6 +75,19 @@ class _OpenSlot:
     rows: int = 0
     room: int = 0
     plates: defaultdict[str, int] = field(default_factory=lambda: defaultdict(count().__next__))
+    of_plate: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def within(self, pings: Pings, index: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these rows are at most a ping a second of their plate, in order; they are to be added."""
+        most, codes = (self.end_ms - self.start_ms) // 1000, self._codes(pings, index)
+        before = np.append(self.of_plate, np.zeros(len(self.plates) - self.of_plate.size, np.int64))
+        self.of_plate = np.minimum(before + np.bincount(codes, minlength=before.size), most)
+        order = np.argsort(codes, kind="stable")
+        ordered = codes[order]
+        number = np.empty(index.size, np.int64)  # of each row among its plate's
+        number[order] = np.arange(index.size) - np.searchsorted(ordered, ordered)
+        fits: NDArray[np.bool_] = number + before[codes] < most
+        return fits
 
     def add(self, frame: Frame, index: NDArray[np.int64]) -> None:
         codes, pings = self._codes(frame.pings, index), frame.pings
@@ -107,7 +133,8 @@ class _OpenSlot:
         return _ROW if self.movement is None else _MOVING
 
     def columns(self, hash_plate: Callable[[str], bytes], unread: Iterable[Span]) -> SlotPings:
-        used = [*self.chunks[:-1], self.chunks[-1][: self.chunks[-1].size - self.room]]
+        last = self.chunks[-1] if self.chunks else np.empty(0, self._row)
+        used = [*self.chunks[:-1], last[: last.size - self.room]]
         plate, time, cell, *of_speed = (
             np.concatenate([chunk[name] for chunk in used]) for name in self._row.names or ()
         )
@@ -116,7 +143,9 @@ class _OpenSlot:
             self.start_ms, self.end_ms, plates, plate, time, cell, of_speed[0],
             partial=is_partial(time, self.start_ms, self.end_ms, unread),
         )  # fmt: skip
-        return pings if self.movement is None else with_speeds(pings, of_speed[0], of_speed[1], self.movement)
+        if self.movement is None or not self.rows:
+            return pings
+        return with_speeds(pings, of_speed[0], of_speed[1], self.movement)
 
 
 Span = tuple[int, int]
@@ -188,7 +217,16 @@ class Windows:
         refused += [LateOrFull(row, Reason.TIME_ROLLED_OVER) for row in np.flatnonzero(wrong).tolist()]
         # Not if it is late too: a ping is refused once.
         refused += [LateOrFull(row, Reason.TIME_IN_FUTURE) for row in np.flatnonzero(observed.ahead & ~late).tolist()]
-        refused += self._place(frame, np.flatnonzero(~(late | observed.ahead | wrong)))
+        fine = ~(late | observed.ahead | wrong)
+        if observed.outside is not None:
+            refused += [LateOrFull(row, Reason.TIME_OUT_OF_RANGE) for row in np.flatnonzero(observed.outside).tolist()]
+            fine &= ~observed.outside
+        refused += self._place(frame, np.flatnonzero(fine))
+        if isinstance(self._clock, WallClock):
+            closed = [self._over(slot) for slot in self._clock.over]
+            for start in self._due():  # behind a jump of the wall, or archived
+                del self._open[start]
+            return closed, refused
         return self._close(self._due()), refused
 
     @property
@@ -200,6 +238,9 @@ class Windows:
         return min((slot.first for slot in self._open.values()), default=None)
 
     def flush(self) -> list[SlotPings]:
+        """Close what is open, or every slot of a span, the oldest first."""
+        if isinstance(self._clock, SpanClock):
+            return [self._over(slot) for slot in self._clock.over]
         return self._close(sorted(self._open))
 
     def _place(self, frame: Frame, rows: NDArray[np.int64]) -> list[LateOrFull]:
@@ -213,9 +254,12 @@ class Windows:
                 first = int(here[0])
                 slot = _OpenSlot(start, int(frame.slot_end[first]), _offset(frame, first), self._rules.movement)
                 self._open[start] = slot
-            fits = max(0, self._rules.pings_per_slot_max - slot.rows)
-            slot.add(frame, here[:fits])
-            refused += [LateOrFull(row, Reason.SLOT_FULL) for row in here[fits:].tolist()]
+            if self._rules.by_wall:
+                fits = slot.within(frame.pings, here)
+            else:
+                fits = np.arange(here.size) < self._rules.pings_per_slot_max - slot.rows
+            slot.add(frame, here[fits])
+            refused += [LateOrFull(row, Reason.SLOT_FULL) for row in here[~fits].tolist()]
         return refused
 
     def _due(self) -> list[int]:
@@ -225,6 +269,11 @@ class Windows:
         return [
             start for start, slot in sorted(self._open.items()) if slot.end_ms + self._rules.grace_ms <= watermark_ms
         ]
+
+    def _over(self, span: Span) -> SlotPings:
+        """A slot that is over, with its pings or without."""
+        slot = self._open.pop(span[0], None) or _OpenSlot(*span, 0, self._rules.movement)
+        return slot.columns(self._hash_plate, ())
 
     def _close(self, starts: list[int]) -> list[SlotPings]:
         closed = [self._open.pop(start) for start in starts]
@@ -400,7 +449,11 @@ class SourceReader:
 
     def __init__(self, rules: ReadingRules, start: SourceCheckpoint) -> None:
         self._rules = rules
-        self._clock = AppendClock(rules.windows, start.watermark_ms)
+        self._clock: LogClock = (
+            WallClock(rules.windows, rules.grid, start.watermark_ms)
+            if rules.windows.by_wall
+            else AppendClock(rules.windows, start.watermark_ms)
+        )
         self._windows = Windows(rules.windows, rules.hash_plate, self._clock)
         self._windows.unread = frozenset(start.unread)
         self._is_first = start.watermark_ms is None and not start.unread
@@ -424,8 +477,9 @@ class SourceReader:
         return result if self._moments is None else replace(result, moments=self._moments.read(frame))
 
     def not_read(self, span: Span) -> None:
-        """Nobody read meanwhile. The log has it: a slot that is read again is partial again."""
-        self._windows.unread |= {span}
+        """Nobody read meanwhile. The log has it: a slot that is read again is partial again. By the wall none is."""
+        if not self._rules.windows.by_wall:
+            self._windows.unread |= {span}
 
     @property
     def through_ms(self) -> int | None:
@@ -436,8 +490,23 @@ class SourceReader:
         return self._rules.through_at(watermark_ms)
 
     @property
+    def is_by_wall(self) -> bool:
+        return self._rules.windows.by_wall
+
+    def ahead_ms(self, wall_ms: int) -> int:
+        """How far slots are closed ahead of this time; 0 or less if none is, or if the log has just begun by ticks."""
+        if (through := self.through_ms) is None:
+            return 0
+        return through - (self._rules.grid.end_of(wall_ms - 1) if self.is_by_wall else wall_ms)
+
+    @property
     def watermark_ms(self) -> int | None:
         return self._clock.watermark_ms
+
+    @property
+    def clock_ms(self) -> int | None:
+        """What the log's clock shows, for people."""
+        return self._clock.told_ms if isinstance(self._clock, WallClock) else self._clock.watermark_ms
 
     @property
     def moments_ms(self) -> int | None:
@@ -455,7 +524,7 @@ class SourceReader:
 
     def tick_would_close(self, wall_ms: int) -> bool:
         """Whether a tick record appended at this time would close any slot or moment, an empty one included."""
-        through, watermark_ms = self.through_ms, wall_ms - self._rules.windows.disorder_ms
+        through, watermark_ms = self.through_ms, self._clock.after_tick(wall_ms)
         if through is None or self.through_at(watermark_ms) > through:
             return True
         told_ms = self.moments_ms

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from udp_stream.errors import PrivacyRefused
 
 DAY_MS = 86_400_000
+_EARTH_KM = 6371.0
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _CACHED_DAYS = 64  # 1 KB each with slots of an hour; a log moves on day by day, but broken clocks jump about
 
@@ -119,6 +120,26 @@ def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
     return found
 
 
+def cells_touched(rings: Sequence[Sequence[tuple[float, float]]], resolution: int, most: int) -> set[int] | None:
+    """The cells that a polygon touches: an outer ring, then holes, of (latitude, longitude). None if more than `most`,
+    or if a box around it has over fifty times as many.
+
+    A ring whose longitudes are over 180 degrees apart crosses the antimeridian.
+    """
+    outer, *holes = rings
+    lat, lon = np.array(outer).T
+    width = np.ptp(lon) if np.ptp(lon) <= 180 else np.ptp(lon % 360)
+    around_km2 = np.ptp(np.sin(np.radians(lat))) * np.radians(width) * _EARTH_KM**2
+    if around_km2 > 50 * most * h3.average_hexagon_area(resolution, "km^2"):
+        return None
+    polygon, found = h3.LatLngPoly(outer, *holes), list[int]()
+    for finer in range(resolution + 1):  # coarse cells first: a number of cells bounds the work for the next
+        found = h3.h3shape_to_cells_experimental(polygon, finer, "overlap")
+        if len(found) > most:
+            return None
+    return set(found)
+
+
 def outlines_of(cells: Sequence[int]) -> list[NDArray[np.float64]]:
     """The closed loops around cells of one resolution, holes among them: rows of (latitude, longitude) in degrees.
 
@@ -170,6 +191,14 @@ class SlotGrid:
 
     def end_of(self, time_ms: int) -> int:
         return int(self.place(np.array([time_ms]))[1][0])
+
+    def between(self, since_ms: int, until_ms: int, most: int) -> list[tuple[int, int]]:
+        """Start and end of the first `most` slots that start at `since_ms` or later, and before `until_ms`."""
+        found, start = list[tuple[int, int]](), self.end_of(since_ms - 1)
+        while start < until_ms and len(found) < most:
+            found.append((start, self.end_of(start)))
+            start = found[-1][1]
+        return found
 
     def iso(self, time_ms: int) -> str:
         return dt.datetime.fromtimestamp(time_ms / 1000, self.zone).isoformat(timespec="seconds")

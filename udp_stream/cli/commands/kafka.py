@@ -65,7 +65,8 @@ def feed(arguments: argparse.Namespace, settings: Settings) -> None:
         deals = settings.speed.from_ == "field"
         sender = stack.enter_context(Feed(settings.kafka, topic, arguments.batch, pace, form, deals))
         if live:
-            clock = SteadyClock(time.time, time.monotonic, max_age_s(arguments.files[0], settings))
+            of, hears = max_age_s(arguments.files[0], settings), not settings.window_rules.by_wall
+            clock = SteadyClock(time.time, time.monotonic, of, hears)
             look = LiveLook(arguments.files[0], settings, clock=clock.now_s, hear=clock.hear)
             send_live(live, sender, settings, heartbeat.beat, look)
             say_of_source(_sent(sender, pace))

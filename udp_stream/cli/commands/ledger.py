@@ -117,8 +117,8 @@ def _plain_length(period: str) -> str:
 
 
 def _left(period: str, nano: int, policy: Policy) -> str:
-    if _plain_length(period) != policy.period:
-        return f'budget.period is now "{policy.period}"'
+    if _plain_length(period) != policy.named_period:
+        return f'budget.period is now "{policy.named_period}"'
     left, budget = max(0, policy.budget_nano - nano), f"{policy.budget_nano / NANO:.10g}"
     spent = f"{epsilon_text(policy.accounted.measure.implied_epsilon(nano, policy.delta))} with delta {policy.delta:g}"
     return f"left {left / NANO:.9f}\tof {budget}" + (f"\tepsilon {spent}" if policy.accounted.has_delta else "")

@@ -16,14 +16,22 @@ from udp_stream.errors import UsageError
 from udp_stream.ledger.port import Ledger
 from udp_stream.ledger.rules import end_of
 from udp_stream.ledgers.archive import archive as run_archive
-from udp_stream.ledgers.archive import latest_day, whole_periods
+from udp_stream.ledgers.archive import latest_day, periods_of, whole_periods
 from udp_stream.ledgers.opening import ledger_place, named, other_policies, slots_of
 from udp_stream.logs import WARNING, counted, say
-from udp_stream.release.forecaster import Forecaster, LedgerHistory, Slot, encode_smoothed
-from udp_stream.release.record import CITY, WITHDRAWN, kind_of, slot_of
+from udp_stream.release.forecaster import (
+    Forecaster,
+    LedgerHistory,
+    PresenceForecaster,
+    Slot,
+    SlotForecaster,
+    encode_smoothed,
+)
+from udp_stream.release.record import UNREAD, WITHDRAWN, kind_of, slot_of
 from udp_stream.release.road import witness
 from udp_stream.release.withdrawal import withdraw as withdraw_hats
 from udp_stream.settings import Settings, is_file
+from udp_stream.windows.tables import SlotGrid
 
 CHUNK = 1000
 """Records that are looked up at a time."""
@@ -60,10 +68,10 @@ def archive(arguments: argparse.Namespace, settings: Settings) -> None:
                 f"--before {asked:%Y-%m-%d}: expected {latest:%Y-%m-%d} or earlier. Later days stay in the ledger: "
                 "forecasts follow from them"
             )
-        before_s = whole_periods(int(asked.timestamp()), ledger.periods())
+        before_s = whole_periods(int(asked.timestamp()), periods_of(ledger))
         if before_s < asked.timestamp():
             say(f"a budget period goes on at {asked:%Y-%m-%d}: what is before it is archived")
-        waiting = [id_ for id_, _ in ledger.unpublished() if kind_of(id_) != CITY and end_of(id_) <= before_s]
+        waiting = [id_ for id_, _ in ledger.unpublished() if kind_of(id_) not in UNREAD and end_of(id_) <= before_s]
         if waiting:
             text = f"{counted(len(waiting), 'record')} of that time never reached a reader. The archive has them"
             say(f"{text}: `ledger releases` prints them", "ledger", level=WARNING)
@@ -125,11 +133,17 @@ def _estimates(ledger: Ledger, settings: Settings, span: tuple[float, float]) ->
         different = named(list(others.values()))
         text = f"estimates follow the configuration, and the ledger holds other settings ({different})"
         say(text, "ledger", level=WARNING)
-    policy, history = settings.policy, LedgerHistory(ledger)
-    forecaster = Forecaster(slots_of(ledger, settings), policy.max_speed, SOFTWARE, policy.shapes, settings.judges_unit)
+    history, forecaster = LedgerHistory(ledger), forecaster_of(settings, slots_of(ledger, settings))
     slots: dict[Slot, None] = {(1000 * start, 1000 * end): None for start, end in map(slot_of, ids_in(ledger, span))}
     for slot in slots:
         yield from map(encode_smoothed, forecaster.smoothed(slot, history))
+
+
+def forecaster_of(settings: Settings, slots: SlotGrid) -> SlotForecaster:
+    """One that has seen nothing yet."""
+    if (rules := settings.presence) is not None:
+        return PresenceForecaster(slots, rules, SOFTWARE)
+    return Forecaster(slots, settings.policy.max_speed, SOFTWARE, settings.policy.shapes)
 
 
 def _print(lines: Iterable[bytes]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
 from udp_stream.cli import outputs
-from udp_stream.cli.first_look import looked_at, require_readable_pings, require_unit_of_files
+from udp_stream.cli.commands.records import read_time
+from udp_stream.cli.first_look import looked_at, require_readable_pings, require_unit_of_files, stop_or_warn
 from udp_stream.cli.outputs import PRIVATE, open_output, records_out
 from udp_stream.cli.report import SOFTWARE, ReadingProgress, print_json_summary, print_summary, troubles
 from udp_stream.errors import UsageError
@@ -20,6 +22,7 @@ from udp_stream.release.record import QueryResult, Release
 from udp_stream.runtime import Embedded, rejected_writer, release_sink, smoothed_sink
 from udp_stream.settings import Settings
 from udp_stream.sources.recordings import open_sources
+from udp_stream.windows.slots import Span
 
 
 def replay(arguments: argparse.Namespace, settings: Settings) -> None:
@@ -33,7 +36,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
     outputs.require_lines("--rejected", arguments.rejected)
     files = [(f"--{name}", getattr(arguments, name)) for name in ("out", "rejected", "smoothed", "queries")]
     outputs.require_distinct(files, outputs.used_files(arguments, settings, arguments.files))
-    progress = ReadingProgress(arguments.files)
+    slots, progress = _slots_asked(arguments, settings), ReadingProgress(arguments.files)
     with ExitStack() as stack:
         said, how = list[str](), (settings.speed.unit, progress.of)  # by sources, while the bar is shown
         opened = open_sources(arguments.files, *how, said.append, form=settings.form)
@@ -52,7 +55,7 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
         reject, smooth = rejected_writer(rejected.write) if rejected else None, smoothed and smoothed_sink(smoothed)
         of_ledger = ledger, OsEntropy(), keys.hash_plate, SOFTWARE
         to = release_sink(out), reject, others, arguments.trial
-        runtime = Embedded(settings, *of_ledger, *to, smooth=smooth, answer=answer)
+        runtime = Embedded(settings, *of_ledger, *to, smooth=smooth, answer=answer, slots=slots)
         try:
             with progress:
                 for name, source in sources:
@@ -66,7 +69,27 @@ def replay(arguments: argparse.Namespace, settings: Settings) -> None:
             raise
         _summarize(runtime.summary, settings, said, as_json=arguments.json)
         if not runtime.summary.pings:
-            raise UsageError("no ping was accepted")
+            stop_or_warn(UsageError("no ping was accepted"), settings)
+
+
+SLOTS_MAX = 10_000
+
+
+def _slots_asked(arguments: argparse.Namespace, settings: Settings) -> list[Span]:
+    """Where whole plates are hidden: the slots from `--from` to `--until`, which no ping may choose."""
+    given = [arguments.since, arguments.until]
+    if not settings.window_rules.by_wall:
+        if any(given):
+            raise UsageError('--from and --until are for privacy.neighbours = "add-remove": the pings tell the slots')
+        return []
+    if not all(given):
+        raise UsageError('--from TIME and --until TIME: expected both where privacy.neighbours is "add-remove"')
+    since, until = (math.ceil(1000 * read_time(text, settings.zone)) for text in given)
+    slots = settings.calendar.slots.between(since, until, SLOTS_MAX + 1)
+    if not 1 <= len(slots) <= SLOTS_MAX:
+        found = "none" if not slots else "more"
+        raise UsageError(f"--from and --until: expected 1 to {SLOTS_MAX:,} slots that start between them, got {found}")
+    return slots
 
 
 def _summarize(summary: Summary, settings: Settings, said: Sequence[str], *, as_json: bool) -> None:
@@ -81,6 +104,8 @@ def _dry_run(arguments: argparse.Namespace, settings: Settings) -> None:
 
     if arguments.json:
         raise UsageError("--dry-run has no summary of a run: leave --json out")
+    if arguments.since or arguments.until:
+        raise UsageError("--dry-run reads whole files: leave --from and --until out")
     given = [name for name in ("trial", "smoothed", "rejected", "queries") if getattr(arguments, name)]
     if given := [*given, *(["out"] if arguments.out != "-" else [])]:
         raise UsageError(f"--dry-run writes nothing: leave --{given[0]} out")

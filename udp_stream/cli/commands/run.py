@@ -19,6 +19,7 @@ from udp_stream.cli.first_look import (
     require_readable_pings,
     require_unit_of_files,
     source_name,
+    stop_or_warn,
 )
 from udp_stream.cli.outputs import PRIVATE, PUBLIC, Appended
 from udp_stream.cli.process import noted, observed, say_of_source
@@ -27,12 +28,12 @@ from udp_stream.errors import ConfigError, UsageError
 from udp_stream.files import ALIVE, Heartbeat
 from udp_stream.ledgers.keys import OsEntropy
 from udp_stream.ledgers.opening import begin_work, ledger_and_keys, ledger_place
-from udp_stream.logs import begin_log, counted, say
+from udp_stream.logs import WARNING, begin_log, counted, say
 from udp_stream.pings.json import json_messages
 from udp_stream.release.facts import DiskSeen, Observer, SourceSeen, Summary, report_to
 from udp_stream.runtime import LiveRuntime, Outputs, SpokenLog, disk_of, rejected_writer
 from udp_stream.settings import Settings, is_file
-from udp_stream.sources.journal import Journal
+from udp_stream.sources.journal import JOURNAL_BYTES_MAX, NO_LIMIT, Journal
 from udp_stream.sources.live import ConnectedSource, Handover, LiveSource
 from udp_stream.sources.opening import live_source
 from udp_stream.windows.clocks import SteadyClock
@@ -53,12 +54,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         observers = stack.enter_context(observed(arguments.metrics, SOFTWARE, settings))
         folder = _folder(arguments, settings)
         source = live_source(arguments.source, settings, say_of_source, folder)
+        by_wall = settings.window_rules.by_wall  # where no ping may decide whether others are read
         require_readable_pings([arguments.source], settings, warn=lambda _: None)  # the watch says it
         require_unit_of_files([arguments.source], settings)
         ledger, keys = stack.enter_context(ledger_and_keys(settings.ledger))
         others = begin_work(settings, ledger)
         log = SpokenLog(settings.calendar.slots, settings.policy.grace_ms)
-        journal = stack.enter_context(Journal(folder, f"the ledger {ledger.meta()['ledger_id']}"))
+        of_ledger, bytes_max = f"the ledger {ledger.meta()['ledger_id']}", NO_LIMIT if by_wall else JOURNAL_BYTES_MAX
+        journal = stack.enter_context(Journal(folder, of_ledger, bytes_max))
         hangups = stack.enter_context(noted(signal.SIGHUP))
         appended = {
             name: stack.enter_context(closing(Appended(file, PRIVATE if name == "rejected" else PUBLIC)))
@@ -67,7 +70,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         }
         summary, watch = Summary(policy=settings.policy.fingerprint(), others=others), FeedWatch(settings)
         observers = [log.observe, summary.observe, *observers]
-        clock = SteadyClock(time.time, time.monotonic, max_age_s(arguments.source, settings))
+        clock = SteadyClock(time.time, time.monotonic, max_age_s(arguments.source, settings), hears=not by_wall)
         given = settings, ledger, OsEntropy(), keys.hash_plate, SOFTWARE, journal
         runtime = LiveRuntime(*given, _outputs(appended), observers, clock, watch.look)
         # These are left in reverse: what is due, and the summary as the last line.
@@ -86,9 +89,14 @@ def run(arguments: argparse.Namespace, settings: Settings) -> None:
         watch.end()
         look.end()
         if ended and watch.accepted_nothing:
-            raise UsageError("no ping was accepted")
-        if ended and not (summary.pings or summary.refused or ledger.progress().admitted):
-            raise UsageError(f"{source_name(arguments.source)}: the source ended, and no ping has ever come")
+            stop_or_warn(UsageError("no ping was accepted"), settings, _say_warning)
+        elif ended and not (summary.pings or summary.refused or ledger.progress().admitted):
+            text = f"{source_name(arguments.source)}: the source ended, and no ping has ever come"
+            stop_or_warn(UsageError(text), settings, _say_warning)
+
+
+def _say_warning(text: str) -> None:
+    say(text, level=WARNING)
 
 
 class _Contact:
@@ -137,7 +145,7 @@ def _go_on(
 
     `after_each` is called after each reading, at least once a second or so.
     """
-    rules = settings.ping_rules
+    rules, by_wall = settings.ping_rules, settings.window_rules.by_wall
     with Handover(source) as handover, noted(signal.SIGTERM) as asked:
         while not handover.ended:
             if asked:
@@ -149,7 +157,7 @@ def _go_on(
             # Not `if messages`: frames without any have to be acknowledged to a queue, too.
             if frames:
                 handover.kept()
-            else:
+            if by_wall or not frames:
                 runtime.tick()
             for call in after_each:
                 call()
