@@ -213,7 +213,12 @@ def test_the_papers_claims_hold_on_their_hat_in_its_likeness_but_for_those_that_
     findings = [
         one for name in ("mean-itms", "sample-scaling", "user-scaling") for one in outcome_of(name, setup).findings
     ]
-    assert [one.claim for one in findings if not one.agrees] == ["arrays", "half-the-noise", "worst-case-cap", "clipping-alike"]
+    assert [one.claim for one in findings if not one.agrees] == [
+        "arrays",
+        "half-the-noise",
+        "worst-case-cap",
+        "clipping-alike",
+    ]
     values = {one.claim: one.values for one in findings}
     assert (values["arrays"]["full"], values["arrays"]["packed"]) == (160, 162)
     counts = SamplesPerPlate(itms_counts())
