@@ -269,6 +269,10 @@ def _reproduce(verbs: Verbs) -> None:
     _option(parser, "names", "NAME", about, nargs="*")
     about, feed = "a recorded feed, with its own values of keys; repeat for more feeds", "FILE[,SECTION.KEY=VALUE...]"
     _option(parser, "--data", feed, about, action="append", default=[])
+    about = "the papers' data, if you have them: T-Drive (a folder), NYMVC, MNIST's images; repeat for more"
+    _option(parser, "--theirs", "PATH", about, action="append", default=[])
+    about = "as many points as the papers have, and repetitions for ten minutes"
+    _switch(parser, "--full", about)
     _option(parser, "--out", "DIR", "(default: reproduced)", type=Path, default=Path("reproduced"))
     about = "runs for each point (default: 10000)"
     _option(parser, "--repetitions", "N", about, type=whole(1, 1_000_000), default=10_000)

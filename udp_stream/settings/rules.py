@@ -254,6 +254,8 @@ def _check_bins(settings: Settings) -> None:
         except ValueError as error:
             raise ConfigError(f"release.bins: {error}") from error
     branching = settings.release.branching
+    levels, rule = settings.release.levels, '"best" where release.branching is "auto"'
+    require(levels == "best" or branching != "auto", "release.levels", rule, levels)
     if branching == "auto":
         return
     name, leaves = "release.branching", math.prod(branching)

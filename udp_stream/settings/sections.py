@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.errors import ConfigError
-from udp_stream.mechanisms.base import Cap
+from udp_stream.mechanisms.base import Cap, Levels
 from udp_stream.mechanisms.statistics import STATISTICS, priced
 from udp_stream.pings.decode import PingDecoder, PingRules
 from udp_stream.pings.json import JSON, FeedForm, mapped_form, without_speeds
@@ -361,6 +361,7 @@ class ReleaseSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     cdf_epsilon: Epsilon | Literal["auto"] = "auto"
     bins: Literal["auto"] | int | tuple[float, ...] = "auto"
     branching: Literal["auto"] | tuple[int, ...] = "auto"
+    levels: Levels = "best"
     min_plates: Annotated[int, msgspec.Meta(ge=1, le=PINGS_MAX)] = 3
     suppression: Suppression = "off"
     hats_max: Annotated[int, msgspec.Meta(ge=0, le=PINGS_MAX)] = 0
@@ -412,6 +413,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             prices={name: budget.charge_nano(epsilon) for name, epsilon in self.release.epsilons.items()},
             bins=self.release.bins,
             branching=self.release.branching,
+            levels=self.release.levels,
             cap=self.release.cap,
             min_plates=self.release.min_plates,
             accounting=budget.accounting,
