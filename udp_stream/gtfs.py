@@ -1,0 +1,413 @@
+"""A GTFS timetable, a zip or a folder: positions, stops by how often they are served, and lines.
+
+The file comes from strangers: its sizes are bounded, and so are the lengths of its names. Rows that cannot be read are
+left out; a file that is none of a timetable is refused by one sentence.
+"""
+
+from __future__ import annotations
+
+import csv
+import struct
+import zipfile
+import zlib
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from math import isfinite
+from operator import itemgetter
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from udp_stream.errors import ConfigError
+
+Floats = NDArray[np.float64]
+
+ZIP_MB, FILE_MB = 200, 500  # of a zip; of each file in it once it is unpacked, or in a folder
+MEMBERS_MAX: Final = 1_000  # files in a zip
+STOPS_MAX, ROUTES_MAX, TRIPS_MAX, PAIRS_MAX = 200_000, 20_000, 1_000_000, 2_000_000  # a pair: a route at a stop
+NAME_MAX, SHORT_MAX = 60, 16  # characters of a stop's name, and of a route's
+LINES_MAX, POINTS_MAX = 500, 60_000  # of the network as it is drawn, all lines together
+NEAR_M: Final = 10.0  # how far a simplified line may leave its shape; twice that, and so on, where points are too many
+
+_BLOCK, _FIELD_LINES = 2**20, 100  # bytes read at a time; lines that a field in quotes may span where a block ends
+_MB: Final = 10**6
+_METRES: Final = 111_195.0  # of a degree of latitude
+
+
+class GtfsError(ConfigError):
+    """No timetable that can be read; the message names the file and the rule."""
+
+
+class Stop(NamedTuple):
+    """A stop, or a station with the stops of which it is the parent. `routes`: the busiest first."""
+
+    name: str
+    lat: float
+    lon: float
+    is_station: bool
+    trips: float  # a day
+    routes: tuple[str, ...]
+
+
+class Line(NamedTuple):
+    """The way of a route in one direction, simplified: (lon, lat) of its points, degrees."""
+
+    route: str
+    points: Floats
+
+
+class Network(NamedTuple):
+    """What is served, and the lines that serve it."""
+
+    stops: list[Stop]
+    lines: list[Line]
+
+
+def positions(path: str | Path) -> tuple[Floats, Floats]:
+    """Latitudes and longitudes (degrees) of all stops and all points of shapes. GtfsError if there is no stop."""
+    with _opened(Path(path)) as files:
+        lat, lon = array("d"), array("d")
+        for file, columns in (
+            ("stops.txt", ("stop_lat", "stop_lon")),
+            ("shapes.txt", ("shape_pt_lat", "shape_pt_lon")),
+        ):
+            if file == "shapes.txt" and not files.has(file):
+                continue
+            for row in files.rows(file, columns):
+                if (place := _place(*row)) is not None:
+                    lat.append(place[0])
+                    lon.append(place[1])
+            if not lat:
+                raise files.refused("stops.txt", "expected at least one stop with a stop_lat and stop_lon")
+        return np.frombuffer(lat, np.float64), np.frombuffer(lon, np.float64)
+
+
+def read_network(path: str | Path) -> Network:
+    """The stops that are served, and at most `LINES_MAX` lines. GtfsError if nothing serves a stop."""
+    with _opened(Path(path)) as files:
+        routes = _routes(files)
+        trips, usual = _trips(files, routes)
+        stops = _Stops(files)
+        ways = {trip: key for key, trip in usual.trips.items()} if not files.has("shapes.txt") else {}
+        called: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        served: dict[int, float] = defaultdict(float)  # a stop's number and a route's, as one number: trips a day
+        for trip_id, stop_id, sequence in files.rows("stop_times.txt", ("trip_id", "stop_id"), ("stop_sequence",)):
+            if (trip := trips.get(trip_id)) is None or (stop := stops.numbers.get(stop_id)) is None:
+                continue
+            served[stop * ROUTES_MAX + trip[0]] += trip[1]
+            if trip_id in ways:
+                called[trip_id].append((_number(sequence), stop))
+            if len(served) > PAIRS_MAX:
+                raise files.refused("stop_times.txt", f"expected at most {PAIRS_MAX:,} pairs of a stop and a route")
+        if not served:
+            raise files.refused("stop_times.txt", "expected trips of trips.txt that call at stops of stops.txt")
+        names = list(routes.values())
+        if ways:
+            drawn = [
+                (names[ways[trip][0]], np.array([stops.place(stop) for _, stop in sorted(calls)]))
+                for trip, calls in called.items()
+            ][:LINES_MAX]
+        else:
+            shapes = _shapes(files, usual.shapes)
+            drawn = [(names[route], shapes[shape]) for shape, route in usual.shapes.items() if shape in shapes]
+        lines = [(name, points) for name, points in drawn if len(points) > 1]
+        return Network(stops.served(served, names), _simplified(lines))
+
+
+class _Usual(NamedTuple):
+    """What is drawn: shapes with their routes, the most travelled of each route and direction first; where there are
+    no shapes, a trip of each route and direction."""
+
+    shapes: dict[str, int]
+    trips: dict[tuple[int, str], str]
+
+
+class _Files:
+    """The files of a timetable. A zip may hold them in a folder."""
+
+    def __init__(self, path: Path, packed: zipfile.ZipFile | None) -> None:
+        self._path, self._zip = path, packed
+        names = packed.namelist() if packed else []
+        within = min((name for name in names if Path(name).name == "stops.txt"), key=len, default="stops.txt")
+        self._folder = within.removesuffix("stops.txt")
+
+    def has(self, file: str) -> bool:
+        if self._zip is None:
+            return (self._path / file).is_file()
+        return f"{self._folder}{file}" in self._zip.NameToInfo
+
+    def refused(self, file: str, rule: str) -> GtfsError:
+        return GtfsError(f"{self._path}: {file}: {rule}")
+
+    def rows(self, file: str, needed: tuple[str, ...], more: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        """Of each row these columns; those of `more` are empty where the file has none. GtfsError may leave."""
+        pick: Callable[[list[str]], tuple[str, ...]] = tuple
+        width, lacks = 0, False
+        for block in self._blocks(file):
+            reader = csv.reader(block)
+            try:
+                if not width:
+                    header = [name.strip().lower() for name in next(reader, [])]
+                    if absent := [name for name in needed if name not in header]:
+                        raise self.refused(file, f"expected the column {absent[0]}")
+                    lacks = any(name not in header for name in more)
+                    at = [header.index(name) if name in header else -1 for name in (*needed, *more)]
+                    pick, width = itemgetter(*at), len(header)
+                for row in reader:
+                    if len(row) < width:
+                        row += [""] * (width - len(row))
+                    if lacks:
+                        row.append("")
+                    yield pick(row)
+            except csv.Error as error:
+                raise self.refused(file, f"expected rows of CSV ({error})") from error
+
+    def _blocks(self, file: str) -> Iterator[list[str]]:
+        """Whole lines, about a megabyte at a time: UTF-8, with or without a mark at its beginning, else Latin-1."""
+        if not self.has(file):
+            raise self.refused(file, "expected this file in the timetable")
+        rest, size = b"", 0
+        with self._open(file) as source:
+            while piece := source.read(_BLOCK):
+                size += len(piece)
+                if size > FILE_MB * _MB:
+                    raise self.refused(file, f"expected at most {FILE_MB} MB, unpacked")
+                text = rest + (piece.removeprefix(b"\xef\xbb\xbf") if size == len(piece) else piece)
+                end = self._end_of_lines(file, text)
+                rest = text[end:]
+                yield _decoded(text[:end])
+        if rest:
+            yield _decoded(rest)
+
+    def _end_of_lines(self, file: str, text: bytes) -> int:
+        """Where the last whole line ends; if there is such a line nearby, not at a break within quotes."""
+        if (last := text.rfind(b"\n") + 1) == 0 and len(text) > _BLOCK:
+            raise self.refused(file, f"expected rows of CSV, got a line of over {_BLOCK:,} bytes")
+        end = last
+        for _ in range(_FIELD_LINES):
+            if end == 0 or not text.count(b'"', 0, end) % 2:
+                break
+            end = text.rfind(b"\n", 0, end - 1) + 1
+        return end or last
+
+    @contextmanager
+    def _open(self, file: str) -> Iterator[BinaryIO]:
+        if self._zip is None:
+            with (self._path / file).open("rb") as plain:
+                yield plain
+            return
+        member = self._zip.getinfo(f"{self._folder}{file}")
+        if member.file_size > FILE_MB * _MB:
+            raise self.refused(file, f"expected at most {FILE_MB} MB, unpacked")
+        if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise self.refused(file, "expected it stored or deflated, without a password")
+        try:
+            with self._zip.open(member) as packed:
+                yield packed  # type: ignore[misc]
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+            raise self.refused(file, f"expected a whole zip ({error})") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Files]:
+    try:
+        if path.is_dir():
+            yield _Files(path, None)
+            return
+        if not path.is_file():
+            raise GtfsError(f"{path}: expected a GTFS timetable, a zip or a folder with stops.txt; there is none")
+        if path.stat().st_size > ZIP_MB * _MB:
+            raise GtfsError(f"{path}: expected a zip of at most {ZIP_MB} MB")
+        if _members(path) > MEMBERS_MAX:
+            raise GtfsError(f"{path}: expected a zip of at most {MEMBERS_MAX:,} files")
+        with zipfile.ZipFile(path) as packed:
+            yield _Files(path, packed)
+    except zipfile.BadZipFile as error:
+        raise GtfsError(f"{path}: expected a GTFS timetable, a zip or a folder with stops.txt ({error})") from error
+    except OSError as error:
+        raise GtfsError(f"{path}: cannot be read: {error.strerror or type(error).__name__}") from error
+
+
+def _members(path: Path) -> int:
+    """How many files a zip says that it holds, before they are listed; 65,535 where they are more."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 2**16 - 22))
+        tail = file.read()
+    at = tail.rfind(b"PK\x05\x06")
+    return int(struct.unpack_from("<H", tail, at + 10)[0]) if 0 <= at <= len(tail) - 22 else 0
+
+
+def _decoded(text: bytes) -> list[str]:
+    with suppress(UnicodeDecodeError):
+        return text.decode().split("\n")
+    return text.decode("latin-1").split("\n")
+
+
+def _routes(files: _Files) -> dict[str, str]:
+    """Each route's short name, by its id; else its long name."""
+    found: dict[str, str] = {}
+    for route, short, long in files.rows("routes.txt", ("route_id",), ("route_short_name", "route_long_name")):
+        found[route] = _clean(short, SHORT_MAX) or _clean(long, SHORT_MAX) or _clean(route, SHORT_MAX) or "?"
+        if len(found) > ROUTES_MAX:
+            raise files.refused("routes.txt", f"expected at most {ROUTES_MAX:,} routes")
+    return found
+
+
+def _days(files: _Files) -> Mapping[str, float]:
+    """The share of days on which a service runs: of a week by calendar.txt, else of the dates of calendar_dates.txt."""
+    week = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+    shares: dict[str, float] = {}
+    if files.has("calendar.txt"):
+        for service, *days in files.rows("calendar.txt", ("service_id", *week)):
+            shares[service] = max(shares.get(service, 0.0), days.count("1") / 7)
+    if files.has("calendar_dates.txt"):
+        dates: Counter[str] = Counter()
+        every = set[str]()
+        for service, date, kind in files.rows("calendar_dates.txt", ("service_id", "date", "exception_type")):
+            every.add(date[:8])
+            dates[service] += kind.strip() == "1"
+        for service, days_of in dates.items():
+            if not shares.get(service):
+                shares[service] = days_of / len(every)
+    return shares
+
+
+def _trips(files: _Files, routes: Mapping[str, str]) -> tuple[dict[str, tuple[int, float]], _Usual]:
+    """By trip the number of its route, and how often a day it runs; and what is to be drawn."""
+    numbers, days = {route: number for number, route in enumerate(routes)}, _days(files)
+    found: dict[str, tuple[int, float]] = {}
+    travelled: dict[tuple[int, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    first: dict[tuple[int, str], str] = {}
+    columns = ("route_id", "service_id", "trip_id"), ("direction_id", "shape_id")
+    for route, service, trip, direction, shape in files.rows("trips.txt", *columns):
+        if (number := numbers.get(route)) is None:
+            continue
+        share = days.get(service, 1.0)
+        found[trip] = number, share
+        first.setdefault((number, direction[:1]), trip)
+        if shape:
+            travelled[number, direction[:1]][shape] += share
+        if len(found) > TRIPS_MAX:
+            raise files.refused("trips.txt", f"expected at most {TRIPS_MAX:,} trips")
+    ranked = [
+        (rank, -by_shape[shape], shape, way[0])
+        for way, by_shape in travelled.items()
+        for rank, shape in enumerate(sorted(by_shape, key=lambda one: -by_shape[one]))
+    ]
+    return found, _Usual({shape: route for _, _, shape, route in sorted(ranked)[:LINES_MAX]}, first)
+
+
+class _Stops:
+    """The stops of stops.txt that have a position; a stop with a parent counts for that."""
+
+    def __init__(self, files: _Files) -> None:
+        self.numbers, self._found = dict[str, int](), list[tuple[str, float, float]]()
+        parents: dict[str, str] = {}
+        columns = ("stop_id", "stop_lat", "stop_lon"), ("stop_name", "parent_station", "location_type")
+        for stop, lat, lon, name, parent, kind in files.rows("stops.txt", *columns):
+            if kind.strip() in ("2", "3", "4"):  # entrances and nodes within a station
+                continue
+            if (place := _place(lat, lon)) is None:
+                continue
+            if parent.strip():
+                parents[stop] = parent
+            self.numbers[stop] = len(self._found)
+            self._found.append((_clean(name, NAME_MAX), *place))
+            if len(self._found) > STOPS_MAX:
+                raise files.refused("stops.txt", f"expected at most {STOPS_MAX:,} stops")
+        if not self._found:
+            raise files.refused("stops.txt", "expected at least one stop with a stop_lat and stop_lon")
+        self._parents = {
+            self.numbers[stop]: self.numbers[parent] for stop, parent in parents.items() if parent in self.numbers
+        }
+
+    def place(self, stop: int) -> tuple[float, float]:
+        _, lat, lon = self._found[stop]
+        return lon, lat
+
+    def served(self, served: Mapping[int, float], routes: list[str]) -> list[Stop]:
+        by_stop: dict[int, Counter[str]] = defaultdict(Counter)
+        for both, trips in served.items():
+            stop, route = divmod(both, ROUTES_MAX)
+            by_stop[self._parents.get(stop, stop)][routes[route]] += trips  # type: ignore[assignment]
+        stations = set(self._parents.values())
+        return [
+            Stop(*self._found[stop], stop in stations, of.total(), tuple(name for name, _ in of.most_common(2)))
+            for stop, of in by_stop.items()
+        ]
+
+
+def _shapes(files: _Files, wanted: Mapping[str, int]) -> dict[str, Floats]:
+    """The points of these shapes in their order."""
+    found: dict[str, array[float]] = defaultdict(lambda: array("d"))
+    columns = "shape_id", "shape_pt_lat", "shape_pt_lon", "shape_pt_sequence"
+    for shape, lat, lon, sequence in files.rows("shapes.txt", columns):
+        if shape in wanted and (place := _place(lat, lon)) is not None:
+            found[shape].extend((_number(sequence), place[1], place[0]))
+    points = {shape: np.frombuffer(rows, np.float64).reshape(-1, 3) for shape, rows in found.items()}
+    return {shape: rows[np.argsort(rows[:, 0], kind="stable"), 1:] for shape, rows in points.items()}
+
+
+def _simplified(lines: list[tuple[str, Floats]]) -> list[Line]:
+    near_m = NEAR_M
+    while True:
+        drawn = [Line(name, points[kept(points, near_m)]) for name, points in lines]
+        if sum(len(line.points) for line in drawn) <= POINTS_MAX:
+            return drawn
+        near_m *= 2
+
+
+def kept(points: Floats, near_m: float) -> NDArray[np.bool_]:
+    """Which points (lon, lat) of a line are enough, so that no other is further from it (Ramer, Douglas and Peucker).
+
+    >>> kept(np.array([(0.0, 0.0), (0.5, 0.00001), (1.0, 0.0)]), 10.0).tolist()
+    [True, False, True]
+    """
+    flat = points * _METRES
+    flat[:, 0] *= np.cos(np.radians(points[:, 1].mean()))
+    stays = np.zeros(len(flat), dtype=np.bool_)
+    stays[[0, -1]] = True
+    todo = [(0, len(flat) - 1)]
+    while todo:
+        start, end = todo.pop()
+        if end - start < 2:
+            continue
+        between, along = flat[start + 1 : end] - flat[start], flat[end] - flat[start]
+        share = np.clip(between @ along / max(float(along @ along), 1e-9), 0.0, 1.0)
+        off = np.hypot(*(between - share[:, None] * along).T)
+        if off[far := int(off.argmax())] > near_m:
+            stays[start + 1 + far] = True
+            todo += [(start, start + 1 + far), (start + 1 + far, end)]
+    return stays
+
+
+def _place(lat: str, lon: str) -> tuple[float, float] | None:
+    """A position; None for none, and for (0, 0), which stands for an unknown one."""
+    try:
+        found = float(lat), float(lon)
+    except ValueError:
+        return None
+    return found if abs(found[0]) <= 90 and abs(found[1]) <= 180 and found != (0.0, 0.0) else None
+
+
+def _number(text: str) -> float:
+    with suppress(ValueError):
+        if isfinite(found := float(text)):
+            return found
+    return 0.0
+
+
+def _clean(text: str, most: int) -> str:
+    """A name in one line, without marks that turn a text's direction, at most so long.
+
+    >>> _clean("  Main\\tSt\\u202e ", 60), _clean("abcdef", 4)
+    ('Main St', 'abc…')
+    """
+    seen = text[: 20 * most]
+    words = "".join(sign if sign.isprintable() or sign in "\u200c\u200d" else " " for sign in seen).split()
+    found = " ".join(words)
+    return found if len(found) <= most else f"{found[: most - 1]}…"
