@@ -43,14 +43,13 @@ class GtfsError(ConfigError):
 
 
 class Stop(NamedTuple):
-    """A stop, or a station with the stops of which it is the parent. `routes`: the busiest first."""
+    """A stop, or a station with the stops of which it is the parent; trips a day of each route."""
 
     name: str
     lat: float
     lon: float
     is_station: bool
-    trips: float  # a day
-    routes: tuple[str, ...]
+    routes: Counter[str]
 
 
 class Line(NamedTuple):
@@ -335,10 +334,7 @@ class _Stops:
             stop, route = divmod(both, ROUTES_MAX)
             by_stop[self._parents.get(stop, stop)][routes[route]] += trips  # type: ignore[assignment]
         stations = set(self._parents.values())
-        return [
-            Stop(*self._found[stop], stop in stations, of.total(), tuple(name for name, _ in of.most_common(2)))
-            for stop, of in by_stop.items()
-        ]
+        return [Stop(*self._found[stop], stop in stations, of) for stop, of in by_stop.items()]
 
 
 def _shapes(files: _Files, wanted: Mapping[str, int]) -> dict[str, Floats]:
