@@ -30,7 +30,7 @@ ZIP_MB, FILE_MB = 200, 500  # of a zip; of each file in it once it is unpacked, 
 MEMBERS_MAX: Final = 1_000  # files in a zip
 STOPS_MAX, ROUTES_MAX, TRIPS_MAX, PAIRS_MAX = 200_000, 20_000, 1_000_000, 2_000_000  # a pair: a route at a stop
 NAME_MAX, SHORT_MAX = 60, 16  # characters of a stop's name, and of a route's
-LINES_MAX, POINTS_MAX = 500, 60_000  # of the network as it is drawn, all lines together
+LINES_MAX, CALLS_MAX, POINTS_MAX = 500, 1_000, 60_000  # that are drawn: lines, stops of a trip, points of all lines
 NEAR_M: Final = 10.0  # how far a simplified line may leave its shape; twice that, and so on, where points are too many
 
 _BLOCK, _FIELD_LINES = 2**20, 100  # bytes read at a time; lines that a field in quotes may span where a block ends
@@ -91,14 +91,15 @@ def read_network(path: str | Path) -> Network:
         routes = _routes(files)
         trips, usual = _trips(files, routes)
         stops = _Stops(files)
-        ways = {trip: key for key, trip in usual.trips.items()} if not files.has("shapes.txt") else {}
+        drawn_trips = [] if files.has("shapes.txt") else list(usual.trips.items())[:LINES_MAX]
+        ways = {trip: way for way, trip in drawn_trips}
         called: dict[str, list[tuple[float, int]]] = defaultdict(list)
         served: dict[int, float] = defaultdict(float)  # a stop's number and a route's, as one number: trips a day
         for trip_id, stop_id, sequence in files.rows("stop_times.txt", ("trip_id", "stop_id"), ("stop_sequence",)):
             if (trip := trips.get(trip_id)) is None or (stop := stops.numbers.get(stop_id)) is None:
                 continue
             served[stop * ROUTES_MAX + trip[0]] += trip[1]
-            if trip_id in ways:
+            if trip_id in ways and len(called[trip_id]) < CALLS_MAX:
                 called[trip_id].append((_number(sequence), stop))
             if len(served) > PAIRS_MAX:
                 raise files.refused("stop_times.txt", f"expected at most {PAIRS_MAX:,} pairs of a stop and a route")
@@ -109,7 +110,7 @@ def read_network(path: str | Path) -> Network:
             drawn = [
                 (names[ways[trip][0]], np.array([stops.place(stop) for _, stop in sorted(calls)]))
                 for trip, calls in called.items()
-            ][:LINES_MAX]
+            ]
         else:
             shapes = _shapes(files, usual.shapes)
             drawn = [(names[route], shapes[shape]) for shape, route in usual.shapes.items() if shape in shapes]
@@ -157,6 +158,8 @@ class _Files:
                     at = [header.index(name) if name in header else -1 for name in (*needed, *more)]
                     pick, width = itemgetter(*at), len(header)
                 for row in reader:
+                    if not row:
+                        continue
                     if len(row) < width:
                         row += [""] * (width - len(row))
                     if lacks:
@@ -178,7 +181,8 @@ class _Files:
                 text = rest + (piece.removeprefix(b"\xef\xbb\xbf") if size == len(piece) else piece)
                 end = self._end_of_lines(file, text)
                 rest = text[end:]
-                yield _decoded(text[:end])
+                if end:
+                    yield _decoded(text[:end])
         if rest:
             yield _decoded(rest)
 

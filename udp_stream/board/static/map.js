@@ -66,6 +66,8 @@ export class CellMap {
   /** The lines of the network, beneath the cells. One path for all, so that none is styled or found alone. */
   drawLines(lines) {
     this.lines?.remove();
+    if (!lines.length) return;
+    this.container.dataset.lines = lines.length;
     this.linesOn ??= L.svg({ pane: 'lines', padding: AROUND });
     const renderer = this.linesOn;
     this.lines = L.polyline(lines.map((line) => line.map(([lon, lat]) => [lat, lon])),

@@ -18,7 +18,8 @@ export const svg = (tag, attributes = {}, ...children) =>
   made(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
 
 const ABOUT = 'A release is what the buses of a cell told in a slot, with noise that hides each of them. An estimate joins it '
-  + 'with earlier slots and neighbouring cells: it has the colour on the map.';
+  + 'with earlier slots and neighbouring cells: it has the colour on the map. Its likely range leaves room for an incident '
+  + 'that a release shows only in part; that of a release alone does not, and may be the narrower.';
 
 /** What the panel says while no cell is chosen. */
 export function emptyPanel() {

@@ -96,7 +96,8 @@ export class CellTable {
     this.fill(ordered, 0, Math.max(FIRST_ROWS, seen), this.turn);
     if (focused) this.focus(focused);
     const found = ordered.length < cells.length ? `${ordered.length} of ${counted(cells.length, 'cell')}. ` : '';
-    this.order.textContent = found + (this.sort ? '' : 'Not as usual first, then measured and slow.');
+    const said = found + (this.sort ? '' : 'Not as usual first, then measured and slow.');
+    if (this.order.textContent !== said) this.order.textContent = said; // what is the same is not read out again
     this.section.classList.toggle('named', hasNames());
     for (const [column, head] of [...this.head.children].entries()) {
       const sign = this.sort?.column === column ? this.sort.sign : 0;
