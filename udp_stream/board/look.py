@@ -28,7 +28,7 @@ def host_of(tiles: str) -> str | None:
 class Look:
     """What a page's owner says on it; `tiles`: an address with {z}, {x} and {y}, or empty.
 
-    >>> Look(tiles="https://tiles.example.org/{z}/{x}/{y}.png").policy[-50:]
+    >>> Look(tiles="https://tiles.example.org/{z}/{x}/{y}.png").policy[-48:]
     "'none'; img-src 'self' https://tiles.example.org"
     """
 
@@ -43,7 +43,7 @@ class Look:
 
     def page(self, html: bytes) -> bytes:
         """The page with all this in its places."""
-        changes = {}
+        changes: dict[str, str] = {}
         if self.title:
             changes |= {f">{TITLE}<": f">{escape(self.title)}<"}
         if self.note:

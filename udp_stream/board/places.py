@@ -37,7 +37,7 @@ class Places:
     """The places of cells: each has the name of its most served stop, stations first. Of several cells with the same
     name each has a second part; a cell without a stop is named after a cell beside it.
 
-    >>> Places(Network([Stop("Main St", 21.17, 72.83, False, Counter({"7": 90.0}))], [])).name_of("8742d98b6ffffff")
+    >>> Places(Network([Stop("Main St", 21.178, 72.847, False, Counter({"7": 90.0}))], [])).name_of("8742d98b6ffffff")
     'Main St'
     """
 
