@@ -60,7 +60,10 @@ export class CellMap {
 
   /** Pictures of the ground, where the page's owner names a server of them. */
   drawTiles(address) {
-    if (address) L.tileLayer(address, { maxZoom: 19, referrerPolicy: 'origin' }).addTo(this.map);
+    if (!address) return;
+    const tiles = L.tileLayer(address, { maxZoom: 19, referrerPolicy: 'origin' });
+    tiles._removeTile = L.GridLayer.prototype._removeTile; // Leaflet's own puts a data: image in, which no policy allows
+    tiles.addTo(this.map);
   }
 
   /** The lines of the network, beneath the cells. One path for all, so that none is styled or found alone. */
