@@ -340,11 +340,7 @@ def _simplified(lines: list[Line]) -> list[Line]:
 
 
 def kept(points: Floats, near_m: float) -> NDArray[np.bool_]:
-    """Which points (lon, lat) of a line are enough, so that no other is further from it (Ramer, Douglas and Peucker).
-
-    >>> kept(np.array([(0.0, 0.0), (0.5, 0.00001), (1.0, 0.0)]), 10.0).tolist()
-    [True, False, True]
-    """
+    """Which points (lon, lat) of a line are enough, so that no other is further from it (Ramer-Douglas-Peucker)."""
     flat = points * _METRES
     flat[:, 0] *= np.cos(np.radians(points[:, 1].mean()))
     stays = np.zeros(len(flat), dtype=np.bool_)
@@ -380,11 +376,7 @@ def _number(text: str) -> float:
 
 
 def _clean(text: str, most: int) -> str:
-    """A name in one line, without marks that turn a text's direction, at most so long.
-
-    >>> _clean("  Main\\tSt\\u202e ", 60), _clean("abcdef", 4)
-    ('Main St', 'abc…')
-    """
+    """A name in one line, without marks that turn a text's direction, at most so long."""
     plain = (sign if sign.isprintable() or sign in "\u200c\u200d" else " " for sign in text[: 20 * most])
     found = " ".join("".join(plain).split())
     return found if len(found) <= most else f"{found[: most - 1]}…"

@@ -23,11 +23,7 @@ DIGITS: Final = 5  # of a degree: a metre
 
 
 class Place(NamedTuple):
-    """Where a cell is, and its busiest routes.
-
-    >>> Place("Guadalupe / 24th, north", ("7", "10")).name
-    'Guadalupe / 24th, north'
-    """
+    """Where a cell is, and its busiest routes."""
 
     name: str
     routes: tuple[str, ...]

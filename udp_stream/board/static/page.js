@@ -259,7 +259,9 @@ function showLive(isOpen = state.isOpen) {
 at('slot').addEventListener('input', (event) => showSlot(Number(event.target.value)));
 at('newest').addEventListener('click', () => showSlot(state.slots.length - 1));
 at('whole').addEventListener('click', () => map.showWhole());
-document.addEventListener('keydown', (event) => { if (event.key === 'Escape') close(); });
+document.addEventListener('keydown', ({ key, target }) => {
+  if (key === 'Escape' && target !== at('find')) close(); // there it empties the field
+});
 document.addEventListener('visibilitychange', () => { // a page that nobody sees holds no stream
   if (document.hidden) stream.close();
   else listen();
