@@ -30,7 +30,7 @@ ZIP_MB, FILE_MB = 200, 500  # of a zip; of each file in it once it is unpacked, 
 MEMBERS_MAX: Final = 1_000  # files in a zip
 STOPS_MAX, ROUTES_MAX, TRIPS_MAX, PAIRS_MAX = 200_000, 20_000, 1_000_000, 2_000_000  # a pair: a route at a stop
 NAME_MAX, SHORT_MAX = 60, 16  # characters of a stop's name, and of a route's
-LINES_MAX, CALLS_MAX, SHAPE_MAX, POINTS_MAX = 500, 1_000, 10_000, 60_000  # lines; stops, points of one; points of all
+LINES_MAX, CALLS_MAX, SHAPE_MAX, POINTS_MAX = 500, 1_000, 10_000, 30_000  # lines; stops, points of one; points of all
 NEAR_M: Final = 10.0  # how far a simplified line may leave its shape; twice that, and so on, where points are too many
 
 _BLOCK, _FIELD_LINES = 2**20, 100  # bytes read at a time; lines that a field in quotes may span where a block ends

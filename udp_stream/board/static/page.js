@@ -51,8 +51,8 @@ async function refreshed() {
   at('synthetic').hidden = !synthetic;
   if (!slots.length) return;
   state.slots = slots;
-  state.outlines = await (await get('v1/outlines')).json();
-  await lookAtPlaces();
+  const [outlines] = await Promise.all([get('v1/outlines'), lookAtPlaces()]);
+  state.outlines = await outlines.json();
   showLive();
   drawTime();
   await drawSlot();
