@@ -400,9 +400,10 @@ examples:
 def _dashboard(verbs: Verbs) -> None:
     parser = add_verb(verbs, "dashboard", "show released records in a browser, until stopped", "dashboard")
     _files(parser, "lines of JSON that `run` or `replay` writes (--out, --smoothed); they may grow (default: Kafka)")
+    _option(parser, "--gtfs", "FILE", "the city's timetable, a zip or a folder, for names and lines (dashboard.gtfs)")
     parser.epilog = """\
 examples:
-  udp-stream dashboard releases.ndjson estimates.ndjson
+  udp-stream dashboard releases.ndjson estimates.ndjson --gtfs gtfs.zip
   udp-stream dashboard --config city.toml          from the topics of [kafka]
   udp-stream dashboard releases.ndjson --set dashboard.listen=0.0.0.0:8321
 

@@ -142,11 +142,17 @@ def is_file(url: str) -> bool:
 
 
 class DashboardSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """For `dashboard`. 48 slots are two days of hours. `statement` is a file that `ledger export` has written."""
+    """For `dashboard`. 48 slots are two days of hours. `statement` is a file that `ledger export` has written, `gtfs`
+    a timetable, `tiles` an address with {z}, {x} and {y}."""
 
     listen: str = "127.0.0.1:8321"
     slots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 48
     statement: str = ""
+    gtfs: str = ""
+    title: str = ""
+    note: str = ""
+    tiles: str = ""
+    tiles_credit: str = ""
 
 
 DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}

@@ -5,7 +5,7 @@ const SOLID_KMH = 10; // widest 95 % interval of a solid cell
 const STRIPED_KMH = 20; // and of a striped one; beyond it a value is no more than a guess
 const NEWS = 0.5; // above it a cell is not as usual
 export const CDF_ERROR = 0.15; // above it a CDF is not drawn
-const FEW = 0.25; // of the cells: if fewer say more than a guess, the summary names `udp-stream plan`
+const RECENT = 3; // slots: one that ended longer ago is none of a live feed
 
 const stepOf = (kmh) => STEPS_KMH.findLastIndex((from) => Math.round(kmh) >= from);
 
@@ -25,12 +25,13 @@ function cellOf(release, estimate, withdrawn) {
   const mean = release?.mean ?? null;
   const shown = estimate ?? mean;
   const interval = shown?.interval95_kmh ?? null;
+  const kind = kindOf(interval, mean !== null && withdrawn === null);
   return {
     id: hat.cell, hat, release, estimate, mean, interval, withdrawn,
     value: shown?.value_kmh ?? null,
     step: shown ? stepOf(shown.value_kmh) : null,
-    kind: kindOf(interval, mean !== null && withdrawn === null),
-    isNews: (estimate?.news ?? 0) > NEWS,
+    kind,
+    isNews: kind !== 'dotted' && (estimate?.news ?? 0) > NEWS, // a guess claims no news
     guess: estimate?.guess.counts_kmh ?? null,
     plates: release?.counts?.plates ?? null,
   };
@@ -43,7 +44,25 @@ function kindOf(interval, isReleased) {
   return width <= SOLID_KMH ? 'solid' : width <= STRIPED_KMH ? 'striped' : 'dotted';
 }
 
-export const nameOf = (cell) => cell.replace(/f+$/, '');
+export const idOf = (cell) => cell.replace(/f+$/, '');
+
+const places = new Map(); // by cell, from the city's timetable
+export const placeOf = (cell) => places.get(cell);
+export const nameOf = (cell) => placeOf(cell)?.name ?? idOf(cell);
+export const hasNames = () => places.size > 0;
+/** What a reader may look for a cell by. */
+export const soughtOf = (cell) => [cell, placeOf(cell)?.name ?? '', ...(placeOf(cell)?.routes ?? [])];
+
+/** Take the names of cells; give the lines of the network. */
+export function placesFrom({ features }) {
+  places.clear();
+  const lines = [];
+  for (const { geometry, properties } of features) {
+    if (properties.cell) places.set(properties.cell, properties);
+    else lines.push(...geometry.coordinates);
+  }
+  return lines;
+}
 export const numberOf = ({ kind, value }) =>
   value === null ? '–' : `${kind === 'striped' ? '~' : ''}${Math.round(value)}${kind === 'dotted' ? '?' : ''}`;
 export const rangeOf = ([low, high], to = ' to ') => `${Math.round(low)}${to}${Math.round(high)}`;
@@ -100,8 +119,13 @@ export function summaryOf(cells) {
     + `${dotted} are no more than a guess.`;
   const marked = [[news, 'not as usual'], [cells.filter((cell) => cell.withdrawn !== null).length, 'withdrawn']];
   const more = marked.filter(([n]) => n).map(([n, what]) => ` ${n} ${n === 1 ? 'is' : 'are'} ${what}.`);
-  return { text: said + more.join(''),
-    isFew: solid + striped < FEW * cells.length };
+  return said + more.join('');
+}
+
+/** Whether slots still come, at this time of the server; else until when they came. */
+export function liveOf({ slot_start, slot_end }, nowMs) {
+  const [start, end] = [slot_start, slot_end].map((iso) => Date.parse(iso));
+  return nowMs - end < RECENT * (end - start) ? 'Live' : `Recorded, until ${dayOf(slot_end)}, ${clockOf(slot_end)}`;
 }
 
 export function protectedOf({ period_epsilon, period, delta }) {
