@@ -109,6 +109,7 @@ class Board:
     loop: asyncio.AbstractEventLoop | None = None
     _told: int = 0
     _placed: tuple[str, Packed] = ("", collection())  # of outlines with this digest
+    _is_elsewhere: bool = False
     _of_cells: _Answers = field(default_factory=_Answers)
     _of_slots: _Answers = field(default_factory=_Answers)
 
@@ -125,7 +126,8 @@ class Board:
             return
         cells = msgspec.json.decode(outlines.opened().read(), type=dict[str, msgspec.Raw])
         text, named = places.geojson(cells)
-        if cells and not named and not self._placed[0]:
+        if cells and not named and not self._is_elsewhere:
+            self._is_elsewhere = True  # said once
             where = f"no stop is in one of {counted(len(cells), 'cell')}, or beside it"
             say(f"the timetable is not of this city: {where}; the page has no names", "no_names", level=WARNING)
         self._placed = outlines.digest, text
