@@ -15,6 +15,8 @@ weighed by pings, and divided by the constant's; after the slash over HATs of at
   cell, and no HAT's own release but through these numbers;
 * noise-free: each HAT forecast by our model from the *true* means of all others of its slot and of earlier ones.
 
+Under add-remove neighbours (`benchmarks/presence.py`) HATs outside of the domain keep the constant.
+
 Incidents (`benchmarks/incidents.py`) stand beside the error of the same days: one can be had for the other.
 """
 
@@ -33,6 +35,7 @@ from benchmarks.cdfs import PLATES, DayShapes, figures
 from benchmarks.forecast_days import OURS, Day, Run, day_of, day_of_fleet, run, run_without_forecasts
 from benchmarks.guesses import constant_and_counts, without_noise
 from benchmarks.incidents import FACTORS, WINDOWS, Incident, incidents, shown_of
+from benchmarks.presence import PresenceRun, presence_incidents, run_presence
 from benchmarks.train_prior import trained
 from udp_stream.forecast.model import Coefficients
 from udp_stream.trial.fleet import Fleet, FleetColumns
@@ -295,6 +298,61 @@ def print_incidents(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
         print(f"x {factor:g}: {' | '.join(said)} | by hour {'; '.join(hours)}", flush=True)
 
 
+PRESENCE = (10.0, False), (4.0, False), (10.0, True)
+"""Epsilons at delta 1e-6 of a plate's day, and whether numbers of plates are asked."""
+
+
+def print_presence(feeds: Feeds, seeds: int) -> None:
+    print(
+        f"add-remove neighbours, H3 7: error over the constant's; held by 95 % intervals, by plates {bins_named(SIZES)}"
+    )
+    for epsilon, plates in PRESENCE:
+        for names in [[name] for name in feeds.names] + [list(TWO_DAYS)] * (set(TWO_DAYS) <= set(feeds.names)):
+            days = [feeds.day(name, 7) for name in names]
+            runs = [run_presence(days, seed, epsilon, plates)[-1] for seed in range(seeds)]
+            print(f"{epsilon:g} {' after '.join(names[::-1]):<28} {_presence(days[-1], runs, plates)}", flush=True)
+    for epsilon, factor in product((10.0, 4.0), FACTORS):
+        found = {
+            window: [
+                one
+                for name, seed in product(feeds.names, range(seeds))
+                for one in presence_incidents(feeds.day(name, 7), seed, window, factor, epsilon)
+            ]
+            for window in WINDOWS
+        }
+        said = [_shown([one for some in found.values() for one in some], plates) for plates in (30, 1)]
+        hours = [f"{first}-{last}: {_shown(found[first, last], 30)}" for first, last in WINDOWS]
+        print(f"{epsilon:g} x {factor:g}: {' | '.join(said)} | by hour {'; '.join(hours)}", flush=True)
+
+
+def _presence(day: Day, runs: Sequence[PresenceRun], plates: bool) -> str:
+    here = runs[0].inside
+    held = np.mean([(one.low <= day.truth) & (day.truth <= one.high) for one in runs], axis=0)
+    large, pings = here & (day.plates >= 10), np.where(here, day.pings, 0)
+    expected, actual, off, within = (
+        np.mean(each, axis=0)
+        for each in zip(
+            *(
+                (
+                    np.nansum(pings * one.expected),
+                    np.nansum(pings * abs(one.value - day.truth)),
+                    abs(one.told - one.traffic)[large].sum() / one.traffic[large].sum(),
+                    ((one.told_low <= one.traffic) & (one.traffic <= one.told_high))[here].mean(),
+                )
+                for one in runs
+            ),
+            strict=True,
+        )
+    )
+    return (
+        f"{errors_of(day, [one.value for one in runs])}"
+        f"  by traffic {errors_of(day, [np.where(here, one.guess, day.constant) for one in runs])}"
+        f"  held {by_bins(day.plates[here], SIZES, held[here])} all {held[here].mean():.3f}"
+        f"  expected/actual {expected / actual:.2f}"
+        f"  {'plates' if plates else 'bus-hours'} of >= 10 plates off by {off:.2f}, held {within:.3f}"
+    )
+
+
 def _shown(found: Sequence[Incident], plates_min: int) -> str:
     if not any((one.plates >= plates_min).any() for one in found):
         return "-"
@@ -349,7 +407,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--paper-seeds", type=int, default=1)
     parser.add_argument("--resolutions", default="6,7,8")
-    parser.add_argument("--tables", default="accuracy,incidents,intervals,hours,cdf,distance")
+    parser.add_argument("--tables", default="accuracy,incidents,intervals,hours,cdf,distance,presence")
     asked = parser.parse_args()
     feeds, resolutions = Feeds(asked.folder, asked.flags), [int(one) for one in asked.resolutions.split(",")]
     if not feeds.names:
@@ -361,6 +419,7 @@ def main() -> None:
         "hours": lambda: print_hours(feeds, asked.seeds),
         "cdf": lambda: print_cdfs(feeds, asked.seeds),
         "distance": lambda: print_by_distance(feeds, asked.seeds),
+        "presence": lambda: print_presence(feeds, asked.seeds),
     }
     wanted = asked.tables.split(",")
     if not tables.keys() >= set(wanted):

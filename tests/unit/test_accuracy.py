@@ -8,9 +8,9 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from benchmarks import accuracy
+from benchmarks import accuracy, presence
 from benchmarks.forecast_days import changed, run
-from udp_stream.trial.fleet import IST, Fleet, Imperfections
+from udp_stream.trial.fleet import CENTRE, IST, Fleet, Imperfections
 
 DAYS = "austin-capmetro-2015-06-07", *accuracy.TWO_DAYS
 
@@ -33,6 +33,7 @@ def folder(tmp_path_factory):
 def lines_of(table, folder, capsys, monkeypatch):
     asked = ["accuracy", str(folder), "--resolutions", "7", "--seeds", "2", "--tables", table]
     monkeypatch.setattr("sys.argv", asked)
+    monkeypatch.setitem(presence.DOMAINS, "austin", (CENTRE[1], CENTRE[0], 20.0))  # where the fleet drives
     small = {"MECHANISMS": ("levy",), "EPSILONS": (1.0, 10.0), "DISTANCE_BUSES": 40, "JITTER_BUSES": 40}
     with changed(accuracy, Fleet=rush_hour, **small):
         accuracy.main()
@@ -48,6 +49,7 @@ def lines_of(table, folder, capsys, monkeypatch):
         pytest.param("cdf", 1 + 2 * (len(DAYS) + 2), marks=pytest.mark.long),
         ("distance", 3),
         pytest.param("incidents", 1 + len(DAYS) + 3, marks=pytest.mark.long),
+        pytest.param("presence", 1 + 3 * (len(DAYS) + 1) + 6, marks=pytest.mark.long),
     ],
 )
 def test_a_table_runs_to_its_end_and_is_of_figures(folder, capsys, monkeypatch, table, lines):

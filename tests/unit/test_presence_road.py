@@ -16,10 +16,12 @@ from udp_stream.ledgers.archive import archive, open_archive, periods_of, whole_
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.mechanisms.presence import entries
+from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.charge import plan_slot, with_forecaster
 from udp_stream.release.forecaster import LedgerHistory, PresenceForecaster, encode_smoothed
 from udp_stream.release.presence import record_presence, rows_in
 from udp_stream.release.record import PRESENCE, decode, encode, kind_of, presence_id, slot_of
+from udp_stream.release.road import record_slot
 from udp_stream.release.sums import decode_sums
 from udp_stream.release.withdrawal import withdraw
 from udp_stream.settings import load
@@ -227,6 +229,13 @@ def test_sums_and_terms_of_another_version_are_refused_in_words():
     ledger.record([(name, b"{}")])
     with pytest.raises(PrivacyRefused, match="expected noised sums"):
         run(ledger, context, slot())
+
+
+def test_the_road_of_swap_values_refuses_plates_that_are_hidden():
+    context, ledger, (counts, values) = dataclasses.replace(context_of(), presence=None), MemoryLedger(), slot()
+    with pytest.raises(PrivacyRefused, match="swap-values"):
+        record_slot(counts, values, SlotPlan.empty(counts), context, ledger)
+    assert not list(ledger.entries())
 
 
 def test_the_road_without_its_forecaster_is_refused():

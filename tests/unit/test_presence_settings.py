@@ -9,6 +9,8 @@ import h3
 import numpy as np
 import pytest
 
+from udp_stream.cli.commands.ledger import lines_of_plate
+from udp_stream.cli.main import main
 from udp_stream.errors import ConfigError, PrivacyRefused
 from udp_stream.ledger.port import Admission
 from udp_stream.ledgers.opening import other_budgets, other_policies
@@ -302,6 +304,7 @@ FINER, COARSER = h3.latlng_to_cell(*SURAT, 8), h3.latlng_to_cell(*SURAT, 6)
         (json.dumps(polygon([[21, 172], [22, 172], [22, 173], [21, 172]])), "[longitude, latitude]"),
         (json.dumps(polygon([[181, 1], [182, 1], [182, 2], [181, 1]])), "[longitude, latitude]"),
         (json.dumps(polygon([[0, 0], [60, 0], [60, 60], [0, 60], [0, 0]])), f"at most {CELLS_MAX:,} cells"),
+        (json.dumps(polygon([[-180, -90], [0, 90], [-180, -90], [-180, 90], [-180, -90]])), "at most"),
         (json.dumps(polygon([[72, 20], [76, 20], [76, 24], [72, 24], [72, 20]])), f"at most {CELLS_MAX:,} cells"),
     ],
 )
@@ -432,3 +435,21 @@ def test_the_statement_agrees_with_the_settings_of_the_mode(cells):
     assert (
         details["privacy_unit_details"]["adjacency"].startswith("add-remove") and not details["unprotected_quantities"]
     )
+
+
+def test_what_a_plate_has_left_is_told_of_whole_plates(cells):
+    mode, swapped = (settings_of(kind, cells) for kind in KINDS)
+    (line,) = lines_of_plate(charged_under(mode), b"plate", mode)
+    assert "charged 1.0" in line and "left 0.539" in line
+    (line,) = lines_of_plate(charged_under(mode), b"plate", swapped)
+    assert "left" not in line
+
+
+def test_no_output_is_written_over_the_domain(cells, tmp_path, capsys):
+    """It may be what somebody has drawn by hand."""
+    before = cells.read_text()
+    flags = "privacy.neighbours=add-remove", "pings.interval=10s", f"hat.domain={cells}"
+    words = [word for flag in flags for word in ("--set", flag)]
+    feed = written_to(tmp_path / "pings.ndjson", "")
+    assert main(["replay", str(feed), "--out", str(cells), "--ledger", str(tmp_path / "l"), *words]) == 2
+    assert f"the domain {cells}" in capsys.readouterr().err and cells.read_text() == before

@@ -16,6 +16,8 @@ from udp_stream.shuffle.wire import (
     CountsEnd,
     PingChunk,
     PingsEnd,
+    Reject,
+    SourceProtocol,
     cut_counts,
     cut_pings,
     decode_message,
@@ -223,6 +225,16 @@ def test_a_clock_that_may_not_hear_goes_by_wall_and_monotonic_time_alone():
     assert clock.tick_s() == 7901.0 and not clock.has_lasted(2000.0)  # pings speak for no jump
     now.update(wall=9600.0, steady=1511.0)
     assert clock.tick_s() == 9600.0
+
+
+@pytest.mark.parametrize("rules", [WALL, RULES])
+def test_refusals_that_are_on_their_way_hold_up_no_tick(rules):
+    protocol = SourceProtocol(0, 1, reader(rules))
+    take(protocol, [tick(0, 0)])
+    protocol.done(protocol.next())
+    take(protocol, [record(1, 1, b"not json")])
+    assert isinstance(protocol.next(), Reject)
+    assert protocol.wants_tick(START + 5 * HOUR) == (rules is WALL)
 
 
 def test_an_empty_slot_travels_and_is_held_until_every_source_has_closed_it():

@@ -49,7 +49,8 @@ class _Named(msgspec.Struct):
 def used_files(arguments: argparse.Namespace, settings: Settings, inputs: Iterable[str] = ()) -> list[FileRole]:
     """What a run needs besides its outputs: the configuration, the ledger and its key, and the inputs."""
     names: list[FileRole] = [("the input", "/dev/stdin" if name == "-" else name) for name in inputs]
-    return [("the configuration", arguments.config), *ledger_files(settings.ledger), *names]
+    needed: list[FileRole] = [("the configuration", arguments.config), ("the domain", settings.hat.domain or None)]
+    return [*needed, *ledger_files(settings.ledger), *names]
 
 
 def require_distinct(outputs: Iterable[FileRole], used: Iterable[FileRole]) -> None:

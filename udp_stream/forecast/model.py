@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,7 +185,8 @@ class Arrow:
     def __init__(self, mean: Floats, covariance: Floats, cell_sd: float) -> None:
         self._cell_variance = cell_sd**2
         self.mean = mean
-        self._covariance, self._first = covariance, covariance.copy()
+        self._covariance: NDArray[Any] = covariance
+        self._first = covariance.copy()
         self._intercept = np.zeros(0)
         self._coupling = np.zeros((0, mean.size))
         self._variance = np.zeros(0)

@@ -1,7 +1,7 @@
 """A day's map from noised sums alone: speeds of every cell of a public domain, under add-remove neighbours.
 
-A slot tells two noised sums of each cell: of weighed residuals around the forecast, and of traffic. The traffic has a
-filter of its own (`forecast/traffic.py`); its logarithm is a feature of the cell's speed. In km/h:
+A slot has two noised sums of each cell: of weighed residuals around the forecast, and of traffic. The traffic has a
+filter of its own (`forecast/traffic.py`); its logarithm is a feature of the cell. In km/h:
 
     speed = city + slope * log(relative traffic) + cell + rest
 
@@ -13,66 +13,52 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from udp_stream.forecast.model import CITY_MEAN, CITY_SD, DAYS, EDGE_KMH, Arrow, on_one_thread
-from udp_stream.forecast.news import GOES_ON, GOES_ON_BY, Outlook, happened_variance
-from udp_stream.forecast.traffic import TrafficFilter
+from udp_stream.forecast.news import GOES_ON, GOES_ON_BY, PROBABILITY_MAX, Outlook, happened_variance
+from udp_stream.forecast.traffic import Traffic, TrafficFilter
 from udp_stream.mechanisms.noise import Floats
 
-TRAFFIC_SLOPE, TRAFFIC_SLOPE_SD = -4.0, 1.5
-"""Km/h for each e-fold of traffic: buses are slow where they are many."""
-
-CELL_SD = 8.0
-"""Km/h by which cells differ beside that."""
+TRAFFIC_SLOPE, TRAFFIC_SLOPE_SD, CELL_SD = -4.0, 1.5, 8.0
+"""Km/h for each e-fold of traffic, as buses are slow where they are many; and by which cells differ beside that."""
 
 REST, BETWEEN_PLATES, PER_PING = 2.0, 16.0, 324.0
-"""Variances in km2/h2: of a HAT's mean, whatever its traffic; and, over its traffic, between plates and of one ping (18
-km/h squared)."""
+"""Variances in km2/h2: of a HAT's mean, whatever its traffic; and, over its traffic, between plates and of a ping."""
 
-STAY = 0.2
-"""The share of a slot that a unit of weight stands for: a usual stay, so R/5 pings."""
+STAY, WEIGHT_KMH = 0.2, 5.0
+"""A unit of weight is this share of a slot, a usual stay; it counts so many km/h in the second vector, as a plate."""
 
-WEIGHT_KMH = 5.0
-"""What a unit of weight, or a plate, counts in the second vector."""
-
-PLATES_GAIN = 0.9
-"""With numbers of plates: the share of its residuals that a usual plate can pay."""
+PLATES_GAIN, PLATES_APART = 0.9, 2.0
+"""With numbers of plates: the residuals in a sum over those of its plates, which stay and pay unlike; and how much
+larger that makes the variance between plates."""
 
 SLACK = 50.0
 """km2/h2 that a residual may be off by beside its forecast's variance: an unusual day is read, too."""
 
-REMEMBERED = 0.8
-"""The part of earlier traffic that counts an hour later in a cell's share of the city's."""
+REMEMBERED, BUSY_SHARE, SHARE_MORE, LOG_SHARE = 0.8, 0.9, 0.07, (-2.7, 1.5)
+"""Traffic of an hour ago counts by the first. Cells are relative to those with nine tenths of it all; so little is
+added before the logarithm, and that is cut: an empty cell's is noise."""
 
-BUSY_SHARE, SHARE_MORE, LOG_SHARE = 0.9, 0.07, (-2.7, 1.5)
-"""Traffic counts relative to the cells that have nine tenths of it together. So little is added before the logarithm,
-which is cut: an empty cell's is noise."""
+HAPPENS, CARRIED_FROM, ODDS_MAX = 0.12, 1.5, 50.0
+"""The share of HATs with news; how much likelier news must be to move the next forecast; its largest log-odds."""
 
-HAPPENS, CARRIED_FROM = 0.12, 1.5
-"""The share of HATs with news, and how much likelier news must be to move the next forecast."""
+FEW_FROM, OPEN_ROADS = 20.0, 0.8
+"""A larger rest (km2/h2) is that of few plates. Some drive on open roads: the upper end is up to so much farther."""
 
-NEWS_MAX = 0.98
-"""Of the probability of news, where a cell learns by what is left of it."""
+ERROR_PER_SD = 0.6
+"""The expected error over the outlook's deviation: 0.8 for a normal variable, less as its tails are for few HATs."""
 
-FEW_FROM, FEW_WIDER = 30.0, 0.5
-"""A rest above 30 km2/h2 is that of few plates, whose tails are longer than normal: so much of it is added in
-intervals."""
-
-VARIANCE_MIN = 1e-6
-"""km2/h2: of any estimate."""
-
-ODDS_MAX = 50.0
-"""Of news, as a logarithm: no sum is proof."""
-
-MEAN_ABS_PER_SD = 0.798
-"""The expected size of a normal variable over its standard deviation."""
+GIVEN_VARIANCE, FORECAST_VARIANCE, GIVEN_SD = 38.0, 20.0, 0.35
+"""A plate that cannot pay shortens its weights, too. A usual plate gives this share of its traffic: the root of the
+first over its entries' mean square, in which a forecast errs by the second (km2/h2). Plates differ by the third."""
 
 DIGITS = 3
-"""Forecasts are rounded to 0.001 km/h: workers whose sums differ in the last bit have the same."""
+"""Of forecasts in km/h: workers whose sums differ in the last bit have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +134,13 @@ class _City:
         rules, moved = self._rules, self._moved(hours)
         self._speeds.pass_hours(hours)
         traffic = self._traffic.learn(noised[1] / WEIGHT_KMH, hours)
-        number = traffic.mean
-        self._follow(number, hours)
+        self._follow(traffic.mean, hours)
         mean, variance = before = self._predict()
-        rest = REST + rules.apart / np.maximum(number, 1.0)
-        noise = rules.noise / rules.gain**2
-        residual, noise = traffic.residual(noised[0] / rules.gain, noise, variance + rest + SLACK)
-        seen = _Seen(forecast + residual, noise, rest, np.maximum(HAPPENS, self._news * GOES_ON**hours), moved)
-        taken = (seen.noise + rest) / (1 - np.minimum(seen.outlook(mean, variance).news, NEWS_MAX))
+        rest = REST + rules.apart / np.maximum(traffic.mean, 1.0)
+        spread, carried = variance + rest + SLACK, self._news * GOES_ON**hours
+        residual, noise = traffic.residual(noised[0] / rules.gain, rules.noise / rules.gain**2, spread)
+        seen = _Seen(forecast + residual, noise, rest, np.maximum(HAPPENS, carried), moved)
+        taken = (noise + rest) / (1 - np.minimum(seen.outlook(mean, variance).news, PROBABILITY_MAX))
         at = np.flatnonzero(np.isfinite(taken))
         if at.size:
             self._speeds.update(at, _design(self._log_share[at]), seen.value[at], taken[at])
@@ -167,7 +152,7 @@ class _City:
         mean = np.where(known, (after[0] / after[1] - own) / precision, before[0])
         found = seen.outlook(mean, np.where(known, 1 / precision, before[1]))
         self._news, self._off = found.news, found.news_mean - mean
-        return self._estimates(found, rest, number, traffic.interval95)
+        return self._estimates(found, rest, traffic)
 
     def _follow(self, number: Floats, hours: float) -> None:
         """Cells by their share of all traffic so far."""
@@ -176,18 +161,17 @@ class _City:
         busy = 1 + int(np.searchsorted(np.cumsum(top), BUSY_SHARE * top.sum()))
         self._log_share = np.clip(np.log(self._sum / top[:busy].mean() + SHARE_MORE), *LOG_SHARE)
 
-    def _estimates(
-        self, found: Outlook, rest: Floats, number: Floats, traffic95: tuple[Floats, Floats]
-    ) -> PresenceEstimates:
-        usual, unit, most = found.usual_variance, self._rules.unit, self._rules.max_kmh
-        wider = 1 + FEW_WIDER * np.maximum(rest - FEW_FROM, 0) / np.maximum(usual, 1)
-        deviations = np.sqrt(wider * np.array([usual, found.news_variance]))
-        speeds = found.median, found.quantile(0.025, deviations), found.quantile(0.975, deviations)
+    def _estimates(self, found: Outlook, rest: Floats, traffic: Traffic) -> PresenceEstimates:
+        rules, unit = self._rules, self._rules.unit
+        deviations = np.sqrt(np.array([found.usual_variance, found.news_variance]))
+        value, low, high = (found.quantile(share, deviations) for share in (0.5, 0.025, 0.975))
+        high = value + (1 + OPEN_ROADS * np.maximum(1 - FEW_FROM / rest, 0.0)) * (high - value)
+        number, (least, most) = traffic.mean, traffic.interval95(GIVEN_SD)
         guess = _design(self._log_share) @ self._speeds.mean
-        value, low, high, guess = (np.clip(one, 0.0, most) for one in (*speeds, guess))
+        value, low, high, guess = (np.clip(one, 0.0, rules.max_kmh) for one in (value, low, high, guess))
         return PresenceEstimates(
-            value, low, high, found.news, MEAN_ABS_PER_SD * np.sqrt(found.variance),
-            unit * number, unit * traffic95[0], unit * traffic95[1],
+            value, low, high, found.news, ERROR_PER_SD * np.sqrt(found.variance),
+            unit * number, unit * least, unit * most,
             guess, float((number * value).sum() / number.sum()),
         )  # fmt: skip
 
@@ -212,7 +196,7 @@ class _Seen(NamedTuple):
             both, off = spread + noise, np.where(is_seen, self.value - centre, 0.0)
             gain = np.where(is_seen, spread / both, 0.0)
             logs.append(-0.5 * (off**2 / both + np.log(both)))
-            cases += [centre + gain * off, np.maximum(spread * (1 - gain), VARIANCE_MIN)]
+            cases += [centre + gain * off, spread * (1 - gain)]
         odds = np.where(is_seen, np.exp(np.clip(logs[1] - logs[0], -ODDS_MAX, ODDS_MAX)), 1.0)
         return Outlook(self.news * odds / (self.news * odds + 1 - self.news), *cases)
 
@@ -236,17 +220,13 @@ class PresenceMemory:
     """
 
     def __init__(
-        self,
-        cells: NDArray[np.uint64],
-        sigma_kmh: float,
-        full: int,
-        slot_hours: float,
-        max_kmh: float,
+        self, cells: NDArray[np.uint64], sigma_kmh: float, full: int, slot_hours: float, max_kmh: float,
         plates: bool = False,
-    ) -> None:
-        gain, unit = (PLATES_GAIN, 1.0) if plates else (1.0, STAY * slot_hours)
+    ) -> None:  # fmt: skip
         apart = BETWEEN_PLATES + PER_PING / (STAY * full)
-        self._rules = _Rules(cells.size, sigma_kmh**2, gain, apart, unit, max_kmh)
+        given = min(1.0, sqrt(GIVEN_VARIANCE / (WEIGHT_KMH**2 + apart + FORECAST_VARIANCE)))
+        of_sums = (PLATES_GAIN, PLATES_APART * apart, 1.0) if plates else (1.0, apart, STAY * slot_hours / given)
+        self._rules = _Rules(cells.size, sigma_kmh**2, *of_sums, max_kmh)
         self._slot_hours = slot_hours
         self._older, self._younger = _City(self._rules), _City(self._rules)
         self._day, self._last = dt.date.min, -np.inf
@@ -256,7 +236,7 @@ class PresenceMemory:
         """Speeds of the cells before a slot, in km/h, in the order of cells."""
         gone = self._turn_to(day, hours)
         edge = min(EDGE_KMH, self._rules.max_kmh / 4)
-        return np.round(np.clip(self._older.forecast(gone), edge, self._rules.max_kmh - edge), DIGITS)
+        return np.asarray(np.clip(self._older.forecast(gone), edge, self._rules.max_kmh - edge).round(DIGITS))
 
     @on_one_thread
     def learn(self, day: dt.date, hours: float, noised_kmh: Floats, forecast_kmh: Floats) -> PresenceEstimates:

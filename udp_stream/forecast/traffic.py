@@ -1,69 +1,56 @@
 """The traffic in each cell of a public domain, from noised sums alone: a Bayes filter on a grid of its logarithm.
 
-Traffic is a sum over plates: of weights (a fifth of a slot counts 1), or of 1 each. Its noise has a known variance. So
-each cell has a posterior over 47 numbers from 0.05 to 500, which walks from slot to slot. A sum of residuals is read
-through it: where the traffic is unknown, the sum tells little, and blows nothing up. All of it is post-processing of
-noised sums. The model is ours (docs/mechanisms/presence.md).
+Traffic is a sum over plates, of weights or of 1 each; its noise has a known variance. A sum of residuals is read
+through what is known of it: an unknown traffic blows nothing up. The model is ours (docs/mechanisms/presence.md).
 """
 
 from __future__ import annotations
 
-from math import log
+from math import log, sqrt
 from typing import NamedTuple
 
 import numpy as np
 
+from udp_stream.forecast.news import NEGLIGIBLE
 from udp_stream.mechanisms.noise import Floats
 
 LOG_STEP = 0.2
-"""Of the grid: the noise of a sum is coarser at every number that it can tell."""
-
 GRID = log(0.05) + LOG_STEP * np.arange(47)
-"""Logarithms of traffic, from 0.05 (an empty cell) to 500 (a city's main square)."""
-
 TRAFFIC = np.exp(GRID)
+"""From 0.05, an empty cell, to 500, a city's main square; no noise is finer than a step."""
 
 EMPTY, EMPTY_BELOW, COMMON_UPTO, COMMON_POWER = 4.0, 0.3, 60.0, 0.5
-"""The prior of a cell: this weight on each empty number, else the root of the traffic, up to 60: a domain is drawn
-where buses drive."""
+"""A cell's prior: this weight on empty numbers, else the root of traffic, up to 60: domains are drawn around buses."""
 
-WALK = 0.3
-"""Standard deviation of the logarithm's change in an hour, where traffic goes on as before."""
-
-JUMPS, JUMP = 0.2, 1.2
-"""The share of cells that change otherwise in an hour, and the deviation of their change: services begin and end."""
-
-FORGOTTEN = 0.1
-"""The part of the prior that comes back in an hour: no cell stays ruled out."""
+WALK, JUMPS, JUMP, FORGOTTEN = 0.3, 0.2, 1.2, 0.1
+"""In an hour: deviation of the logarithm's change; the share of cells that change otherwise, and their deviation; the
+part of the prior that comes back, so that no cell stays ruled out."""
 
 SCATTER = 1.3
-"""Variance of a sum of weights around the expected one, for each unit of it: squared weights over weights."""
+"""Variance of a sum of weights for each unit of its expectation: squared weights over weights."""
 
 FACTOR_MAX, FACTOR_FROM, FACTOR_PRIOR = 5.0, 0.7, 4.0
-"""A city's traffic changes by at most this factor from slot to slot. It is a regression over cells above so many
-deviations of the noise, and counts "no change" as a cell of two deviations."""
+"""A slot changes the city's traffic by a factor up to this, fitted over cells above so many deviations of the noise; so
+many of its variances hold it near 1."""
 
 OF_EARLIER_DAY, UNLIKE_EARLIER_DAY = 1.2, 0.03
-"""Before a day's first slot: a cell is within this deviation of its mean of the day before, or anything."""
+"""Before a day's first slot: a cell is within this deviation of its mean of the day before, or with this weight not."""
 
 LEAST = 0.02
 """Of traffic that sums are divided by."""
 
-NEGLIGIBLE = 1e-300
-"""Added to probabilities before a logarithm."""
-
-SEEN_BELOW = 0.999
-"""An observation that leaves more of the variance than this is none."""
+NORMAL95, QUANTILE95, TOLD_BELOW = 1.96, 0.975, 0.999
+"""Half of a 95 % interval in deviations; its upper end; and the share of a variance above which nothing was told."""
 
 
 class Traffic(NamedTuple):
-    """What is known of a slot's traffic: for each cell (row) the probability of each number of the grid, and, if the
-    expected traffic is that number, mean and variance of the true one.
+    """Of a slot's cells (rows): the probability of each number of the grid, and, if that is the expected traffic, mean
+    and variance of the true one.
 
-    >>> filtered = TrafficFilter(cells=2, variance=1.0)
-    >>> traffic = filtered.learn(np.array([0.0, 30.0]), hours=0.0)
-    >>> traffic.mean.round(1).tolist(), traffic.interval95[1].round(1).tolist()
-    ([0.2, 30.0], [1.1, 31.9])
+    >>> traffic = TrafficFilter(cells=2, variance=1.0).learn(np.array([0.0, 30.0]), hours=0.0)
+    >>> low, high = traffic.interval95()
+    >>> traffic.mean.round(1).tolist(), bool(low[0] == 0), bool(low[1] < 30 < high[1])
+    ([0.2, 30.0], True, True)
     """
 
     probability: Floats
@@ -75,24 +62,24 @@ class Traffic(NamedTuple):
         """Expected traffic of each cell."""
         return np.asarray((self.probability * self.number).sum(axis=1))
 
-    @property
-    def variance(self) -> Floats:
-        return np.asarray((self.probability * (self.number**2 + self.variance_of)).sum(axis=1) - self.mean**2)
-
-    @property
-    def interval95(self) -> tuple[Floats, Floats]:
-        """Both ends of the 95 % interval."""
-        mean, off = self.mean, 1.96 * np.sqrt(self.variance)
-        return np.maximum(mean - off, 0.0), mean + off
+    def interval95(self, unit_sd: float = 0.0) -> tuple[Floats, Floats]:
+        """Both ends of the 95 % interval, if the unit of traffic is off by such a part."""
+        mean = self.mean
+        square = (self.probability * (self.number**2 + self.variance_of)).sum(axis=1)
+        off = NORMAL95 * np.sqrt(np.maximum(square - mean**2, 0.0) + (unit_sd * mean) ** 2)
+        # The posterior is skew: a cell that noise hides may be a busy one.
+        upto = (np.cumsum(self.probability, axis=1) < QUANTILE95).sum(axis=1)
+        most = TRAFFIC[np.minimum(upto, TRAFFIC.size - 1)] * (1 + NORMAL95 * unit_sd)
+        return np.maximum(mean - off, 0.0), np.maximum(mean + off, most)
 
     def residual(self, total: Floats, noise: float, spread: Floats) -> tuple[Floats, Floats]:
-        """What a noised sum of weighed residuals (km/h) tells of a cell's residual: a value and its variance.
+        """What noised sums of weighed residuals tell of residuals, in km/h: values, and variances of their errors.
 
-        The residual is N(0, spread) beforehand, and the sum N(traffic * residual, noise). The value with its variance
-        leaves the same first two moments as the mixture over the traffic; the variance is inf where nothing is told.
+        A residual is N(0, spread) beforehand, its sum N(traffic * residual, noise). The value leaves the first two
+        moments of the mixture over the traffic; its variance is inf where nothing is told.
         """
         before, seen = spread[:, None], total[:, None]
-        own = noise + self.variance_of * before  # of the sum, given the expected traffic and the residual
+        own = noise + self.variance_of * before
         variance = own + self.number**2 * before
         logs = np.log(self.probability + NEGLIGIBLE) - 0.5 * (seen**2 / variance + np.log(variance))
         weight = np.exp(logs - logs.max(axis=1, keepdims=True))
@@ -100,9 +87,9 @@ class Traffic(NamedTuple):
         each = before * self.number / variance * seen
         mean = (weight * each).sum(axis=1)
         after = (weight * (before * own / variance + each**2)).sum(axis=1) - mean**2
-        told = after < SEEN_BELOW * spread
-        off = np.where(told, 1 / np.where(told, 1 / after - 1 / spread, 1.0), np.inf)
-        return np.where(told, mean / after * np.where(told, off, 0.0), 0.0), off
+        told = after < TOLD_BELOW * spread
+        error = 1 / np.where(told, 1 / after - 1 / spread, 1.0)
+        return np.where(told, mean / after * error, 0.0), np.where(told, error, np.inf)
 
 
 class TrafficFilter:
@@ -114,42 +101,38 @@ class TrafficFilter:
     True
     """
 
-    def __init__(self, cells: int, variance: float, scatter: float = SCATTER) -> None:
+    def __init__(self, cells: int, variance: float) -> None:
         prior = np.where(TRAFFIC < EMPTY_BELOW, EMPTY, np.minimum(TRAFFIC, COMMON_UPTO) ** COMMON_POWER)
-        self._prior = prior / prior.sum()
+        self._prior, self._variance = prior / prior.sum(), variance
         self._probability = np.tile(self._prior, (cells, 1))
-        self._variance, self._scatter = variance, scatter
         self._logs, self._slots = np.zeros(cells), 0
 
     def learn(self, seen: Floats, hours: float) -> Traffic:
         """The traffic of a slot by its noised sums, so many hours after the slot before; 0 on a day's first."""
-        prior = self._probability if hours == 0 else self._walked(seen, hours)
-        # Of each number of the grid as expected traffic: the true one scatters around it, the noised one around both.
-        scatter = self._scatter * TRAFFIC
+        prior = self._walked(seen, hours) if hours else self._probability
+        # The true traffic scatters around the expected one, the noised one around the true one.
+        scatter, off = SCATTER * TRAFFIC, seen[:, None] - TRAFFIC
         variance = self._variance + scatter
-        off = seen[:, None] - TRAFFIC
         logs = -0.5 * (off**2 / variance + np.log(variance))
         found = prior * np.exp(logs - logs.max(axis=1, keepdims=True))
         self._probability = found / found.sum(axis=1, keepdims=True)
         self._logs, self._slots = self._logs + (self._probability * GRID).sum(axis=1), self._slots + 1
         gain = scatter / variance
-        number = np.maximum(TRAFFIC + gain * off, LEAST)
-        return Traffic(self._probability, number, np.tile(scatter * (1 - gain), (seen.size, 1)))
+        return Traffic(self._probability, np.maximum(TRAFFIC + gain * off, LEAST), scatter * (1 - gain))
 
     def _walked(self, seen: Floats, hours: float) -> Floats:
-        """The prior of a slot: what is known of the one before, times the city's factor, after so many hours."""
+        """What is known before a slot: of the slot before, times the city's factor, after so many hours."""
         expected = (self._probability * TRAFFIC).sum(axis=1)
-        there = expected > FACTOR_FROM * np.sqrt(self._variance)
+        there = expected > FACTOR_FROM * sqrt(self._variance)
         alike = FACTOR_PRIOR * self._variance
         factor = ((expected * seen)[there].sum() + alike) / ((expected**2)[there].sum() + alike)
-        steps = np.log(np.clip(factor, 1 / FACTOR_MAX, FACTOR_MAX)) / LOG_STEP
-        last = GRID.size - 1
-        at = np.clip(np.arange(GRID.size) - steps, 0, last)
-        left = at.astype(np.int64)
-        part = at - left
-        moved = self._probability[:, left] * (1 - part) + self._probability[:, np.minimum(left + 1, last)] * part
+        steps = log(min(max(factor, 1 / FACTOR_MAX), FACTOR_MAX)) / LOG_STEP
+        at = np.clip(np.arange(GRID.size) - steps, 0, GRID.size - 1)
+        left = np.minimum(at.astype(np.int64), GRID.size - 2)
+        part, known = at - left, self._probability
+        moved = known[:, left] * (1 - part) + known[:, left + 1] * part
         jumps, forgotten = 1 - (1 - JUMPS) ** hours, 1 - (1 - FORGOTTEN) ** hours
-        kernel = (1 - jumps) * _kernel(WALK * np.sqrt(hours)) + jumps * _kernel(JUMP)
+        kernel = (1 - jumps) * _kernel(WALK * sqrt(hours)) + jumps * _kernel(JUMP)
         return np.asarray((1 - forgotten) * (moved @ kernel) + forgotten * self._prior)
 
     def next_day(self) -> None:

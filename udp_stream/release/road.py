@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from udp_stream.errors import PrivacyRefused
 from udp_stream.ledger.port import Admission, Bits, Entropy, Ledger, Mark
 from udp_stream.ledger.rules import cut
 from udp_stream.mechanisms.around import (
@@ -140,8 +141,10 @@ def record_slot(
     """Draw and record HATs of a slot on its plan; a HAT that the plan lacks, or has with other rows, is withheld.
 
     `factors` are those of the plates' clips, once the ledger remembers what they follow from; ValueError if the plan
-    has such HATs and there are none.
+    has such HATs and there are none. PrivacyRefused under "add-remove", which this road does not keep.
     """
+    if not context.policy.relation.public_counts:
+        raise PrivacyRefused(f'this road tells counts: expected "swap-values", got "{context.policy.neighbours}"')
     hats = hats_of(counts)
 
     def draw(todo: Sequence[int]) -> list[bytes]:

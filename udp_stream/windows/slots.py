@@ -456,7 +456,7 @@ class SourceReader:
         )
         self._windows = Windows(rules.windows, rules.hash_plate, self._clock)
         self._windows.unread = frozenset(start.unread)
-        self._is_first = start.watermark_ms is None and not start.unread and not rules.windows.by_wall
+        self._is_first = start.watermark_ms is None and not start.unread
         of_source = rules.windows, rules.hash_plate, start.watermark_ms, start.positions_ms
         self._moments = None if rules.moments is None else SourceMoments(rules.moments, *of_source)
         self._rejected_through = start.rejected_through

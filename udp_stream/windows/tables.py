@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from udp_stream.errors import PrivacyRefused
 
 DAY_MS = 86_400_000
+_EARTH_KM = 6371.0
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _CACHED_DAYS = 64  # 1 KB each with slots of an hour; a log moves on day by day, but broken clocks jump about
 
@@ -120,16 +121,21 @@ def neighbours_among(cells: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def cells_touched(rings: Sequence[Sequence[tuple[float, float]]], resolution: int, most: int) -> set[int] | None:
-    """The cells that a polygon touches: an outer ring, then holes, of (latitude, longitude). None if more than `most`.
+    """The cells that a polygon touches: an outer ring, then holes, of (latitude, longitude). None if more than `most`,
+    or if a box around it has over fifty times as many.
 
-    A ring whose sides span more than 180 degrees of longitude crosses the antimeridian.
+    A ring whose longitudes are over 180 degrees apart crosses the antimeridian.
     """
     outer, *holes = rings
+    lat, lon = np.array(outer).T
+    width = np.ptp(lon) if np.ptp(lon) <= 180 else np.ptp(lon % 360)
+    around_km2 = np.ptp(np.sin(np.radians(lat))) * np.radians(width) * _EARTH_KM**2
+    if around_km2 > 50 * most * h3.average_hexagon_area(resolution, "km^2"):
+        return None
     polygon, found = h3.LatLngPoly(outer, *holes), list[int]()
-    for finer in range(resolution + 1):  # each number of cells bounds the next: nothing large is made
+    for finer in range(resolution + 1):  # coarse cells first: a number of cells bounds the work for the next
         found = h3.h3shape_to_cells_experimental(polygon, finer, "overlap")
-        # Where several coarse cells meet, a fine cell may lie on three of them.
-        if len(found) > (most if finer == resolution else 3 * most):
+        if len(found) > most:
             return None
     return set(found)
 

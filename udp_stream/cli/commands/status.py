@@ -155,7 +155,8 @@ def _of_run(folder: Path, ledger: LedgerView | None, settings: Settings) -> Stat
     size = journal_size(folder)
     newest = _newest(ledger, settings)
     ago = "" if age_s is None else f" for {duration_in_words(age_s)}" if state == "silent" else f", {age_s:.0f} s ago"
-    journal = f"journal: {size:,} of at most {JOURNAL_BYTES_MAX:,} bytes, in {folder}"
+    most = "" if settings.window_rules.by_wall else f" of at most {JOURNAL_BYTES_MAX:,}"
+    journal = f"journal: {size:,}{most} bytes, in {folder}"
     lines = [f"{name} ({FOR_OPERATORS})", f"run: {state}{ago}", journal, f"last slot charged: {newest or 'none yet'}"]
     run = {"state": state, "seconds_ago": age_s, "journal_bytes": size}
     last_slot = newest and {"slot_start": newest}
