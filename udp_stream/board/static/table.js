@@ -1,7 +1,7 @@
 // The table: the equal of the map, and the first of the two for keyboards.
 
 import { element } from './panel.js';
-import { byInterest, nameOf, numberOf, rangeOf } from './words.js';
+import { amountFigure, amountRange, byInterest, nameOf, numberOf, rangeOf } from './words.js';
 
 const ROW_PX = 20; // no row is lower
 const FIRST_ROWS = 100; // drawn with the map; the others follow when there is time
@@ -10,7 +10,7 @@ const COLUMNS = [
   ['km/h', ({ value }) => value],
   ['Likely', ({ interval }) => interval && interval[1] - interval[0]],
   ['Guess', ({ guess }) => guess],
-  ['Buses', ({ plates }) => plates],
+  ['Buses', ({ amount }) => amount && amount.value],
 ];
 
 export class CellTable {
@@ -77,6 +77,8 @@ export class CellTable {
     this.fill(ordered, 0, Math.max(FIRST_ROWS, seen), this.turn);
     if (focused) this.focus(focused);
     this.order.textContent = this.sort ? '' : 'Not as usual first, then measured and slow.';
+    const isTraffic = cells.some(({ amount }) => amount?.noun === 'bus-hour');
+    this.head.lastElementChild.firstElementChild.textContent = isTraffic ? 'Bus-h' : 'Buses';
     for (const [column, head] of [...this.head.children].entries()) {
       const sign = this.sort?.column === column ? this.sort.sign : 0;
       head.setAttribute('aria-sort', ['descending', 'none', 'ascending'][sign + 1]);
@@ -91,7 +93,7 @@ export class CellTable {
   }
 
   rowOf(cell) {
-    const { id, kind, step, interval, guess, plates } = cell;
+    const { id, kind, step, interval, guess, amount } = cell;
     const button = element('button', { type: 'button', 'aria-pressed': id === this.chosen,
       tabindex: id === this.stop ? 0 : -1 }, nameOf(id));
     const look = `chip ${kind}${step === null ? '' : ` step-${step}`}`;
@@ -102,7 +104,8 @@ export class CellTable {
       element('td', {}, element('span', { class: look }, numberOf(cell))),
       element('td', {}, interval ? rangeOf(interval, '–') : '–'),
       element('td', {}, guess === null ? '–' : String(Math.round(guess))),
-      element('td', {}, plates === null ? '–' : plates.toLocaleString('en')));
+      element('td', {}, amount ? amountFigure(amount) : '–',
+        amount?.interval ? element('small', {}, amountRange(amount, '–')) : null));
   }
 
   choose(id) {
