@@ -3,7 +3,7 @@
 Beside `/metrics` it says how the process is: `/healthz` is 503 if the runtime hangs, `/readyz` also while the source of
 a run or the broker of a worker is away.
 
-For operators alone: counts are exact. No series has a plate, a cell or a speed. Ages are computed when they are read,
+For operators alone: counts are exact, also where releases hide whole plates. No series has a plate, a cell or a speed. Ages are computed when they are read,
 in the server's thread: so they grow also where the runtime hangs.
 """
 
