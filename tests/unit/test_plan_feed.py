@@ -104,9 +104,10 @@ def test_both_promises_are_compared_at_the_same_budget_and_where_speeds_are_hidd
         ("add-remove", "1", "2.11"),
     ]  # fmt: skip
     errors = [float(row[3]) for row in rows]
-    assert errors[1] < errors[2] < errors[3] and rows[3][5] == "buys nothing"
+    assert errors[1] < errors[2] < errors[3] and rows[3][5] == "buys next to nothing"
     (table,) = re.findall(r"^ *7 +1h .*?% +([\d.]+) ", out, re.M)
     assert float(table) == errors[0]
+    assert "At epsilon 1 add-remove buys next to nothing" in " ".join(out.split())
     assert "pings.interval = '10s'" in " ".join(out.split())
     assert list(tmp_path.iterdir()) == [tmp_path / "a.ndjson"]
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from tempfile import NamedTemporaryFile
 
 import numpy as np
 from msgspec.structs import replace
 from rich.console import Console
 
-from udp_stream.cli.plan_of_feed import ABOUT, FeedPlan, Positions, Row, row_of, verdict
+from udp_stream.cli.plan_of_feed import FeedPlan, Positions, Row, row_of, verdict
 from udp_stream.cli.report import print_rows, stepwise
 from udp_stream.errors import ConfigError
 from udp_stream.ledger.port import Entropy
@@ -33,6 +34,9 @@ OF_A_SWAP = 4
 
 SMALL = 1.0
 """An epsilon at which add-remove is shown, too."""
+
+NOTHING = 0.9
+"""The part of the baseline guess's error from which on estimates buy next to nothing."""
 
 HIDES = {"swap-values": "how fast each plate went", "add-remove": "all that each plate sent: that it was there, too"}
 
@@ -51,8 +55,12 @@ class Promise:
         """Under add-remove there are no counts to guess from."""
         if self.neighbours == "swap-values":
             return verdict(self.row)
-        share = self.row.expected.error / self.row.expected.constant if self.row.expected.constant else np.inf
-        return "buys nothing" if share >= ABOUT[0] else "better than the baseline guess"
+        return "buys next to nothing" if self.over_guess >= NOTHING else "better than the baseline guess"
+
+    @property
+    def over_guess(self) -> float:
+        expected = self.row.expected
+        return expected.error / expected.constant if expected.constant else inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +160,10 @@ def print_promises(plan: Promises, settings: Settings, out: Console) -> None:
         f"hides them at {_short(alike.epsilon)}. Epsilons hold with delta {plan.delta:g}."
     )
     for one in plan.promises[1:]:
-        if one.verdict == "buys nothing":
-            expected = one.row.expected
-            share = f"{expected.error / expected.constant:.0%}" if expected.constant else "more than 100%"
+        if one.over_guess >= NOTHING:
             out.print(
-                f"At epsilon {_short(one.epsilon)} add-remove buys nothing here: its estimates err by {share} of what "
-                "the baseline guess errs by."
+                f"At epsilon {_short(one.epsilon)} add-remove buys next to nothing here: its estimates err by "
+                f"{one.over_guess:.0%} of what the baseline guess errs by."
             )
     if plan.cells:
         out.print(
