@@ -259,7 +259,7 @@ examples:
 
 With a FILE it counts where and when plates pinged. It invents speeds on these counts, releases them, and measures the
 error; the file's speeds are not in it. What your city's error will be may differ: on the recorded feeds most rows were
-within 30 %.
+within 30 %. At the end it compares what may be hidden: speeds (swap-values) or whole plates (add-remove).
 """
 
 
