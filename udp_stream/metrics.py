@@ -3,8 +3,8 @@
 Beside `/metrics` it says how the process is: `/healthz` is 503 if the runtime hangs, `/readyz` also while the source of
 a run or the broker of a worker is away.
 
-For operators alone: counts are exact. No series has a plate, a cell or a speed. Ages are computed when they are read,
-in the server's thread: so they grow also where the runtime hangs.
+For operators alone: counts are exact, also where releases hide whole plates. No series has a plate, a cell or a speed.
+Ages are computed when they are read, in the server's thread: so they grow also where the runtime hangs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Metrics:
         self._closing: dict[int, tuple[float, int]] = {}  # start -> first count, and parts that are not out
         self._oldest_s: float | None = None
         self.registry = registry = CollectorRegistry()
-        about = Info("udp_stream", "The program, and the settings that change privacy.", registry=registry)
+        text = "The program, and the settings that change privacy. Counts are exact: for operators."
+        about = Info("udp_stream", text, registry=registry)
         about.info({"software": software, "policy": policy})
         self._pings = Counter("udp_stream_pings", "Pings accepted.", registry=registry)
         refused = Counter("udp_stream_pings_refused", "Pings refused.", ["reason"], registry=registry)

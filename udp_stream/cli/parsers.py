@@ -95,7 +95,10 @@ def _of_long_runs(parser: Parser, *, has_metrics: bool = True) -> None:
     about = "touch this file while the process makes progress, for health checks"
     _option(parser, "--alive", "FILE", about, type=Path)
     if has_metrics:
-        about = "let Prometheus read metrics there, such as 127.0.0.1:9464; exact counts, for operators only"
+        about = (
+            "let Prometheus read metrics there, such as 127.0.0.1:9464; exact counts, also of what add-remove hides: "
+            "for operators only"
+        )
         _option(parser, "--metrics", "HOST:PORT", about, type=listening)
 
 
@@ -256,7 +259,7 @@ examples:
 
 With a FILE it counts where and when plates pinged. It invents speeds on these counts, releases them, and measures the
 error; the file's speeds are not in it. What your city's error will be may differ: on the recorded feeds most rows were
-within 30 %.
+within 30 %. At the end it compares what may be hidden: speeds (swap-values) or whole plates (add-remove).
 """
 
 

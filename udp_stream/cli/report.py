@@ -138,7 +138,8 @@ def worth(summary: Summary, settings: Settings) -> Iterator[str]:
         errors.append(f"{summary.expected_error / summary.pings_of_means:.1f} km/h of a released mean ({share})")
     if summary.estimated and not is_from_before:
         errors.append(f"{summary.estimate_error / summary.estimated:.1f} km/h of the smoothed estimates")
-        guess = f"{summary.guess_error / summary.estimated:.1f} of a guess by counts"
+        told = "counts" if settings.policy.relation.public_counts else "traffic"
+        guess = f"{summary.guess_error / summary.estimated:.1f} of a guess by {told}"
     if errors:
         under = " under these settings" if is_from_before else ""
         said = f"expected error{under}, weighed by pings: {', '.join(errors)}; {guess}"

@@ -46,7 +46,7 @@ export function panelOf(cell, close) {
     cell.value === null ? null : barsOf(cell),
     element('h3', {}, dayOf(cell.hat.slot_start)),
     dayPlot(cell, []),
-    ...(estimate ? spreadOf(estimate) : []),
+    ...(estimate && !cell.isHidden ? spreadOf(estimate) : []), // CDFs are none of noised sums
     element('p', { class: 'muted' }, `In 95 of 100 such cells the true mean lies in the bar, if the model is right. ${ABOUT}`),
   ].filter((part) => part !== null);
 }

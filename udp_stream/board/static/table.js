@@ -1,7 +1,7 @@
 // The table: the equal of the map, and the first of the two for keyboards.
 
 import { element } from './panel.js';
-import { byInterest, counted, hasNames, idOf, nameOf, numberOf, rangeOf, soughtOf } from './words.js';
+import { amountFigure, amountRange, byInterest, counted, hasNames, idOf, nameOf, numberOf, rangeOf, soughtOf } from './words.js';
 
 const wordsOf = (text) => text.toLowerCase().normalize('NFKD').split(/[^\p{L}\p{M}\p{N}]+/u).filter((word) => word);
 
@@ -12,7 +12,7 @@ const COLUMNS = [
   ['km/h', ({ value }) => value],
   ['Likely', ({ interval }) => interval && interval[1] - interval[0]],
   ['Guess', ({ guess }) => guess],
-  ['Buses', ({ plates }) => plates],
+  ['Buses', ({ amount }) => amount && amount.value],
 ];
 
 export class CellTable {
@@ -99,6 +99,8 @@ export class CellTable {
     const said = found + (this.sort ? '' : 'Not as usual first, then measured and slow.');
     if (this.order.textContent !== said) this.order.textContent = said; // what is the same is not read out again
     this.section.classList.toggle('named', hasNames());
+    const isTraffic = cells.some(({ amount }) => amount?.noun === 'bus-hour');
+    this.head.lastElementChild.firstElementChild.textContent = isTraffic ? 'Bus-h' : 'Buses';
     for (const [column, head] of [...this.head.children].entries()) {
       const sign = this.sort?.column === column ? this.sort.sign : 0;
       head.setAttribute('aria-sort', ['descending', 'none', 'ascending'][sign + 1]);
@@ -113,7 +115,7 @@ export class CellTable {
   }
 
   rowOf(cell) {
-    const { id, kind, step, interval, guess, plates } = cell;
+    const { id, kind, step, interval, guess, amount } = cell;
     const button = element('button', { type: 'button', 'aria-pressed': id === this.chosen,
       title: idOf(id), tabindex: id === this.stop ? 0 : -1 }, nameOf(id));
     const look = `chip ${kind}${step === null ? '' : ` step-${step}`}`;
@@ -124,7 +126,8 @@ export class CellTable {
       element('td', {}, element('span', { class: look }, numberOf(cell))),
       element('td', {}, interval ? rangeOf(interval, '–') : '–'),
       element('td', {}, guess === null ? '–' : String(Math.round(guess))),
-      element('td', {}, plates === null ? '–' : plates.toLocaleString('en')));
+      element('td', {}, amount ? amountFigure(amount) : '–',
+        amount?.interval ? element('small', {}, amountRange(amount, '–')) : null));
   }
 
   choose(id) {

@@ -23,9 +23,10 @@ export function cellsOf(releases, estimates, withdrawals = []) {
 function cellOf(release, estimate, withdrawn) {
   const { hat } = release ?? estimate;
   const mean = release?.mean ?? null;
+  const sums = release?.noised ?? null;
   const shown = estimate ?? mean;
   const interval = shown?.interval95_kmh ?? null;
-  const kind = kindOf(interval, mean !== null && withdrawn === null);
+  const kind = kindOf(interval, (mean ?? sums) !== null && withdrawn === null);
   return {
     id: hat.cell, hat, release, estimate, mean, interval, withdrawn,
     value: shown?.value_kmh ?? null,
@@ -33,9 +34,30 @@ function cellOf(release, estimate, withdrawn) {
     kind,
     isNews: kind !== 'dotted' && (estimate?.news ?? 0) > NEWS, // a guess claims no news
     guess: estimate?.guess.counts_kmh ?? null,
-    plates: release?.counts?.plates ?? null,
+    amount: amountOf(release, estimate),
+    isHidden: sums !== null || Boolean(estimate?.traffic ?? estimate?.plates), // "add-remove": nothing is counted
   };
 }
+
+/** How many buses there were: a count where that is public, else what noised sums leave of it, or of their hours. */
+function amountOf(release, estimate) {
+  const { traffic, plates } = estimate ?? {};
+  if (traffic) return { value: traffic.bus_hours, interval: traffic.interval95, noun: 'bus-hour', digits: 1 };
+  if (plates) return { value: plates.value, interval: plates.interval95, noun: 'bus', digits: 0 };
+  const known = release?.counts?.plates ?? null;
+  return known === null ? null : { value: known, interval: null, noun: 'bus', digits: 0 };
+}
+
+const figureOf = (value, digits) =>
+  value.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits });
+export const amountFigure = ({ value, digits }) => figureOf(value, digits);
+export const amountRange = ({ interval, digits }, to) =>
+  interval ? interval.map((end) => figureOf(end, digits)).join(to) : '';
+export const amountWords = (amount) => {
+  const nouns = { bus: ['bus', 'buses'], 'bus-hour': ['bus-hour', 'bus-hours'] }[amount.noun];
+  const figure = amountFigure(amount);
+  return `${figure} ${nouns[figure === '1' ? 0 : 1]}${amount.interval ? `, likely ${amountRange(amount, ' to ')}` : ''}`;
+};
 
 /** Without a release a value is a guess, however narrow its interval. */
 function kindOf(interval, isReleased) {
@@ -76,21 +98,28 @@ export function byInterest(one, other) {
 
 /** One line: what a mark on the map stands for. */
 export function briefOf(cell) {
+  const about = speedOf(cell);
+  return cell.isHidden && cell.amount && cell.withdrawn === null ? `${about}; ${amountWords(cell.amount)}` : about;
+}
+
+function speedOf(cell) {
   if (cell.withdrawn !== null) return 'withdrawn';
-  if (cell.value === null) return 'nothing released';
+  if (cell.value === null) return cell.isHidden ? 'no estimate here' : 'nothing released';
   if (cell.kind === 'dotted') return `no more than a guess: ${Math.round(cell.value)} km/h`;
   return `${cell.kind === 'striped' ? 'about ' : ''}${Math.round(cell.value)} km/h, likely ${rangeOf(cell.interval)}`;
 }
 
 /** The cell in sentences. */
 export function sentencesOf(cell) {
-  const { kind, value, interval, guess, plates, mean } = cell;
+  const { kind, value, interval, guess, amount, mean, isHidden } = cell;
   const said = [];
   if (value === null) said.push('No speed is known here.');
-  else if (kind !== 'dotted') said.push(`${sentence(briefOf(cell))}.`);
+  else if (kind !== 'dotted') said.push(`${sentence(speedOf(cell))}.`);
   else said.push(`No more than a guess: ${Math.round(value)} km/h, likely ${rangeOf(interval)}.`);
-  if (plates !== null) said.push(`${counted(plates, 'bus', 'buses')}.`);
-  if (mean === null) said.push(withheldOf(cell));
+  if (amount !== null) said.push(`${amountWords(amount)}.`);
+  if (isHidden && guess !== null) said.push(`Its traffic alone would say ${Math.round(guess)} km/h.`);
+  else if (isHidden) return said;
+  else if (mean === null) said.push(withheldOf(cell));
   else if (guess !== null) said.push(`Without this cell’s release one would have guessed ${Math.round(guess)}.`);
   return said;
 }
@@ -128,8 +157,13 @@ export function liveOf({ slot_start, slot_end }, nowMs) {
   return nowMs - end < RECENT * (end - start) ? 'Live' : `Recorded, until ${dayOf(slot_end)}, ${clockOf(slot_end)}`;
 }
 
-export function protectedOf({ period_epsilon, period, delta }) {
+export function protectedOf({ neighbours, period_epsilon, period_rho, period, delta, swap_epsilon: ofSpeeds }) {
   const per = { '1d': 'a day', lifetime: 'a lifetime' }[period] ?? spanOf(period);
+  if (neighbours === 'add-remove') {
+    return `Protected: all that each bus sent, that it was there, too (${neighbours}), within epsilon ${period_epsilon} `
+      + `(delta ${delta?.toExponential()}, rho ${period_rho}) for ${per}; its speeds alone within epsilon ${ofSpeeds}. `
+      + 'The cells are a public list.';
+  }
   return `Protected: the speeds of each bus, within epsilon ${period_epsilon}`
     + `${delta ? ` (delta ${delta.toExponential()})` : ''} for ${per}. Not protected: which cells have buses, and how many.`;
 }
