@@ -7,6 +7,9 @@ from math import ceil
 import numpy as np
 import pytest
 
+from benchmarks.feeds import feed_of
+from benchmarks.forecast_days import OURS, joined, run
+from benchmarks.made_up_city import MadeUpCity
 from tests.forms import PURE_ENV
 from tests.unit.test_forecaster import FLAGS, MIDNIGHT, SETTINGS, SLOT, a_forecaster, contents, nothing_spent
 from udp_stream.forecast.model import Memory
@@ -161,13 +164,33 @@ def remembered(*slots):
         ([(0.25, 10), (0.5, 50), (0.75, 30), (1.0, 10)], 0.25, -0.075),
         ([(0.75, 30), (1.0, 10)], 0.5, -0.25),  # recorded from noon on: half of the clock's pace is left
         ([(0.25, 0), (1.0, 0)], 0.5, 0.0),  # counts are left out
-        ([], 0.5, 0.0),
+        ([], 0.25, 0.0),  # a first day that begins at midnight
     ],
 )
 def test_the_pace_is_ahead_of_the_clock_as_far_as_yesterdays_pings_were(slots, part, ahead):
     memory = remembered(*slots)
-    assert memory.ahead(TUESDAY, part) == pytest.approx(ahead)
-    assert memory.ahead(TUESDAY, 1.0) == 0 and memory.ahead(TUESDAY + dt.timedelta(days=1), part) == 0
+    assert memory.ahead(TUESDAY, part, 0.25) == pytest.approx(ahead)
+    if slots:
+        assert memory.ahead(TUESDAY, 1.0, 0.25) == 0
+
+
+def test_what_was_not_spent_before_a_late_start_is_let_out_over_three_hours():
+    memory, hour, found = Memory(), 1 / 24, []
+    for at in (7, 8, 9, 10):  # ends of slots: the first begins at 06:00
+        found.append(memory.ahead(TUESDAY, at * hour, hour))
+        memory.count(TUESDAY, at * hour, 100)
+    assert found == pytest.approx([-2 / 3 * 0.25, -1 / 3 * 0.25, 0.0, 0.0])
+    midnight = Memory()
+    midnight.count(TUESDAY, hour, 1)
+    assert midnight.ahead(TUESDAY, 8 * hour, hour) == 0.0  # it ran all night
+
+
+@pytest.mark.parametrize("flags", [(), ("budget.accounting=pure",), ("release.mean_epsilon=0.5",)])
+def test_the_second_slot_of_a_day_from_six_has_most_of_what_the_first_had(flags):
+    day = joined(feed_of("made-up:65:Asia/Kolkata"), tuple(MadeUpCity(1).slots(0, hours=(6, 8))))
+    measured = run([day], seed=0, flags=(*OURS, *flags))[0].measured
+    first, second = (int(measured[day.hour == hour].sum()) for hour in (6, 7))
+    assert first > 25 and second >= 0.6 * first
 
 
 def test_a_forecaster_counts_each_slot_once_and_plans_the_next_day_by_it():

@@ -24,7 +24,7 @@ from threadpoolctl import ThreadpoolController
 from udp_stream.forecast.news import NOT_CLIPPED, NOTHING, PROBABILITY_MAX, Carried, Clipped, Outlook, measured, mixed
 from udp_stream.mechanisms.noise import Floats, Integers
 from udp_stream.mechanisms.widths import mean_variance
-from udp_stream.windows.tables import SlotCounts, neighbours_among, resolution_of
+from udp_stream.windows.tables import DAY_MS, SlotCounts, neighbours_among, resolution_of
 
 PER_ROW, PER_HAT = 12, 6
 """Features of a plate in a HAT, and of a HAT."""
@@ -538,6 +538,10 @@ LIKE_YESTERDAY = 0.5
 """The part of the pace that follows yesterday's traffic. The rest follows the clock, as yesterday may be a holiday, or
 recorded in part."""
 
+LATE_START_H = 3.0
+"""Hours (slots, where these are longer) over which a day that begins late lets out what was not spent before. Of 2, 3
+and 4 the one where the second slot of 16 days from 06:00 has at least 0.6 of the first one's releases, at no cost."""
+
 
 class Memory:
     """Forecasts of slots in their order; `day` is always the local date on which the slot starts.
@@ -585,11 +589,15 @@ class Memory:
         self._turn_to(day)
         self._traffic.setdefault(day, []).append((part_of_day, pings))
 
-    def ahead(self, day: dt.date, part_of_day: float) -> float:
-        """How far the pace is ahead of the clock then, as a part of a day's budget, if traffic comes as yesterday; 0 if
-        that is unknown."""
+    def ahead(self, day: dt.date, part_of_day: float, part_of_slot: float) -> float:
+        """How far the pace is ahead of the clock when a slot ends, as a part of a day's budget, if traffic comes as
+        yesterday. On a first day it is behind: what nobody spent before its first slot is let out over hours."""
         self._turn_to(day)
-        slots = self._traffic.get(day - dt.timedelta(days=1), [])
+        slots, today = (self._traffic.get(day - dt.timedelta(days=back), []) for back in (1, 0))
+        if not slots:
+            first = max(0.0, min([part_of_day, *(end for end, _ in today)]) - part_of_slot)
+            let_out = (part_of_day - first) / (LATE_START_H * max(1 / 24, part_of_slot))
+            return -first * max(0.0, 1 - let_out)
         in_all, over = (sum(pings for end, pings in slots if end <= most) for most in (1.0, part_of_day))
         return LIKE_YESTERDAY * (over / in_all - part_of_day) if in_all else 0.0
 
@@ -639,6 +647,7 @@ class SlotForecast:
 def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, part_of_day: float, max_kmh: float) -> SlotForecast:
     """The forecast of a slot from its counts and earlier releases; `part_of_day` is over when it ends."""
     prior, hats, hat = prior_of(counts), counts.cells.size, _hat_of_row(counts)
+    part_of_slot = (counts.end_ms - counts.start_ms) / DAY_MS
     predicted, rest = memory.predict(day, counts.cells, prior), mean_variance(counts.count, hat, hats)
     usual = np.clip(predicted.mean, 0.0, max_kmh)
     mean, variance = mixed(usual, predicted.variance + rest, memory.carried(day, counts.cells))
@@ -647,4 +656,4 @@ def forecast_slot(counts: SlotCounts, memory: Memory, day: dt.date, part_of_day:
     # A quarter at most: where U is small, the edges would else meet.
     edge = min(EDGE_KMH, max_kmh / 4)
     columns = mean, predicted.variance, rest, np.clip(plates, edge, max_kmh - edge), np.sqrt(variance)
-    return SlotForecast(prior, *columns, memory.ahead(day, part_of_day))
+    return SlotForecast(prior, *columns, memory.ahead(day, part_of_day, part_of_slot))

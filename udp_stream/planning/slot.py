@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import pairwise
-from math import ceil, hypot, sqrt
+from math import ceil, floor, hypot, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -175,8 +175,8 @@ def row_digests(counts: SlotCounts) -> list[bytes]:
 # price: `terms_around` foretells the ledger's charges from balances.
 #
 # **Pace.** A fifth of the budget may be spent at once; the rest is let out over the period, half by the clock and half
-# by yesterday's pings (`Terms.allowance_nano`). A HAT that may cost more than all of the rest is not held to it. A
-# rolling budget has no start to pace it from.
+# by yesterday's pings (`Terms.allowance_nano`); what was not spent before a first day's first slot, over three hours. A
+# HAT that may cost more than all of the rest is not held to it. A rolling budget has no start to pace it from.
 #
 # **Order.** HATs are charged by utility: the variance that the release takes from the HAT's estimate, times its pings,
 # over the sum of its charges. HATs whose mean would tell little are withheld as uninformative, without a charge, unless
@@ -392,7 +392,7 @@ def _paced_nano(in_period: SlotInPeriod, ahead: float, policy: Policy) -> int:
     at_once = _at_once_nano(policy)
     rest, days = policy.budget_nano - at_once, (policy.period_seconds or 0) // DAY_S
     # A day's clock counts its part of a longer period; a shorter one has no yesterday.
-    by_traffic = int(rest * round(ahead, 6) / days) if days else 0
+    by_traffic = floor(rest * round(ahead, 6) / days) if days else 0
     return at_once + min(max(0, rest * gone // all_slots + by_traffic), rest)
 
 
