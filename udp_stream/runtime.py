@@ -33,7 +33,7 @@ from udp_stream.logs import INFO, WARNING, say
 from udp_stream.pings.decode import PingFormat, Reason, Refusal
 from udp_stream.pings.json import JSON
 from udp_stream.planning.policy import note_policy
-from udp_stream.release.charge import ReleaseContext, with_forecaster
+from udp_stream.release.charge import ReleaseContext, budget_left, with_forecaster
 from udp_stream.release.facts import (
     DiskSeen,
     Fact,
@@ -63,7 +63,7 @@ from udp_stream.units import parse_duration
 from udp_stream.windows.clocks import NEVER, LogPlaces, SpanClock, SteadyClock
 from udp_stream.windows.positions import LatestPositions, Moment
 from udp_stream.windows.slots import Look, ReadResult, SourceCheckpoint, SourceReader, Span, Windows
-from udp_stream.windows.tables import SlotGrid, SlotPings, tabulate
+from udp_stream.windows.tables import SlotCounts, SlotGrid, SlotPings, tabulate
 
 CHECKPOINT: Final = "checkpoint"
 
@@ -149,6 +149,8 @@ class _Runtime:
 
         take_road = release_slot if self._context.presence is None else release_presence
         out = take_road(counts, values, self._context, self._ledger, publish)
+        if self._context.presence is None:  # else how many plates there are, and what they have left, is theirs alone
+            self._released(counts)
         if withdrawn:
             self._ledger.published(list(withdrawn))
         if self._smooth is not None:
@@ -156,6 +158,9 @@ class _Runtime:
             is_new = self._due is None or any(self._is_due(name, name in out.made) for name in out.payloads)
             self._smooth(estimates if is_new else [])
             self._report(slot_smoothed(counts, estimates))
+
+    def _released(self, counts: SlotCounts) -> None:
+        """A slot is out."""
 
     def _answer(self, moment: Moment, every_s: int | None = None) -> None:
         """Answer the queries of a moment, or those asked `every_s` alone."""
@@ -232,6 +237,10 @@ class Embedded(_Runtime):
         refused = [one.row for one in unplaced if one.reason != Reason.SLOT_FULL]
         rows, watermark_ms = np.delete(np.arange(len(frame.pings)), refused), self._windows.watermark_ms
         self._ask({every: latest.push(frame.pings, rows, watermark_ms) for every, latest in self._latest.items()})
+
+    def _released(self, counts: SlotCounts) -> None:
+        left = budget_left(counts, self._context, self._ledger)
+        self.summary.spent(counts.start_ms, int(np.unique(counts.plate).size), left)
 
     def finish(self) -> None:
         if closed := self._windows.flush():

@@ -84,7 +84,7 @@ def test_a_record_that_another_run_made_first_is_not_counted(tmp_path, monkeypat
         monkeypatch.setattr(slow, "record", late)
         summary = runtime_on(slow, keys, io.BytesIO()).run(frames_of(messages))
     assert others[0].hats == summary.hats and others[0].made == summary.hats.total()
-    assert summary.made == ours.count("withheld_few_plates") < len(ours)
+    assert summary.made == sum(status.startswith("withheld") for status in ours) < len(ours)
 
 
 def test_another_ledger_gives_other_noise_and_the_same_public_parts(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from udp_stream.cli.report import print_json_summary, print_summary
-from udp_stream.release.facts import Summary
+from udp_stream.release.facts import HatRecorded, SlotRecorded, SlotSmoothed, Summary
 from udp_stream.settings import load
 
 
@@ -58,6 +58,28 @@ def test_for_programs_the_summary_has_the_numbers_of_the_text_on_one_line(said, 
         assert words in text
     assert found["said"][0] == "of a source" and found["said"][1].startswith("warning: 5 of 5 records")
     assert all(" ".join(sentence.split()) in text for sentence in found["said"][1:])
+
+
+def test_the_day_by_hour_says_where_the_budget_went(said, capsys):
+    """Two slots of one local hour are one row of the text; programs get each slot."""
+    summary, start_ms = Summary(policy=OURS), 1_704_680_100_000  # 07:45 at +05:30
+    for at, (buses, left, released) in enumerate([(40, 0.9, 3), (50, 0.7, 1), (60, 0.6, 2)]):
+        slot = start_ms + 900_000 * at
+        summary.observe(SlotRecorded(slot, pings=100, made=5))
+        for number in range(5):
+            is_released = number < released
+            error, status = (2.0, "released") if is_released else (None, "withheld_budget")
+            summary.observe(HatRecorded(status, 20, OURS, "1d", 10.0, 0.0, error))
+        summary.observe(SlotSmoothed(slot, samples=100, error=150.0 + at * 100, guess_error=300.0))
+        summary.spent(slot, buses, left)
+    text = said(summary)
+    assert "07:00 40 5 3 1.5 90%" in text and "08:00 55 5 2 3.0 65%" in text
+    print_json_summary(summary, load(None, (), {}))
+    found = json.loads(capsys.readouterr().err)["by_slot"]
+    assert [one["budget_left"] for one in found.values()] == [0.9, 0.7, 0.6]
+    assert found["2024-01-08T07:45:00+05:30"] == {
+        "buses": 40, "hats": 5, "measured": 3, "budget_left": 0.9, "expected_error_kmh": 1.5,
+    }  # fmt: skip
 
 
 def test_nothing_read_is_no_error_to_expect_and_no_division(capsys):

@@ -28,7 +28,7 @@ from udp_stream.cli.first_look import (
     unclamped,
     warnings_of,
 )
-from udp_stream.cli.report import SOFTWARE, ReadingProgress, console, print_rows, printer, stepwise
+from udp_stream.cli.report import SOFTWARE, ReadingProgress, console, print_hours, print_rows, printer, stepwise
 from udp_stream.errors import ConfigError, UsageError
 from udp_stream.ledger.port import Entropy
 from udp_stream.ledgers.sqlite import MemoryLedger
@@ -230,6 +230,8 @@ def print_feed(plan: FeedPlan, settings: Settings) -> Console:
         "baseline guess, + counts: errors of two guesses that need no release: the city's mean for every HAT, and a "
         "line in its pings per plate, both the best there are."
     )
+    if start is not None:
+        print_hours(out, start.expected.by_slot, settings.calendar.slots)
     for name, reason in plan.left_out.items():
         out.print(f"Left out: {name}: {reason}.")
     return out
@@ -243,7 +245,9 @@ def dry_run(names: Sequence[str], settings: Settings, entropy: Entropy) -> None:
     require_readable_pings(names, settings, warn=lambda _: None)  # its warnings are said below, of more pings
     odd: list[str] = []
     positions, beginning, refused = _read(names, settings, odd.append)
-    out = _print_rows([row_of(positions, settings, entropy)], positions, settings)
+    row = row_of(positions, settings, entropy)
+    out = _print_rows([row], positions, settings)
+    print_hours(out, row.expected.by_slot, settings.calendar.slots)
     for reason, count in (+refused).most_common():
         out.print(f"{count:,} refused: {reason}")
     for warning in (*speed_warnings(beginning, settings), *warnings_of(beginning, settings), *odd):

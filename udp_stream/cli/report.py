@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -18,9 +18,10 @@ from udp_stream.logs import counted, is_quiet
 from udp_stream.pings.decode import Reason
 from udp_stream.planning.policy import Policy
 from udp_stream.planning.promise import epsilon_text
-from udp_stream.release.facts import UNIT_IN_DOUBT, Summary
+from udp_stream.release.facts import UNIT_IN_DOUBT, SlotRow, Summary
 from udp_stream.settings import Settings
 from udp_stream.version import __version__
+from udp_stream.windows.tables import SlotGrid
 
 MEAN_COUNTS = {4: (0.1, 1.7), 5: (0.7, 2.1), 6: (1.6, 3.2), 7: (2.1, 3.3), 8: (3.4, 5.9), 9: (4.2, 8.1)}
 """Mean absolute errors, km/h, of a guess that needs no release: a line in each HAT's pings per plate. By H3 resolution,
@@ -74,6 +75,24 @@ def print_rows(out: Console, rows: Sequence[Sequence[tuple[str, str]]]) -> None:
     _Printer(file=out.file, highlight=False, width=max(out.width, needed), height=25).print(table, crop=False)
 
 
+def print_hours(out: Console, by_slot: Mapping[int, SlotRow], grid: SlotGrid) -> None:
+    """A row for each local hour in which slots begin: averages over its slots. Nothing where there is one slot only."""
+    hours: dict[str, list[SlotRow]] = {}
+    for start_ms, row in sorted(by_slot.items()):
+        hours.setdefault(grid.iso(start_ms)[11:13] + ":00", []).append(row)
+    if len(by_slot) < 2:
+        return
+    cells = []
+    for hour, rows in sorted(hours.items()):
+        many, pings = len(rows), sum(row.pings for row in rows)
+        error = f"{sum(row.error for row in rows) / pings:.1f}" if pings else "-"
+        sums = [sum(getattr(row, name) for row in rows) / many for name in ("buses", "hats", "measured", "left")]
+        shown = [*(f"{number:.0f}" for number in sums[:3]), error, f"{sums[3]:.0%}"]
+        names = "hour", "buses", "cells", "with a release", "expected error", "budget left"
+        cells.append(list(zip(names, (hour, *shown), strict=True)))
+    print_rows(out, cells)
+
+
 def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str] = ()) -> None:
     """Sentences of sources, earlier records under other settings, counts by status, and expected errors."""
     out, table = console(), Table(box=None, show_header=False, pad_edge=False)
@@ -82,6 +101,7 @@ def print_summary(summary: Summary, settings: Settings, of_sources: Sequence[str
     for sentence in (*of_sources, *_from_before(summary, settings.policy)):
         out.print(sentence, markup=False, soft_wrap=True)
     out.print(table)
+    print_hours(out, summary.by_slot, settings.calendar.slots)
     for sentence in (*troubles(summary), *worth(summary, settings)):
         out.print(sentence)
 
@@ -212,9 +232,15 @@ def print_json_summary(summary: Summary, settings: Settings, said: Sequence[str]
         "mean_share": summary.share(summary.pings_of_means),
         "expected_error_kmh": summary.expected_error / summary.pings_of_means if summary.pings_of_means else None,
         "estimates": {name: of / summary.estimated for name, of in errors} if summary.estimated else None,
+        "by_slot": {settings.calendar.slots.iso(start): _facts(row) for start, row in sorted(summary.by_slot.items())},
         "said": [*said, *_from_before(summary, settings.policy), *worth(summary, settings)],
     }
     print(json.dumps(facts, ensure_ascii=False), file=sys.stderr, flush=True)
+
+
+def _facts(row: SlotRow) -> dict[str, float | None]:
+    sizes = {"buses": row.buses, "hats": row.hats, "measured": row.measured, "budget_left": round(row.left, 4)}
+    return {**sizes, "expected_error_kmh": round(row.error / row.pings, 3) if row.pings else None}
 
 
 Step = TypeVar("Step")

@@ -208,6 +208,14 @@ class SlotToPlan:
         return cls(counts, in_period, context.policy, LedgerHistory(ledger), HatPlans(context.policy.public))
 
 
+def budget_left(counts: SlotCounts, context: ReleaseContext, ledger: Ledger) -> float:
+    """The share of the period's budget that is left of the slot's plates, on average; the least in any window."""
+    period = context.calendar.slot_in_period(counts.start_ms).period
+    here = [counts.plates[plate] for plate in np.unique(counts.plate).tolist()]
+    spent = ledger.balances(period, here).charged if here else np.zeros(1)
+    return max(0.0, 1 - float(spent.mean()) / context.policy.budget_nano)
+
+
 class Planner(Protocol):
     """Decides the terms of every HAT of a slot, from counts, balances and earlier releases. The ledger keeps the first
     terms.

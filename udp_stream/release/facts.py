@@ -151,6 +151,23 @@ class SlotSmoothed:
     guess_error: float
 
 
+@dataclass(slots=True)
+class SlotRow:
+    """How a slot went: its buses, HATs, those with a mean, what is left of the budget; `error` is the sum over `pings`
+    of expected errors, in km/h.
+
+    >>> SlotRow(buses=40, hats=9, measured=3, pings=200, error=500.0).error / 200
+    2.5
+    """
+
+    buses: int = 0
+    hats: int = 0
+    measured: int = 0
+    left: float = 1.0
+    pings: int = 0
+    error: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class QueryRecorded:
     """The answer of a standing query at a moment (Unix ms), by its status; `made` if this run recorded it.
@@ -325,9 +342,9 @@ class Summary:
     `held` pings lie in slots not yet released. `promises` counts records by policy, period, and the period's epsilon
     and delta; this run recorded `made` of them. `unwritten`: the ledger has records that the output lacks. `answers`
     counts by query and status; `answers_made` are this run's. `estimated` samples lie in HATs with a smoothed estimate
-    of this run; `estimate_error` and `guess_error` are sums over them of expected errors. Means count only if made
-    under `policy`, a fingerprint ("": all). `others`: how the settings differ from other policies'. `trial`: the ledger
-    is of this run only.
+    of this run; `estimate_error` and `guess_error` are sums over them of expected errors. `by_slot` is by start. Means
+    count only if made under `policy`, a fingerprint ("": all). `others`: how the settings differ from other policies'.
+    `trial`: the ledger is of this run only.
 
     >>> summary = Summary()
     >>> for fact in (BatchRead(3, 2, {}), SlotCounted(0, repeats=1), SlotRecorded(0, pings=2, made=1)):
@@ -360,6 +377,8 @@ class Summary:
     guess_error: float = 0.0
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     answers_made: int = 0
+    by_slot: dict[int, SlotRow] = field(default_factory=dict)
+    _recording_ms: int = 0
 
     def observe(self, fact: Fact) -> None:
         match fact:
@@ -373,6 +392,7 @@ class Summary:
                 self.repeats += fact.repeats
             case SlotRecorded():
                 self.slots += 1
+                self._recording_ms = fact.start_ms
                 self.made += fact.made
                 self.held -= fact.pings
                 self.unwritten = True
@@ -381,6 +401,8 @@ class Summary:
             case SlotPublished():
                 self.unwritten = False
             case SlotSmoothed():
+                row = self._row(fact.start_ms)
+                row.pings, row.error = fact.samples, fact.error
                 self.estimated += fact.samples
                 self.estimate_error += fact.error
                 self.guess_error += fact.guess_error
@@ -394,7 +416,18 @@ class Summary:
     def share(self, pings: int) -> float:
         return pings / max(1, self.pings - self.repeats - self.unpaired)
 
+    def spent(self, start_ms: int, buses: int, left: float) -> None:
+        """A slot's buses, and the share of a period's budget that each has left, on average."""
+        row = self._row(start_ms)
+        row.buses, row.left = buses, left
+
+    def _row(self, start_ms: int) -> SlotRow:
+        return self.by_slot.setdefault(start_ms, SlotRow())
+
     def _recorded(self, hat: HatRecorded) -> None:
+        row = self._row(self._recording_ms)
+        row.hats += 1
+        row.measured += hat.mean_error_kmh is not None
         self.hats[hat.status] += 1
         self.promises[hat.policy, hat.period, hat.period_epsilon, hat.delta] += 1
         if hat.status == "released":

@@ -7,8 +7,8 @@ more scatter, and other constants, fitted to the recorded feeds together (`docs/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil, inf
 
 import numpy as np
@@ -18,7 +18,8 @@ from udp_stream.forecast.model import PER_HAT, SlotPrior, prior_of
 from udp_stream.ledger.port import Ledger
 from udp_stream.mechanisms.noise import Floats
 from udp_stream.mechanisms.widths import at_speed
-from udp_stream.release.charge import ReleaseContext, with_forecaster
+from udp_stream.release.charge import ReleaseContext, budget_left, with_forecaster
+from udp_stream.release.facts import SlotRow
 from udp_stream.release.presence import release_presence
 from udp_stream.release.record import decode
 from udp_stream.release.road import release_slot
@@ -61,6 +62,7 @@ class Rehearsed:
 
     `constant` is the error of the best single number for all HATs, and `counts` that of the best line in
     log(samples / plates). `served` is the share of pings in HATs with a mean (under "add-remove", in the domain).
+    `by_slot`, by start, is how slots went in one of the cities; empty under "add-remove", where counts are secret.
 
     >>> Rehearsed(error=2.0, constant=4.0, counts=3.0, served=0.6).over_guess.__round__(2)
     0.67
@@ -70,6 +72,7 @@ class Rehearsed:
     constant: float
     counts: float
     served: float
+    by_slot: Mapping[int, SlotRow] = field(default_factory=dict)
 
     @property
     def over_guess(self) -> float:
@@ -148,23 +151,31 @@ def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext, new_ledger: C
     usual, hats = Usual.from_counts(slots), sum(counts.cells.size for counts in slots)
     cities = 2 * min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
     found = [_of_city(RehearsedCity(number, usual), slots, context, new_ledger()) for number in range(cities)]
-    return Rehearsed(*np.mean(found, axis=0).tolist())
+    return Rehearsed(*np.mean([errors for errors, _ in found], axis=0).tolist(), found[0][1])
 
 
 def _of_city(
     city: RehearsedCity, slots: Iterable[SlotCounts], context: ReleaseContext, ledger: Ledger
-) -> tuple[float, float, float, float]:
-    """Error, the constant's, that of a line on counts, and the share served."""
+) -> tuple[tuple[float, float, float, float], dict[int, SlotRow]]:
+    """Error, the constant's, that of a line on counts, and the share served; how each slot went."""
     # New for each city: cities tell nothing of each other.
-    context, hats = with_forecaster(context), []
+    context, hats, by_slot = with_forecaster(context), [], dict[int, SlotRow]()
     for counts in slots:
         hats.append(_released(counts, city.speeds(counts, context.policy.max_speed), context, ledger))
+        if context.presence is not None:
+            continue
+        truth, pings, _, value, measured = hats[-1]
+        off = float(np.nansum(np.abs(value - truth) * pings))
+        by_slot[counts.start_ms] = SlotRow(
+            int(np.unique(counts.plate).size), truth.size, int(measured.sum()), budget_left(counts, context, ledger),
+            int(pings[~np.isnan(value)].sum()), off,
+        )  # fmt: skip
     truth, pings, plates, value, measured = np.concatenate(hats, axis=1)
     constant = np.full(truth.size, np.average(truth, weights=pings))
     value = np.where(np.isnan(value), constant, value)
     guesses = value, constant, line_on_counts(truth, pings, plates)
     off, constant_off, line_off = (float(np.average(np.abs(guess - truth), weights=pings)) for guess in guesses)
-    return off, constant_off, line_off, float(np.average(measured, weights=pings))
+    return (off, constant_off, line_off, float(np.average(measured, weights=pings))), by_slot
 
 
 def _released(counts: SlotCounts, values: SlotValues, context: ReleaseContext, ledger: Ledger) -> Floats:
