@@ -443,7 +443,7 @@ def test_what_the_page_cannot_show_is_refused(key, value, tmp_path):
 
 
 ALIEN = ("udp_stream.ledgers", "udp_stream.sources", "udp_stream.runtime", "udp_stream.testing", "udp_stream.trial",
-         "sqlite3", "redis")  # fmt: skip
+         "redis")  # fmt: skip
 IMPORTED = "import udp_stream.board.server, udp_stream.board.follow, udp_stream.cli.commands.dashboard"
 # As it runs, with its settings, from files and from topics: an address that is none ends it.
 OF_FILES = "from udp_stream.cli.main import main; main(['dashboard', 'r', '--set', 'dashboard.listen=no.invalid:1'])"

@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 
 from tests.board import cells, estimate, hat, release, withdrawal, write
 from udp_stream.board.follow import GrowingFile, feed, growing
-from udp_stream.board.slots import (
-    BLOCK,
-    CELLS_MAX,
-    LINE_BYTES_MAX,
-    NOTHING,
-    OPEN_BYTES,
-    Slots,
-    milliseconds_of,
-    of_cell,
-)
+from udp_stream.board.packed import BLOCK, NOTHING
+from udp_stream.board.slots import CELLS_MAX, LINE_BYTES_MAX, OPEN_BYTES, Slots, milliseconds_of, of_cell
 from udp_stream.errors import UsageError
 
 CELLS = cells(6)

@@ -19,9 +19,11 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import hdrs, web
@@ -30,9 +32,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from udp_stream.board.history import Span
 from udp_stream.board.look import POLICY, Look
+from udp_stream.board.packed import Kind, Packed, Slot, packed
 from udp_stream.board.places import Places, collection
-from udp_stream.board.slots import KINDS, Kind, Packed, Slot, Slots, milliseconds_of, of_cell, packed
+from udp_stream.board.slots import KINDS, Slots, milliseconds_of, of_cell
 from udp_stream.errors import DependencyUnavailable
 from udp_stream.forms import PlaceOf, in_form
 from udp_stream.logs import WARNING, counted, say
@@ -76,6 +80,11 @@ SUFFIXES: Final = {
     ".svg": "image/svg+xml",
 }
 
+SPAN: Final = "from", "to"
+RECORDS: Final = "slot", "cell", "form", *SPAN
+RECORDS_MAX: Final = 100_000  # of an answer
+
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _CELL: Final = re.compile("[0-9a-f]{15}")
 _GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
 
@@ -112,6 +121,7 @@ class Board:
     _is_elsewhere: bool = False
     _of_cells: _Answers = field(default_factory=_Answers)
     _of_slots: _Answers = field(default_factory=_Answers)
+    _spans: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def announce(self, changed: bool) -> None:
         if self.places is not None:
@@ -186,16 +196,52 @@ class Board:
         body = msgspec.json.encode({"statement": found, "newest_release": privacy}) + b"\n"
         return await _answer(request, packed([body]), "application/json")
 
+    async def listing(self, request: web.Request) -> web.StreamResponse:
+        """The slots that are kept; with a span, those of the span."""
+        asked = _parameters(request, *SPAN)
+        if not asked:
+            return await self.shown("listing", request)
+        found = await asyncio.to_thread(self.slots.listed_in, _span(asked), RECORDS_MAX)
+        return await _answer(request, found, "application/json", known=SPAN)
+
+    async def _of_span(self, kind: Kind, asked: Mapping[str, str], request: web.Request) -> web.StreamResponse:
+        """Records of a span, whole slots up to `RECORDS_MAX`; a link names the next page."""
+        span, cell, form = _span(asked), asked.get("cell"), asked.get("form", "ndjson")
+        found = await asyncio.to_thread(self.slots.slots_in, span, kind)
+        taken, number = 0, 0
+        for _, lines in found:
+            number += lines if cell is None else min(lines, 1)
+            if taken and number > RECORDS_MAX:
+                break
+            taken += 1
+        async with self._spans:
+            body = await asyncio.to_thread(self._joined, kind, [start for start, _ in found[:taken]], cell, form)
+        more = {hdrs.CONTENT_DISPOSITION: f'attachment; filename="{kind}.{form}"'}
+        if taken < len(found):
+            place = dict(asked) | {"from": iso_of(found[taken][0])}
+            more[hdrs.LINK] = f'<{request.path}?{urlencode(place)}>; rel="next"'
+        return await _answer(request, body, FORMS[form], more, RECORDS)
+
+    def _joined(self, kind: Kind, starts: Iterable[int], cell: str | None, form: str) -> Packed:
+        slots = (self.slots.slot_at(start_ms) for start_ms in starts)
+        parts = (slot.parts[kind] for slot in slots if slot is not None)
+        lines = (line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell)))
+        return packed(in_form(form, lines, KINDS[kind], self.places.name_of if self.places else None))
+
     async def records(self, kind: Kind, request: web.Request) -> web.StreamResponse:
-        asked = _parameters(request, "slot", "cell", "form")
+        asked = _parameters(request, *RECORDS)
         form, cell = asked.get("form", "ndjson"), asked.get("cell")
         if form not in FORMS:
             raise _refused(f"form: expected {', '.join(FORMS)}")
         if cell is not None and _CELL.fullmatch(cell) is None:
             raise _refused("cell: expected an H3 cell, 15 hexadecimal digits")
+        if asked.keys() & set(SPAN):
+            if "slot" in asked:
+                raise _refused("slot: expected no from and no to beside it")
+            return await self._of_span(kind, asked, request)
         slots, name = self.slots.shown.slots, cell or ""
         if "slot" in asked or cell is None:
-            slot = self._slot(asked.get("slot", "latest"))
+            slot = await self._slot(asked.get("slot", "latest"))
             slots, name = (slot,), re.sub("[^0-9T]+", "-", slot.start[:19]) + f"-{name}" * bool(name)
         parts = tuple(slot.parts[kind] for slot in slots)
         if form == "ndjson" and cell is None:
@@ -206,9 +252,9 @@ class Board:
             answer = await answers.get(kind, parts, cell, form, place_of)
         way = "inline" if form == "ndjson" else "attachment"
         file = f'{way}; filename="{"synthetic-" * self.slots.is_synthetic}{kind}-{name}.{form}"'
-        return await _answer(request, answer, FORMS[form], {hdrs.CONTENT_DISPOSITION: file}, ("slot", "cell", "form"))
+        return await _answer(request, answer, FORMS[form], {hdrs.CONTENT_DISPOSITION: file}, RECORDS)
 
-    def _slot(self, name: str) -> Slot:
+    async def _slot(self, name: str) -> Slot:
         shown = self.slots.shown
         if name == "latest":
             if not shown.slots:
@@ -218,7 +264,7 @@ class Board:
             start_ms = milliseconds_of(name.replace(" ", "+"))  # a plus sign in an address is a space
         except (ValueError, OverflowError):
             raise _refused("slot: expected latest, or a time with its offset, as slot_start in /v1/slots") from None
-        if (slot := shown.slot_at(start_ms)) is None:
+        if (slot := shown.slot_at(start_ms) or await asyncio.to_thread(self.slots.slot_at, start_ms)) is None:
             raise web.HTTPNotFound(text="no slot that starts then is kept: /v1/slots lists those that are\n")
         return slot
 
@@ -230,6 +276,23 @@ class Board:
 
 def _notice(slot: Slot) -> bytes:
     return b"event: slot\ndata: %s\n\n" % msgspec.json.encode({"slot_start": slot.start, "version": slot.version})
+
+
+def _span(asked: Mapping[str, str]) -> Span:
+    """Of `from` and `to`: a local day, or a time with its offset."""
+    ends = list[str | int | None]()
+    for name in SPAN:
+        text = asked.get(name, "").replace(" ", "+")
+        try:
+            ends.append(None if not text else text if _DAY.fullmatch(text) else milliseconds_of(text))
+        except (ValueError, OverflowError):
+            raise _refused(f"{name}: expected a day such as 2024-01-08, or a time with its offset") from None
+    return Span(*ends)
+
+
+def iso_of(time_ms: int) -> str:
+    """A time that `from` takes."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat()
 
 
 def _made(kind: Kind, parts: tuple[Packed, ...], cell: str | None, form: str, place_of: PlaceOf | None) -> Packed:
@@ -336,7 +399,7 @@ def application(board: Board) -> web.Application:
         return web.Response(text="ok\n")
 
     routes: dict[str, Handler] = {
-        "/v1/slots": partial(board.shown, "listing"), "/v1/outlines": partial(board.shown, "outlines"),
+        "/v1/slots": board.listing, "/v1/outlines": partial(board.shown, "outlines"),
         "/v1/places": board.places_of, "/v1/privacy": board.privacy,
         "/v1/stream": board.stream, "/healthz": healthy, "/readyz": board.ready, "/metrics": metrics,
     }  # fmt: skip

@@ -7,13 +7,10 @@ slot's version follows from its records alone, in whatever order they came.
 
 from __future__ import annotations
 
-import gzip
-import io
+import sqlite3
 import time
-import zlib
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from hashlib import blake2b
 from heapq import merge
@@ -21,6 +18,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from udp_stream.board.history import History, Span, say_without
+from udp_stream.board.packed import NOTHING, Kind, Packed, Slot, packed
 from udp_stream.release.forecaster import Smoothed
 from udp_stream.release.record import Hat, Privacy, Release
 from udp_stream.release.withdrawal import Withdrawal
@@ -31,7 +30,6 @@ LINE_BYTES_MAX, OPEN_BYTES = 2**20, 4 * 2**20  # of a line; of all lines that ar
 AHEAD_S: Final = 86_400  # a slot that ends later than this from now would push out real slots
 SLOT_MS_MAX: Final = 31 * 86_400_000
 
-Kind = Literal["releases", "estimates", "withdrawals"]
 Record = Release | Smoothed | Withdrawal
 KINDS: Final[dict[Kind, type[Release] | type[Smoothed] | type[Withdrawal]]] = {
     "releases": Release, "estimates": Smoothed, "withdrawals": Withdrawal,
@@ -60,69 +58,6 @@ _RECORD_OF: Final[dict[str, Callable[[bytes], Record]]] = {
     "udp-stream/withdrawal/1": msgspec.json.Decoder(Withdrawal).decode,
 }
 
-BLOCK: Final = 256
-
-
-class Packed(NamedTuple):
-    """A text in pieces, packed by gzip; its digest, bytes and lines, and each block's first key and offset.
-
-    >>> text = packed([b"a record\\n", b"another\\n"])
-    >>> list(text.opened()), text.size, text.lines
-    ([b'a record\\n', b'another\\n'], 17, 2)
-    """
-
-    body: bytes
-    digest: str
-    size: int
-    lines: int
-    blocks: tuple[tuple[str, int], ...]
-
-    def opened(self) -> io.BufferedIOBase:
-        return gzip.open(io.BytesIO(self.body))
-
-    def block_of(self, key: str) -> bytes:
-        """The text of the one block that may have the piece of this key, where pieces are sorted by it."""
-        at = bisect_right(self.blocks, (key, len(self.body)))
-        if at == 0:
-            return b""
-        end = self.blocks[at][1] if at < len(self.blocks) else None
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(self.body[self.blocks[at - 1][1] : end])
-
-
-def packed(pieces: Iterable[bytes], key: Callable[[bytes], str] = lambda _: "") -> Packed:
-    """A text in pieces, packed, with no more than one of them in memory; the same bytes for the same pieces."""
-    body, digest, size, lines, blocks = io.BytesIO(), blake2b(digest_size=8), 0, 0, list[tuple[str, int]]()
-    with gzip.GzipFile(filename="", mode="wb", fileobj=body, compresslevel=6, mtime=0) as packing:
-        for number, piece in enumerate(pieces):
-            if number % BLOCK == 0:
-                packing.flush(zlib.Z_FULL_FLUSH)
-                blocks.append((key(piece), body.tell()))
-            packing.write(piece)
-            digest.update(piece)
-            size, lines = size + len(piece), lines + piece.count(b"\n")
-    return Packed(body.getvalue(), digest.hexdigest(), size, lines, tuple(blocks))
-
-
-NOTHING: Final = packed(())
-
-
-class Slot(NamedTuple):
-    """A slot as it is shown; `change` orders the changes of all slots, `hats` counts releases by status."""
-
-    start_ms: int
-    start: str
-    end: str
-    version: str
-    change: int
-    hats: Mapping[str, int]
-    parts: Mapping[Kind, Packed]
-
-    def listed(self) -> dict[str, object]:
-        of_times = {"slot_start": self.start, "slot_end": self.end, "version": self.version}
-        withdrawn = self.parts["withdrawals"].lines
-        of_records = {"hats": self.hats, "estimates": self.parts["estimates"].lines}
-        return of_times | of_records | ({"withdrawn": withdrawn} if withdrawn else {})
-
 
 class Shown(NamedTuple):
     """All that readers see at one moment; slots in the order of their starts. `privacy` is that of the newest release.
@@ -144,8 +79,8 @@ class Shown(NamedTuple):
 class _Part:
     """The releases, or the estimates, of one slot: packed, and by cell what came since (`lines`)."""
 
-    def __init__(self) -> None:
-        self.packed, self.lines, self.statuses = NOTHING, dict[str, bytes](), Counter[str]()
+    def __init__(self, known: Packed = NOTHING) -> None:
+        self.packed, self.lines, self.statuses = known, dict[str, bytes](), Counter[str]()
 
     def pack(self) -> None:
         if self.lines:
@@ -162,9 +97,16 @@ class _Part:
 
 
 class _Filling:
-    def __init__(self, start_ms: int, hat: Hat) -> None:
-        self.start_ms, self.start, self.end = start_ms, hat.slot_start, hat.slot_end
+    def __init__(self, start_ms: int, start: str, end: str) -> None:
+        self.start_ms, self.start, self.end = start_ms, start, end
         self.parts: dict[Kind, _Part] = {kind: _Part() for kind in KINDS}
+
+    @classmethod
+    def of_slot(cls, slot: Slot) -> _Filling:
+        found = cls(slot.start_ms, slot.start, slot.end)
+        found.parts = {kind: _Part(slot.parts.get(kind, NOTHING)) for kind in KINDS}
+        found.parts["releases"].statuses = Counter(slot.hats)
+        return found
 
     def shown(self, change: int) -> Slot:
         for part in self.parts.values():
@@ -176,7 +118,8 @@ class _Filling:
 
 
 class Slots:
-    """The newest slots. One thread calls `take` and `show`; any may read `shown`, and `refused`: lines that were none.
+    """The newest slots, and a history of all. One thread calls `take` and `show`; any may read `shown`, and `refused`:
+    lines that were none.
 
     >>> from udp_stream.testing import released_slot
     >>> slots = Slots(48)
@@ -186,9 +129,13 @@ class Slots:
     (True, [{'released': 1, 'withheld_few_plates': 1}])
     """
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.time, *, is_synthetic: bool = False) -> None:
-        self._most, self._clock, self.is_synthetic = most, clock, is_synthetic
+    def __init__(
+        self, most: int, clock: Callable[[], float] = time.time, *, is_synthetic: bool = False,
+        history: History | None = None,
+    ) -> None:  # fmt: skip
+        self._most, self._clock, self.is_synthetic, self.history = most, clock, is_synthetic, history
         self._filling: dict[int, _Filling] = {}
+        self._past: dict[int, _Filling] = {}
         self._open: set[int] = set()
         self._open_bytes = 0
         self._outlines: dict[str, bytes] = {}
@@ -196,6 +143,11 @@ class Slots:
         self._announced = 0
         self.refused = 0
         self.shown = Shown(0, (), self._listing(()), packed([b"{}\n"]), None)
+        if history is not None:
+            self._outlines = {cell: _outline(cell) for cell in history.cells()[:CELLS_MAX]}
+            self._filling = {start_ms: self._begun(start_ms, "", "") for start_ms in history.newest(most)}
+            self._open = set(self._filling)
+            self._pack()
 
     def take(self, lines: Iterable[bytes]) -> Counter[Refused]:
         """Records, each its JSON; why some are refused, and how many. What is taken is shown by `show`."""
@@ -228,30 +180,79 @@ class Slots:
         if hat.cell not in self._outlines:
             if len(self._outlines) >= CELLS_MAX:
                 return "too many cells"
-            self._outlines[hat.cell] = msgspec.json.encode(cell_boundary(int(hat.cell, 16)))
+            self._outlines[hat.cell] = _outline(hat.cell)
         if isinstance(record, Release) and (self._privacy is None or self._privacy[0] <= start_ms):
             self._privacy = start_ms, record.privacy
-        if start_ms not in self._filling:
-            if len(self._filling) >= self._most:
-                if start_ms < (oldest := min(self._filling)):
-                    return None
-                del self._filling[oldest]
-                self._open.discard(oldest)
-            self._filling[start_ms] = _Filling(start_ms, hat)
-        part = self._filling[start_ms].parts[next(kind for kind, of in KINDS.items() if isinstance(record, of))]
+        if (filling := self._slot_of(start_ms, hat)) is None:
+            return None
+        part = filling.parts[next(kind for kind, of in KINDS.items() if isinstance(record, of))]
         part.lines[hat.cell] = line
         self._open_bytes += len(line)
-        self._open.add(start_ms)
+        if start_ms in self._filling:
+            self._open.add(start_ms)
         return None
+
+    def _slot_of(self, start_ms: int, hat: Hat) -> _Filling | None:
+        """Where a record belongs; None if its slot is older than those that are kept, and there is no history."""
+        if start_ms in self._filling:
+            return self._filling[start_ms]
+        if len(self._filling) >= self._most:
+            if start_ms < (oldest := min(self._filling)):
+                if self.history is not None and start_ms not in self._past:
+                    self._past[start_ms] = self._begun(start_ms, hat.slot_start, hat.slot_end)
+                return self._past.get(start_ms)
+            if self.history is not None and oldest in self._open:
+                self._pack()
+            del self._filling[oldest]
+            self._open.discard(oldest)
+        self._filling[start_ms] = self._begun(start_ms, hat.slot_start, hat.slot_end)
+        return self._filling[start_ms]
+
+    def _begun(self, start_ms: int, start: str, end: str) -> _Filling:
+        """A slot, with the records that the history has of it."""
+        known = None if self.history is None else self.history.slot(start_ms)
+        return _Filling(start_ms, start, end) if known is None else _Filling.of_slot(known)
+
+    def slots_in(self, span: Span, kind: Kind) -> list[tuple[int, int]]:
+        """Start and records of each slot in a span."""
+        found = {} if self.history is None else dict(self.history.lines(kind, span))
+        shown = {slot.start_ms: slot.parts[kind].lines for slot in self.shown.slots
+                 if span.has(slot.start_ms, slot.start[:10])}  # fmt: skip
+        return sorted((found | shown).items())
+
+    def slot_at(self, start_ms: int) -> Slot | None:
+        found = self.shown.slot_at(start_ms)
+        return self.history.slot(start_ms) if found is None and self.history is not None else found
+
+    def listed_in(self, span: Span, most: int) -> Packed:
+        """The lines of `/v1/slots` of a span, at most so many."""
+        found = {} if self.history is None else dict(self.history.listed(span, most))
+        shown = {slot.start_ms: msgspec.json.encode(slot.listed()) for slot in self.shown.slots
+                 if span.has(slot.start_ms, slot.start[:10])}  # fmt: skip
+        rows = [msgspec.Raw(line) for _, line in sorted((found | shown).items())[:most]]
+        return packed([msgspec.json.encode({"slots": rows}), b"\n"])
+
+    def _keep(self, slots: Iterable[Slot]) -> None:
+        """Write slots to the history. Where that fails there is none from now on."""
+        if self.history is None:
+            return
+        try:
+            self.history.write(slots, self._outlines)
+        except sqlite3.Error as error:
+            say_without(self.history.name, str(error))
+            self.history = None
 
     def _pack(self) -> None:
         """Show what was taken, and keep it packed only. The same records again change nothing."""
         change, known = self.shown.change, {slot.start_ms: slot for slot in self.shown.slots}
+        new = list[Slot]()
         for start_ms in sorted(self._open):
             slot = self._filling[start_ms].shown(change + 1)
             if start_ms not in known or known[start_ms].version != slot.version:
                 known[start_ms], change = slot, change + 1
-        self._open, self._open_bytes = set(), 0
+                new.append(slot)
+        self._keep([*(past.shown(0) for past in self._past.values()), *new])
+        self._open, self._open_bytes, self._past = set(), 0, {}
         if change != self.shown.change:
             # A withdrawal may be of a slot that is kept no more.
             of_slots = (known[start_ms] for start_ms in sorted(self._filling))
@@ -260,8 +261,10 @@ class Slots:
             self.shown = Shown(change, slots, self._listing(slots), self._outlined(), privacy)
 
     def _listing(self, slots: Iterable[Slot]) -> Packed:
-        synthetic = {"synthetic": True} if self.is_synthetic else {}
-        return packed([msgspec.json.encode({"slots": [slot.listed() for slot in slots]} | synthetic), b"\n"])
+        more: dict[str, object] = {"synthetic": True} if self.is_synthetic else {}
+        if self.history is not None and (days := self.history.days()) is not None:
+            more["days"] = days
+        return packed([msgspec.json.encode({"slots": [slot.listed() for slot in slots]} | more), b"\n"])
 
     def _outlined(self) -> Packed:
         if self.shown.outlines.lines == 1 + len(self._outlines):  # a line each: there is no new one
@@ -279,6 +282,10 @@ def _read(line: bytes) -> Record | None:
         return record_of(line) if record_of else None
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+def _outline(cell: str) -> bytes:
+    return msgspec.json.encode(cell_boundary(int(cell, 16)))
 
 
 def milliseconds_of(moment: str) -> int:

@@ -143,7 +143,8 @@ def is_file(url: str) -> bool:
 
 class DashboardSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For `dashboard`. 48 slots are two days of hours. `statement` is a file that `ledger export` has written, `gtfs`
-    a timetable, `tiles` an address with {z}, {x} and {y}."""
+    a timetable, `tiles` an address with {z}, {x} and {y}, `history` a file that the dashboard writes. `holidays` are
+    dates that count as Sundays in a typical week."""
 
     listen: str = "127.0.0.1:8321"
     slots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 48
@@ -153,6 +154,8 @@ class DashboardSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     note: str = ""
     tiles: str = ""
     tiles_credit: str = ""
+    history: str = ""
+    holidays: tuple[Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")], ...] = ()
 
 
 DELIMITERS = {"": "", ",": ",", ";": ";", "\t": "\t", "tab": "\t", "|": "|"}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from udp_stream.board.follow import Batch, GrowingFile, feed, growing
+from udp_stream.board.history import opened
 from udp_stream.board.look import Look
 from udp_stream.board.places import Places
 from udp_stream.board.slots import Slots
@@ -35,7 +36,12 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
     begin_log()
     ours = settings.dashboard
     look = Look(ours.title, ours.note, ours.tiles, ours.tiles_credit)
-    board = Board(Slots(ours.slots), Statement(ours.statement).read, _places(arguments.gtfs or ours.gtfs), look)
+    board = Board(
+        Slots(ours.slots, history=opened(ours.history)),
+        Statement(ours.statement).read,
+        _places(arguments.gtfs or ours.gtfs),
+        look,
+    )
     if not arguments.files:
         from streams.topics import require_reachable
 

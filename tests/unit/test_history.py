@@ -1,0 +1,128 @@
+"""The history: all slots that were read, whatever the order, also after a restart; spans of it over HTTP."""
+
+import json
+import sqlite3
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.board import START, cells, estimate, get, release
+from udp_stream.board import server
+from udp_stream.board.history import History, Span, Unusable, opened
+from udp_stream.board.server import Board, serving
+from udp_stream.board.slots import Slots
+
+HOURS, KEPT = 60, 5
+CELLS = cells(3)
+
+
+def lines_of(make, hours=range(HOURS)):
+    return [make(cell, hour) for hour in hours for cell in CELLS]
+
+
+def start_ms(hour):
+    return round((START + timedelta(hours=hour)).timestamp() * 1000)
+
+
+def whole(path, *readings, kept=KEPT):
+    slots = Slots(kept, history=opened(str(path)))
+    for lines in readings:
+        slots.take(lines)
+        slots.show()
+    return slots
+
+
+def texts(slots):
+    return [
+        [slots.slot_at(start_ms(hour)).parts[kind].opened().read() for kind in ("releases", "estimates")]
+        for hour in range(HOURS)
+    ]
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "history.sqlite"
+
+
+def test_all_that_was_read_is_there_also_of_slots_that_are_no_longer_kept(file):
+    """One file after the other: estimates come when their slots have left the memory."""
+    slots = whole(file, lines_of(release), lines_of(estimate))
+    assert len(slots.shown.slots) == KEPT
+    known = whole(file.with_name("none"), lines_of(release), lines_of(estimate), kept=HOURS)
+    assert texts(slots) == texts(known)
+    assert [slots.slot_at(start_ms(hour)).version for hour in (0, 30)] == [
+        known.slot_at(start_ms(hour)).version for hour in (0, 30)
+    ]
+    assert slots.slots_in(Span(), "estimates") == [(start_ms(hour), 3) for hour in range(HOURS)]
+
+
+def test_after_a_restart_the_newest_are_shown_and_the_same_records_change_nothing(file):
+    before = whole(file, lines_of(release), lines_of(estimate))
+    before.history.close()
+    again = Slots(KEPT, history=opened(str(file)))
+    assert [one.version for one in again.shown.slots] == [one.version for one in before.shown.slots]
+    assert json.loads(again.shown.outlines.opened().read()).keys() == set(CELLS)
+    changes = again.shown.change
+    again.take(lines_of(release) + lines_of(estimate))
+    assert not again.show() or again.shown.change == changes
+    assert texts(again) == texts(before)
+
+
+def test_a_file_of_others_of_a_later_version_or_in_use_is_said_and_there_is_no_history(file, capsys):
+    history = History(str(file))
+    with pytest.raises(Unusable, match="another dashboard"):
+        History(str(file))
+    history.close()
+    with sqlite3.connect(file) as later:
+        later.execute("PRAGMA user_version = 9")
+    later.close()
+    assert opened(str(file)) is None
+    other = file.with_name("other")
+    other.write_bytes(b"lines of something else\n" * 100)
+    assert opened(str(other)) is None
+    assert opened(str(file.with_name("missing") / "history")) is None
+    assert capsys.readouterr().err.count("no history is kept") == 3
+
+
+def test_a_full_disk_ends_the_history_and_nothing_else(file, capsys):
+    slots = whole(file, lines_of(release, range(KEPT)))
+    slots.history._writing.execute("PRAGMA max_page_count = 20")
+    slots.take(lines_of(release))
+    assert slots.show() and slots.history is None and len(slots.shown.slots) == KEPT
+    assert "full" in capsys.readouterr().err
+
+
+@pytest.fixture
+def address(file, monkeypatch):
+    monkeypatch.setattr(server, "RECORDS_MAX", 50)
+    slots = whole(file, lines_of(release), lines_of(estimate))
+    board = Board(slots)
+    board.announce(changed=False)
+    with serving(board, "127.0.0.1:0") as found:
+        yield found.rstrip("/")
+
+
+def day(number):
+    return (START + timedelta(days=number)).date().isoformat()
+
+
+def test_v1_answers_for_any_slot_and_for_spans_in_pages(address):
+    status, _, body = get(f"{address}/v1/releases?slot={START.isoformat()}")
+    assert status == 200 and body.count(b"\n") == 3
+    found, path = [], f"/v1/releases?from={day(0)}&to={day(2)}"
+    while path:
+        status, headers, body = get(address + path)
+        assert status == 200 and 0 < body.count(b"\n") <= 50
+        found += body.splitlines()
+        link = headers.get("Link", "")
+        path = link[1 : link.index(">")] if link else ""
+        assert not path or urlsplit(path).path == "/v1/releases"
+    assert found == sorted(lines_of(release, range(42)), key=lambda line: json.loads(line)["hat"]["slot_start"])
+    of_cell = get(f"{address}/v1/estimates?cell={CELLS[1]}&from={day(0)}&to={day(1)}&form=csv")[2]
+    assert of_cell.count(b"\n") == 1 + 18
+    listed = json.loads(get(f"{address}/v1/slots?from={day(1)}&to={day(2)}")[2])["slots"]
+    assert len(listed) == 24 and all(one["estimates"] == 3 for one in listed)
+    assert json.loads(get(f"{address}/v1/slots")[2])["days"] == [day(0), day(2)]
+    for query in ("from=monday", "slot=latest&from=2024-01-08", "to=2024-01-08T00:00"):
+        assert get(f"{address}/v1/releases?{query}")[0] == 400

@@ -1,0 +1,193 @@
+"""The history: all slots that the dashboard has read, in a SQLite file of its own, packed as they are in memory.
+
+One process writes, from one thread. Readers open the file for themselves. A file that cannot be used, or a disk that is
+full, is said once; the page goes on without a history.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from udp_stream.board.packed import Kind, Packed, Slot
+from udp_stream.logs import WARNING, say
+
+APPLICATION_ID: Final = 0x75647068  # "udph"
+VERSION: Final = 1
+BUSY_S: Final = 10.0
+
+_SCHEMA: Final = f"""
+PRAGMA journal_mode = WAL;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {VERSION};
+CREATE TABLE slots (start_ms INTEGER PRIMARY KEY, day TEXT NOT NULL, listed BLOB NOT NULL);
+CREATE INDEX days ON slots (day);
+CREATE TABLE parts (start_ms INTEGER NOT NULL, kind TEXT NOT NULL, lines INTEGER NOT NULL, body BLOB NOT NULL,
+    digest TEXT NOT NULL, size INTEGER NOT NULL, blocks BLOB NOT NULL, PRIMARY KEY (start_ms, kind)) WITHOUT ROWID;
+CREATE TABLE cells (cell TEXT PRIMARY KEY) WITHOUT ROWID;
+"""
+
+
+class Span(NamedTuple):
+    """From a time or a day on, and before another. Days (ISO, local) are compared as texts, times in Unix ms.
+
+    >>> Span("2024-01-08", "2024-01-09").where
+    ('day >= ? AND day < ?', ['2024-01-08', '2024-01-09'])
+    """
+
+    first: str | int | None = None
+    last: str | int | None = None
+
+    @property
+    def where(self) -> tuple[str, list[str | int]]:
+        ends = [(end, sign) for end, sign in ((self.first, ">="), (self.last, "<")) if end is not None]
+        names = [f"{'day' if isinstance(end, str) else 'start_ms'} {sign} ?" for end, sign in ends]
+        return " AND ".join(names) or "1", [end for end, _ in ends]
+
+    def has(self, start_ms: int, day: str) -> bool:
+        def own(end: str | int) -> str | int:
+            return day if isinstance(end, str) else start_ms
+
+        is_after = self.first is None or own(self.first) >= self.first  # type: ignore[operator]
+        return is_after and (self.last is None or own(self.last) < self.last)  # type: ignore[operator]
+
+
+class Unusable(Exception):
+    """Why there is no history."""
+
+
+class History:
+    """The file of a name; Unusable if it is another's, of a later version, or written by another process.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     history = History(f"{folder}/history.sqlite")
+    ...     history.newest(48), history.slot(0), history.cells()
+    ([], None, [])
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self._path = name, Path(name)
+        try:
+            # Kept open to the end: closing any file of the database would drop SQLite's own locks on it.
+            self._lock = os.open(name, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise Unusable(error.strerror or type(error).__name__) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise Unusable("another dashboard writes it") from None
+        try:
+            self._writing = sqlite3.connect(name, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            self._begin()
+        except (sqlite3.Error, Unusable) as error:
+            self.close()
+            raise Unusable(str(error)) from error
+
+    def close(self) -> None:
+        self._writing.close()
+        os.close(self._lock)
+
+    def _begin(self) -> None:
+        application, version, tables = (
+            self._writing.execute(what).fetchone()[0]
+            for what in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        )
+        if not tables:
+            self._writing.executescript(f"BEGIN; {_SCHEMA.split(';', 1)[1]} COMMIT;")
+        elif application != APPLICATION_ID:
+            raise Unusable("it is no history of a dashboard")
+        elif version > VERSION:
+            raise Unusable(f"it is of version {version}, from a later udp-stream; this one knows version {VERSION}")
+        self._writing.execute("PRAGMA journal_mode = WAL")
+        self._writing.execute("PRAGMA synchronous = NORMAL")
+
+    def write(self, slots: Iterable[Slot], cells: Iterable[str]) -> None:
+        """In one transaction; sqlite3.Error if the disk is full."""
+        self._writing.execute("BEGIN IMMEDIATE")
+        try:
+            for slot in slots:
+                row = slot.start_ms, slot.start[:10], msgspec.json.encode(slot.listed())
+                self._writing.execute("INSERT OR REPLACE INTO slots VALUES (?, ?, ?)", row)
+                parts = [
+                    (slot.start_ms, kind, part.lines, part.body, part.digest, part.size,
+                     msgspec.json.encode(part.blocks))
+                    for kind, part in slot.parts.items()
+                ]  # fmt: skip
+                self._writing.executemany("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?, ?, ?)", parts)
+            self._writing.executemany("INSERT OR IGNORE INTO cells VALUES (?)", [(cell,) for cell in cells])
+            self._writing.execute("COMMIT")
+        except sqlite3.Error:
+            if self._writing.in_transaction:
+                self._writing.execute("ROLLBACK")
+            raise
+
+    def _read(self, what: str, *values: str | int) -> list[tuple[object, ...]]:
+        with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as file:
+            return file.execute(what, values).fetchall()
+
+    def slot(self, start_ms: int) -> Slot | None:
+        rows = self._read("SELECT listed FROM slots WHERE start_ms = ?", start_ms)
+        if not rows:
+            return None
+        listed = msgspec.json.decode(rows[0][0], type=_Listed)  # type: ignore[arg-type]
+        what = "SELECT kind, body, digest, size, lines, blocks FROM parts WHERE start_ms = ?"
+        parts: dict[Kind, Packed] = {
+            kind: Packed(body, digest, size, lines, msgspec.json.decode(blocks, type=tuple[tuple[str, int], ...]))
+            for kind, body, digest, size, lines, blocks in self._read(what, start_ms)
+        }  # type: ignore[misc, arg-type]
+        return Slot(start_ms, listed.slot_start, listed.slot_end, listed.version, 0, listed.hats, parts)
+
+    def newest(self, most: int) -> list[int]:
+        """Starts of the newest slots, the oldest first."""
+        rows = self._read("SELECT start_ms FROM slots ORDER BY start_ms DESC LIMIT ?", most)
+        return [int(start) for (start,) in reversed(rows)]  # type: ignore[call-overload]
+
+    def cells(self) -> list[str]:
+        return [str(cell) for (cell,) in self._read("SELECT cell FROM cells")]
+
+    def listed(self, span: Span, most: int) -> list[tuple[int, bytes]]:
+        """Starts and lines of `/v1/slots`."""
+        where, values = span.where
+        what = f"SELECT start_ms, listed FROM slots WHERE {where} ORDER BY start_ms LIMIT ?"
+        return self._read(what, *values, most)  # type: ignore[return-value]
+
+    def lines(self, kind: Kind, span: Span) -> list[tuple[int, int]]:
+        """Start and number of records of each slot."""
+        where, values = span.where
+        what = f"SELECT start_ms, lines FROM slots JOIN parts USING (start_ms) WHERE kind = ? AND {where} ORDER BY 1"
+        return self._read(what, kind, *values)  # type: ignore[return-value]
+
+    def days(self) -> tuple[str, str] | None:
+        """The first and the last local day."""
+        ((first, last),) = self._read("SELECT min(day), max(day) FROM slots")
+        return None if first is None else (str(first), str(last))
+
+
+class _Listed(msgspec.Struct):
+    slot_start: str
+    slot_end: str
+    version: str
+    hats: dict[str, int]
+
+
+def opened(name: str) -> History | None:
+    """The history of `dashboard.history`; without it if it cannot be used, which is said."""
+    try:
+        return History(name) if name else None
+    except Unusable as error:
+        say_without(name, str(error))
+        return None
+
+
+def say_without(name: str, why: str) -> None:
+    """There is no history, or none any more."""
+    say(f"dashboard.history: {name}: no history is kept: {why}", "no_history", level=WARNING)
