@@ -57,7 +57,8 @@ lint: $(STAMP)
 bench: $(STAMP)  ## prints ratios beside a decode-only run over the same bytes
 	$(BIN)/python -m benchmarks
 
-accuracy: $(STAMP)  ## what a day errs by, beside every guess: make accuracy DATA=folder-of-recorded-days SEEDS=10
+accuracy: $(STAMP)  ## what a typical week errs by, and a day beside every guess: make accuracy DATA=folder-of-recorded-days SEEDS=10
+	$(BIN)/python -m benchmarks.typical $(if $(SEEDS),--seeds $(SEEDS))
 	$(BIN)/python -m benchmarks.accuracy $(if $(SEEDS),--seeds $(SEEDS)) $(or $(DATA),data)
 
 bench-stream: $(STAMP)  ## a worker beside plain clients of a real broker, and how long a slot takes to close

@@ -26,8 +26,14 @@ FLOW = np.array([1.25, 1.05, 0.8, 0.8, 0.9, 1.0, 1.0, 0.95, 0.95, 0.95, 0.9, 0.7
 DAY_SD, CELL_DAY_SD, HAT_SD, DRIVER_SD = 0.05, 0.06, 0.07, 0.1
 """Of logarithms: a day's effect on the city, on a cell, on a HAT; and that of a driver, who is another every day."""
 
-PING_SHAPE, WEEKEND = 3.0, (1.0, 1.12, 1.18)
-"""Gamma shape of a ping around its bus's mean speed; factors of weekday, Saturday, Sunday where crowded."""
+STANDING, MOVING_SHAPE = 0.28, 8.0
+"""The share of pings of buses that stand, as in Surat's feed, and the gamma shape of the others' speeds."""
+
+LAYOVER_MIN = 2, 8
+"""Minutes that a bus stands at the end of its line."""
+
+WEEKEND = 1.0, 1.12, 1.18
+"""Factors of weekday, Saturday, Sunday where crowded."""
 
 
 @dataclass
@@ -86,16 +92,21 @@ class MadeUpCity:
         length = np.array([len(line) for line in self.lines])[self.line_of] * CELL_KM
         km, way = rng.random(self.buses) * length, np.where(rng.random(self.buses) < 0.5, 1.0, -1.0)
         begins, ends = OPENS_H * 60 + rng.integers(0, 90, self.buses), CLOSES_H * 60 - rng.integers(0, 90, self.buses)
+        stands_to = np.zeros(self.buses, dtype=np.int64)
         phase, rows = rng.integers(0, 60_000, self.buses), []
         for minute in range(OPENS_H * 60, CLOSES_H * 60):
             here = ways[np.arange(self.buses), np.minimum((km / CELL_KM).astype(np.int64), longest - 1)]
             kmh = speed[here, minute // 60 - OPENS_H] * driver
             out = np.flatnonzero((begins <= minute) & (minute < ends))
-            said = np.minimum(rng.gamma(PING_SHAPE, kmh[out] / PING_SHAPE), 64.9)
+            moving = rng.gamma(MOVING_SHAPE, kmh[out] / MOVING_SHAPE / (1 - STANDING))
+            drives = minute >= stands_to
+            said = np.minimum(moving * (rng.random(out.size) >= STANDING) * drives[out], 64.9)
             rows.append((out, self.cells[here[out]], MONDAY_MS + day * DAY_MS + minute * 60_000 + phase[out], said))
-            km = km + np.where((begins <= minute) & (minute < ends), way * kmh / 60, 0.0)
+            km = km + np.where((begins <= minute) & (minute < ends) & drives, way * kmh / 60, 0.0)
+            is_end = (km >= length) | (km <= 0)
             way = np.where(km >= length, -1.0, np.where(km <= 0, 1.0, way))
-            km = np.clip(km, 0, length - 1e-6)
+            stands_to = np.where(is_end, minute + 1 + rng.integers(*LAYOVER_MIN, self.buses), stands_to)
+            km = np.clip(km, 1e-6, length - 1e-6)
         bus, cell, time_ms, said = (np.concatenate(column) for column in zip(*rows, strict=True))
         first, last = (MONDAY_MS + day * DAY_MS + hour * HOUR_MS for hour in hours)
         kept = (first <= time_ms) & (time_ms < last)

@@ -115,7 +115,7 @@ def _geojson(lines: Iterable[bytes], kind: Kind, place_of: PlaceOf | None) -> It
         properties = {name: fields.get(name) for name in names}
         if place_of is not None:
             properties["place"] = place_of(record["hat"]["cell"])
-        geometry = cell_geometry(int(record["hat"]["cell"], 16))
+        geometry = cell_geometry(int(record.get("cell") or record["hat"]["cell"], 16))
         feature = {"type": "Feature", "geometry": geometry, "properties": properties}
         yield between + msgspec.json.encode(feature)
         between = b",\n"

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from udp_stream.board.slots import Packed, packed
+from udp_stream.board.packed import Packed, packed
 from udp_stream.forms import cell_geometry
 from udp_stream.gtfs import Network, Stop
 from udp_stream.windows.tables import cell_center, cells_beside, cells_of, resolution_of

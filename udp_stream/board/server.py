@@ -16,7 +16,7 @@ import resource
 import socket
 import struct
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import hdrs, web
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -38,11 +39,13 @@ from udp_stream.board.packed import Kind, Packed, Slot, packed
 from udp_stream.board.places import Places, collection
 from udp_stream.board.slots import KINDS, Slots, milliseconds_of, of_cell
 from udp_stream.errors import DependencyUnavailable
+from udp_stream.forecast.typical import CLASSES
 from udp_stream.forms import PlaceOf, in_form
 from udp_stream.logs import WARNING, counted, say
 from udp_stream.release.forecaster import SCHEMA as SMOOTHED
 from udp_stream.release.record import SCHEMA as RELEASE
 from udp_stream.release.record import described
+from udp_stream.release.week import DAYS_MAX, TypicalHour, Week
 from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL
 
 STREAMS_MAX: Final = 2_000
@@ -82,6 +85,7 @@ SUFFIXES: Final = {
 
 SPAN: Final = "from", "to"
 RECORDS: Final = "slot", "cell", "form", *SPAN
+TYPICAL: Final = "cell", "day", "form"
 RECORDS_MAX: Final = 100_000  # of an answer
 
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
@@ -114,6 +118,9 @@ class Board:
     places: Places | None = None
     look: Look = field(default_factory=Look)
     is_ready: bool = False
+    holidays: Sequence[str] = ()
+    typical: tuple[bytes, ...] | None = None
+    _typical_day: str = ""
     streams: set[socket.socket] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop | None = None
     _told: int = 0
@@ -127,6 +134,7 @@ class Board:
         if self.places is not None:
             self._place(self.places)
         self.is_ready = True
+        self.make_typical()
         if changed and self.loop is not None:
             self.loop.call_soon_threadsafe(self.tell)
 
@@ -189,6 +197,42 @@ class Board:
 
     async def places_of(self, request: web.Request) -> web.StreamResponse:
         return await _answer(request, self._placed[1], FORMS["geojson"])
+
+    def make_typical(self) -> None:
+        """Make the typical week anew where a day has passed, in a thread of its own."""
+        slots = self.slots.shown.slots
+        if not slots or self._typical_day == slots[-1].start[:10]:
+            return
+        self._typical_day = slots[-1].start[:10]
+        threading.Thread(target=self._make_typical, daemon=True).start()
+
+    def _make_typical(self) -> None:
+        slots = self.slots.shown.slots
+        hours = max(1.0, (milliseconds_of(slots[-1].end) - slots[-1].start_ms) / 3_600_000)
+        week = Week()
+        for record in self.slots.releases_and_estimates(round(DAYS_MAX * 24 * 4 / hours)):
+            week.add(record)
+        places = self.places
+        rows = (replace(row, place=places and places.name_of(row.cell)) for row in week.rows(self.holidays))
+        self.typical = tuple(msgspec.json.encode(row) + b"\n" for row in rows)
+
+    async def usual(self, request: web.Request) -> web.StreamResponse:
+        """The typical week, of a cell or a class of days."""
+        asked = _parameters(request, *TYPICAL)
+        cell, day, form = asked.get("cell"), asked.get("day"), asked.get("form", "ndjson")
+        if form not in FORMS:
+            raise _refused(f"form: expected {', '.join(FORMS)}")
+        if cell is not None and _CELL.fullmatch(cell) is None:
+            raise _refused("cell: expected an H3 cell, 15 hexadecimal digits")
+        if day is not None and day not in CLASSES:
+            raise _refused(f"day: expected {', '.join(CLASSES)}")
+        if self.typical is None:
+            raise web.HTTPServiceUnavailable(text="the typical week is being made\n")
+        parts = [f'"{name}":"{value}"'.encode() for name, value in (("cell", cell), ("day", day)) if value]
+        lines = [line for line in self.typical if all(part in line for part in parts)]
+        text = await asyncio.to_thread(packed, in_form(form, lines, TypicalHour))
+        more = {hdrs.CONTENT_DISPOSITION: f'inline; filename="typical.{form}"'}
+        return await _answer(request, text, FORMS[form], more, TYPICAL)
 
     async def privacy(self, request: web.Request) -> web.StreamResponse:
         statement, privacy = self.statement(), self.slots.shown.privacy
@@ -400,7 +444,7 @@ def application(board: Board) -> web.Application:
 
     routes: dict[str, Handler] = {
         "/v1/slots": board.listing, "/v1/outlines": partial(board.shown, "outlines"),
-        "/v1/places": board.places_of, "/v1/privacy": board.privacy,
+        "/v1/places": board.places_of, "/v1/privacy": board.privacy, "/v1/typical": board.usual,
         "/v1/stream": board.stream, "/healthz": healthy, "/readyz": board.ready, "/metrics": metrics,
     }  # fmt: skip
     routes |= {f"/v1/{kind}": partial(board.records, kind) for kind in KINDS}

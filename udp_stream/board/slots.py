@@ -52,9 +52,11 @@ def _cell_of(line: bytes) -> str:
     return _HAT_OF(_HEAD_OF(line).hat).cell
 
 
+_RELEASE_OF = msgspec.json.Decoder(Release).decode
+_SMOOTHED_OF = msgspec.json.Decoder(Smoothed).decode
 _RECORD_OF: Final[dict[str, Callable[[bytes], Record]]] = {
-    "udp-stream/release/1": msgspec.json.Decoder(Release).decode,
-    "udp-stream/smoothed/1": msgspec.json.Decoder(Smoothed).decode,
+    "udp-stream/release/1": _RELEASE_OF,
+    "udp-stream/smoothed/1": _SMOOTHED_OF,
     "udp-stream/withdrawal/1": msgspec.json.Decoder(Withdrawal).decode,
 }
 
@@ -166,7 +168,7 @@ class Slots:
         return before != self.shown.change
 
     def _take(self, line: bytes) -> Refused | None:
-        if (record := _read(line)) is None:
+        if (record := read_record(line)) is None:
             return "no release and no estimate of this version"
         hat = record.hat
         try:
@@ -224,6 +226,17 @@ class Slots:
         found = self.shown.slot_at(start_ms)
         return self.history.slot(start_ms) if found is None and self.history is not None else found
 
+    def releases_and_estimates(self, most: int) -> Iterator[Release | Smoothed]:
+        """The records of the newest slots, so many, without withdrawn releases."""
+        for start_ms, _ in self.slots_in(Span(), "estimates")[-most:]:
+            if (slot := self.slot_at(start_ms)) is None:
+                continue
+            gone = {_cell_of(line) for line in slot.parts["withdrawals"].opened()}
+            for line in slot.parts["releases"].opened():
+                if _cell_of(line) not in gone:
+                    yield _RELEASE_OF(line)
+            yield from map(_SMOOTHED_OF, slot.parts["estimates"].opened())
+
     def listed_in(self, span: Span, most: int) -> Packed:
         """The lines of `/v1/slots` of a span, at most so many."""
         found = {} if self.history is None else dict(self.history.listed(span, most))
@@ -273,7 +286,7 @@ class Slots:
         return packed([b"{" + b",\n".join(rows) + b"\n}\n"])
 
 
-def _read(line: bytes) -> Record | None:
+def read_record(line: bytes) -> Record | None:
     """The record; None for anything else. Published are lines, so one with a break in it was not."""
     if len(line) > LINE_BYTES_MAX or b"\n" in line:
         return None

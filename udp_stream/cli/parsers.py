@@ -414,6 +414,20 @@ It reads released records and nothing else: no ledger, no key, no ping. Needs th
 """
 
 
+def _typical(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "typical", "the typical week: usual speeds by cell, class of day and hour", "typical")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="lines of JSON: releases, and estimates for a guess")
+    _option(parser, "--out", "FILE", ".ndjson, .csv, .geojson or .parquet (default: lines of JSON)", default="-")
+    parser.epilog = """\
+examples:
+  udp-stream typical releases.ndjson estimates.ndjson --out week.csv
+  udp-stream typical releases.ndjson --out week.geojson --set 'dashboard.holidays=["2024-01-26"]'
+
+It reads what was released, so it costs no budget. low_kmh to high_kmh is a 95 % interval. On so many days the cell was
+released in that hour. changed is the day from which on a street is another, if there is one.
+"""
+
+
 def _status(verbs: Verbs) -> None:
     parser = add_verb(verbs, "status", "say what the deployment is doing: workers, lag, last slot, ledger", "status")
     _switch(parser, "--json", "one JSON object instead of a page")
@@ -478,7 +492,7 @@ read variables of these names. Both services are for this run only: their data i
 
 VERBS = (
     *(_init, _replay, _run, _demo, _plan, _reproduce, _ledger, _topics),
-    *(_worker, _feed, _releases, _dashboard, _status, _doctor, _config, _services),
+    *(_worker, _feed, _releases, _dashboard, _typical, _status, _doctor, _config, _services),
 )
 
 

@@ -152,7 +152,7 @@ def measured(
     clipped: Sequence[Clipped], max_kmh: float,
 ) -> Outlook:  # fmt: skip
     """Of HATs with a release each: its value, the variance of its noise, and how it was clipped."""
-    distance = (value[:, None] - _expected(_grid(max_kmh), variance, clipped)) ** 2 / (2 * noise[:, None])
+    distance = (value[:, None] - passed(_grid(max_kmh), variance, clipped)) ** 2 / (2 * noise[:, None])
     likelihood = np.exp(distance.min(axis=1, keepdims=True) - distance)
     return _outlook(mean, variance, carried, likelihood, max_kmh)
 
@@ -164,7 +164,7 @@ def log_likelihoods(
     """Of all releases of a slot together, if every HAT's speeds are so many times those that are forecast; with the
     news that HATs have one by one."""
     grid = _grid(max_kmh)
-    distance = (value[:, None] - _expected(grid, variance, clipped)) ** 2 / (2 * noise[:, None])
+    distance = (value[:, None] - passed(grid, variance, clipped)) ** 2 / (2 * noise[:, None])
     seen = np.exp(distance.min(axis=1, keepdims=True) - distance)
     found = []
     for factor in factors:
@@ -208,7 +208,7 @@ def _moments(grid: Floats, weights: Floats) -> tuple[Floats, Floats]:
     return mean, np.maximum(variance, (grid[1] - grid[0]) ** 2 / 12)  # at least that of the mass within a step
 
 
-def _expected(grid: Floats, variance: Floats, clipped: Sequence[Clipped]) -> Floats:
+def passed(grid: Floats, variance: Floats, clipped: Sequence[Clipped]) -> Floats:
     """The mean of each release at each speed of the grid."""
     centre, half_width, hats, gain, scatter = np.array(clipped, dtype=np.float64).reshape(-1, 5).T[:, :, None]
     expected = np.tile(grid, (len(clipped), 1))

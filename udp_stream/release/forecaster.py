@@ -372,10 +372,11 @@ def prior_of_records(records: Sequence[Release]) -> SlotPrior:
 
 def rest_of_records(records: Sequence[Release]) -> Floats:
     """Variance of each HAT's rest; from its counts where the record has no forecast: as if all plates sent alike."""
-    return np.array([_rest(record) for record in records])
+    return np.array([rest_of(record) for record in records])
 
 
-def _rest(record: Release) -> float:
+def rest_of(record: Release) -> float:
+    """Variance of the HAT's rest, in km2/h2."""
     if record.forecast is not None:
         return record.forecast.rest_kmh**2
     plates, samples = max(1, record.plates), max(1, record.samples)
@@ -384,19 +385,21 @@ def _rest(record: Release) -> float:
 
 
 def _measured(records: Sequence[Release]) -> tuple[Floats, Floats, list[Clipped]]:
-    found = [_value_of(record) for record in records]
+    found = [value_of(record) for record in records]
     values, variances = (np.array([one[which] for one in found]) for which in (0, 1))
-    return values, variances, [_clipped(record) for record in records]
+    return values, variances, [clipped_of(record) for record in records]
 
 
-def _clipped(record: Release) -> Clipped:
+def clipped_of(record: Release) -> Clipped:
+    """How the release was clipped."""
     forecast = record.forecast
     if forecast is None or (clip := forecast.clip) is None:
         return NOT_CLIPPED
     return Clipped(forecast.value_kmh, clip.half_width, clip.hats, clip.gain, clip.scatter_kmh)
 
 
-def _value_of(record: Release) -> tuple[float, float]:
+def value_of(record: Release) -> tuple[float, float]:
+    """What the release says of the mean, and the variance of its noise."""
     forecast, mean = record.forecast, record.mean
     if forecast is not None and forecast.measured_kmh is not None and forecast.measured_deviation_kmh is not None:
         return forecast.measured_kmh, forecast.measured_deviation_kmh**2

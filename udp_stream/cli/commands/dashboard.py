@@ -41,6 +41,7 @@ def dashboard(arguments: argparse.Namespace, settings: Settings) -> None:
         Statement(ours.statement).read,
         _places(arguments.gtfs or ours.gtfs),
         look,
+        holidays=ours.holidays,
     )
     if not arguments.files:
         from streams.topics import require_reachable

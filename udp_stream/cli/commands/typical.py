@@ -1,0 +1,50 @@
+"""`typical`: the typical week of a city, from files of releases and estimates."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from udp_stream.board.slots import LINE_BYTES_MAX, Record, read_record
+from udp_stream.cli.outputs import records_out, require_distinct, used_files
+from udp_stream.errors import UsageError
+from udp_stream.forms import require_form
+from udp_stream.logs import WARNING, counted, say
+from udp_stream.release.forecaster import Smoothed
+from udp_stream.release.record import Release
+from udp_stream.release.week import TypicalHour, Week
+from udp_stream.release.withdrawal import Withdrawal
+from udp_stream.settings import Settings
+
+
+def typical(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Read all records, and write a row for each cell, class of day and hour. UsageError if there is no release."""
+    require_form(arguments.out)
+    require_distinct([("--out", arguments.out)], used_files(arguments, settings, arguments.files))
+    withdrawn = {one.withdraws for one in _records(arguments.files) if isinstance(one, Withdrawal)}
+    week, releases, refused = Week(), 0, 0
+    for record in _records(arguments.files):
+        if record is None:
+            refused += 1
+        elif isinstance(record, Smoothed) or (isinstance(record, Release) and record.release_id not in withdrawn):
+            week.add(record)
+            releases += isinstance(record, Release)
+    if refused:
+        say(f"{counted(refused, 'line')} are no records of this version", "refused", level=WARNING)
+    if not releases:
+        raise UsageError(f"{', '.join(arguments.files)}: expected releases, as `run --out` writes them, got none")
+    with records_out(arguments.out, TypicalHour) as write:
+        write([msgspec.json.encode(row) for row in week.rows(settings.dashboard.holidays)])
+
+
+def _records(files: Iterable[str]) -> Iterator[Record | None]:
+    for name in files:
+        try:
+            with Path(name).open("rb") as lines:
+                while line := lines.readline(LINE_BYTES_MAX + 1):
+                    yield read_record(line.rstrip(b"\n"))
+        except OSError as error:
+            raise UsageError(f"{name}: cannot be read ({error.strerror})") from error
