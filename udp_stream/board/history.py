@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -52,11 +52,10 @@ class Span(NamedTuple):
         return " AND ".join(names) or "1", [end for end, _ in ends]
 
     def has(self, start_ms: int, day: str) -> bool:
-        def own(end: str | int) -> str | int:
-            return day if isinstance(end, str) else start_ms
+        def is_before(end: str | int) -> bool:
+            return day < end if isinstance(end, str) else start_ms < end
 
-        is_after = self.first is None or own(self.first) >= self.first  # type: ignore[operator]
-        return is_after and (self.last is None or own(self.last) < self.last)  # type: ignore[operator]
+        return not (self.first is not None and is_before(self.first)) and (self.last is None or is_before(self.last))
 
 
 class Unusable(Exception):
@@ -130,7 +129,7 @@ class History:
                 self._writing.execute("ROLLBACK")
             raise
 
-    def _read(self, what: str, *values: str | int) -> list[tuple[object, ...]]:
+    def _read(self, what: str, *values: str | int) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as file:
             return file.execute(what, values).fetchall()
 
@@ -138,18 +137,18 @@ class History:
         rows = self._read("SELECT listed FROM slots WHERE start_ms = ?", start_ms)
         if not rows:
             return None
-        listed = msgspec.json.decode(rows[0][0], type=_Listed)  # type: ignore[arg-type]
+        listed = msgspec.json.decode(rows[0][0], type=_Listed)
         what = "SELECT kind, body, digest, size, lines, blocks FROM parts WHERE start_ms = ?"
         parts: dict[Kind, Packed] = {
             kind: Packed(body, digest, size, lines, msgspec.json.decode(blocks, type=tuple[tuple[str, int], ...]))
             for kind, body, digest, size, lines, blocks in self._read(what, start_ms)
-        }  # type: ignore[misc, arg-type]
+        }
         return Slot(start_ms, listed.slot_start, listed.slot_end, listed.version, 0, listed.hats, parts)
 
     def newest(self, most: int) -> list[int]:
         """Starts of the newest slots, the oldest first."""
         rows = self._read("SELECT start_ms FROM slots ORDER BY start_ms DESC LIMIT ?", most)
-        return [int(start) for (start,) in reversed(rows)]  # type: ignore[call-overload]
+        return [int(start) for (start,) in reversed(rows)]
 
     def cells(self) -> list[str]:
         return [str(cell) for (cell,) in self._read("SELECT cell FROM cells")]
@@ -158,13 +157,13 @@ class History:
         """Starts and lines of `/v1/slots`."""
         where, values = span.where
         what = f"SELECT start_ms, listed FROM slots WHERE {where} ORDER BY start_ms LIMIT ?"
-        return self._read(what, *values, most)  # type: ignore[return-value]
+        return self._read(what, *values, most)
 
     def lines(self, kind: Kind, span: Span) -> list[tuple[int, int]]:
         """Start and number of records of each slot."""
         where, values = span.where
         what = f"SELECT start_ms, lines FROM slots JOIN parts USING (start_ms) WHERE kind = ? AND {where} ORDER BY 1"
-        return self._read(what, kind, *values)  # type: ignore[return-value]
+        return self._read(what, kind, *values)
 
     def days(self) -> tuple[str, str] | None:
         """The first and the last local day."""

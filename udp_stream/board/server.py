@@ -231,7 +231,7 @@ class Board:
         parts = [f'"{name}":"{value}"'.encode() for name, value in (("cell", cell), ("day", day)) if value]
         lines = [line for line in self.typical if all(part in line for part in parts)]
         text = await asyncio.to_thread(packed, in_form(form, lines, TypicalHour))
-        more = {hdrs.CONTENT_DISPOSITION: f'inline; filename="typical.{form}"'}
+        more: dict[str, str] = {hdrs.CONTENT_DISPOSITION: f'inline; filename="typical.{form}"'}
         return await _answer(request, text, FORMS[form], more, TYPICAL)
 
     async def privacy(self, request: web.Request) -> web.StreamResponse:
@@ -260,7 +260,7 @@ class Board:
             taken += 1
         async with self._spans:
             body = await asyncio.to_thread(self._joined, kind, [start for start, _ in found[:taken]], cell, form)
-        more = {hdrs.CONTENT_DISPOSITION: f'attachment; filename="{kind}.{form}"'}
+        more: dict[str, str] = {hdrs.CONTENT_DISPOSITION: f'attachment; filename="{kind}.{form}"'}
         if taken < len(found):
             place = dict(asked) | {"from": iso_of(found[taken][0])}
             more[hdrs.LINK] = f'<{request.path}?{urlencode(place)}>; rel="next"'

@@ -205,7 +205,7 @@ class _Week:
             through = one.states.T @ weighed
             information += one.shared.T @ weighed - through.T @ one.covariance @ through
             score += weighed.T @ off - through.T @ (one.covariance @ (one.states.T @ one.weighed(off)))
-        covariance = np.linalg.inv(information)
+        covariance = np.asarray(np.linalg.inv(information), dtype=np.float64)
         found = covariance @ score
         of_days = slice(HOURS + self._features, None)
         self._slope, self._day = found[HOURS + self._counts.shape[2] : of_days.start], found[of_days]
@@ -217,7 +217,7 @@ class _Week:
 
     @property
     def _features(self) -> int:
-        return self._counts.shape[2] + self._slope.size
+        return int(self._counts.shape[2] + self._slope.size)
 
     def _observed(self) -> tuple[Floats, Floats]:
         """What each release says of its HAT, as a normal variable: linear over a range around the likely speed."""
@@ -262,7 +262,8 @@ class _Week:
         of_counts = np.hstack([self._counts[cell][hour], seen.counts[rows]])
         shared = np.hstack([np.eye(HOURS)[hour], of_counts, is_day * self._speeds[rows][:, None]])
         one = _Cell(rows, weight, days, shared, states, prior, prior)
-        return one._replace(covariance=np.linalg.inv(np.linalg.inv(prior) + states.T @ one.weighed(states)))
+        information = np.linalg.inv(prior) + states.T @ one.weighed(states)
+        return one._replace(covariance=np.asarray(np.linalg.inv(information), dtype=np.float64))
 
     def _prior(self, cell: int) -> Floats:
         """The covariance of a cell's states before its releases."""

@@ -151,7 +151,8 @@ def rehearse(slots: Sequence[SlotCounts], context: ReleaseContext, new_ledger: C
     usual, hats = Usual.from_counts(slots), sum(counts.cells.size for counts in slots)
     cities = 2 * min(PAIRS_MAX, max(PAIRS_MIN, ceil(HATS_OF_PAIRS / max(1, hats))))
     found = [_of_city(RehearsedCity(number, usual), slots, context, new_ledger()) for number in range(cities)]
-    return Rehearsed(*np.mean([errors for errors, _ in found], axis=0).tolist(), found[0][1])
+    error, constant, counts, served = np.mean([errors for errors, _ in found], axis=0).tolist()
+    return Rehearsed(error, constant, counts, served, found[0][1])
 
 
 def _of_city(

@@ -111,11 +111,12 @@ class Week:
         guess, guessed = _means(of_guess[:, 3:] / AT_KMH, at_guess, cells)
         releases, at = _of_days(self._releases, _RELEASE + _COUNTS, number)
         order = np.argsort(number[releases[:, 1].astype(np.int64)], kind="stable")
-        releases, at = releases[order], tuple(column[order] for column in at)
+        releases, (cell, day, hour) = releases[order], (column[order] for column in at)
         scale = _scale(usual[many > 0])
-        apart = (releases[:, 12:] - usual[at[0], at[2]]) / scale
+        apart = (releases[:, 12:] - usual[cell, hour]) / scale
         clipped = [Clipped(one[0], one[1], int(one[2]), one[3], one[4]) for one in releases[:, 7:12].tolist()]
-        seen = Seen(at[0], at[1], at[2], *releases[:, 3:7].T, clipped, apart)
+        value, noise, rest, off = releases[:, 3:7].T
+        seen = Seen(cell, day, hour, value, noise, rest, off, clipped, apart)
         features = np.concatenate([_standard(usual, many > 0), _standard(guess, guessed > 0)], axis=2)
         top = max(TOP_KMH, float(np.quantile(seen.value, 0.999)) if seen.value.size else 0.0)
         return usual_week(seen, features, len(dates), top, before), (many + guessed) > 0
@@ -155,7 +156,7 @@ def _rows(
 ) -> Iterator[TypicalHour]:
     low, high = usual.low, usual.high
     for at, hour in np.argwhere(is_there).tolist():
-        ends = (round(float(one[at, hour]), 2) for one in (usual.mean, low, high))
+        mean, least, most = (round(float(one[at, hour]), 2) for one in (usual.mean, low, high))
         since = int(usual.changed[at])
         changed = dates[since] if since >= 0 else None
-        yield TypicalHour(cells[at], None, day, hour, *ends, int(usual.days[at, hour]), changed)
+        yield TypicalHour(cells[at], None, day, hour, mean, least, most, int(usual.days[at, hour]), changed)

@@ -4,6 +4,9 @@ import { CellMap, markAt } from './map.js';
 import { dayPlot, element, emptyPanel, panelOf, svg } from './panel.js';
 import { CellTable } from './table.js';
 import {
+  daySpan, drawDate, drawMeasured, listenWhen, rowsAt, slotsOf, typical, usualCells, usualWords, weekOf,
+} from './when.js';
+import {
   cellsOf, clockOf, counted, dayOf, liveOf, placesFrom, protectedOf, slotWords, STEPS_KMH, summaryOf, warningsOf,
 } from './words.js';
 
@@ -19,6 +22,7 @@ const chosen = new URLSearchParams(location.hash.slice(1));
 const state = {
   slots: [], outlines: {}, cells: [], records: new Map(), drawn: '', places: '', isOpen: false, aheadMs: 0,
   slot: chosen.get('slot'), cell: chosen.get('cell'), isReady: false,
+  date: null, days: null, newest: null, isUsual: false, // another day than the newest; the first and last day
 };
 const map = new CellMap(at('map'), choose);
 const table = new CellTable(at('cells'), choose);
@@ -46,11 +50,14 @@ async function refreshed() {
   if (!state.isReady) await get('readyz');
   state.isReady = true;
   const answer = await get('v1/slots');
-  const { slots, synthetic } = await answer.json();
+  const { slots, synthetic, days } = await answer.json();
   state.aheadMs = (Date.parse(answer.headers.get('date')) || Date.now()) - Date.now();
   at('synthetic').hidden = !synthetic;
   if (!slots.length) return;
-  state.slots = slots;
+  Object.assign(state, { days, newest: slots.at(-1) });
+  if (state.slot && !slots.some(({ slot_start }) => slot_start === state.slot)) state.date ??= state.slot.slice(0, 10);
+  const past = state.date ? await slotsOf(state.date) : [];
+  state.slots = past.length ? past : slots;
   const [outlines] = await Promise.all([get('v1/outlines'), lookAtPlaces()]);
   state.outlines = await outlines.json();
   showLive();
@@ -92,8 +99,10 @@ async function drawSlot() {
     state.drawn = drawn;
     state.cells = found.cells;
     drawWords(slot, found);
-    table.draw(found.cells); // before the map: it asks where it is scrolled to
-    map.draw(found.cells, state.outlines);
+    const usual = state.isUsual ? usualCells(rowsAt(await typical({}), slot), slot, found.cells) : null;
+    if (usual) at('summary').replaceChildren(usualWords(usual, slot));
+    table.draw(usual ?? found.cells); // before the map: it asks where it is scrolled to
+    map.draw(usual ?? found.cells, state.outlines);
     at('whole').hidden = false;
     document.body.dataset.slot = slot.slot_start;
     await drawPanel();
@@ -162,14 +171,16 @@ function moveSlider() {
   const index = state.slots.indexOf(slot);
   at('slot').value = index;
   at('slot').setAttribute('aria-valuetext', `${slotWords(slot)}; ${measuredWords(slot)}`);
-  at('newest').disabled = slot === newest();
+  at('newest').disabled = slot === newest() && !state.date;
+  drawDate(state.days, state.slots, slot);
+  drawMeasured(state.slots, slot);
   for (const [i, bar] of [...at('bars').children].entries()) bar.classList.toggle('now', i === index);
 }
 
 /** At the newest slot the page follows what comes; at another it stays. */
 function showSlot(index) {
   const slot = state.slots[index];
-  state.slot = slot === newest() ? null : slot.slot_start;
+  state.slot = slot === newest() && !state.date ? null : slot.slot_start;
   moveSlider();
   remember();
   drawSlot().catch(() => refreshIn(AGAIN_MS));
@@ -206,8 +217,14 @@ async function drawDay() {
   const [cell, turn] = [chosenCell(), ++days];
   if (!cell) return;
   const query = { cell: cell.id };
-  const lists = await Promise.all(KINDS.map((kind) => records(kind, query)));
-  if (turn === days) at('day').replaceWith(dayPlot(cell, dayFrom(cell, lists)));
+  const span = daySpan(cell.hat.slot_start);
+  const lists = await Promise.all(KINDS.map((kind) => records(kind, { ...query, ...span })));
+  if (turn !== days) return;
+  at('day').replaceWith(dayPlot(cell, dayFrom(cell, lists)));
+  const week = weekOf(await typical(query), cell);
+  if (turn !== days) return;
+  at('week')?.remove();
+  at('day').after(week);
 }
 
 /** The cell in each slot of the shown slot's day. */
@@ -250,14 +267,29 @@ function listen() {
 
 function showLive(isOpen = state.isOpen) {
   state.isOpen = isOpen;
-  const said = newest() ? liveOf(newest(), Date.now() + state.aheadMs) : 'Connected';
+  const said = state.newest ? liveOf(state.newest, Date.now() + state.aheadMs) : 'Connected';
   at('live').textContent = isOpen ? said : 'No connection, trying again';
   at('live').classList.toggle('is-open', isOpen);
   at('live').classList.toggle('is-live', isOpen && said === 'Live');
 }
 
 at('slot').addEventListener('input', (event) => showSlot(Number(event.target.value)));
-at('newest').addEventListener('click', () => showSlot(state.slots.length - 1));
+at('newest').addEventListener('click', () => {
+  if (!state.date) return showSlot(state.slots.length - 1);
+  Object.assign(state, { date: null, slot: null });
+  remember();
+  return refresh();
+});
+listenWhen({
+  chooseDate(date) {
+    Object.assign(state, { date, slot: null });
+    refresh();
+  },
+  chooseUsual(isUsual) {
+    Object.assign(state, { isUsual, drawn: '' });
+    drawSlot().catch(() => refreshIn(AGAIN_MS));
+  },
+});
 at('whole').addEventListener('click', () => map.showWhole());
 document.addEventListener('keydown', ({ key, target }) => {
   if (key === 'Escape' && target !== at('find')) close(); // there it empties the field

@@ -1,0 +1,90 @@
+"""The page and time: another day by its date, the day by the hour, the typical week; in a real browser."""
+
+import json
+from urllib.parse import urlencode
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from benchmarks.made_up_city import MadeUpCity
+from benchmarks.typical import published
+from tests.board import get, wait_for
+from tests.browser.test_page import STEPS, cells_of
+from udp_stream.board.history import opened
+from udp_stream.board.server import Board, serving
+from udp_stream.board.slots import Slots
+from udp_stream.release.forecaster import encode_smoothed
+from udp_stream.release.record import encode
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory):
+    """Three days of a made-up city in a history of which the page keeps six slots."""
+    folder, city = tmp_path_factory.mktemp("week"), MadeUpCity(1, buses=150)
+    slots = Slots(6, history=opened(str(folder / "history.sqlite")))
+    for releases, estimates in published(city, [0, 1, 2]):
+        slots.take([*map(encode, releases), *map(encode_smoothed, estimates)])
+    slots.show()
+    board = Board(slots)
+    board.announce(changed=False)
+    with serving(board, "127.0.0.1:0") as address:
+        wait_for(lambda: board.typical)
+        yield address.rstrip("/")
+
+
+def usual(address, **query):
+    return [json.loads(line) for line in get(f"{address}/v1/typical?{urlencode(query)}")[2].splitlines()]
+
+
+def test_a_day_of_the_history_is_chosen_by_its_date(week, new_page):
+    page = new_page(week)
+    assert page.locator("#bars .bar").count() == 6
+    assert page.locator("#date").get_attribute("min") == "2024-01-08"
+    page.locator("#date").fill("2024-01-09")
+    page.wait_for_selector('body[data-slot^="2024-01-09"]')
+    assert page.locator("#bars .bar").count() == page.locator("#measured li").count() == 16
+    slots = json.loads(get(f"{week}/v1/slots?from=2024-01-09&to=2024-01-10")[2])["slots"]
+    told = [f"{one['slot_start'][11:16]} {one['hats'].get('released', 0)} of" for one in slots]
+    page.locator("#days summary").click()
+    shown = page.locator("#measured li").all_inner_texts()
+    assert all(one.startswith(words) for one, words in zip(shown, told, strict=True))
+    page.locator("#slot").fill("2")
+    page.wait_for_selector('body[data-slot="2024-01-09T08:00:00+05:30"]')
+    page.reload()  # the address holds the slot
+    page.wait_for_selector('body[data-slot="2024-01-09T08:00:00+05:30"]')
+    page.locator("#newest").click()
+    page.wait_for_selector('body[data-slot^="2024-01-10"]')
+    assert page.wrong == [] and [url for url in page.asked if not url.startswith(week)] == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_panel_has_the_typical_week_of_its_cell_and_the_map_that_of_the_city(week, new_page, width):
+    rows = usual(week, day="weekday")
+    row = max((one for one in rows if one["hour"] == 8), key=lambda one: one["days"])
+    page = new_page(week, width=width, slot="2024-01-09T08:00:00+05:30", cell=row["cell"])
+    page.wait_for_selector("#week .hour.now")
+    hours = len({one["hour"] for one in usual(week, cell=row["cell"])})
+    assert page.locator("#week .hour").count() == 5 * hours  # no weekend yet
+    words = page.locator("#week .usually").inner_text()
+    low, high = (int(row[end] + 0.5) for end in ("low_kmh", "high_kmh"))
+    usually = f"usually {int(row['value_kmh'] + 0.5)} ({low} to {high})"
+    assert words.startswith(f"Tuesdays at 8: {usually}, from {row['days']} day")
+    assert "; today " in words
+    now = page.locator(f'path[data-cell="{row["cell"]}"]').get_attribute("class")
+    page.locator("#usual").click()
+    page.locator("#summary", has_text="Usual speeds, Tuesdays at 8").wait_for()
+    here = {one["cell"] for one in rows if one["hour"] == 8}
+    assert set(cells_of(page, "")) == here
+    kmh = int(row["value_kmh"] + 0.5)
+    assert f"step-{sum(kmh >= start for start in STEPS)}" in page.locator(
+        f'path[data-cell="{row["cell"]}"]'
+    ).get_attribute("class")
+    page.locator("#now").click()
+    page.locator("#summary", has_text="are measured well").wait_for()
+    assert page.locator(f'path[data-cell="{row["cell"]}"]').get_attribute("class") == now
+    assert page.wrong == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    serious = [one["id"] for one in Axe().run(page).response["violations"] if one["impact"] in ("serious", "critical")]
+    assert serious == []
