@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -130,8 +130,11 @@ class History:
             raise
 
     def _read(self, what: str, *values: str | int) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as file:
+        with closing(self._opened()) as file:
             return file.execute(what, values).fetchall()
+
+    def _opened(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
 
     def slot(self, start_ms: int) -> Slot | None:
         rows = self._read("SELECT listed FROM slots WHERE start_ms = ?", start_ms)
@@ -140,10 +143,21 @@ class History:
         listed = msgspec.json.decode(rows[0][0], type=_Listed)
         what = "SELECT kind, body, digest, size, lines, blocks FROM parts WHERE start_ms = ?"
         parts: dict[Kind, Packed] = {
-            kind: Packed(body, digest, size, lines, msgspec.json.decode(blocks, type=tuple[tuple[str, int], ...]))
+            kind: Packed(body, digest, size, lines, _blocks_of(blocks))
             for kind, body, digest, size, lines, blocks in self._read(what, start_ms)
         }
         return Slot(start_ms, listed.slot_start, listed.slot_end, listed.version, 0, listed.hats, parts)
+
+    def parts(self, kind: Kind, starts: Sequence[int]) -> Iterator[tuple[int, Packed]]:
+        """The records of one kind of these slots, which are in the order of their starts."""
+        what = """SELECT start_ms, body, digest, size, lines, blocks FROM parts
+            WHERE kind = ? AND start_ms BETWEEN ? AND ? ORDER BY start_ms"""
+        wanted = set(starts)
+        with closing(self._opened()) as file:
+            rows = file.execute(what, (kind, starts[0], starts[-1])) if starts else ()
+            for start_ms, body, digest, size, lines, blocks in rows:
+                if start_ms in wanted:
+                    yield start_ms, Packed(body, digest, size, lines, _blocks_of(blocks))
 
     def newest(self, most: int) -> list[int]:
         """Starts of the newest slots, the oldest first."""
@@ -169,6 +183,9 @@ class History:
         """The first and the last local day."""
         ((first, last),) = self._read("SELECT min(day), max(day) FROM slots")
         return None if first is None else (str(first), str(last))
+
+
+_blocks_of = msgspec.json.Decoder(tuple[tuple[str, int], ...]).decode
 
 
 class _Listed(msgspec.Struct):

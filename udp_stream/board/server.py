@@ -16,8 +16,9 @@ import resource
 import socket
 import struct
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
@@ -87,6 +88,8 @@ SPAN: Final = "from", "to"
 RECORDS: Final = "slot", "cell", "form", *SPAN
 TYPICAL: Final = "cell", "day", "form"
 RECORDS_MAX: Final = 100_000  # of an answer
+AT_ONCE: Final = 100  # slots of an answer that waits for no other; larger ones are made one after the other
+YIELD_S: Final = 0.003
 
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _CELL: Final = re.compile("[0-9a-f]{15}")
@@ -208,10 +211,11 @@ class Board:
 
     def _make_typical(self) -> None:
         slots = self.slots.shown.slots
-        hours = max(1.0, (milliseconds_of(slots[-1].end) - slots[-1].start_ms) / 3_600_000)
-        week = Week()
-        for record in self.slots.releases_and_estimates(round(DAYS_MAX * 24 * 4 / hours)):
-            week.add(record)
+        slot_ms, week = milliseconds_of(slots[-1].end) - slots[-1].start_ms, Week()
+        for records in self.slots.releases_and_estimates(DAYS_MAX * 86_400_000 // slot_ms):
+            for record in records:
+                week.add(record)
+            time.sleep(YIELD_S)  # readers come first
         places = self.places
         rows = (replace(row, place=places and places.name_of(row.cell)) for row in week.rows(self.holidays))
         self.typical = tuple(msgspec.json.encode(row) + b"\n" for row in rows)
@@ -258,7 +262,7 @@ class Board:
             if taken and number > RECORDS_MAX:
                 break
             taken += 1
-        async with self._spans:
+        async with self._spans if taken > AT_ONCE else nullcontext():
             body = await asyncio.to_thread(self._joined, kind, [start for start, _ in found[:taken]], cell, form)
         more: dict[str, str] = {hdrs.CONTENT_DISPOSITION: f'attachment; filename="{kind}.{form}"'}
         if taken < len(found):
@@ -266,9 +270,8 @@ class Board:
             more[hdrs.LINK] = f'<{request.path}?{urlencode(place)}>; rel="next"'
         return await _answer(request, body, FORMS[form], more, RECORDS)
 
-    def _joined(self, kind: Kind, starts: Iterable[int], cell: str | None, form: str) -> Packed:
-        slots = (self.slots.slot_at(start_ms) for start_ms in starts)
-        parts = (slot.parts[kind] for slot in slots if slot is not None)
+    def _joined(self, kind: Kind, starts: Sequence[int], cell: str | None, form: str) -> Packed:
+        parts = self.slots.parts_of(kind, starts)
         lines = (line for part in parts for line in (part.opened() if cell is None else of_cell(part, cell)))
         return packed(in_form(form, lines, KINDS[kind], self.places.name_of if self.places else None))
 

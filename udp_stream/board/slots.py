@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from heapq import merge
@@ -226,16 +226,24 @@ class Slots:
         found = self.shown.slot_at(start_ms)
         return self.history.slot(start_ms) if found is None and self.history is not None else found
 
-    def releases_and_estimates(self, most: int) -> Iterator[Release | Smoothed]:
-        """The records of the newest slots, so many, without withdrawn releases."""
+    def parts_of(self, kind: Kind, starts: Sequence[int]) -> Iterator[Packed]:
+        """The records of one kind of these slots, in the order of their starts."""
+        shown = {slot.start_ms: slot.parts[kind] for slot in self.shown.slots}
+        history = self.history
+        past = iter(() if history is None else history.parts(kind, [one for one in starts if one not in shown]))
+        for start_ms in starts:
+            if start_ms in shown:
+                yield shown[start_ms]
+            elif (found := next(past, None)) is not None:
+                yield found[1]
+
+    def releases_and_estimates(self, most: int) -> Iterator[list[Release | Smoothed]]:
+        """The records of the newest slots, so many, slot by slot, without withdrawn releases."""
         for start_ms, _ in self.slots_in(Span(), "estimates")[-most:]:
-            if (slot := self.slot_at(start_ms)) is None:
-                continue
-            gone = {_cell_of(line) for line in slot.parts["withdrawals"].opened()}
-            for line in slot.parts["releases"].opened():
-                if _cell_of(line) not in gone:
-                    yield _RELEASE_OF(line)
-            yield from map(_SMOOTHED_OF, slot.parts["estimates"].opened())
+            if (slot := self.slot_at(start_ms)) is not None:
+                gone = {_cell_of(line) for line in slot.parts["withdrawals"].opened()}
+                releases = (line for line in slot.parts["releases"].opened() if not gone or _cell_of(line) not in gone)
+                yield [*map(_RELEASE_OF, releases), *map(_SMOOTHED_OF, slot.parts["estimates"].opened())]
 
     def listed_in(self, span: Span, most: int) -> Packed:
         """The lines of `/v1/slots` of a span, at most so many."""
@@ -311,4 +319,5 @@ def milliseconds_of(moment: str) -> int:
 
 def of_cell(text: Packed, cell: str) -> list[bytes]:
     """Of the lines of a part those of this cell, with their breaks."""
-    return [line for line in text.block_of(cell).splitlines(keepends=True) if _cell_of(line) == cell]
+    lines, name = text.block_of(cell).splitlines(keepends=True), cell.encode()
+    return [line for line in lines if name in line and _cell_of(line) == cell]
