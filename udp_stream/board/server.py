@@ -11,12 +11,14 @@ whole of a notice, is dropped.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import resource
 import socket
 import struct
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -46,7 +48,7 @@ from udp_stream.logs import WARNING, counted, say
 from udp_stream.release.forecaster import SCHEMA as SMOOTHED
 from udp_stream.release.record import SCHEMA as RELEASE
 from udp_stream.release.record import described
-from udp_stream.release.week import DAYS_MAX, TypicalHour, Week
+from udp_stream.release.week import DAYS_MAX, TypicalHour
 from udp_stream.release.withdrawal import SCHEMA as WITHDRAWAL
 
 STREAMS_MAX: Final = 2_000
@@ -89,7 +91,7 @@ RECORDS: Final = "slot", "cell", "form", *SPAN
 TYPICAL: Final = "cell", "day", "form"
 RECORDS_MAX: Final = 100_000  # of an answer
 AT_ONCE: Final = 100  # slots of an answer that waits for no other; larger ones are made one after the other
-YIELD_S: Final = 0.003
+CHILD_NICE: Final = 10
 
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _CELL: Final = re.compile("[0-9a-f]{15}")
@@ -202,23 +204,44 @@ class Board:
         return await _answer(request, self._placed[1], FORMS["geojson"])
 
     def make_typical(self) -> None:
-        """Make the typical week anew where a day has passed, in a thread of its own."""
+        """Make the typical week anew where a day has passed, in a thread of its own; of one day there is none."""
         slots = self.slots.shown.slots
         if not slots or self._typical_day == slots[-1].start[:10]:
+            return
+        first, last = self.slots.days()
+        if first == last:
             return
         self._typical_day = slots[-1].start[:10]
         threading.Thread(target=self._make_typical, daemon=True).start()
 
     def _make_typical(self) -> None:
+        """In a process of its own: it takes minutes and memory that readers need."""
         slots = self.slots.shown.slots
-        slot_ms, week = milliseconds_of(slots[-1].end) - slots[-1].start_ms, Week()
-        for records in self.slots.releases_and_estimates(DAYS_MAX * 86_400_000 // slot_ms):
-            for record in records:
-                week.add(record)
-            time.sleep(YIELD_S)  # readers come first
-        places = self.places
-        rows = (replace(row, place=places and places.name_of(row.cell)) for row in week.rows(self.holidays))
-        self.typical = tuple(msgspec.json.encode(row) + b"\n" for row in rows)
+        slot_ms, given = (
+            milliseconds_of(slots[-1].end) - slots[-1].start_ms,
+            msgspec.json.encode(self.holidays).decode(),
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "udp_stream",
+            "--quiet",
+            "typical",
+            "-",
+            "--set",
+            f"dashboard.holidays={given}",
+        ]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            os.setpriority(os.PRIO_PROCESS, child.pid, CHILD_NICE)
+            if child.stdin is None or child.stdout is None:
+                return
+            with suppress(OSError), closing(child.stdin):
+                child.stdin.writelines(self.slots.lines_of_newest(DAYS_MAX * 86_400_000 // slot_ms))
+            rows = [msgspec.json.decode(line, type=TypicalHour) for line in child.stdout]
+        if child.returncode == 0:
+            places = self.places
+            named = (replace(row, place=places and places.name_of(row.cell)) for row in rows)
+            self.typical = tuple(msgspec.json.encode(row) + b"\n" for row in named)
 
     async def usual(self, request: web.Request) -> web.StreamResponse:
         """The typical week, of a cell or a class of days."""

@@ -52,11 +52,9 @@ def _cell_of(line: bytes) -> str:
     return _HAT_OF(_HEAD_OF(line).hat).cell
 
 
-_RELEASE_OF = msgspec.json.Decoder(Release).decode
-_SMOOTHED_OF = msgspec.json.Decoder(Smoothed).decode
 _RECORD_OF: Final[dict[str, Callable[[bytes], Record]]] = {
-    "udp-stream/release/1": _RELEASE_OF,
-    "udp-stream/smoothed/1": _SMOOTHED_OF,
+    "udp-stream/release/1": msgspec.json.Decoder(Release).decode,
+    "udp-stream/smoothed/1": msgspec.json.Decoder(Smoothed).decode,
     "udp-stream/withdrawal/1": msgspec.json.Decoder(Withdrawal).decode,
 }
 
@@ -226,6 +224,11 @@ class Slots:
         found = self.shown.slot_at(start_ms)
         return self.history.slot(start_ms) if found is None and self.history is not None else found
 
+    def days(self) -> tuple[str, str]:
+        """The first and the last local day of the slots that are there."""
+        known = None if self.history is None else self.history.days()
+        return known or (self.shown.slots[0].start[:10], self.shown.slots[-1].start[:10])
+
     def parts_of(self, kind: Kind, starts: Sequence[int]) -> Iterator[Packed]:
         """The records of one kind of these slots, in the order of their starts."""
         shown = {slot.start_ms: slot.parts[kind] for slot in self.shown.slots}
@@ -237,13 +240,12 @@ class Slots:
             elif (found := next(past, None)) is not None:
                 yield found[1]
 
-    def releases_and_estimates(self, most: int) -> Iterator[list[Release | Smoothed]]:
-        """The records of the newest slots, so many, slot by slot, without withdrawn releases."""
+    def lines_of_newest(self, most: int) -> Iterator[bytes]:
+        """All records of the newest slots, so many, slot by slot; withdrawals come first."""
         for start_ms, _ in self.slots_in(Span(), "estimates")[-most:]:
             if (slot := self.slot_at(start_ms)) is not None:
-                gone = {_cell_of(line) for line in slot.parts["withdrawals"].opened()}
-                releases = (line for line in slot.parts["releases"].opened() if not gone or _cell_of(line) not in gone)
-                yield [*map(_RELEASE_OF, releases), *map(_SMOOTHED_OF, slot.parts["estimates"].opened())]
+                for kind in ("withdrawals", "releases", "estimates"):
+                    yield from slot.parts[kind].opened()
 
     def listed_in(self, span: Span, most: int) -> Packed:
         """The lines of `/v1/slots` of a span, at most so many."""

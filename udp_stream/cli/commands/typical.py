@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -24,12 +26,15 @@ def typical(arguments: argparse.Namespace, settings: Settings) -> None:
     """Read all records, and write a row for each cell, class of day and hour. UsageError if there is no release."""
     require_form(arguments.out)
     require_distinct([("--out", arguments.out)], used_files(arguments, settings, arguments.files))
-    withdrawn = {one.withdraws for one in _records(arguments.files) if isinstance(one, Withdrawal)}
+    files = [name for name in arguments.files if name != "-"]  # on standard input withdrawals come before
+    withdrawn = {one.withdraws for one in _records(files) if isinstance(one, Withdrawal)}
     week, releases, refused = Week(), 0, 0
     for record in _records(arguments.files):
         if record is None:
             refused += 1
-        elif isinstance(record, Smoothed) or (isinstance(record, Release) and record.release_id not in withdrawn):
+        elif isinstance(record, Withdrawal):
+            withdrawn.add(record.withdraws)
+        elif isinstance(record, Smoothed) or record.release_id not in withdrawn:
             week.add(record)
             releases += isinstance(record, Release)
     if refused:
@@ -43,7 +48,7 @@ def typical(arguments: argparse.Namespace, settings: Settings) -> None:
 def _records(files: Iterable[str]) -> Iterator[Record | None]:
     for name in files:
         try:
-            with Path(name).open("rb") as lines:
+            with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as lines:
                 while line := lines.readline(LINE_BYTES_MAX + 1):
                     yield read_record(line.rstrip(b"\n"))
         except OSError as error:
