@@ -60,10 +60,11 @@ class Piece(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A message, the minute in which it comes; of several pieces it is an array."""
+    """A message, and the minute in which it comes. Shared ones are arrays, also of a single piece that is left."""
 
     minute: int
     pieces: tuple[Piece, ...]
+    is_shared: bool = False
 
     def without(self, plate: str) -> "Sent":
         return self._replace(pieces=tuple(one for one in self.pieces if one.plate != plate))
@@ -71,7 +72,7 @@ class Sent(NamedTuple):
     @property
     def message(self) -> bytes:
         texts = [one.text for one in self.pieces]
-        return texts[0] if len(texts) == 1 else b"[" + b",".join(texts) + b"]"
+        return texts[0] if texts and not self.is_shared else b"[" + b",".join(texts) + b"]"
 
 
 def ping(plate: str, at_ms: float, where: tuple[float, float], speed: object) -> bytes:
@@ -202,9 +203,9 @@ def city(seed: int) -> tuple[Sent, ...]:
             else:
                 found.append(Sent(minute, (piece,)))
             if len(shared) > dice.randrange(2, 9):
-                found.append(Sent(minute, tuple(shared)))
+                found.append(Sent(minute, tuple(shared), True))
                 shared = []
-        found += [Sent(minute, tuple(shared))] if shared else []
+        found += [Sent(minute, tuple(shared), True)] if shared else []
     return tuple(found)
 
 

@@ -72,7 +72,7 @@ def removals(drive, folder, settings, seed, fate=None, plates=None):
 
 PLATES, MOVEMENT = "release.plates=true", "speed.from=movement"
 CASES = [(0, (), None), (1, (), "a"), (2, (PLATES,), "b"), (3, (MOVEMENT,), "a")]
-FLAGS = (), (PLATES,), (MOVEMENT,), (PLATES, MOVEMENT), ("budget.epsilon=4",), ("budget.accounting=zcdp",)
+FLAGS = (), (PLATES,), (MOVEMENT,), (PLATES, MOVEMENT), ("budget.epsilon=4",), (PLATES, "budget.epsilon=4")
 
 
 @pytest.mark.timeout(600)
@@ -88,7 +88,7 @@ def test_a_morning_without_a_plate_is_the_same_in_public_and_costs_at_most_its_r
     made, found = removals(drive, tmp_path, settings_of(domain, *flags), seed, fate, plates)
     assert len(made.tape.drawn) == len(SLOTS) and len(made.told.releases) == len(SLOTS) * len(recorded.CELLS)
     assert len(made.told.estimates) <= len(made.told.releases) and (fate or made.told.estimates)
-    assert fate is None or made.told.effects.count("begin") > 2
+    assert fate is None or made.told.effects.count("begin") > 1
     assert MOVEMENT in flags or all(moved for plate, (_, moved) in found.items() if not plate.startswith("rare"))
     assert max(share for share, _ in found.values()) > 0.5
 
