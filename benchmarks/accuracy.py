@@ -293,9 +293,13 @@ def print_incidents(feeds: Feeds, seeds: int, resolution: int = 7) -> None:
             for factor, one in zip(FACTORS, each, strict=False):
                 found[factor][window].append(one)
     for factor, by_window in found.items():
-        said = [_shown([one for some in by_window.values() for one in some], plates) for plates in (30, 1)]
-        hours = [f"{first}-{last}: {_shown(by_window[first, last], 30)}" for first, last in WINDOWS]
-        print(f"x {factor:g}: {' | '.join(said)} | by hour {'; '.join(hours)}", flush=True)
+        print(f"x {factor:g}: {_by_window(by_window)}", flush=True)
+
+
+def _by_window(found: Mapping[tuple[int, int], Sequence[Incident]]) -> str:
+    said = [_shown([one for some in found.values() for one in some], plates) for plates in (30, 1)]
+    hours = [f"{first}-{last}: {_shown(some, 30)}" for (first, last), some in found.items()]
+    return f"{' | '.join(said)} | by hour {'; '.join(hours)}"
 
 
 PRESENCE = (10.0, False), (4.0, False), (10.0, True)
@@ -311,18 +315,18 @@ def print_presence(feeds: Feeds, seeds: int) -> None:
             days = [feeds.day(name, 7) for name in names]
             runs = [run_presence(days, seed, epsilon, plates)[-1] for seed in range(seeds)]
             print(f"{epsilon:g} {' after '.join(names[::-1]):<28} {_presence(days[-1], runs, plates)}", flush=True)
-    for epsilon, factor in product((10.0, 4.0), FACTORS):
-        found = {
+    for epsilon in (10.0, 4.0):
+        found: dict[tuple[int, int], list[list[Incident]]] = {
             window: [
-                one
+                each
                 for name, seed in product(feeds.names, range(seeds))
-                for one in presence_incidents(feeds.day(name, 7), seed, window, factor, epsilon)
+                if (each := presence_incidents(feeds.day(name, 7), seed, window, FACTORS, epsilon))
             ]
             for window in WINDOWS
         }
-        said = [_shown([one for some in found.values() for one in some], plates) for plates in (30, 1)]
-        hours = [f"{first}-{last}: {_shown(found[first, last], 30)}" for first, last in WINDOWS]
-        print(f"{epsilon:g} x {factor:g}: {' | '.join(said)} | by hour {'; '.join(hours)}", flush=True)
+        for at, factor in enumerate(FACTORS):
+            by_window = {window: [each[at] for each in some] for window, some in found.items()}
+            print(f"{epsilon:g} x {factor:g}: {_by_window(by_window)}", flush=True)
 
 
 def _presence(day: Day, runs: Sequence[PresenceRun], plates: bool) -> str:

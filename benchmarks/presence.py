@@ -161,14 +161,19 @@ def _run_of(
     return PresenceRun(inside > 0, *found_of)
 
 
-def presence_incidents(day: Day, seed: int, window: tuple[int, int], factor: float, epsilon: float) -> list[Incident]:
-    """As `benchmarks/incidents.py` has them; none where the recording has no such hours."""
+def presence_incidents(
+    day: Day, seed: int, window: tuple[int, int], factors: Sequence[float], epsilon: float
+) -> list[Incident]:
+    """As `benchmarks/incidents.py` has them, one a factor; none where the recording has no such hours."""
     if not ((day.hour >= window[0]) & (day.hour < window[1])).any():
         return []
     cells = busiest(day)
-    usual, other = (with_incident(day, cells, window, by) for by in (1.0, factor))
-    before, after = (run_presence([one], seed, epsilon)[0] for one in (usual, other))
+    usual, *others = (with_incident(day, cells, window, by) for by in (1.0, *factors))
+    before, *after = (run_presence([one], seed, epsilon)[0] for one in (usual, *others))
     hit = (usual.hour >= window[0]) & np.isin(np.concatenate([counts.cells for counts, _ in usual.slots]), cells)
-    held = (after.low <= other.truth) & (other.truth <= after.high)
-    change, shown = other.truth - usual.truth, after.value - before.value
-    return [Incident(usual.plates[hit], change[hit], shown[hit], held[hit], after.inside[hit], after.news[hit])]
+    found = []
+    for other, run in zip(others, after, strict=True):
+        held = (run.low <= other.truth) & (other.truth <= run.high)
+        change, shown = other.truth - usual.truth, run.value - before.value
+        found.append(Incident(usual.plates[hit], change[hit], shown[hit], held[hit], run.inside[hit], run.news[hit]))
+    return found

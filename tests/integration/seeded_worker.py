@@ -43,6 +43,8 @@ POINTS = {
     "answer recorded": [(SqliteLedger, "record", AFTER)],
     "city charged": [(SqliteLedger, "admit", AFTER)],
     "city recorded": [(SqliteLedger, "record", AFTER)],
+    "presence charged": [(SqliteLedger, "admit", AFTER)],
+    "presence recorded": [(SqliteLedger, "record", AFTER)],
 }
 """Where a publication may be stopped: the calls of the worker's own code, and before or after them."""
 
@@ -68,7 +70,7 @@ def of_ids(kind):
 COUNTED = {
     "answers recorded": of_answers, "answers published": of_answers, "round charged": of_ids("round"),
     "round recorded": of_ids("round"), "answer recorded": of_ids("query"), "city charged": of_ids("city"),
-    "city recorded": of_ids("city"),
+    "city recorded": of_ids("city"), "presence charged": of_ids("presence"), "presence recorded": of_ids("presence"),
 }  # fmt: skip
 """Which calls of a point count; else those about releases."""
 

@@ -35,6 +35,7 @@ def lines_of(table, folder, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", asked)
     monkeypatch.setitem(presence.DOMAINS, "austin", (CENTRE[1], CENTRE[0], 20.0))  # where the fleet drives
     small = {"MECHANISMS": ("levy",), "EPSILONS": (1.0, 10.0), "DISTANCE_BUSES": 40, "JITTER_BUSES": 40}
+    small["PRESENCE"] = accuracy.PRESENCE[::2]
     with changed(accuracy, Fleet=rush_hour, **small):
         accuracy.main()
     return capsys.readouterr().out.splitlines()
@@ -49,7 +50,7 @@ def lines_of(table, folder, capsys, monkeypatch):
         pytest.param("cdf", 1 + 2 * (len(DAYS) + 2), marks=pytest.mark.long),
         ("distance", 3),
         pytest.param("incidents", 1 + len(DAYS) + 3, marks=pytest.mark.long),
-        pytest.param("presence", 1 + 3 * (len(DAYS) + 1) + 6, marks=pytest.mark.long),
+        pytest.param("presence", 1 + 2 * (len(DAYS) + 1) + 6, marks=pytest.mark.long),
     ],
 )
 def test_a_table_runs_to_its_end_and_is_of_figures(folder, capsys, monkeypatch, table, lines):

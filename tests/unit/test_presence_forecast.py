@@ -224,5 +224,5 @@ def test_a_day_after_another_errs_by_less():
     ("name", "window"), [("2015-06-07", (12, 14)), ("2016-11-25", (16, 18)), ("2016-03-22", (20, 22))]
 )
 def test_incidents_are_shown(name, window):
-    found = shown_of(presence_incidents(a_day(name), 1, window, 0.4, 10.0), 30)
+    found = shown_of(presence_incidents(a_day(name), 1, window, (0.4,), 10.0), 30)
     assert found.hats and found.shown >= (0.55 if window[0] >= 20 else 0.70) and found.held >= 0.85

@@ -10,14 +10,18 @@ import pytest
 
 from tests.contract.presence import CELLS, DOMAIN, FLAGS, HOUR, context_of, empty, run
 from tests.unit.test_flow import START, slot
+from udp_stream.cli.report import worth
 from udp_stream.errors import PrivacyRefused, UdpStreamError
 from udp_stream.ledger.port import Admission
+from udp_stream.ledger.rules import end_of
 from udp_stream.ledgers.archive import archive, open_archive, periods_of, whole_periods
+from udp_stream.ledgers.opening import Holdings, ledger_sentence, progress_of
 from udp_stream.ledgers.sqlite import MemoryLedger, open_sqlite_ledger
 from udp_stream.ledgers.statement import disagreement, statement
 from udp_stream.mechanisms.presence import entries
 from udp_stream.planning.slot import SlotPlan
 from udp_stream.release.charge import plan_slot, require_one_promise, with_forecaster
+from udp_stream.release.facts import Summary
 from udp_stream.release.forecaster import LedgerHistory, PresenceForecaster, encode_smoothed
 from udp_stream.release.presence import record_presence, rows_in
 from udp_stream.release.record import PRESENCE, decode, encode, kind_of, presence_id, slot_of
@@ -274,6 +278,24 @@ def test_a_statement_has_no_figure_that_follows_from_pings():
     loss = texts[1]["privacy"]["privacy_loss"]
     assert len(loss["periods"]) == 2 and loss["charged_under"][0]["hats_charged"] == 3 * CELLS
     assert loss["privacy_parameters"]["epsilon"] == 10.0 and 23.4 < loss["swap_values"]["epsilon"] < 23.5
+
+
+def test_a_ledger_s_sentence_and_view_know_sums_that_wait_for_no_reader():
+    ledger, context = MemoryLedger(), context_of()
+    name = presence_id(START, START + HOUR)
+    assert end_of(name) == (START + HOUR) // 1000 and slot_of(name) == (START // 1000, end_of(name))
+    ledger.published = lambda ids: None
+    recorded = record_presence(*slot(), context, ledger)
+    assert name in dict(ledger.unpublished()) and Holdings.of(ledger).unpublished == CELLS
+    said = ledger_sentence("here", ledger.meta(), progress_of(ledger), context.calendar.slots)
+    assert f"{CELLS + 1} HATs and slots, the first of the slot 2022-01-01T10:00:00+05:30" in said
+    assert list(recorded.payloads) == sorted(recorded.payloads)
+
+
+def test_a_summary_says_what_is_protected_and_for_whom_it_is():
+    summary, settings = Summary(), load(None, FLAGS, {})
+    (said,) = worth(summary, settings)
+    assert "all pings of each plate" in said and "Not for readers" in said and "Not protected" not in said
 
 
 @pytest.mark.parametrize("pings", [0, 600])

@@ -6,7 +6,7 @@ filter of its own (`forecast/traffic.py`); its logarithm is a feature of the cel
     speed = city + slope * log(relative traffic) + cell + rest
 
 which is the filter of `forecast/model.py` with two globals. Everything here is a function of noised sums and settings.
-The model is ours (docs/mechanisms/presence.md).
+The model is ours (docs/mechanisms/forecast.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The traffic in each cell of a public domain, from noised sums alone: a Bayes filter on a grid of its logarithm.
 
 Traffic is a sum over plates, of weights or of 1 each; its noise has a known variance. A sum of residuals is read
-through what is known of it: an unknown traffic blows nothing up. The model is ours (docs/mechanisms/presence.md).
+through what is known of it: an unknown traffic blows nothing up. The model is ours (docs/mechanisms/forecast.md).
 """
 
 from __future__ import annotations
