@@ -329,8 +329,8 @@ class Fate:
         dies = bool(self.effects) and self.effects[0][0] < self.number
         if not dies:
             return does()
-        _, is_done = self.effects.pop(0)
-        if is_done:
+        _, is_behind = self.effects.pop(0)
+        if is_behind:
             does()
         raise Died
 
@@ -363,13 +363,13 @@ class Told:
 def live(folder: Any, settings: Settings, sent: Sequence[Sent], tape: Tape, fate: Fate | None = None) -> Told:
     """By the minute, through the journal. What the source sent in a minute comes whole, or not at all, as the journal
     has it; processes die, and the next one goes on."""
-    told, fate, at, part = Told(), fate or Fate(), 0, 0
+    told, fate, at, part, is_done = Told(), fate or Fate(), 0, 0, False
     by_minute = defaultdict[int, list[bytes]](list)
     for one in sent:
         by_minute[one.minute].append(one.message)
     now = [START / 1000 + 10.0]
     with tape.runs():
-        while at < MINUTES:
+        while not is_done:
             began = now[0]
             clock = SteadyClock(lambda: now[0], lambda began=began: now[0] - began, hears=False)
             try:
@@ -397,7 +397,9 @@ def live(folder: Any, settings: Settings, sent: Sequence[Sent], tape: Tape, fate
                             if part == 2:
                                 runtime.tick()
                         at, part = at + 1, 0
+                    runtime.tick()
                     runtime.stop()
+                    is_done = True
             except Died:
                 continue
         with open_sqlite_ledger(folder / "ledger") as ledger:
