@@ -6,16 +6,24 @@ below epsilon are proven at 99.9 % by counts on both sides of thresholds that ot
 """
 
 import math
+from contextlib import nullcontext
 from itertools import product
 from typing import NamedTuple
 
+import h3
 import numpy as np
 import pytest
 from scipy import stats
 
+from tests.privacy import recorded
+from tests.privacy.recorded import CENTRE, Tape, city, replayed, settings_of
 from udp_stream.ledger.filters import epsilon_of
+from udp_stream.ledgers.keys import OsEntropy
+from udp_stream.mechanisms import presence as mechanism
 from udp_stream.mechanisms.presence import PlateRows, Query, allowances, entries, noised, shortened
 from udp_stream.planning.presence import sigma_of
+from udp_stream.release import presence as road
+from udp_stream.release.record import decode
 from udp_stream.settings import load
 from udp_stream.testing import seeded_bits
 from udp_stream.units import NANO
@@ -152,3 +160,29 @@ def test_half_of_the_noise_is_found(epsilon, plates):
     assert rho_proven(there.ratio, away.ratio) > budget / NANO
     for delta in (0.01, 0.05, 0.1):
         assert epsilon == 1 or epsilon_proven(there.ratio, away.ratio, delta) > epsilon_of(budget, delta)
+
+
+def test_records_of_a_whole_run_have_the_stated_noise_also_where_nobody_is(tmp_path, monkeypatch):
+    """By a recording, with the machine's entropy: records less the sums of the same run without noise."""
+    rings, exact, tape = 9, {}, Tape()
+    (tmp_path / "cells").write_text("\n".join(sorted(h3.grid_disk(CENTRE, rings))))
+    settings, sent = settings_of(str(tmp_path / "cells")), city(0)
+    honest = road.noised
+
+    def watched(vectors, cells, query, bits):
+        with monkeypatch.context() as patched:
+            patched.setattr(mechanism, "discrete_gaussian", lambda _, sigmas: np.zeros(len(sigmas), np.int64))
+            exact[len(exact)] = honest(vectors, cells, query, seeded_bits(0))
+        return honest(vectors, cells, query, bits)
+
+    monkeypatch.setattr(road, "noised", watched)
+    monkeypatch.setattr(tape, "runs", nullcontext)
+    monkeypatch.setattr(tape, "streams", OsEntropy().streams)
+    records = [decode(one) for one in replayed(tmp_path, settings, sent, tape).releases]
+    found = np.array([(one.noised.residual, 5 * one.noised.weight) for one in records]).reshape(len(exact), -1, 2)
+    off = (found - np.array([one.T / KMH for one in exact.values()])) / records[0].noised.sd
+    is_empty = ~np.any([one.any(axis=0) for one in exact.values()], axis=0)
+    assert off.shape == (len(recorded.SLOTS), 1 + 3 * rings * (rings + 1), 2) and is_empty.sum() > 200
+    for part in (off[:, is_empty], off[:, ~is_empty]):
+        assert stats.kstest(part.ravel(), "norm").pvalue > 1e-6
+    assert stats.kstest(off.ravel() / 0.7, "norm").pvalue < 1e-6
